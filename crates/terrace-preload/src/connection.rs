@@ -21,7 +21,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use terrace_shm::layout::LAYOUT_VERSION;
+use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::{Segment, TouchTable};
@@ -46,6 +46,14 @@ pub struct World {
     /// Access counts.
     pub touches: TouchTable,
     identity: Identity,
+}
+
+impl World {
+    /// Does anybody answer for the leases? Always, where there is a mount.
+    #[inline]
+    pub fn has_keeper(&self) -> bool {
+        self.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
+    }
 }
 
 /// State that a fork must not inherit (MADV_WIPEONFORK): all zero = not registered.

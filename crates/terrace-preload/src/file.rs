@@ -6,7 +6,6 @@ use crate::sys::{self, count};
 use crate::table::{self, Class};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use terrace_shm::layout::NO_LEASES;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
@@ -51,7 +50,7 @@ impl File<'_> {
     /// May it be read from memory? Where there is no mount, not after the keeper of the leases has died.
     #[inline]
     pub fn is_served(&self) -> bool {
-        self.has_slot() && self.world.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
+        self.has_slot() && self.world.has_keeper()
     }
     #[inline]
     pub fn count_hit(&self, offset: u64, n: usize) {

@@ -8,7 +8,6 @@ use crate::local::{STREAK_MAX, local};
 use crate::{connection, directory, sys, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
-use terrace_shm::layout::NO_LEASES;
 
 /// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
 /// end of a file are no reason to ask the daemon.
@@ -94,11 +93,9 @@ fn begin(fd: c_int) {
     let is_served_now = |slot: u32| {
         connection::world().is_some_and(|w| w.segment.object(slot).flags.load(Ordering::Acquire) == 0)
     };
-    // Nobody answers for the leases now: a daemon that was stopped would not answer us either.
-    let is_kept = || {
-        connection::world().is_none_or(|w| w.segment.header().leases.load(Ordering::Relaxed) & NO_LEASES == 0)
-    };
-    if !is_kept() || !connection::register(false) {
+    // A daemon that was stopped does not answer us either.
+    let is_answered = connection::world().is_none_or(connection::World::has_keeper);
+    if !is_answered || !connection::register(false) {
         return table::reconsider(fd);
     }
     let found = match find().filter(|&slot| is_served_now(slot)) {

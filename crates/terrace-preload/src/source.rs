@@ -9,7 +9,6 @@ use crate::table::{self, Class};
 use crate::{connection, directory, helper, sys};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use terrace_shm::layout::NO_LEASES;
 
 const SOURCES_MAX: usize = 1024;
 const PROBES_MAX: usize = 16;
@@ -119,7 +118,7 @@ fn find(object: u64) -> Option<usize> {
 /// Asks the daemon without a mount, once for each object that is served: whether page fills are taken.
 fn ask(fd: c_int, object: u64) -> Option<usize> {
     let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
-    if connection::world()?.segment.header().leases.load(Ordering::Relaxed) & NO_LEASES != 0 {
+    if !connection::world()?.has_keeper() {
         return None; // Nobody would answer.
     }
     let reply = connection::serve(fd).filter(|reply| reply.errno == 0 && reply.object == object)?;

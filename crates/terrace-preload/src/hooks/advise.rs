@@ -40,10 +40,9 @@ fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
         libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
         libc::POSIX_FADV_SEQUENTIAL => {
             table::note_order(fd, Order::Sequential);
-            if directory::is_leased() {
-                return false;
+            if !directory::is_leased() {
+                tell(fd, class, offset, len, proto::SEQUENTIAL);
             }
-            tell(fd, class, offset, len, proto::SEQUENTIAL);
         }
         libc::POSIX_FADV_RANDOM => table::note_order(fd, Order::Random),
         libc::POSIX_FADV_NORMAL => table::note_order(fd, Order::Unknown),

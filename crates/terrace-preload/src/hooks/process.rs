@@ -145,6 +145,32 @@ mod stubs {
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    /// Puts the six arguments of a call away, for a call of ours whose stack is aligned then.
+    macro_rules! save_arguments {
+        () => {
+            "push rdi
+            push rsi
+            push rdx
+            push rcx
+            push r8
+            push r9
+            sub rsp, 8"
+        };
+    }
+
+    /// Takes them back.
+    macro_rules! restore_arguments {
+        () => {
+            "add rsp, 8
+            pop r9
+            pop r8
+            pop rcx
+            pop rdx
+            pop rsi
+            pop rdi"
+        };
+    }
+
     /// clone of libc, or of the next interposer.
     static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
 
@@ -207,22 +233,10 @@ mod stubs {
     pub unsafe extern "C" fn clone() -> c_int {
         naked_asm!(
             "endbr64",
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "push r9",
-            "sub rsp, 8",
+            save_arguments!(),
             "movsxd rdi, edx",
             "call {before}",
-            "add rsp, 8",
-            "pop r9",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
+            restore_arguments!(),
             "mov rax, qword ptr [rip + {next}]",
             "test rax, rax",
             "jz 2f",
@@ -310,13 +324,7 @@ mod stubs {
             "jmp {watched}",
             "4:",
             // vfork and clones: the flags (a vfork's: shared memory, own descriptors), then as above.
-            "push rdi",
-            "push rsi",
-            "push rdx",
-            "push rcx",
-            "push r8",
-            "push r9",
-            "sub rsp, 8",
+            save_arguments!(),
             "mov rax, rdi",
             "mov rdi, rsi",
             "cmp rax, 56",
@@ -324,13 +332,7 @@ mod stubs {
             "mov edi, 0x4100",
             "6:",
             "call {before}",
-            "add rsp, 8",
-            "pop r9",
-            "pop r8",
-            "pop rcx",
-            "pop rdx",
-            "pop rsi",
-            "pop rdi",
+            restore_arguments!(),
             "jmp 2b",
             fail = sym failed,
             watched = sym super::terrace_syscall,
