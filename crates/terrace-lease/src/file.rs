@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::fs::Stat;
+use terrace_engine::source::{differs_from_now_on, times_of};
 use terrace_engine::{Engine, ObjectRef};
 
 use crate::lease;
@@ -24,35 +26,24 @@ const LONG: Duration = Duration::from_secs(60);
 /// Between two tries, while somebody has the file open for writing.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// File systems keep times to the second at the worst: the next change might leave the same ctime.
-const TICK_NS: i128 = 2_000_000_000;
-
 /// What tells whether a file was changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     size: i64,
-    mtime_ns: i128,
-    ctime_ns: i128,
+    /// mtime and ctime, ns since 1970.
+    times: (i64, i64),
 }
 
 impl Look {
+    fn of(stat: &Stat) -> Look {
+        Look { size: stat.st_size, times: times_of(stat) }
+    }
     fn at(file: &ObjectRef) -> io::Result<Look> {
-        let st = file.source().stat()?;
-        let ns = |s: i64, ns: u64| i128::from(s) * 1_000_000_000 + i128::from(ns);
-        Ok(Look {
-            size: st.st_size,
-            mtime_ns: ns(st.st_mtime, st.st_mtime_nsec),
-            ctime_ns: ns(st.st_ctime, st.st_ctime_nsec),
-        })
+        Ok(Look::of(&file.source().stat()?))
     }
     /// Under a lease; what else changes (chmod) leaves the content.
     fn has_content_of(&self, other: &Look) -> bool {
-        (self.size, self.mtime_ns) == (other.size, other.mtime_ns)
-    }
-    /// Any change from now on will show: the last one is long enough ago.
-    fn differs_from_now_on(&self) -> bool {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        now.as_nanos() as i128 > self.ctime_ns + TICK_NS
+        (self.size, self.times.0) == (other.size, other.times.0)
     }
 }
 
@@ -124,9 +115,9 @@ impl LeasedFile {
         let mut state = self.state.lock();
         let State::Held { since, look } = *state else { return false };
         self.object.set_slow(true);
-        let now = Look::at(&self.object).ok();
+        let stat = self.object.source().stat().ok().filter(differs_from_now_on);
         let before =
-            now.filter(|now| look.is_some_and(|look| look.has_content_of(now)) && now.differs_from_now_on());
+            stat.map(|stat| Look::of(&stat)).filter(|now| look.is_some_and(|look| look.has_content_of(now)));
         lease::give_back(self.fd.as_fd());
         let pause = {
             let mut pause = self.pause.lock();

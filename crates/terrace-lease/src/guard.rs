@@ -9,7 +9,7 @@ use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use terrace_shm::layout::{LEASES_LOST, LEASES_SUSPENDED, NO_LEASES};
+use terrace_shm::layout::{LEASES_LOST, LEASES_SUSPENDED};
 
 /// struct robust_list (include/uapi/linux/futex.h).
 #[repr(C)]
@@ -57,11 +57,6 @@ pub fn resume(word: &AtomicU32) {
     word.fetch_and(!LEASES_SUSPENDED, Ordering::SeqCst);
 }
 
-/// May clients read from memory?
-pub fn is_kept(word: &AtomicU32) -> bool {
-    word.load(Ordering::SeqCst) & NO_LEASES == 0
-}
-
 /// For good: the instance ends in order.
 pub fn end(word: &AtomicU32) {
     word.fetch_or(LEASES_LOST, Ordering::SeqCst);
@@ -72,6 +67,12 @@ mod tests {
     use super::*;
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     use rustix::process::{Pid, WaitOptions, waitpid};
+    use terrace_shm::layout::NO_LEASES;
+
+    /// What clients ask.
+    fn is_kept(word: &AtomicU32) -> bool {
+        word.load(Ordering::SeqCst) & NO_LEASES == 0
+    }
 
     fn shared_word() -> &'static AtomicU32 {
         let flags = ProtFlags::READ | ProtFlags::WRITE;

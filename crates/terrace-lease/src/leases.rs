@@ -104,9 +104,9 @@ impl Leases {
     ///
     /// # Safety
     /// The descriptors are nobody's.
-    pub unsafe fn take_over(&self, leased: &[RawFd]) {
+    pub unsafe fn take_over(&self, leased: impl IntoIterator<Item = RawFd>) {
         // SAFETY: the caller's promise.
-        let fds: Vec<OwnedFd> = leased.iter().map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
+        let fds: Vec<OwnedFd> = leased.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
         let mut given_up = Vec::new();
         for fd in fds {
             let fd = Arc::new(fd);
@@ -226,16 +226,13 @@ impl Leases {
         let Some(&tid) = self.tid.get() else { return };
         let now = Instant::now();
         for file in self.waiting() {
-            let is_held = match file.due() {
-                Some(due) => due <= now && file.try_again(&self.engine, tid),
-                None => true,
-            };
-            if is_held {
-                self.files.lock().waiting.remove(&file.object.id());
-                // Broken in between: entered once more, or the signal is still to come.
-                if file.due().is_some() {
-                    self.files.lock().waiting.insert(file.object.id());
-                }
+            if file.due().is_some_and(|due| due <= now) {
+                file.try_again(&self.engine, tid);
+            }
+            // Under the lock: whoever breaks its lease enters it after that.
+            let mut files = self.files.lock();
+            if file.due().is_none() {
+                files.waiting.remove(&file.object.id());
             }
         }
     }

@@ -277,8 +277,17 @@ impl SourceFile {
     }
 }
 
+/// How old a change of the source must be, so that the next one gives another ctime on any file system.
+const CTIME_DIFFERS_AFTER_S: i64 = 2;
+
+/// Will every change from now on move the ctime?
+pub fn differs_from_now_on(stat: &rustix::fs::Stat) -> bool {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+    stat.st_ctime + CTIME_DIFFERS_AFTER_S < now.tv_sec
+}
+
 /// mtime and ctime, ns since 1970.
-pub(crate) fn times_of(stat: &rustix::fs::Stat) -> (i64, i64) {
+pub fn times_of(stat: &rustix::fs::Stat) -> (i64, i64) {
     let ns = |s: i64, n: i64| s.saturating_mul(1_000_000_000).saturating_add(n);
     (ns(stat.st_mtime, stat.st_mtime_nsec as i64), ns(stat.st_ctime, stat.st_ctime_nsec as i64))
 }

@@ -25,7 +25,6 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
@@ -61,15 +60,6 @@ pub(crate) fn digest(stat: &Stat) -> u64 {
     let words = [mtime, ctime].map(|t| [t.sec.cast_unsigned(), u64::from(t.nsec)]);
     let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     words.as_flattened().iter().fold(mix(1, &size), mix).max(LOOKING + 1)
-}
-
-/// How old a change of the source must be, so that the next one gives another ctime on any file system.
-const CTIME_DIFFERS_AFTER: Duration = Duration::from_secs(2);
-
-/// Will every change from now on move the ctime?
-pub(crate) fn differs_from_now_on(stat: &Stat) -> bool {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    Attr::from_stat(0, stat).ctime.sec + (CTIME_DIFFERS_AFTER.as_secs() as i64) < now.tv_sec
 }
 
 /// Result of a look at the source.

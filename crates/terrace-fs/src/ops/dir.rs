@@ -12,11 +12,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::lookup::{Entry, stat_name};
+use terrace_engine::source::differs_from_now_on;
+
 use crate::attr::{Attr, Kind};
 use crate::error::Result;
 use crate::inode::handle::What;
 use crate::inode::stream::{OpenDir, Raw};
-use crate::inode::table::{differs_from_now_on, digest};
+use crate::inode::table::digest;
 use crate::inode::{Inode, ROOT};
 use crate::{Namespace, Op, PageCache};
 

@@ -19,9 +19,11 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 
 use super::change::is_privileged;
+use terrace_engine::source::differs_from_now_on;
+
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes};
-use crate::inode::table::{Outside, differs_from_now_on};
+use crate::inode::table::Outside;
 use crate::inode::{Inode, Life, Look};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
