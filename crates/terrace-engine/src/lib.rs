@@ -60,3 +60,4 @@ pub use path::read::AccessPath;
 pub use segment::SegmentHandles;
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
+pub use terrace_shm::device_table::TARGETS_MAX;

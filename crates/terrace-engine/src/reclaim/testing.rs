@@ -165,6 +165,16 @@ impl World {
         let new = content(file, page, *version);
         engine.write(&objects[file as usize], page * PAGE as u64, &new).unwrap();
     }
+    /// Cuts the first file to 1,000 pages and makes it as long as before: what was cut reads as zeros.
+    pub(super) fn cut(&self, engine: &Engine, objects: &[ObjectRef]) {
+        engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
+        engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
+        let mut buf = vec![1; PAGE];
+        for page in 1000..PAGES {
+            engine.read(&objects[0], page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
+            assert!(buf == [0; PAGE], "page {page} is beyond what was cut");
+        }
+    }
     /// Reads pages at random, and writes one in `writes_in`, if that is not 0.
     pub(super) fn work(
         &mut self,

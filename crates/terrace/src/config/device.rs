@@ -6,14 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use terrace_engine::TARGETS_MAX;
 
 use super::Tier;
 use super::invalid::InvalidValue;
 use crate::error::{Failure, Result, reason};
 use crate::size::{MIB, Size};
 
-/// Targets at the most, as many as programs know.
-const DEVICES_MAX: usize = 8;
 const READ_USUAL: Duration = Duration::from_micros(90);
 /// Names are shown in a column.
 const NAME_MAX: usize = 32;
@@ -79,8 +78,8 @@ impl Device {
 /// Checks the entries; an error names the key.
 pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
     let wrong = |key, why: String, cure: String| Err(InvalidValue::new(key, why, cure));
-    if devices.len() > DEVICES_MAX {
-        let why = format!("has {} entries, and terrace uses {DEVICES_MAX} at one time", devices.len());
+    if devices.len() > TARGETS_MAX {
+        let why = format!("has {} entries, and terrace uses {TARGETS_MAX} at one time", devices.len());
         return wrong("tier.device", why, "remove some of them".to_owned());
     }
     for (n, device) in devices.iter().enumerate() {
