@@ -87,7 +87,8 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
             command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
         });
     setting.excepted.detach();
-    let finished = finish(by, &instance, &info, stats.as_deref(), &mut supervisor);
+    let run = Served { by, instance: &instance, info: &info, stats: stats.as_deref() };
+    let finished = run.finish(&mut supervisor);
     leave(outcome?, finished)
 }
 
@@ -160,109 +161,97 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
     path.canonicalize().map_err(fail)
 }
 
-/// Ends the instance and its directory: everything written back, unmounted.
-fn finish(
+/// An instance that served a command.
+struct Served<'a> {
     by: By,
-    instance: &Instance,
-    info: &Info,
-    stats: Option<&Path>,
-    supervisor: &mut Supervisor,
-) -> Result<()> {
-    let finished = match (instance.is_alive(), by) {
-        (true, _) => stop(by, instance, info, stats, supervisor),
-        (false, By::Mount) => ended_before(instance, info, stats, supervisor),
-        (false, By::Leases) => ended_without_loss(stats, supervisor),
-    };
-    if instance.has_ended() {
-        instance.remove();
-    }
-    finished
+    instance: &'a Instance,
+    /// As it began.
+    info: &'a Info,
+    /// Where its statistics go.
+    stats: Option<&'a Path>,
 }
 
-/// The instance ended before its command: it was stopped in order, or it died.
-fn ended_before(
-    instance: &Instance,
-    info: &Info,
-    stats: Option<&Path>,
-    supervisor: &mut Supervisor,
-) -> Result<()> {
-    while !supervisor.done && supervisor.poll() {}
-    if !supervisor.done {
-        let lost = data_loss::by(instance).unwrap_or_else(|| "what it had not written is lost".to_owned());
-        return Err(Failure::new(
-            info.src.display(),
-            format!("terrace's daemon died before the command ended: {lost}"),
-            "what fsync acknowledged is safe; look for who killed it, and run the command again",
-        ));
-    }
-    no_statistics(stats)
-}
-
-/// The same by leases, where terrace has nothing to write: the command went on without it.
-fn ended_without_loss(stats: Option<&Path>, supervisor: &mut Supervisor) -> Result<()> {
-    while !supervisor.done && supervisor.poll() {}
-    if !supervisor.done {
-        eprintln!("terrace: the daemon died before the command ended, which went on without it");
-    }
-    no_statistics(stats)
-}
-
-fn no_statistics(stats: Option<&Path>) -> Result<()> {
-    let without = |path: &Path| {
-        Failure::new(path.display(), "no statistics: terrace ended before the command did", "stop it later")
-    };
-    stats.map_or(Ok(()), |path| Err(without(path)))
-}
-
-/// Stops an instance that lives. Statistics are taken when all is written.
-fn stop(
-    by: By,
-    instance: &Instance,
-    info: &Info,
-    stats: Option<&Path>,
-    supervisor: &mut Supervisor,
-) -> Result<()> {
-    // By leases nothing is ever unwritten here, and what the kernel has to write is its business, as without terrace.
-    let flushed = match by {
-        By::Mount => flush(instance),
-        By::Leases => Ok(Done {}),
-    };
-    // Its daemon may be another by now than the one that it began with.
-    let now = instance.info();
-    let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
-    let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
-    // It may have died when it was about to be asked.
-    if stopped.is_err() && commands::has_died(instance) {
-        return match by {
-            By::Mount => ended_before(instance, info, stats, supervisor),
-            By::Leases => ended_without_loss(stats, supervisor),
+impl Served<'_> {
+    /// Ends the instance and its directory: everything written back, unmounted.
+    fn finish(&self, supervisor: &mut Supervisor) -> Result<()> {
+        let finished = match self.instance.is_alive() {
+            true => self.stop(supervisor),
+            false => self.ended_before(supervisor),
         };
+        if self.instance.has_ended() {
+            self.instance.remove();
+        }
+        finished
     }
-    // If it is in use, the daemon stays until its users close their files.
-    let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);
-    if !in_use {
-        commands::wait_for_end(instance, END_WITHIN);
-    }
-    if let Some((path, stat)) = final_stats {
-        write_stats(path, &stat?)?;
-    }
-    let failed = |why: String| {
-        let cure = "what fsync acknowledged is safe; see to the source and run the command again";
-        Failure::new(info.src.display(), why, cure)
-    };
-    match (flushed, stopped) {
-        (_, Ok(stopped)) => match stopped.lost {
-            Some(lost) => {
-                Err(failed(format!("{}: lost, the source does not take it", data_loss::described(&lost))))
+
+    /// The instance ended before its command: it was stopped in order, or it died. By leases terrace has nothing to write, and the command went
+    /// on without it.
+    fn ended_before(&self, supervisor: &mut Supervisor) -> Result<()> {
+        while !supervisor.done && supervisor.poll() {}
+        match self.by {
+            _ if supervisor.done => {}
+            By::Mount => {
+                let lost = data_loss::by(self.instance);
+                let lost = lost.unwrap_or_else(|| "what it had not written is lost".to_owned());
+                return Err(Failure::new(
+                    self.info.src.display(),
+                    format!("terrace's daemon died before the command ended: {lost}"),
+                    "what fsync acknowledged is safe; look for who killed it, and run the command again",
+                ));
             }
-            // Data after the answer: the last writes of mappings, for example.
-            _ if in_use => Ok(()),
-            _ => {
-                let lost = data_loss::by(instance).map(|lost| format!("{lost}: lost"));
-                lost.or_else(|| data_loss::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
+            By::Leases => {
+                eprintln!("terrace: the daemon died before the command ended, which went on without it");
             }
-        },
-        (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {no}"))),
+        }
+        let without = |path: &Path| {
+            let why = "no statistics: terrace ended before the command did";
+            Failure::new(path.display(), why, "stop it later")
+        };
+        self.stats.map_or(Ok(()), |path| Err(without(path)))
+    }
+
+    /// Stops an instance that lives. Statistics are taken when all is written.
+    fn stop(&self, supervisor: &mut Supervisor) -> Result<()> {
+        let Served { by, instance, info, stats } = *self;
+        // By leases nothing is ever unwritten here, and what the kernel has to write is its business, as without terrace.
+        let flushed = match by {
+            By::Mount => flush(instance),
+            By::Leases => Ok(Done {}),
+        };
+        // Its daemon may be another by now than the one that it began with.
+        let now = instance.info();
+        let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
+        let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
+        // It may have died when it was about to be asked.
+        if stopped.is_err() && commands::has_died(instance) {
+            return self.ended_before(supervisor);
+        }
+        // If it is in use, the daemon stays until its users close their files.
+        let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);
+        if !in_use {
+            commands::wait_for_end(instance, END_WITHIN);
+        }
+        if let Some((path, stat)) = final_stats {
+            write_stats(path, &stat?)?;
+        }
+        let failed = |why: String| {
+            let cure = "what fsync acknowledged is safe; see to the source and run the command again";
+            Failure::new(info.src.display(), why, cure)
+        };
+        match (flushed, stopped) {
+            (_, Ok(stopped)) => match stopped.lost {
+                Some(lost) => {
+                    Err(failed(format!("{}: lost, the source does not take it", data_loss::described(&lost))))
+                }
+                // Data after the answer: the last writes of mappings, for example.
+                _ if in_use => Ok(()),
+                _ => {
+                    let lost = data_loss::by(instance).map(|lost| format!("{lost}: lost"));
+                    lost.or_else(|| data_loss::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
+                }
+            },
+            (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {no}"))),
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use rustix::process::Pid;
+use rustix::thread::CapabilitySet;
 
 /// Signals as libc numbers them.
 pub type SignalNumber = i32;
@@ -18,6 +19,11 @@ pub enum Side {
     Child,
     /// The old one, with the id of the new.
     Parent(Pid),
+}
+
+/// Has this thread a capability in force?
+pub fn has_capability(which: CapabilitySet) -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(which))
 }
 
 /// fork(2) of a process that has one thread.

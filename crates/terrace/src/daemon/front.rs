@@ -1,5 +1,6 @@
 //! What programs come to: a mount, or their own directory with leases on the files that are served.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -20,7 +21,11 @@ pub enum Front {
 }
 
 /// The front over the engine; with descriptors of a dead terraced ([`descriptors_named`]) it is taken over from that one.
-pub fn connect(shared: &Shared, engine: &Arc<Engine>, taken_over: Option<&[RawFd]>) -> io::Result<Front> {
+pub fn connect(
+    shared: &Shared,
+    engine: &Arc<Engine>,
+    taken_over: Option<&HashSet<RawFd>>,
+) -> io::Result<Front> {
     match &shared.fuse {
         Some(fuse) => mount_path::connect(shared, fuse, engine, taken_over.is_some()).map(Front::Mount),
         None => leases::connect(shared, engine, taken_over).map(Front::Leases),
@@ -28,9 +33,9 @@ pub fn connect(shared: &Shared, engine: &Arc<Engine>, taken_over: Option<&[RawFd
 }
 
 /// Descriptors of a dead terraced that the next one takes over.
-pub fn descriptors_named(shared: &Shared) -> io::Result<Vec<RawFd>> {
+pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     match shared.fuse {
-        Some(_) => Ok(mount_path::descriptors_named(shared)?.into_iter().collect()),
+        Some(_) => mount_path::descriptors_named(shared),
         None => leases::descriptors(shared),
     }
 }

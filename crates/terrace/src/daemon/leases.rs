@@ -1,5 +1,6 @@
 //! The front without a mount.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::handover::Shared;
 pub fn connect(
     shared: &Shared,
     engine: &Arc<Engine>,
-    taken_over: Option<&[RawFd]>,
+    taken_over: Option<&HashSet<RawFd>>,
 ) -> io::Result<Arc<Leases>> {
     let dev = rustix::fs::fstat(&shared.place.src_fd)?.st_dev;
     engine.set_mount_dev(dev);
@@ -22,14 +23,14 @@ pub fn connect(
     let leases = Arc::new(leases);
     if let Some(descriptors) = taken_over {
         // SAFETY: their owner is dead, and `OrphanFds` leaves them to us.
-        unsafe { leases.take_over(descriptors) };
+        unsafe { leases.take_over(descriptors.iter().copied()) };
     }
     engine.set_server(leases.clone());
     Ok(leases)
 }
 
 /// Descriptors that hold leases. A lease tells by itself whose descriptor it is: nothing else of ours has one.
-pub fn descriptors(shared: &Shared) -> io::Result<Vec<RawFd>> {
+pub fn descriptors(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let open = crate::sys::open_descriptors()?;
     Ok(open.into_iter().filter(|fd| !shared.kept.contains(fd) && is_leased(*fd)).collect())
 }

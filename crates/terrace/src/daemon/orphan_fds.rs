@@ -3,6 +3,7 @@
 //! They stay open in the table shared with the supervisor. They are listed before the new terraced opens or
 //! closes anything, and closed after it has taken over the descriptors that it needs.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 pub struct OrphanFds {
     found: Vec<RawFd>,
     /// Those that this terraced takes over.
-    named: Vec<RawFd>,
+    named: HashSet<RawFd>,
 }
 
 impl OrphanFds {
@@ -36,7 +37,7 @@ impl OrphanFds {
     }
 
     /// Descriptors that this terraced takes over.
-    pub fn named(&self) -> &[RawFd] {
+    pub fn named(&self) -> &HashSet<RawFd> {
         &self.named
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::thread::CapabilitySet;
 use terrace_api::doctor::{Check, State};
 use terrace_engine::io::UringIo;
 
@@ -13,8 +14,6 @@ use crate::sys;
 const RESENDS: (u32, u32) = (6, 9);
 /// From here on files may be read past FUSE.
 const PASSES_THROUGH: (u32, u32) = (6, 9);
-/// CAP_SYS_ADMIN of linux/capability.h, as a bit of CapEff in /proc/PID/status.
-const SYS_ADMIN: u64 = 1 << 21;
 
 fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
@@ -66,10 +65,7 @@ pub fn fuse() -> Check {
 /// The right to mount, for `mount` and for `run`.
 pub fn mounting() -> Check {
     const NAME: &str = "right to mount";
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let capabilities = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let capabilities = capabilities.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    if capabilities & SYS_ADMIN != 0 {
+    if sys::has_capability(CapabilitySet::SYS_ADMIN) {
         return Check::good(NAME, "this process may mount (CAP_SYS_ADMIN)");
     }
     let (helper, namespaces) = (has_helper(), sys::can_have_user_namespace());

@@ -67,7 +67,6 @@ fn directory(path: &Path) -> Check {
     }
 }
 
-/// Whether its files can be read past the kernel's page cache.
 /// Whether `terrace run` does without a mount.
 fn leases(path: &Path) -> Check {
     let gives = File::open(path).is_ok_and(run::gives_leases);
@@ -88,6 +87,7 @@ fn leases(path: &Path) -> Check {
     )
 }
 
+/// Whether its files can be read past the kernel's page cache.
 fn direct_reads(path: &Path) -> Check {
     let Some(file) = some_file(path) else { return Check::good("direct reads", "no file to try them with") };
     let opened = File::options()

@@ -6,18 +6,18 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{fstat, fstatfs};
+use rustix::thread::CapabilitySet;
 
 use crate::cli;
 use crate::config::{Config, Passthrough};
 use crate::mountpoint::Place;
 use crate::mounts::userns;
 use crate::supervisor::By;
+use crate::sys;
 
 /// File systems of this machine's own, in which whatever changes a file's content shows in its times (statfs(2)): ext2 to ext4, XFS, Btrfs, F2FS. Not tmpfs,
 /// where a store to a mapping moves no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
-/// Number of the capability, see capabilities(7).
-const CAP_LEASE: u32 = 28;
 
 /// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files.
 pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
@@ -39,10 +39,7 @@ pub fn gives_leases(dir: impl AsFd) -> bool {
 
 /// On files of all users: with the capability in the first user namespace (fs/locks.c asks `capable`).
 fn may_lease_any() -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok()).unwrap_or(0);
-    effective >> CAP_LEASE & 1 == 1 && userns::is_root_outside()
+    sys::has_capability(CapabilitySet::LEASE) && userns::is_root_outside()
 }
 
 fn are_enabled() -> bool {
