@@ -1,7 +1,9 @@
 //! Configuration of an engine.
 
+use crate::device::medium::Medium;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use terrace_api::numa::NumaMode;
 use terrace_shm::compress::CompressionMode;
@@ -168,13 +170,38 @@ impl EngineConfig {
     }
 }
 
+/// How the bytes of a target are reached.
+#[derive(Debug, Clone)]
+pub enum Access {
+    /// A file or block device, opened for direct I/O and locked; open as long as the engine lives. Clients read it themselves.
+    File(RawFd),
+    /// Something else, which only the daemon reads.
+    Medium(Arc<dyn Medium>),
+    /// It is not open yet: enough to make memory files by.
+    Unopened,
+}
+
+impl Access {
+    /// Whether it takes writes at the moment.
+    pub(crate) fn is_ready(&self) -> bool {
+        !matches!(self, Access::Medium(medium) if !medium.is_ready())
+    }
+    /// Why it fails at the moment, if it does and may work again.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            Access::Medium(medium) => medium.trouble(),
+            _ => None,
+        }
+    }
+}
+
 /// A target of a tier on devices, as it was opened.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct DeviceConfig {
     /// Its name in statistics and messages.
     pub name: String,
-    /// The target, opened for direct I/O and locked; open as long as the engine lives.
-    pub fd: RawFd,
+    /// The target.
+    pub access: Access,
     /// Size of the target, bytes.
     pub bytes: u64,
     /// Size of a region, bytes.

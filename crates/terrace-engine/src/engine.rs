@@ -1,7 +1,7 @@
 //! The engine: one instance of the cache, built of its parts. Nothing below knows it.
 
 use crate::clock::Clock;
-use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
+use crate::config::{Access, DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::device::io::DeviceIo;
 use crate::device::{FileMedium, Medium};
@@ -66,7 +66,11 @@ fn open_devices(
     io: &Arc<dyn Io>,
 ) -> io::Result<Vec<DeviceIo>> {
     let open = |(number, (config, (table, _))): (usize, (&DeviceConfig, &(Arc<DeviceTable>, OwnedFd)))| {
-        let medium: Arc<dyn Medium> = Arc::new(FileMedium::new(config.fd, io.clone(), config.bytes));
+        let medium: Arc<dyn Medium> = match &config.access {
+            Access::File(fd) => Arc::new(FileMedium::new(*fd, io.clone(), config.bytes)),
+            Access::Medium(medium) => medium.clone(),
+            Access::Unopened => return Err(io::ErrorKind::InvalidInput.into()),
+        };
         DeviceIo::begin(number, config, medium, table.clone())
     };
     config.devices.iter().zip(&handles.devices).enumerate().map(open).collect()
@@ -162,6 +166,8 @@ impl Engine {
         if cx.config.compressed.codec.is_some() {
             cx.count_memory(decompress::decoder_bytes);
         }
+        let of_media: u64 = cx.devices.iter().map(|device| device.medium.memory_bytes()).sum();
+        cx.count_memory(move || of_media);
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));

@@ -51,7 +51,9 @@ pub use observe::earning::Earning;
 pub use observe::{lru, trace};
 
 pub use clock::{Clock, SystemClock};
-pub use config::{Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX};
+pub use config::{
+    Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,
+};
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use file::serve::Serve;

@@ -308,16 +308,17 @@ pub fn serve(fd: c_int) -> Option<Reply> {
     ask(&held, proto::SERVE, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS)
 }
 
-/// Asks for target number `n` of the tiers on devices. None: not now. Its table and the target, if there is one, are the caller's.
-pub fn device(n: u32) -> Option<Option<[c_int; 2]>> {
+/// Asks for target number `n` of the tiers on devices. None: not now. Its table and the target are the caller's; or there is none, or none for clients
+/// (`EOPNOTSUPP`).
+pub fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
     let reply = ask(&held, proto::target(n), None, &mut fds, ANSWER_MS)?;
     if reply.errno == 0 && fds[0] >= 0 && fds[1] >= 0 {
-        return Some(Some([fds[0], fds[1]]));
+        return Some(Ok([fds[0], fds[1]]));
     }
     fds.into_iter().filter(|&fd| fd >= 0).for_each(sys::close);
-    Some(None)
+    Some(Err(reply.errno as c_int))
 }
 
 /// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows. False: it cannot be

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
-    CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles, SystemClock,
+    Access, CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles,
+    SystemClock,
 };
 use terrace_policy::placement::levels::levels;
 
@@ -137,7 +138,7 @@ fn device_configs(tier: &Tier, targets: &[Target]) -> Vec<DeviceConfig> {
         regions += geometry.regions();
         DeviceConfig {
             name: device.name.clone(),
-            fd: target.fd.as_raw_fd(),
+            access: Access::File(target.fd.as_raw_fd()),
             bytes: geometry.bytes(),
             region_bytes: geometry.region_bytes().into(),
             regions: geometry.regions(),

@@ -35,11 +35,41 @@ pub(crate) struct DeviceIo {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub superblock: Superblock,
+    /// The superblock is the target's: it has been read.
+    is_known: bool,
     /// The region being filled, or filled last, and pages of its batches so far (0: this run has written nothing).
     pub filling: Filling,
     pub pages: u32,
     /// Room for a batch.
     pub buf: AlignedBuf,
+}
+
+impl Writer {
+    /// Reads the superblock of a target that failed when its use began.
+    ///
+    /// # Errors
+    /// As [`DeviceIo::begin`].
+    pub(crate) fn look_again(&mut self, device: &DeviceIo) -> io::Result<()> {
+        if !self.is_known {
+            self.superblock = find(&*device.medium, device.id, device.geometry)?;
+            self.is_known = true;
+        }
+        Ok(())
+    }
+}
+
+fn invalid(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+fn find(medium: &dyn Medium, id: TierId, geometry: Geometry) -> io::Result<Superblock> {
+    let Found::Ours(found) = superblock::find(medium)? else {
+        return Err(invalid("its superblock is gone"));
+    };
+    if found.id != id || found.geometry != geometry {
+        return Err(invalid("its superblock is another tier's"));
+    }
+    Ok(found)
 }
 
 impl DeviceIo {
@@ -54,23 +84,24 @@ impl DeviceIo {
         table: Arc<DeviceTable>,
     ) -> io::Result<DeviceIo> {
         let geometry = Geometry::new(config.region_bytes as u32, config.regions);
-        let invalid = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
         let geometry = geometry.ok_or_else(|| invalid("a target cannot be divided so"))?;
-        let Found::Ours(found) = superblock::find(&*medium)? else {
-            return Err(invalid("its superblock is gone"));
+        let id = TierId(config.tier_id);
+        let superblock = match find(&*medium, id, geometry) {
+            // Its thread tries again.
+            Err(_) if medium.trouble().is_some() => None,
+            found => Some(found?),
         };
-        if found.id.0 != config.tier_id || found.geometry != geometry {
-            return Err(invalid("its superblock is another tier's"));
-        }
         // The scan tells the first one.
         let filling = Filling { lap: 1, before: None };
-        let writer = Writer { superblock: found, filling, pages: 0, buf: AlignedBuf::default() };
+        let is_known = superblock.is_some();
+        let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
+        let writer = Writer { superblock, is_known, filling, pages: 0, buf: AlignedBuf::default() };
         let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
         Ok(DeviceIo {
             number,
             medium,
             table,
-            id: TierId(config.tier_id),
+            id,
             geometry,
             writer: Mutex::new(writer),
             write_cost: Mutex::new(write_cost),

@@ -6,6 +6,7 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// One read of several.
 #[derive(Debug)]
@@ -68,8 +69,40 @@ pub trait Medium: Send + Sync + Debug {
     /// The device's: then nothing is known of any write since the last flush.
     fn flush(&self) -> io::Result<()>;
 
+    /// Empties the region that begins at byte `at`: what an older filling left there counts for nothing from here on, and everything written before is
+    /// durable before anything that is written after. `page`: room for a page.
+    ///
+    /// # Errors
+    /// As [`Medium::write`] and [`Medium::flush`].
+    fn open_region(&self, at: u64, page: &mut [u8]) -> io::Result<()> {
+        page.fill(0);
+        self.write(at, page)?;
+        self.flush()
+    }
+
     /// Its size in bytes.
     fn bytes(&self) -> u64;
+
+    /// Whether it takes writes at the moment. Asked under the state lock.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Waits until it does, or until then.
+    fn wait_ready(&self, _until: Instant) {}
+
+    /// Why it fails at the moment, if it does and may work again: until then it takes no writes, and reads fail at once.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
+    /// Memory that it may take, bytes.
+    fn memory_bytes(&self) -> u64 {
+        0
+    }
+
+    /// The instance ends, and writes nothing more.
+    fn close(&self) {}
 }
 
 /// Bytes that are looked at or erased at a time: less than what a supervisor would keep a huge page for.

@@ -86,18 +86,23 @@ impl Superblock {
     /// # Errors
     /// Of [`TierId::random`].
     pub fn new(source: Source, geometry: Geometry, now: u64) -> io::Result<Superblock> {
-        let id = TierId::random()?;
-        Ok(Superblock {
+        let unknown = Superblock::unknown(TierId::random()?, geometry);
+        Ok(Superblock { source, clean: true, created: now, used: now, ..unknown })
+    }
+
+    /// Stands for the superblock of a target that cannot be read just now.
+    pub(super) fn unknown(id: TierId, geometry: Geometry) -> Superblock {
+        Superblock {
             id,
-            source,
+            source: Source { hash: 0, path: String::new() },
             geometry,
-            clean: true,
+            clean: false,
             sequence: 0,
             run: 0,
             begun: false,
-            created: now,
-            used: now,
-        })
+            created: 0,
+            used: 0,
+        }
     }
 
     /// One copy.

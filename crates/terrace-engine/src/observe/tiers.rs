@@ -109,13 +109,14 @@ fn share(part: u64, whole: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Access;
     use terrace_api::stats::{Memory, MountPath, PreloadPath, Reclaim};
     use terrace_api::tiers::SCANNING;
 
     fn config() -> DeviceConfig {
         DeviceConfig {
             name: "ssd".to_owned(),
-            fd: -1,
+            access: Access::Unopened,
             bytes: 1 << 30,
             region_bytes: 16 << 20,
             regions: 63,

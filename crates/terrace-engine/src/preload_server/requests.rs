@@ -1,5 +1,6 @@
 //! Requests of clients: registration, source descriptors, announcements of mappings.
 
+use crate::config::Access;
 use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::connection::{Connection, receive, send};
@@ -141,7 +142,8 @@ fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
     let tier = cx.config.devices.get(number).zip(cx.handles.devices.get(number));
     let (config, (_, table)) = tier.ok_or(Errno::NODEV)?;
-    let path = format!("/proc/self/fd/{}", config.fd);
+    let Access::File(fd) = config.access else { return Err(Errno::OPNOTSUPP) };
+    let path = format!("/proc/self/fd/{fd}");
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
     Ok((Reply::default(), vec![rustix::io::dup(table)?, target]))
 }

@@ -192,9 +192,7 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
     let Planned { stretch, batch } = planned;
     if stretch.opens {
         // Remains of an older filling do not count from here on.
-        buf[..PAGE_SIZE].fill(0);
-        device.medium.write(device.geometry.byte(stretch.region, 0), &buf[..PAGE_SIZE])?;
-        device.medium.flush()?;
+        device.medium.open_region(device.geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
     }
     let keys = batch.key_pages();
     let from = (KEY_PAGES_MAX - keys) as usize * PAGE_SIZE;

@@ -21,13 +21,23 @@ use terrace_shm::DeviceSlot;
 const RECORD_EVERY: Duration = Duration::from_secs(30);
 /// Identities of one write.
 const IDENTITIES: usize = 64;
+/// How often the scan of a target is tried that may work again.
+const TRY_EVERY: Duration = Duration::from_secs(2);
+/// How long the end of an instance waits for a target that does not take writes just then.
+const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Body of the thread of target `number`.
 pub(crate) fn device_loop(cx: &Context, number: usize) {
     let device = &cx.devices[number];
-    if let Err(e) = open(cx, device) {
-        append::give_up(cx, number, &e);
-        return;
+    while let Err(e) = open(cx, device) {
+        if device.medium.trouble().is_none() {
+            append::give_up(cx, number, &e);
+            return;
+        }
+        cx.device_wakeups[number].wait(TRY_EVERY);
+        if cx.is_stopping() {
+            return;
+        }
     }
     let mut recorded = Instant::now();
     while !cx.is_stopping() {
@@ -57,6 +67,7 @@ fn now(cx: &Context) -> u64 {
 /// Finds out what the target holds, and begins to write to it.
 fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let mut writer = device.writer.lock();
+    writer.look_again(device)?;
     let began = Instant::now();
     let scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
     superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
@@ -143,11 +154,12 @@ fn note_client_reads(cx: &Context) {
 
 /// The instance ends: the hottest pages of DRAM go to the targets, and these are left clean.
 pub(crate) fn close(cx: &Context) {
-    if !cx.state.lock().targets.as_ref().is_some_and(Targets::is_serving) {
+    if !cx.state.lock().targets.as_ref().is_some_and(Targets::is_on) {
         return;
     }
     hibernate::hibernate(cx);
     for device in &cx.devices {
+        device.medium.wait_ready(Instant::now() + READY_WITHIN);
         record_identities(cx, device);
         let mut writer = device.writer.lock();
         // Nothing is written behind the clean superblock.
@@ -156,5 +168,7 @@ pub(crate) fn close(cx: &Context) {
         if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
             append::give_up(cx, device.number, &e);
         }
+        drop(writer);
+        device.medium.close();
     }
 }

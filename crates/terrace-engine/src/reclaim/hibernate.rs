@@ -11,13 +11,13 @@ const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Writes clean pages without a copy, those that were used more than once first, for a bounded time.
 pub(crate) fn hibernate(cx: &Context) {
-    let began = Instant::now();
+    let until = Instant::now() + TIME_MAX;
     for reused in [true, false] {
         let frames = cx.state.lock().frames.populated();
         let mut next = 0;
-        while next < frames && began.elapsed() < TIME_MAX {
+        while next < frames && Instant::now() < until {
             let pages = cx.state.lock().unwritten(&mut next, CONTENT_MAX * cx.devices.len(), reused);
-            if !pages.is_empty() && !write(cx, &pages, reused) {
+            if !pages.is_empty() && !write(cx, &pages, reused, until) {
                 break;
             }
         }
@@ -25,9 +25,13 @@ pub(crate) fn hibernate(cx: &Context) {
 }
 
 /// Writes pages to the fastest tier that takes them. Pages on a device are not given up for pages that were used once. False: none was written.
-fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool) -> bool {
+fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool, until: Instant) -> bool {
     let levels = cx.state.lock().targets.as_ref().map_or(0, |targets| targets.levels());
-    (0..levels).any(|level| write_to(cx, level, pages, !(reused && level == 0)))
+    (0..levels).any(|level| {
+        let of_level = cx.devices.iter().zip(&cx.config.devices).filter(|(_, config)| config.level == level);
+        of_level.for_each(|(device, _)| device.medium.wait_ready(until));
+        write_to(cx, level, pages, !(reused && level == 0))
+    })
 }
 
 fn write_to(cx: &Context, level: u8, pages: &[DemoteCandidate], room_only: bool) -> bool {

@@ -6,7 +6,7 @@ use crate::io::{BlockingIo, Io, IoVec};
 use crate::state::device::Device;
 use crate::{
     AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
-    config::DeviceConfig,
+    config::{Access, DeviceConfig},
 };
 use parking_lot::{MappedMutexGuard, MutexGuard};
 use std::fs::File;
@@ -69,7 +69,7 @@ fn device_config((target, level): &(File, u8), first_region: u32) -> DeviceConfi
     let superblock::Found::Ours(found) = superblock::find(&medium).unwrap() else { panic!("not formatted") };
     DeviceConfig {
         name: format!("test-{level}"),
-        fd: target.as_raw_fd(),
+        access: Access::File(target.as_raw_fd()),
         bytes,
         region_bytes: found.geometry.region_bytes().into(),
         regions: found.geometry.regions(),

@@ -210,10 +210,11 @@ impl Device {
             bytes_written: e.written_bytes,
             // Which slot holds a copy of a frame's page is counted with the frame, 4 bytes each.
             dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
-            state: match &self.status {
-                Status::Scanning => SCANNING.to_owned(),
-                Status::Serving => SERVING.to_owned(),
-                Status::Off(why) => format!("off: {why}"),
+            state: match (&self.status, self.config.access.trouble()) {
+                (Status::Off(why), _) => format!("off: {why}"),
+                (_, Some(why)) => format!("off: {why}"),
+                (Status::Scanning, None) => SCANNING.to_owned(),
+                (Status::Serving, None) => SERVING.to_owned(),
             },
         }
     }
@@ -437,7 +438,7 @@ impl Device {
     }
     /// The instance ends: nothing more is written. True if it was served until now.
     pub(crate) fn end(&mut self) -> bool {
-        let served = self.is_serving();
+        let served = self.is_on();
         if served {
             self.status = Status::Off("the instance ends".into());
         }
@@ -447,9 +448,13 @@ impl Device {
     pub(crate) fn is_scanning(&self) -> bool {
         self.status == Status::Scanning
     }
-    /// Whether pages are written to it.
-    pub(crate) fn is_serving(&self) -> bool {
+    /// Whether pages are written to it, if not just now.
+    pub(crate) fn is_on(&self) -> bool {
         self.status == Status::Serving
+    }
+    /// Whether pages are written to it now.
+    pub(crate) fn is_serving(&self) -> bool {
+        self.is_on() && self.config.access.is_ready()
     }
     /// The parked pages `[first, last]` of a file are its content no longer.
     pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {

@@ -186,8 +186,8 @@ impl Targets {
         self.placement.len() as u8
     }
     /// Whether pages are written to any of them.
-    pub(crate) fn is_serving(&self) -> bool {
-        self.all.iter().any(Device::is_serving)
+    pub(crate) fn is_on(&self) -> bool {
+        self.all.iter().any(Device::is_on)
     }
     /// Whether a page with this copy is worth a write to the fastest tier when it leaves memory: it was read below that often enough.
     pub(crate) fn rises(&self, copy: DeviceSlot) -> bool {
