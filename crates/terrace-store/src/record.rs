@@ -73,7 +73,7 @@ impl Header {
     }
 }
 
-/// A blob as a record describes it.
+/// A blob as a record describes it. Up to [`INLINE_MAX`] bytes it stands here, and has no extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blob {
     /// Where its extent begins, in units of 64 bytes; score and flags above (see [`Blob::start`]).
@@ -96,6 +96,11 @@ pub const UNCHECKED: u64 = 1 << 63;
 pub const TAGGED: u64 = 1 << 62;
 /// The flag of a blob whose record is the first that names its extent. It counts for records of the opening that wrote them alone.
 pub const FIRST: u64 = 1 << 61;
+/// The flag of a blob whose bytes stand where another's start, units and checksum do ([`Blob::inline`]).
+pub const INLINE: u64 = 1 << 60;
+/// Bytes of such a blob at the most.
+pub const INLINE_MAX: usize = START_BYTES + 4 + 4;
+const START_BYTES: usize = START_BITS as usize / 8;
 
 /// The kind of [`Record::Trait`] of a bucket whose blobs are not logged.
 pub const TRAIT_SCRATCH: u8 = 1;
@@ -112,6 +117,25 @@ impl Blob {
     /// Puts its extent elsewhere; score and flags stay.
     pub fn set_start(&mut self, start: u64) {
         self.place = self.place & !((1 << START_BITS) - 1) | start;
+    }
+    /// Its bytes, if they stand here: the first of these.
+    pub fn inline(&self) -> Option<[u8; INLINE_MAX]> {
+        self.has(INLINE).then(|| {
+            let mut bytes = [0; INLINE_MAX];
+            bytes[..START_BYTES].copy_from_slice(&self.place.to_le_bytes()[..START_BYTES]);
+            bytes[START_BYTES..][..4].copy_from_slice(&self.units.to_le_bytes());
+            bytes[START_BYTES + 4..].copy_from_slice(&self.crc.to_le_bytes());
+            bytes
+        })
+    }
+    /// Has its bytes stand here, of which `size` count.
+    pub fn set_inline(&mut self, bytes: [u8; INLINE_MAX]) {
+        let mut start = [0; 8];
+        start[..START_BYTES].copy_from_slice(&bytes[..START_BYTES]);
+        self.set_start(u64::from_le_bytes(start));
+        let [a, b, c, d, e, f, g, h] = *bytes.last_chunk().expect("8 of them");
+        (self.units, self.crc) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
+        self.set(INLINE, true);
     }
     /// Its score, 0 to 255.
     pub fn score(&self) -> u8 {
@@ -404,13 +428,15 @@ impl<'a> Fields<'a> {
         std::mem::take(&mut self.0)
     }
     fn blob(&mut self) -> Option<Blob> {
-        Some(Blob {
+        let blob = Blob {
             place: self.u64()?,
             units: self.u32()?,
             size: self.u64()?,
             crc: self.u32()?,
             meta: self.u64()?,
-        })
+        };
+        let is_possible = !blob.has(INLINE) || blob.size <= INLINE_MAX as u64;
+        is_possible.then_some(blob)
     }
 }
 
@@ -423,11 +449,14 @@ mod tests {
         blob.set_start(77);
         blob.set_score(200);
         blob.set(UNCHECKED, true);
+        let mut inline = Blob { size: 3, ..Blob::default() };
+        inline.set_inline([5; INLINE_MAX]);
         vec![
             Record::Bucket { bucket: 1, name: b"name" },
             Record::BucketGone { bucket: 2 },
             Record::BucketClear { bucket: 3 },
             Record::Put { bucket: 4, blob, key: b"" },
+            Record::Put { bucket: 4, blob: inline, key: b"few" },
             Record::Remove { bucket: 5, key: b"key" },
             Record::Move { from_bucket: 6, from: b"old", bucket: 7, blob, key: b"new" },
             Record::Mark { upto: 8 },
@@ -459,6 +488,26 @@ mod tests {
         blob.set_start(1);
         blob.set_score(0);
         assert_eq!((blob.start(), blob.score(), blob.has(TAGGED)), (1, 0, true));
+    }
+
+    #[test]
+    fn bytes_in_a_description_leave_score_word_and_flags() {
+        let mut blob = Blob { size: INLINE_MAX as u64, meta: 9, ..Blob::default() };
+        blob.set_score(200);
+        blob.set(TAGGED, true);
+        assert_eq!(blob.inline(), None);
+        let bytes: [u8; INLINE_MAX] = std::array::from_fn(|i| 0xf0 | i as u8);
+        blob.set_inline(bytes);
+        assert_eq!(blob.inline(), Some(bytes));
+        assert_eq!((blob.score(), blob.has(TAGGED), blob.meta), (200, true, 9));
+        blob.set_score(7);
+        blob.set(FIRST, true);
+        assert_eq!(blob.inline(), Some(bytes));
+        for (size, is_possible) in [(blob.size, true), (blob.size + 1, false)] {
+            let (mut out, blob) = (Vec::new(), Blob { size, ..blob });
+            encode(&Record::Put { bucket: 1, blob, key: b"k" }, 1, 1, &mut out);
+            assert_eq!(decode(&out, 1, 1).is_some(), is_possible, "{size} bytes");
+        }
     }
 
     #[test]

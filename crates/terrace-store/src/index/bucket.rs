@@ -40,7 +40,7 @@ const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
     pub(crate) fn extent(&self) -> Extent {
-        Extent { start: self.blob.start(), units: self.blob.units }
+        Extent::of(&self.blob)
     }
     pub(crate) fn version(&self) -> Version {
         Version(self.number)

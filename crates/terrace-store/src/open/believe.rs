@@ -6,7 +6,7 @@
 //! that came and went since the last sync was: its record is then one whose bytes did not arrive.
 
 use crate::open::files::Files;
-use crate::record::{Blob, Record, UNCHECKED};
+use crate::record::{Blob, INLINE, Record, UNCHECKED};
 use crate::space::UNIT;
 use std::fs::File;
 use std::io;
@@ -43,7 +43,8 @@ impl Belief {
     }
 
     fn stands(&mut self, blob: &Blob) -> io::Result<bool> {
-        if blob.has(UNCHECKED) {
+        // What stands in the record came with it.
+        if blob.has(UNCHECKED) || blob.has(INLINE) {
             return Ok(true);
         }
         if blob.size > u64::from(blob.units) * UNIT {

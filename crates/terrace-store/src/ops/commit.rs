@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::index::{Ahead, BucketState, Entry, Expect, Table, ask_entry, find, find_mut, insert};
 use crate::log::{Logged, Room};
 use crate::options::SyncPolicy;
-use crate::record::{Blob, FIRST, Record, UNCHECKED};
+use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, Record, UNCHECKED};
 use crate::space::Extent;
 use crate::state::StoreState;
 use compact_bytes::CompactBytes;
@@ -19,12 +19,27 @@ pub(super) struct Place<'a> {
     pub hash: u64,
 }
 
+/// Where bytes of a blob stand: in an extent of their own, or in the record.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Content {
+    Heap { extent: Extent, crc: u32 },
+    Inline([u8; INLINE_MAX]),
+}
+
+impl Content {
+    pub(super) fn extent(&self) -> Extent {
+        match self {
+            Content::Heap { extent, .. } => *extent,
+            Content::Inline(_) => Extent::NONE,
+        }
+    }
+}
+
 /// The bytes that a blob gets.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes {
-    pub extent: Extent,
+    pub content: Content,
     pub size: u64,
-    pub crc: u32,
     /// The user's word; None: as it was.
     pub meta: Option<u64>,
 }
@@ -32,12 +47,18 @@ pub(super) struct Bytes {
 impl Bytes {
     /// Makes them those of a blob.
     pub(super) fn describe(self, blob: &mut Blob) {
-        let Bytes { extent, size, crc, meta } = self;
-        blob.set_start(extent.start);
+        match self.content {
+            Content::Heap { extent, crc } => {
+                blob.set_start(extent.start);
+                (blob.units, blob.crc) = (extent.units, crc);
+                blob.set(INLINE, false);
+            }
+            Content::Inline(bytes) => blob.set_inline(bytes),
+        }
         blob.set(FIRST, true);
         blob.set(UNCHECKED, false);
-        (blob.units, blob.size, blob.crc) = (extent.units, size, crc);
-        blob.meta = meta.unwrap_or(blob.meta);
+        blob.size = self.size;
+        blob.meta = self.meta.unwrap_or(blob.meta);
     }
 }
 
@@ -93,7 +114,7 @@ pub(super) fn replace(
             let is_new = entry.is_none();
             let old_meta = entry.map(|entry| entry.blob.meta);
             let mut blob = entry.map_or_else(new_blob, |entry| entry.blob);
-            old = Extent { start: blob.start(), units: blob.units };
+            old = Extent::of(&blob);
             old_first = entry.filter(|entry| entry.blob.has(FIRST)).map(|entry| entry.number);
             bytes.describe(&mut blob);
             // Asked for once it is known that there is a new name: most puts need no memory.
@@ -111,7 +132,7 @@ pub(super) fn replace(
             retire(state, place.bucket, *number, old);
             place.bucket.split_if_large(&state.hashes, &state.memory);
         }
-        Ok(None) | Err(_) => state.heap.free(bytes.extent),
+        Ok(None) | Err(_) => state.heap.free(bytes.content.extent()),
     }
     Ok(replaced?.map(|(logged, meta)| Replaced { number: logged.number, meta }))
 }
@@ -201,7 +222,7 @@ mod tests {
         // The put has looked at the bucket before it persists, and comes to its table afterwards.
         let place = Place::new(&state, &bucket, &[b'k'; 300]).unwrap();
         buckets::make_persistent(&state, &bucket, &dir.path().join("files")).unwrap();
-        let bytes = Bytes { extent: Extent::NONE, size: 0, crc: 0, meta: None };
+        let bytes = Bytes { content: Content::Inline([0; INLINE_MAX]), size: 0, meta: None };
         let replaced = replace(&state, &place, Expect::Any, bytes);
         assert!(matches!(replaced, Err(Error::TooLarge { .. })), "{replaced:?}");
         assert_eq!(bucket.len(), 0);

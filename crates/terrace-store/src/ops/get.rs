@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::index::{BucketState, Stat, find};
-use crate::record::Blob;
+use crate::record::{Blob, INLINE};
 use crate::space::UNIT;
 use crate::state::StoreState;
 
@@ -24,8 +24,8 @@ pub(super) fn steady<T>(
         };
         // The result, an error too, is void if the extent was another blob's meanwhile.
         let copied = copy(&blob);
-        let is_current =
-            find(&bucket.read(hash), hash, key).is_some_and(|entry| entry.version() == stat.version);
+        let is_current = blob.has(INLINE)
+            || find(&bucket.read(hash), hash, key).is_some_and(|entry| entry.version() == stat.version);
         if is_current {
             return copied.map(|copied| Some((copied, stat)));
         }
@@ -34,6 +34,20 @@ pub(super) fn steady<T>(
     match find(&table, hash, key) {
         Some(entry) => copy(&entry.blob).map(|copied| Some((copied, entry.into()))),
         None => Ok(None),
+    }
+}
+
+/// Reads bytes of a blob from `at` on, as many as `buf` has room for, which the blob must have.
+///
+/// # Errors
+/// Failing I/O.
+pub(super) fn read_bytes(state: &StoreState, blob: &Blob, at: u64, buf: &mut [u8]) -> Result<()> {
+    match blob.inline() {
+        Some(bytes) => {
+            buf.copy_from_slice(&bytes[at as usize..][..buf.len()]);
+            Ok(())
+        }
+        None => state.heap.read(blob.start() * UNIT + at, buf),
     }
 }
 
@@ -56,7 +70,7 @@ pub(crate) fn get(
         }
         // Bytes that are there are not cleared first: they are overwritten.
         out.resize(blob.size as usize, 0);
-        state.heap.read(blob.start() * UNIT, out)
+        read_bytes(state, blob, 0, out)
     })?;
     if found.is_none() {
         out.clear();
@@ -79,7 +93,7 @@ pub(crate) fn get_at(
     steady(state, bucket, key, |blob| {
         let n = blob.size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if n > 0 {
-            state.heap.read(blob.start() * UNIT + offset, &mut buf[..n])?;
+            read_bytes(state, blob, offset, &mut buf[..n])?;
         }
         Ok(n)
     })

@@ -4,11 +4,12 @@
 //! - Within a large blob: in place, while readers of it wait or look again. After a power cut each page is the old one or the new.
 //! - Else by copy: the new blob is written elsewhere, as by a whole put. A blob that grows gets half as much again, so that appends copy little.
 
-use super::commit::{self, Bytes, Place};
+use super::commit::{self, Bytes, Content, Place};
+use super::get::read_bytes;
 use super::{check_size, room};
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Expect, find};
-use crate::record::{Blob, FIRST, UNCHECKED};
+use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
 use crate::state::StoreState;
 
@@ -82,8 +83,8 @@ fn start(at: At, blob: &Blob) -> u64 {
 }
 
 fn is_in_place(blob: &Blob, patch: &Patch<'_>) -> bool {
-    let room = u64::from(blob.units) * UNIT;
-    patch.end() <= room && (patch.offset >= blob.size || blob.size >= LARGE)
+    let room = Extent::of(blob).bytes();
+    !blob.has(INLINE) && patch.end() <= room && (patch.offset >= blob.size || blob.size >= LARGE)
 }
 
 /// Writes into the blob's own extent, if that is still the way; the number of the change and the size of the blob then.
@@ -107,7 +108,7 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
             at += n as u64;
         }
     }
-    match patch.offset >= blob.size && extent_of(&blob).is_pages() {
+    match patch.offset >= blob.size && Extent::of(&blob).is_pages() {
         true => state.heap.write_end(base, patch.offset, data)?,
         false => state.heap.write_all(base + patch.offset, data)?,
     }
@@ -123,7 +124,7 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
     Ok(Some((logged.number, blob.size)))
 }
 
-/// Writes the blob as it is to become elsewhere; None: it has changed meanwhile.
+/// The blob as it is to become, written elsewhere; None: it has changed meanwhile.
 fn copy(
     state: &StoreState,
     place: &Place<'_>,
@@ -132,23 +133,42 @@ fn copy(
     patch: &Patch<'_>,
     size: u64,
 ) -> Result<Option<Bytes>> {
+    let copied = if size <= INLINE_MAX as u64 {
+        let mut bytes = [0; INLINE_MAX];
+        compose(state, blob, patch, 0, &mut bytes[..size as usize]).map(|()| Content::Inline(bytes))
+    } else {
+        copy_to_heap(state, blob, patch, size)
+    };
+    let is_current = expect.holds(find(&place.bucket.read(place.hash), place.hash, place.key));
+    match copied {
+        Ok(content) if is_current => Ok(Some(Bytes { content, size, meta: None })),
+        Ok(content) => {
+            state.heap.free(content.extent());
+            Ok(None)
+        }
+        // An error of a read of what is another blob's by now is none.
+        Err(e) => {
+            if is_current {
+                Err(e)
+            } else {
+                Ok(None)
+            }
+        }
+    }
+}
+
+fn copy_to_heap(state: &StoreState, blob: &Blob, patch: &Patch<'_>, size: u64) -> Result<Content> {
     // A blob that grows will grow again.
     let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
     let claim = room::claim(state, room)?;
     let extent = claim.extent;
-    let kept = blob.size.min(size);
     let copied = (|| {
         let (mut buffer, mut hasher) = (vec![0; PIECE.min(size as usize)], crc32fast::Hasher::new());
         let mut at = 0;
         while at < size {
             let n = (size - at).min(PIECE as u64) as usize;
             let piece = &mut buffer[..n];
-            let old = kept.saturating_sub(at).min(n as u64) as usize;
-            if old > 0 {
-                state.heap.read(blob.start() * UNIT + at, &mut piece[..old])?;
-            }
-            piece[old..].fill(0);
-            overlay(piece, at, patch);
+            compose(state, blob, patch, at, piece)?;
             hasher.update(piece);
             write_piece(state, &claim, at, piece)?;
             at += n as u64;
@@ -158,15 +178,21 @@ fn copy(
     if claim.fresh {
         state.heap.space().offer(extent);
     }
-    let is_current = expect.holds(find(&place.bucket.read(place.hash), place.hash, place.key));
-    match copied {
-        Ok(crc) if is_current => Ok(Some(Bytes { extent, size, crc, meta: None })),
-        copied => {
-            state.heap.free(extent);
-            // An error of a read of what is another blob's by now is none.
-            if is_current { copied.map(|_| None) } else { Ok(None) }
-        }
+    if copied.is_err() {
+        state.heap.free(extent);
     }
+    copied.map(|crc| Content::Heap { extent, crc })
+}
+
+/// The bytes from `at` on of the blob as it is to become: those that it has, zeros behind, the patch over both.
+fn compose(state: &StoreState, blob: &Blob, patch: &Patch<'_>, at: u64, piece: &mut [u8]) -> Result<()> {
+    let old = blob.size.saturating_sub(at).min(piece.len() as u64) as usize;
+    if old > 0 {
+        read_bytes(state, blob, at, &mut piece[..old])?;
+    }
+    piece[old..].fill(0);
+    overlay(piece, at, patch);
+    Ok(())
 }
 
 /// Writes a piece of a new blob; its last page, and a fresh page of slots, as a whole.
@@ -216,9 +242,4 @@ pub(crate) fn truncate(state: &StoreState, bucket: &BucketState, key: &[u8], siz
             return commit::finish(state, bucket, done.number).map(|()| true);
         }
     }
-}
-
-/// The extent of a blob that is gone.
-pub(super) fn extent_of(blob: &Blob) -> Extent {
-    Extent { start: blob.start(), units: blob.units }
 }

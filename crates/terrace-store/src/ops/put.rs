@@ -29,10 +29,8 @@ pub(crate) fn put(
     if expect != Expect::Any && !expect.holds(find(&bucket.read(place.hash), place.hash, key)) {
         return place.check_bucket().map(|()| None);
     }
-    let mut hasher = crc32fast::Hasher::new();
-    parts.iter().for_each(|part| hasher.update(part));
-    let extent = room::place(state, parts, size, room)?;
-    let bytes = Bytes { extent, size, crc: hasher.finalize(), meta: Some(meta) };
+    let content = room::place(state, parts, size, room)?;
+    let bytes = Bytes { content, size, meta: Some(meta) };
     match commit::replace(state, &place, expect, bytes)? {
         Some(done) => commit::finish(state, bucket, done.number).map(|()| Some(done.meta)),
         None => Ok(None),

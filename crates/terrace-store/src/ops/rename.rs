@@ -1,13 +1,13 @@
 //! A blob gets another key, in its bucket or in another.
 
 use super::commit::{self, Bytes, Place};
-use super::part::extent_of;
 use super::remove::take_out;
 use super::{check_size, put, room};
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_held, insert};
 use crate::log::Room;
 use crate::record::{FIRST, Record, TAGGED};
+use crate::space::Extent;
 use crate::state::StoreState;
 use compact_bytes::CompactBytes;
 use parking_lot::RwLockWriteGuard;
@@ -39,11 +39,10 @@ pub(crate) fn rename_as(
         return Ok(put?.is_some());
     }
     let size = check_size(Some(content.len() as u64))?;
-    let extent = room::place(state, &[content], size, 0)?;
-    let bytes = Bytes { extent, size, crc: crc32fast::hash(content), meta: Some(meta) };
-    let changed = change(state, from, to, Expect::Any, Some(bytes));
+    let content = room::place(state, &[content], size, 0)?;
+    let changed = change(state, from, to, Expect::Any, Some(Bytes { content, size, meta: Some(meta) }));
     if !matches!(changed, Ok(Some(_))) {
-        state.heap.free(extent);
+        state.heap.free(content.extent());
     }
     finish(state, (from.0, to.0), changed?)
 }
@@ -73,7 +72,7 @@ fn change(
         else {
             return Ok(None);
         };
-        let left = bytes.map(|_| extent_of(&blob));
+        let left = bytes.map(|_| Extent::of(&blob));
         blob.set(FIRST, false);
         if let Some(bytes) = bytes {
             bytes.describe(&mut blob);

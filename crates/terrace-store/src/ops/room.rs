@@ -1,8 +1,10 @@
 //! Room for the bytes of a blob.
 
+use super::commit::Content;
 use crate::durable;
 use crate::error::Result;
-use crate::space::{Claim, Extent};
+use crate::record::INLINE_MAX;
+use crate::space::Claim;
 use crate::state::StoreState;
 
 /// Claims room for `size` bytes. Waits for the room of overwritten blobs, if need be.
@@ -19,15 +21,26 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     }
 }
 
-/// Writes the bytes of a blob into room of its own: `room` bytes, where there are as many.
+/// Writes the bytes of a blob into room of its own: `room` bytes, where there are as many. Of a few, for which no more room is wanted, nothing is written:
+/// they are to stand in the record.
 ///
 /// # Errors
 /// The store is full; writeback fails.
-pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -> Result<Extent> {
+pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -> Result<Content> {
+    if size.max(room) <= INLINE_MAX as u64 {
+        let (mut bytes, mut at) = ([0; INLINE_MAX], 0);
+        for part in parts {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        return Ok(Content::Inline(bytes));
+    }
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
     let claim = match room > size {
         true => state.heap.claim(room).or_else(|_| claim(state, size))?,
         false => claim(state, size)?,
     };
     state.heap.fill(&claim, parts, size)?;
-    Ok(claim.extent)
+    Ok(Content::Heap { extent: claim.extent, crc: hasher.finalize() })
 }

@@ -1,5 +1,7 @@
 //! A part of the heap.
 
+use crate::record::{Blob, INLINE};
+
 /// Units of 64 bytes in a page.
 pub(crate) const PAGE_UNITS: u64 = 64;
 /// Bytes of a unit.
@@ -19,6 +21,11 @@ pub(crate) struct Extent {
 impl Extent {
     /// Of a blob without bytes.
     pub(crate) const NONE: Extent = Extent { start: 0, units: 0 };
+
+    /// That of a blob.
+    pub(crate) fn of(blob: &Blob) -> Extent {
+        if blob.has(INLINE) { Extent::NONE } else { Extent { start: blob.start(), units: blob.units } }
+    }
 
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.units) * UNIT

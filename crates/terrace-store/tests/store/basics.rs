@@ -9,7 +9,7 @@ fn blobs_come_back_after_a_restart() {
     let dir = dir();
     let store = open(dir.path());
     let bucket = store.bucket("b").unwrap();
-    let sizes = [0, 1, 63, 64, 65, 1000, 2048, 2049, 4095, 4096, 4097, 70_000, 1 << 20];
+    let sizes = [0, 1, 14, 15, 63, 64, 65, 1000, 2048, 2049, 4095, 4096, 4097, 70_000, 1 << 20];
     for size in sizes {
         bucket.put(format!("k{size}").as_bytes(), &content(size as u64, size)).unwrap();
     }
@@ -27,6 +27,44 @@ fn blobs_come_back_after_a_restart() {
     drop(bucket);
     store.close().unwrap();
     check(&open(dir.path()));
+}
+
+#[test]
+fn a_blob_of_a_few_bytes_stands_in_the_log_alone() {
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    let heap = store.usage().heap_bytes;
+    for i in 0..1000u64 {
+        bucket.put(&i.to_le_bytes(), &content(i, (i % 15) as usize)).unwrap();
+    }
+    assert_eq!(store.usage().heap_bytes, heap);
+    // It grows out of the log, and shrinks into it.
+    let mut want = content(14, 14);
+    let mut is = |bytes: usize| {
+        want.resize(bytes, 0);
+        assert_eq!(bucket.get(&14u64.to_le_bytes()).unwrap().as_ref(), Some(&want), "{bytes} bytes");
+        let mut part = vec![0; bytes];
+        assert_eq!(bucket.get_at(&14u64.to_le_bytes(), 3, &mut part).unwrap(), Some(bytes - 3));
+        assert_eq!(part[..bytes - 3], want[3..]);
+    };
+    assert_eq!(bucket.append(&14u64.to_le_bytes(), &[0]).unwrap(), 15);
+    is(15);
+    for bytes in [9, 8000, 5, 12] {
+        assert!(bucket.truncate(&14u64.to_le_bytes(), bytes).unwrap());
+        is(bytes as usize);
+    }
+    assert!(bucket.rename(&14u64.to_le_bytes(), b"new").unwrap());
+    store.sync().unwrap();
+    drop(bucket);
+    store.crash();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    for i in (0..1000u64).filter(|i| *i != 14) {
+        assert_eq!(bucket.get(&i.to_le_bytes()).unwrap(), Some(content(i, (i % 15) as usize)), "blob {i}");
+    }
+    let mut want = content(14, 5);
+    want.resize(12, 0);
+    assert_eq!(get(&bucket, "new"), Some(want));
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! The files of a bucket: written anew, compared, removed.
 
 use super::super::file_name;
-use super::super::get::{stat, steady};
+use super::super::get::{read_bytes, stat, steady};
 use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Persist, Stat};
 use crate::record::Blob;
-use crate::space::UNIT;
 use crate::state::StoreState;
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -100,7 +99,7 @@ fn copy(state: &StoreState, blob: &Blob, file: &File, path: &Path) -> Result<()>
     let mut at = 0;
     while at < blob.size {
         let piece = &mut buffer[..(blob.size - at).min(PIECE as u64) as usize];
-        state.heap.read(blob.start() * UNIT + at, piece)?;
+        read_bytes(state, blob, at, piece)?;
         file.write_all_at(piece, at).map_err(|e| Error::io(path, "write", e))?;
         at += piece.len() as u64;
     }
@@ -161,7 +160,7 @@ fn is_same(state: &StoreState, bucket: &BucketState, key: &[u8], path: &Path) ->
         let (mut at, mut is_same) = (0, size == blob.size);
         while is_same && at < blob.size {
             let n = (blob.size - at).min(PIECE as u64) as usize;
-            state.heap.read(blob.start() * UNIT + at, &mut ours[..n])?;
+            read_bytes(state, blob, at, &mut ours[..n])?;
             // A file that became shorter meanwhile is not the same.
             is_same = file.read_exact_at(&mut theirs[..n], at).is_ok() && ours[..n] == theirs[..n];
             at += n as u64;
