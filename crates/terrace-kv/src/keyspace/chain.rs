@@ -19,8 +19,8 @@ use super::word::{Form, Word};
 const PIECE: u64 = 240 << 10;
 /// Room of a piece, bytes: the last log of changes fits, too, if it is not large.
 const ROOM: u64 = 256 << 10;
-/// Bits of a place that are the offset in a piece. Numbers of pieces may overflow: two of one collection are never so far apart.
-const OFFSET_BITS: u32 = 30;
+/// Bits of a place that are the offset in a piece. Numbers of pieces may overflow: two of one collection are never so far apart. They begin at 1.
+pub(super) const OFFSET_BITS: u32 = 30;
 /// Number of the note.
 const NOTE: u64 = 0;
 /// The id whose note says that the database is being cleared.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chain::Chain;
 use super::record::{Damaged, Record, records};
+use super::superseded::Superseded;
 use super::word::{Form, Kind, Word};
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
@@ -58,7 +59,9 @@ pub trait Collection: Default + Send + 'static {
     }
     /// Place of the record that has set an element.
     fn place(&self, name: &[u8]) -> Option<u64>;
-    /// Another record is the one.
+    /// The records that count no more.
+    fn superseded(&mut self) -> &mut Superseded;
+    /// Another record is the one; the caller says what becomes of the one before.
     fn set_place(&mut self, name: &[u8], place: u64);
     /// The log of changes begins at this place.
     fn set_log_place(&mut self, place: u64);

@@ -6,6 +6,7 @@ use indexmap::{Equivalent, IndexMap};
 
 use super::collection::Collection;
 use super::record::FieldRecord;
+use super::superseded::Superseded;
 use super::word::Kind;
 
 /// Memory of a field beside its bytes: its entry with room to spare, place in the table, allocation of the value, and of a long name.
@@ -35,6 +36,7 @@ pub struct Hash {
     encoded: usize,
     /// Place of the log that changes are added to.
     log_place: u64,
+    superseded: Superseded,
 }
 
 impl Hash {
@@ -74,7 +76,7 @@ impl Hash {
                 true => old.bytes.copy_from_slice(value),
                 false => old.bytes = value.into(),
             }
-            old.place = place;
+            self.superseded.note(std::mem::replace(&mut old.place, place));
             return false;
         }
         self.fields.insert(CompactBytes::new(field), Value { bytes: value.into(), place });
@@ -82,7 +84,10 @@ impl Hash {
     }
     fn remove(&mut self, field: &[u8]) -> bool {
         let old = self.fields.swap_remove(&Name(field));
-        self.encoded -= old.as_ref().map_or(0, |value| FieldRecord::bytes(field.len(), value.bytes.len()));
+        if let Some(old) = &old {
+            self.encoded -= FieldRecord::bytes(field.len(), old.bytes.len());
+            self.superseded.note(old.place);
+        }
         old.is_some()
     }
 }
@@ -100,6 +105,9 @@ impl Collection for Hash {
     }
     fn place(&self, name: &[u8]) -> Option<u64> {
         self.fields.get(&Name(name)).map(|value| value.place)
+    }
+    fn superseded(&mut self) -> &mut Superseded {
+        &mut self.superseded
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(value) = self.fields.get_mut(&Name(name)) {
@@ -121,7 +129,7 @@ impl Collection for Hash {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        self.encoded + self.len() * FIELD_BYTES
+        self.encoded + self.len() * FIELD_BYTES + self.superseded.bytes()
     }
 }
 

@@ -358,6 +358,7 @@ impl<'a> Held<'a> {
             }
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
+                content.superseded().clear();
                 // A log doubles until it is written anew.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
                 self.put((db, key), old, word, &content.encode(), room)?;

@@ -20,6 +20,7 @@ mod reads;
 mod record;
 mod space;
 mod stripe;
+mod superseded;
 pub mod word;
 pub mod zset;
 

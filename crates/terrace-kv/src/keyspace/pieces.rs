@@ -1,5 +1,7 @@
 //! Large collections in pieces: written, read, cleaned, copied, and removed with their keys. The order of the steps is [`super::chain`]'s.
 
+use std::cell::RefCell;
+
 use super::chain::Chain;
 use super::collection::Collection;
 use super::word::{Form, Word};
@@ -8,6 +10,13 @@ use crate::error::{Outcome, Refusal};
 
 /// Pieces that one command cleans at most.
 const CLEANED_MAX: usize = 2;
+/// The buffer of a cleaned piece is not kept larger than this, bytes: nobody counts it.
+const CLEANED_KEPT: usize = 512 << 10;
+
+thread_local! {
+    /// A piece that is cleaned. The allocator gives memory for one back to the system each time, and new memory must be cleared.
+    static CLEANED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// Replaces or removes the blob of a key by `change`, and then the pieces that it named. `old`: its form, if that is known.
 pub(super) fn replace<T>(
@@ -59,6 +68,7 @@ pub(super) fn write<C: Collection>(
             let at = chain.append(blobs, piece)?;
             set_places(content, piece, at);
         }
+        content.superseded().clear();
         Ok(())
     })
 }
@@ -125,6 +135,7 @@ pub(super) fn append<C: Collection>(
     let at = chain.append(blobs, log)?;
     if at != expected {
         set_places(content, log, at);
+        content.superseded().moved(expected, at);
     }
     Ok(())
 }
@@ -140,23 +151,58 @@ pub(super) fn clean<C: Collection>(
         if !chain.is_sparse(content.encoded_bytes() as u64) {
             break;
         }
-        let (mut records, mut live, mut at) = (Vec::new(), Vec::new(), 0);
-        chain.read_first(blobs, &mut records)?;
-        let begin = chain.begin();
-        let walked = C::walk(&records, |bytes, name| {
-            if name.is_some_and(|name| content.place(name) == Some(begin + at as u64)) {
-                live.extend_from_slice(&records[at..at + bytes]);
+        CLEANED.with_borrow_mut(|records| {
+            let cleaned = clean_first(blobs, (key, word), content, chain, records);
+            if records.capacity() > CLEANED_KEPT {
+                *records = Vec::new();
             }
-            at += bytes;
-        });
-        walked.map_err(|_| BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
-        if !live.is_empty() {
-            let at = chain.append(blobs, &live)?;
-            set_places(content, &live, at);
-        }
-        chain.drop_first(blobs, key, word, records.len())?;
+            cleaned
+        })?;
     }
     Ok(())
+}
+
+fn clean_first<C: Collection>(
+    blobs: &dyn Blobs,
+    (key, word): (&[u8], Word),
+    content: &mut C,
+    chain: &mut Chain,
+    records: &mut Vec<u8>,
+) -> Result<()> {
+    chain.read_first(blobs, records)?;
+    let begin = chain.begin();
+    let (mut live, mut left) = (Vec::new(), Vec::new());
+    let mut superseded = content.superseded().sorted(begin).iter().copied().peekable();
+    let mut at = 0;
+    let walked = C::walk(records, |bytes, name| {
+        let is_superseded = superseded.next_if_eq(&(at as u32)).is_some();
+        if name.is_some() && !is_superseded {
+            live.extend_from_slice(&records[at..at + bytes]);
+            left.push(begin + at as u64);
+        }
+        at += bytes;
+    });
+    walked.map_err(|_| BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
+    debug_assert!(superseded.next().is_none(), "each place that was noted is a record's");
+    debug_assert_eq!(places(content, &live), left, "what is not noted counts");
+    if !live.is_empty() {
+        let at = chain.append(blobs, &live)?;
+        set_places(content, &live, at);
+        // If the piece stays it is cleaned again, and they count no more.
+        left.into_iter().for_each(|place| content.superseded().note(place));
+    }
+    let dropped = chain.drop_first(blobs, key, word, records.len());
+    if chain.begin() != begin {
+        content.superseded().forget(begin);
+    }
+    dropped
+}
+
+/// Places of the elements that these records set.
+fn places<C: Collection>(content: &C, records: &[u8]) -> Vec<u64> {
+    let mut places = Vec::new();
+    let _ = C::walk(records, |_, name| places.extend(name.and_then(|name| content.place(name))));
+    places
 }
 
 /// The elements that these records set were set by them, from `at` on.

@@ -330,6 +330,31 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
 }
 
 #[test]
+fn piece_that_could_not_be_dropped_is_cleaned_again() {
+    let mut rng = Rng::new(seed("piece_that_could_not_be_dropped_is_cleaned_again"));
+    let blobs = Arc::new(MemoryBlobs::default());
+    let space = keyspace(blobs.clone());
+    let mut model = Model::default();
+    let mut refused = 0;
+    for number in 0..9000u64 {
+        let field = if number < 1500 { number } else { rng.below(1500) };
+        let op = Op::Set(HASHES[0], vec![(field.to_string().into_bytes(), rng.bytes(1000))]);
+        let made = blobs.changes.load(Ordering::Relaxed);
+        // The record itself and a copy of those that still count are taken, the new head is not.
+        let fails = number > 1500 && number % 2 == 0;
+        blobs.changes_max.store(if fails { made + 2 } else { 0 }, Ordering::Relaxed);
+        op.apply(&mut model);
+        op.run(&space).unwrap();
+        refused += u64::from(fails && blobs.changes.load(Ordering::Relaxed) == made + 2);
+    }
+    assert!(refused > 10, "{refused} pieces were cleaned in vain");
+    assert!(dump(&keyspace(Arc::new(blobs.after_crash()))) == model);
+    let (stored, live) = sizes(&space, HASHES[0]);
+    assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");
+    check_pieces(&*blobs);
+}
+
+#[test]
 fn log_of_an_earlier_version_becomes_pieces() {
     let blobs = Arc::new(MemoryBlobs::default());
     let mut log = Vec::new();

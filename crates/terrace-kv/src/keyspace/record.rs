@@ -145,6 +145,7 @@ impl FieldRecord<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
+                out.reserve(FieldRecord::bytes(field.len(), value.len()));
                 out.push(SET);
                 put_varint(out, field.len());
                 put_varint(out, value.len());

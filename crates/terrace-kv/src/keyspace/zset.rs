@@ -13,6 +13,7 @@ use hashbrown::{DefaultHashBuilder, HashMap};
 
 use super::collection::Collection;
 use super::record::MemberRecord;
+use super::superseded::Superseded;
 use super::word::Kind;
 
 /// Memory of a member beside its bytes: shared allocation, entries of tree and table with their room to spare.
@@ -63,6 +64,7 @@ pub struct Zset {
     encoded: usize,
     /// Place of the log that changes are added to.
     log_place: u64,
+    superseded: Superseded,
 }
 
 impl Zset {
@@ -136,7 +138,8 @@ impl Zset {
         match self.scores.entry_ref(member) {
             EntryRef::Occupied(known) if known.get().score == score => Some(score),
             EntryRef::Occupied(mut known) => {
-                let old = std::mem::replace(known.get_mut(), Score { score, place }).score;
+                let Score { score: old, place } = std::mem::replace(known.get_mut(), Score { score, place });
+                self.superseded.note(place);
                 let moved = self.order.take(&Ranked { score: old, member: known.key().clone() });
                 let member = moved.expect("the tree has what the table has").member;
                 self.order.insert(Ranked { score, member });
@@ -152,7 +155,8 @@ impl Zset {
         }
     }
     fn remove(&mut self, member: &[u8]) -> bool {
-        let Some((member, Score { score, .. })) = self.scores.remove_entry(member) else { return false };
+        let Some((member, Score { score, place })) = self.scores.remove_entry(member) else { return false };
+        self.superseded.note(place);
         self.encoded -= MemberRecord::bytes(member.len());
         self.order.remove(&Ranked { score, member });
         true
@@ -174,6 +178,8 @@ impl Collection for Zset {
             MemberRecord::Set(member, score) => {
                 if self.insert(member, score, place) == Some(score) {
                     // The score is the same, but this record counts now.
+                    let before = self.place(member);
+                    before.into_iter().for_each(|before| self.superseded.note(before));
                     self.set_place(member, place);
                 }
             }
@@ -182,6 +188,9 @@ impl Collection for Zset {
     }
     fn place(&self, name: &[u8]) -> Option<u64> {
         self.scores.get(name).map(|found| found.place)
+    }
+    fn superseded(&mut self) -> &mut Superseded {
+        &mut self.superseded
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(found) = self.scores.get_mut(name) {
@@ -205,7 +214,7 @@ impl Collection for Zset {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        self.encoded + self.len() * MEMBER_BYTES
+        self.encoded + self.len() * MEMBER_BYTES + self.superseded.bytes()
     }
 }
 
