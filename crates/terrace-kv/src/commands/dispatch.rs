@@ -99,6 +99,13 @@ const REPEATED_MAX: usize = 128;
 
 fn unknown(args: Args<'_>) -> Refusal {
     let text = |word: &[u8]| String::from_utf8_lossy(&word[..word.len().min(REPEATED_MAX)]).into_owned();
+    // Some clients make each pipeline a transaction unless they are told otherwise.
+    if ["MULTI", "EXEC", "DISCARD", "WATCH"].into_iter().any(|name| is(args.at(0), name)) {
+        return Refusal::err(format_args!(
+            "unknown command '{}': there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
+            text(args.at(0))
+        ));
+    }
     let mut beginning = String::new();
     for word in args.from(1) {
         if beginning.len() >= REPEATED_MAX {

@@ -3,6 +3,7 @@
 use super::memory::{IndexMemory, allocated};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The holder of a tag: a bucket, or a blob of it.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
@@ -20,15 +21,24 @@ pub(crate) fn bytes_of(tag: &str, who: &Tagged) -> u64 {
     TAG_BYTES + allocated(tag.len()) + holder_bytes(who)
 }
 
+/// Holders by tag.
+type Holders = BTreeMap<Box<str>, BTreeSet<Tagged>>;
+
 /// All tags of a store. Locked inside the tables of a bucket, or alone.
 #[derive(Debug, Default)]
-pub(crate) struct Tags(Mutex<BTreeMap<Box<str>, BTreeSet<Tagged>>>);
+pub(crate) struct Tags {
+    holders: Mutex<Holders>,
+    /// There has been a tag. Set while a table of its holder's bucket is locked: who holds all of them and sees that it is not set needs no lock, which all threads
+    /// share.
+    used: AtomicBool,
+}
 
 impl Tags {
     /// Gives or takes a tag; whether that changes something.
     pub(crate) fn set(&self, tag: &str, who: Tagged, on: bool, memory: &IndexMemory) -> bool {
-        let mut tags = self.0.lock();
+        let mut tags = self.holders.lock();
         if on {
+            self.used.store(true, Ordering::Relaxed);
             let (of_tag, of_holder) = (TAG_BYTES + allocated(tag.len()), holder_bytes(&who));
             let members = tags.entry(tag.into()).or_insert_with(|| {
                 memory.add(of_tag);
@@ -49,12 +59,12 @@ impl Tags {
 
     /// Whether it has the tag.
     pub(crate) fn has(&self, tag: &str, who: &Tagged) -> bool {
-        self.0.lock().get(tag).is_some_and(|members| members.contains(who))
+        self.holders.lock().get(tag).is_some_and(|members| members.contains(who))
     }
 
     /// It is gone, or has another name now: `to` gets its tags.
     pub(crate) fn pass_on(&self, who: &Tagged, to: Option<&Tagged>, memory: &IndexMemory) {
-        self.0.lock().retain(|tag, members| {
+        self.holders.lock().retain(|tag, members| {
             if members.remove(who) {
                 memory.sub(holder_bytes(who));
                 if let Some(to) = to.cloned() {
@@ -68,7 +78,10 @@ impl Tags {
 
     /// All blobs of a bucket are gone, and with `bucket_too` it.
     pub(crate) fn clear(&self, bucket: u64, bucket_too: bool, memory: &IndexMemory) {
-        self.0.lock().retain(|tag, members| {
+        if !self.used.load(Ordering::Relaxed) {
+            return;
+        }
+        self.holders.lock().retain(|tag, members| {
             members.retain(|who| {
                 let stays = who.0 != bucket || (who.1.is_none() && !bucket_too);
                 memory.sub(if stays { 0 } else { holder_bytes(who) });
@@ -80,18 +93,18 @@ impl Tags {
 
     /// Holders of the tag.
     pub(crate) fn members(&self, tag: &str) -> Vec<Tagged> {
-        self.0.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
+        self.holders.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
     }
 
     /// Its tags, sorted.
     pub(crate) fn of(&self, who: &Tagged) -> Vec<String> {
-        let tags = self.0.lock();
+        let tags = self.holders.lock();
         tags.iter().filter(|(_, members)| members.contains(who)).map(|(tag, _)| tag.to_string()).collect()
     }
 
     /// All tags, each with who has it.
     pub(crate) fn all(&self) -> Vec<(Box<str>, Tagged)> {
-        let tags = self.0.lock();
+        let tags = self.holders.lock();
         tags.iter()
             .flat_map(|(tag, members)| members.iter().map(move |who| (tag.clone(), who.clone())))
             .collect()

@@ -383,6 +383,10 @@ fn unknown_commands_are_named() {
         &mut Lab::new(),
         &[
             ("FLY a b", "-ERR unknown command 'FLY', with args beginning with: 'a' 'b'"),
+            (
+                "EXEC",
+                "-ERR unknown command 'EXEC': there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
+            ),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
             (
                 "CONFIG FLY",
