@@ -6,6 +6,7 @@
 //! | [`stats`], [`tiers`], [`lru`], [`mrc`], [`numa`] | the daemon, commands, and readers of `terrace stat --json`, `terrace lru --json`, `terrace numa --json` |
 //! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
+//! | [`schedule`] | `terrace-bench schedule` and `terrace run --prefetch`: what a program reads, in order |
 //! | [`doctor`] | `terrace doctor --json` and its readers |
 //! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: measurements of storage devices |
 #![forbid(unsafe_code)]
@@ -18,5 +19,6 @@ pub mod instance;
 pub mod lru;
 pub mod mrc;
 pub mod numa;
+pub mod schedule;
 pub mod stats;
 pub mod tiers;

@@ -258,12 +258,44 @@ pub struct PreloadPath {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prefetch {
-    /// Pages that hints and strides had fetched.
+    /// Pages that hints, strides and a schedule had fetched.
     pub fetched: u64,
     /// Clean pages given up because a program said that it needs them no longer.
     pub dropped: u64,
     /// Requests that found the queue full.
     pub refused: u64,
+    /// The schedule that is followed (`terrace run --prefetch`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule: Option<Schedule>,
+}
+
+/// A recorded schedule, and what came of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Schedule {
+    /// `following`; `done`: all of it was fetched and used or left behind; `useless`: less than half of what was fetched was used, and nothing is fetched any more.
+    pub state: ScheduleState,
+    /// Pages that were fetched by it.
+    pub fetched: u64,
+    /// Those of them that a program used.
+    pub used: u64,
+    /// Those that the program left behind.
+    pub unused: u64,
+    /// Files of it that are gone, or have changed since it was recorded.
+    pub files_left_out: u64,
+}
+
+/// Whether a schedule is still followed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleState {
+    /// It is.
+    #[default]
+    Following,
+    /// It was, to its end.
+    Done,
+    /// Not any more: too little of what was fetched was used.
+    Useless,
 }
 
 /// Requests through the mount.

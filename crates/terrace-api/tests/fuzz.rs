@@ -6,8 +6,9 @@ use std::io::Cursor;
 use proptest::prelude::*;
 use terrace_api::capture::format::MAGIC;
 use terrace_api::capture::{
-    AccessPath, Column, Event, Format, Header, Options, Reader, Record, RecordReader, Writer,
+    AccessPath, Column, Event, Format, Header, Name, Options, Reader, Record, RecordReader, Writer,
 };
+use terrace_api::schedule::{File, Schedule, Span, is_below};
 
 /// 256 cases, or PROPTEST_CASES.
 fn config() -> ProptestConfig {
@@ -49,7 +50,12 @@ fn events() -> impl Strategy<Value = Vec<Record>> {
             Record::Access(Event { object, page, write, via, time_ms })
         },
     );
-    prop::collection::vec(prop_oneof![9 => access, 1 => (1..u64::MAX).prop_map(Record::Lost)], 0..200)
+    let name =
+        (number(), number(), any::<i64>(), "[^\0]{0,40}").prop_map(|(object, bytes, changed_ns, path)| {
+            Record::Name(Name { object, path: path.into(), bytes, changed_ns })
+        });
+    let record = prop_oneof![9 => access, 1 => (1..u64::MAX).prop_map(Record::Lost), 1 => name];
+    prop::collection::vec(record, 0..200)
 }
 
 fn written(records: &[Record], tick_ms: u32) -> Vec<u8> {
@@ -58,6 +64,7 @@ fn written(records: &[Record], tick_ms: u32) -> Vec<u8> {
         match record {
             Record::Access(event) => writer.access(event).unwrap(),
             Record::Lost(accesses) => writer.lost(*accesses).unwrap(),
+            Record::Name(name) => writer.name(name).unwrap(),
         }
     }
     writer.finish().unwrap()
@@ -75,13 +82,16 @@ fn sound(keys: &[u64]) -> Vec<Vec<u8>> {
             time_ms: *page,
         })
     };
+    let name = |key: &u64| {
+        Record::Name(Name { object: key % 3, path: format!("f{key}").into(), bytes: *key, changed_ns: -1 })
+    };
     let oracle = |key: &u64| [&[7; 4][..], &key.to_le_bytes(), &[1; 12]].concat();
     vec![
         keys.iter().flat_map(|key| key.to_le_bytes()).collect(),
         keys.iter().flat_map(oracle).collect(),
         lines(|key| format!("{key}\n")),
         [b"time,object\n".to_vec(), lines(|key| format!("1,{key}\n"))].concat(),
-        written(&keys.iter().map(access).collect::<Vec<_>>(), 10),
+        written(&keys.iter().flat_map(|key| [name(key), access(key)]).collect::<Vec<_>>(), 10),
     ]
 }
 
@@ -145,12 +155,12 @@ proptest! {
         let mut now = 0;
         let expected: Vec<Record> = records
             .iter()
-            .map(|record| match *record {
+            .map(|record| match record.clone() {
                 Record::Access(event) => {
                     now = now.max(event.time_ms / u64::from(tick_ms) * u64::from(tick_ms));
                     Record::Access(Event { time_ms: now, ..event })
                 }
-                lost => lost,
+                other => other,
             })
             .collect();
         prop_assert_eq!(read, expected);
@@ -164,6 +174,31 @@ proptest! {
             }
             let mut again = RecordReader::new("t", Box::new(Cursor::new(bytes[..whole].to_vec()))).unwrap();
             prop_assert!(again.all(|record| record.is_ok()));
+        }
+    }
+
+    #[test]
+    fn schedules_are_refused_or_sound(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+        spans in prop::collection::vec((0..3u32, 0..99u64, 1..9u64), 0..30),
+        damage in damage(),
+    ) {
+        let path = |n: u32| std::path::PathBuf::from(format!("a b/%{n}"));
+        let files = (0..3).map(|n| File { path: path(n), bytes: 5, changed_ns: 7 }).collect();
+        let spans = spans.into_iter().map(|(file, first, pages)| Span { file, first, pages }).collect();
+        let schedule = Schedule { files, spans };
+        let text = schedule.to_text();
+        let read = Schedule::parse("fuzz", text.as_bytes()).unwrap();
+        prop_assert_eq!(&read.spans, &schedule.spans);
+        prop_assert!(schedule.files.starts_with(&read.files));
+        for text in [mangled(text.into_bytes(), &damage), bytes] {
+            match Schedule::parse("fuzz", &text) {
+                Ok(read) => {
+                    prop_assert!(read.files.iter().all(|file| is_below(&file.path)));
+                    prop_assert!(read.spans.iter().all(|span| span.file < read.files.len() as u32 && span.pages > 0));
+                }
+                Err(error) => prop_assert!(error.to_string().starts_with("fuzz: ")),
+            }
         }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
-//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, [`metadata`], buckets and blobs of the store, and [`gray_scott`], a simulation
-//! that writes.
+//! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, [`metadata`], buckets and blobs of the store, [`gray_scott`], a simulation
+//! that writes, and [`schedule`], which makes a capture what `terrace run --prefetch` reads.
 
 pub mod buffer;
 pub mod calls;
@@ -27,6 +27,7 @@ pub mod raw;
 mod reader;
 pub mod reads;
 pub mod report;
+pub mod schedule;
 pub mod signals;
 pub mod stats;
 pub mod steps;

@@ -6,7 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use terrace_bench::{
-    compare, demo, gray_scott, matrix, metadata, passthrough, probe, report, signals, steps, worker,
+    compare, demo, gray_scott, matrix, metadata, passthrough, probe, report, schedule, signals, steps, worker,
 };
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
@@ -31,6 +31,8 @@ enum Command {
     Metadata(metadata::Options),
     /// A simulation that writes its state now and then, and reads it again in the end: the Gray-Scott reaction on a cube.
     GrayScott(gray_scott::Options),
+    /// Makes a capture of `terrace trace` a schedule for `terrace run --prefetch`: its pages in the order in which they were first read.
+    Schedule(schedule::Options),
     /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
     Report(report::Report),
     /// The plain pass-through FUSE that cold reads are compared with.
@@ -124,5 +126,6 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Matrix(options) => matrix::run(&options),
         Command::Metadata(options) => metadata::run(&options),
         Command::GrayScott(options) => gray_scott::run(&options),
+        Command::Schedule(options) => schedule::run(&options),
     }
 }

@@ -10,6 +10,7 @@ use crate::device::io::DeviceIo;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::serve::Serve;
 use crate::file::source_root::SourceRoot;
+use crate::followed::Followed;
 use crate::io::Io;
 use crate::jobs::Jobs;
 use crate::nodes::Nodes;
@@ -87,6 +88,8 @@ pub(crate) struct Context {
     pub devices: Vec<DeviceIo>,
     /// What is to be fetched before programs ask for it.
     pub jobs: Jobs,
+    /// A schedule that is followed.
+    pub followed: Followed,
     /// The thread of a target has work before its time.
     pub device_wakeups: Vec<Wakeup>,
     pub clock: Arc<dyn Clock>,
@@ -162,6 +165,7 @@ impl Context {
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
             jobs: Jobs::default(),
+            followed: Followed::default(),
             device_wakeups: devices.iter().map(|_| Wakeup::default()).collect(),
             io,
             devices,

@@ -20,6 +20,7 @@ use crate::observe::mrc::Sampling;
 use crate::observe::trace::{Recorder, Recording};
 use crate::observe::{check, stat};
 use crate::path::flusher::{self, DirtyReport};
+use crate::path::follow::{self, ScheduledFiles};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
 use crate::path::{ahead, decompress, objects, prefetch, resize, sync, write};
@@ -43,7 +44,9 @@ use terrace_api::lru::{Evicted, Lru};
 use terrace_api::mrc::Mrc;
 use terrace_api::numa::Numa;
 use terrace_api::numa::NumaMode;
+use terrace_api::schedule::Schedule;
 use terrace_api::stats::Stats;
+use terrace_policy::follow::Follower;
 use terrace_policy::placement;
 use terrace_policy::prefetch::Span;
 use terrace_shm::DeviceTable;
@@ -163,6 +166,8 @@ impl Engine {
         let (of_clients, of_recording, reads) = (clients.clone(), recording.clone(), rings.clone());
         cx.count_memory(move || of_clients.bytes());
         cx.count_memory(move || of_recording.bytes());
+        let of_schedule = cx.followed.bytes.clone();
+        cx.count_memory(move || of_schedule.load(Ordering::Relaxed));
         if cx.config.compressed.codec.is_some() {
             cx.count_memory(decompress::decoder_bytes);
         }
@@ -211,6 +216,24 @@ impl Engine {
         Ok(())
     }
 
+    /// Begins to fetch what programs will read, by a schedule; once. Nothing happens without prefetch workers, or where memory has no room for the schedule.
+    ///
+    /// # Errors
+    /// No more threads.
+    pub fn follow(&self, schedule: &Schedule, files: Box<dyn ScheduledFiles>) -> io::Result<()> {
+        let pieces = follow::pieces(schedule, self.memory_bytes());
+        let bytes = &self.cx.followed.bytes;
+        bytes.store(Follower::bytes(pieces.len() as u64), Ordering::Relaxed);
+        if self.cx.config.prefetch_workers == 0 || !self.make_room(0) {
+            bytes.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        let cx = self.cx.clone();
+        let body = move || follow::follow(&cx, pieces, files);
+        self.threads.lock().push(std::thread::Builder::new().name("follow".into()).spawn(body)?);
+        Ok(())
+    }
+
     /// Serves the preload library on a listening SOCK_SEQPACKET socket until the engine stops.
     ///
     /// # Errors
@@ -239,6 +262,7 @@ impl Engine {
         self.cx.writeback_wakeup.signal();
         self.cx.wake_devices();
         self.cx.jobs.close();
+        self.cx.followed.set_active(false);
         self.sampling.wakeup.signal();
         self.numa.wakeup.signal();
         for t in self.threads.lock().drain(..) {

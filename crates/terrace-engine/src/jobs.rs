@@ -14,6 +14,8 @@ const JOBS_MAX: usize = 64;
 pub(crate) enum Job {
     /// Bring the absent pages of these spans into memory.
     Fetch(ObjectRef, Vec<Span>),
+    /// Likewise of pieces of a schedule, whose follower is told.
+    Scheduled(ObjectRef, Vec<(u32, Span)>),
     /// Give up the frames of clean pages.
     Drop(ObjectRef, Span),
 }
@@ -45,16 +47,22 @@ impl Jobs {
         self.changed.notify_all();
     }
 
-    /// Queues a job, or drops it.
-    pub(crate) fn push(&self, job: Job) {
+    /// Queues a job, or drops it: then the answer is false.
+    pub(crate) fn push(&self, job: Job) -> bool {
         let mut waiting = self.waiting.lock();
         if !waiting.open || waiting.jobs.len() >= JOBS_MAX {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         }
         waiting.jobs.push_back(job);
         drop(waiting);
         self.changed.notify_one();
+        true
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.lock().jobs.len()
     }
 
     /// Waits for a job. None: the queue is closed.

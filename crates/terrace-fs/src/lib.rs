@@ -18,6 +18,7 @@
 //! | `pressure/deleted` | files deleted behind the mount that cannot be written |
 //! | `ops/make`, `ops/remove` | operations that change names |
 //! | `ops/dir`, `ops/file`, `ops/xattr` | listings, content, extended attributes |
+//! | `ops/stage`, `ops/hold` | parts of files brought here, and files known, before a program needs them |
 //! | `ops/lookup`, `ops/change` | names to inodes, attributes; changes of attributes |
 //! | `namespace` | the tables put together, recovery, the end of an inode |
 //! | `ops/creds` | acting for the caller |
@@ -56,6 +57,7 @@ pub use namespace::{Namespace, NamespaceConfig};
 pub use ops::change::{SetAttr, SetTime};
 pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
+pub use ops::hold::Held;
 pub use ops::lookup::Entry;
 pub use ops::stage::stage;
 pub use page_cache::{CachedFile, PageCache};

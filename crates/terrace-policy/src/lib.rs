@@ -19,6 +19,7 @@
 pub mod balancer;
 pub mod device;
 mod evict;
+pub mod follow;
 mod keys;
 pub mod list;
 pub mod memory;

@@ -1,9 +1,10 @@
 //! What programs say of their reads (`posix_fadvise`, `readahead`), through the preload path, as `terrace stat` shows it.
 
 use std::process::Command;
-use terrace_api::stats::Stats;
-use terrace_tests::process;
-use terrace_tests::rig::{Rig, Side};
+use std::time::Duration;
+use terrace_api::stats::{StatReport, Stats};
+use terrace_tests::process::{self, Background};
+use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, seed};
 
 const PAGES: u64 = 2048;
@@ -155,4 +156,111 @@ fn hints_wait_for_nobody() {
 #[track_caller]
 fn wait_until(what: &str, so: impl FnMut() -> bool) {
     assert!(process::wait_until(60, so), "waited in vain: {what}");
+}
+
+/// Two files, read in a random order that was recorded before; and what `terrace run` says of it.
+struct Recorded {
+    dir: TestDir,
+    src: std::path::PathBuf,
+}
+
+impl Recorded {
+    const FILE_PAGES: u64 = 512;
+
+    fn new(test: &str) -> Recorded {
+        let dir = TestDir::new(test);
+        let (src, same) = (dir.sub("src"), dir.sub("same"));
+        let mut rng = Rng::new(seed(test));
+        for name in ["a", "b c"] {
+            let content = rng.bytes((Recorded::FILE_PAGES * 4096) as usize);
+            for dir in [&src, &same] {
+                std::fs::write(dir.join(name), &content).unwrap();
+            }
+        }
+        let mut order: Vec<(&str, u64)> =
+            (0..Recorded::FILE_PAGES).flat_map(|page| [("a", page), ("b c", page)]).collect();
+        rng.shuffle(&mut order);
+        let lines: String = order.iter().map(|(name, page)| format!("{page} {name}\n")).collect();
+        std::fs::write(dir.path().join("order"), lines).unwrap();
+        Recorded { dir, src }
+    }
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        self.dir.path().join(name)
+    }
+    /// `terrace run` of a program that reads the pages in order, and compares them.
+    fn reader(&self, options: &[&str]) -> Command {
+        let script = "import os, sys, time\naside = sys.argv[1]\nopen(aside + '/begun', 'w')\n\
+             while sys.argv[2] == 'wait' and not os.path.exists(aside + '/go'): time.sleep(0.005)\n\
+             fd = {n: [os.open(p + n, os.O_RDONLY) for p in ('./', aside + '/same/')] for n in os.listdir('.')}\n\
+             for line in open(aside + '/order'):\n    page, name = line.rstrip('\\n').split(' ', 1)\n    if name in fd:\n        \
+             here, there = [os.pread(f, 4096, int(page) * 4096) for f in fd[name]]\n        assert here == there, line\n        time.sleep(0.0005)\n\
+             print('the same')";
+        let wait = if options.is_empty() { "wait" } else { "go" };
+        let mut command = Command::new(product("terrace"));
+        command.args(["run", "--mount", "--memory", "32MiB", "--on"]).arg(&self.src).args(options);
+        command.args(["--", "python3", "-c", script]).arg(self.dir.path()).arg(wait).current_dir(&self.src);
+        command
+    }
+    fn record(&self) {
+        let (trace, schedule) = (self.file("trace"), self.file("schedule"));
+        let mut program = Background::new(&mut self.reader(&[]));
+        wait_until("the program", || self.file("begun").exists());
+        let mut recorder = Command::new(product("terrace"));
+        recorder.arg("trace").arg(&self.src).arg("-o").arg(&trace).args(["--seconds", "60"]);
+        let mut recorder = Background::new(&mut recorder);
+        wait_until("a recording", || std::fs::metadata(&trace).is_ok_and(|meta| meta.len() > 0));
+        std::fs::write(self.file("go"), "").unwrap();
+        for child in [&mut program, &mut recorder] {
+            assert!(child.wait(Duration::from_secs(60)).is_some_and(|status| status.success()));
+        }
+        let mut made = Command::new(product("terrace-bench"));
+        let said =
+            process::run(made.arg("schedule").arg(&trace).arg("-o").arg(&schedule), 60).expect_success();
+        assert!(said.starts_with("2 files, "), "{said}");
+    }
+    /// Runs with the schedule: its statistics, and what was said.
+    fn follow(&self) -> (terrace_api::stats::Schedule, String) {
+        let (schedule, stats) = (self.file("schedule"), self.file("stats"));
+        let mut run =
+            self.reader(&["--prefetch", schedule.to_str().unwrap(), "--stats", stats.to_str().unwrap()]);
+        let outcome = process::run(&mut run, 60);
+        assert!(outcome.status.success() && outcome.stdout.trim() == "the same", "{outcome}");
+        let report: StatReport = serde_json::from_str(&std::fs::read_to_string(&stats).unwrap()).unwrap();
+        (report.cache.prefetch.schedule.expect("a schedule was followed"), outcome.stderr)
+    }
+}
+
+#[test]
+fn a_recorded_order_is_fetched_ahead_of_the_program() {
+    let w = Recorded::new("prefetch-schedule");
+    w.record();
+    let (schedule, said) = w.follow();
+    assert!(schedule.used > Recorded::FILE_PAGES && schedule.unused < 100, "{schedule:?}");
+    assert_eq!((schedule.files_left_out, said.as_str()), (0, ""));
+    // One of the files is another by now: what it has is read, and nothing of it fetched.
+    std::fs::write(w.src.join("a"), [7; 3 << 12]).unwrap();
+    std::fs::write(w.file("same/a"), [7; 3 << 12]).unwrap();
+    let (changed, said) = w.follow();
+    assert_eq!(changed.files_left_out, 1, "{changed:?}");
+    assert!(changed.used > Recorded::FILE_PAGES / 3, "{changed:?}");
+    assert!(said.contains("--prefetch: 1 file is gone or has changed"), "{said}");
+    std::fs::remove_file(w.src.join("b c")).unwrap();
+    let (gone, said) = w.follow();
+    assert_eq!((gone.files_left_out, gone.fetched), (2, 0), "{gone:?}");
+    assert!(said.contains("--prefetch: 2 files are gone or have changed"), "{said}");
+}
+
+#[test]
+fn a_schedule_that_cannot_be_read_is_told_before() {
+    let w = Recorded::new("prefetch-no-schedule");
+    for (content, why) in [(None, "No such file"), (Some("x\n"), "not a schedule")] {
+        if let Some(content) = content {
+            std::fs::write(w.file("schedule"), content).unwrap();
+        }
+        let schedule = w.file("schedule");
+        let outcome = process::run(&mut w.reader(&["--prefetch", schedule.to_str().unwrap()]), 60);
+        assert_eq!(outcome.status.code(), Some(2), "{outcome}");
+        assert!(outcome.stderr.contains("--prefetch") && outcome.stderr.contains(why), "{outcome}");
+        assert_eq!(outcome.stdout, "", "the program was not run");
+    }
 }

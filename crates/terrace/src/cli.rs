@@ -167,8 +167,11 @@ pub struct Run {
     /// Read this file or directory below it into the cache before the command starts; may be given more than once
     #[arg(long, value_name = "PATH")]
     pub stage_in: Vec<PathBuf>,
-    /// Serve by a mount over the directory, for all programs and all accesses; needed for what only a mount has (--passthrough, --tier, --stage-in imply
-    /// it). Without, programs use the directory itself, and large files that nobody has open for writing are read from memory
+    /// Fetch ahead of the command what it will read, by a schedule that `terrace-bench schedule` has made of a recording
+    #[arg(long, value_name = "FILE.schedule")]
+    pub prefetch: Option<PathBuf>,
+    /// Serve by a mount over the directory, for all programs and all accesses; needed for what only a mount has (--passthrough, --tier, --stage-in, --prefetch
+    /// imply it). Without, programs use the directory itself, and large files that nobody has open for writing are read from memory
     #[arg(long)]
     pub mount: bool,
     /// Do not set the preload library: every access takes the mount
@@ -374,6 +377,7 @@ hits. What the kernel's own page cache serves is not seen. No program waits for 
 counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
 
   terrace trace /mnt/data -o data.trace --seconds 60
+  terrace-bench schedule data.trace -o program.schedule     for `terrace run --prefetch`
   terrace-sim sim --trace data.trace --policy strata,lru --size 1%,10%";
 
 /// `terrace resize`.

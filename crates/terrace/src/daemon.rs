@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `terraced` | starts the others, serves the mount path or gives leases back, ends the process |
 //! | `fuse-N` | answer the kernel |
-//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `preload`, `drain` | the engine's |
+//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `follow`, `preload`, `drain` | the engine's |
 //! | `control` | commands |
 //! | `metrics` | what Prometheus asks for |
 //! | `signals` | SIGTERM: an orderly stop |
@@ -147,6 +147,9 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
+    if let Some(schedule) = shared.schedule.take() {
+        front.follow(&engine, &schedule).map_err(|err| cannot("threads", err))?;
+    }
     // 3. The front, until the mount is gone or the end is asked for. If it fails before, the next terraced gets the unwritten
     //    data.
     if let Err(err) = front.run(|| begun.send(()).unwrap_or_default()) {

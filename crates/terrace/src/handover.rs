@@ -8,6 +8,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 
 use rustix::process::Pid;
+use terrace_api::schedule::Schedule;
 
 use crate::config::Config;
 use crate::engine::Memory;
@@ -32,6 +33,8 @@ pub struct Shared {
     pub config: Config,
     /// For everybody or for one command.
     pub kind: Kind,
+    /// What programs will read.
+    pub schedule: Option<Schedule>,
     /// The memory files.
     pub memory: Memory,
     /// The tier on a device.

@@ -40,7 +40,15 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     if !args.foreground {
         cgroup::tell_if_too_small(config.memory.fixed());
     }
-    let task = Task { place, config, kind: Kind::Mount, by: By::Mount, flags: options.flags, starter: None };
+    let task = Task {
+        place,
+        config,
+        kind: Kind::Mount,
+        by: By::Mount,
+        flags: options.flags,
+        schedule: None,
+        starter: None,
+    };
     match args.foreground {
         true => supervisor::keep(task).map(|()| ExitCode::SUCCESS),
         false => supervisor::start(task).map(|_| ExitCode::SUCCESS),

@@ -12,6 +12,7 @@
 mod command;
 mod except;
 mod lease;
+mod prefetch;
 mod preload;
 mod supervised;
 
@@ -61,6 +62,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
+    let schedule = args.prefetch.as_deref().map(prefetch::read).transpose()?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
     let by = lease::choose(&args, &config, &place);
@@ -76,6 +78,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
         kind: Kind::Run,
         by,
         flags: MountFlags::empty(),
+        schedule,
         starter: None,
     })?;
     let (instance, info) = served_by(started.pid, &dir)?;
@@ -87,7 +90,13 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
             command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
         });
     setting.excepted.detach();
-    let run = Served { by, instance: &instance, info: &info, stats: stats.as_deref() };
+    let run = Served {
+        by,
+        instance: &instance,
+        info: &info,
+        stats: stats.as_deref(),
+        follows: args.prefetch.is_some(),
+    };
     let finished = run.finish(&mut supervisor);
     leave(outcome?, finished)
 }
@@ -169,6 +178,8 @@ struct Served<'a> {
     info: &'a Info,
     /// Where its statistics go.
     stats: Option<&'a Path>,
+    /// There is a schedule.
+    follows: bool,
 }
 
 impl Served<'_> {
@@ -212,7 +223,7 @@ impl Served<'_> {
 
     /// Stops an instance that lives. Statistics are taken when all is written.
     fn stop(&self, supervisor: &mut Supervisor) -> Result<()> {
-        let Served { by, instance, info, stats } = *self;
+        let Served { by, instance, info, stats, follows } = *self;
         // By leases nothing is ever unwritten here, and what the kernel has to write is its business, as without terrace.
         let flushed = match by {
             By::Mount => flush(instance),
@@ -220,7 +231,11 @@ impl Served<'_> {
         };
         // Its daemon may be another by now than the one that it began with.
         let now = instance.info();
-        let final_stats = stats.map(|path| (path, stat::read(instance, now.as_ref().unwrap_or(info))));
+        let read = || stat::read(instance, now.as_ref().unwrap_or(info));
+        let final_stats = stats.map(|path| (path, read()));
+        if follows && let Ok(stat) = read() {
+            prefetch::tell(&stat.cache.prefetch);
+        }
         let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
         // It may have died when it was about to be asked.
         if stopped.is_err() && commands::has_died(instance) {

@@ -16,6 +16,7 @@ use crate::cli;
 use crate::commands;
 use crate::control::{Client, Frame, Frames};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
+use crate::mounts;
 use crate::size::{Size, human};
 use crate::sys::{self, SignalNumber};
 
@@ -93,7 +94,9 @@ impl<'a> Output<'a> {
     fn create(path: &'a PathBuf, mnt: &Path) -> Result<Output<'a>> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
-        if dev(dir).is_some() && dev(dir) == dev(mnt) {
+        // Outside the command of `terrace run` the directory is the plain one.
+        let is_mount = mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE);
+        if is_mount && dev(dir).is_some() && dev(dir) == dev(mnt) {
             let why = "it lies on the mount, and would record its own writing";
             return Err(Failure::new(path.display(), why, "name a file elsewhere"));
         }

@@ -25,7 +25,7 @@ pub struct Error {
 }
 
 impl Error {
-    pub(super) fn new(file: &str, at: Option<At>, fault: impl Into<String>, cure: &str) -> Error {
+    pub(crate) fn new(file: &str, at: Option<At>, fault: impl Into<String>, cure: &str) -> Error {
         Error { file: file.into(), at, fault: fault.into(), cure: cure.into() }
     }
 }

@@ -1,13 +1,13 @@
 //! terrace's own format: accesses of a live mount, in one to some fifteen bytes each.
 //!
-//! # Format, version 1
+//! # Format, version 2
 //! All numbers are little-endian; *varint* is LEB128 (seven bits a byte, the lowest first, the top bit says that
 //! more follow, at most ten bytes), *zigzag* a varint of `(n << 1) ^ (n >> 63)`.
 //!
 //! | header, 32 bytes | |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
-//! | 8..10 | version, 1; a reader refuses others |
+//! | 8..10 | version, 2; a reader also takes 1, which has no names, and refuses others |
 //! | 10..12 | length of the header in bytes, at least 32; what is beyond 32 is passed over |
 //! | 12..16 | bytes of a page |
 //! | 16..24 | start of the capture, milliseconds since 1970 |
@@ -21,24 +21,35 @@
 //! | 0 | access | bit 2: write; bit 3: preload path; bits 4-7: step |
 //! | 1 | loss | 0; varint: accesses that were not recorded, between the records before and after |
 //! | 2 | time | 0; varint: ticks since the last time record, or since the start |
+//! | 3 | name | 0; varints: object, bytes of the file, zigzag of its change in nanoseconds since 1970, length of the path; the path |
 //!
 //! Step 0 to 13: the same object as the last access, so many pages further on. 14: the same object; zigzag: pages
 //! further on. 15: another object; zigzag: its number less the last one's; varint: page index. Before the first
 //! access object and page are 0, and sums wrap at 64 bits. So a sequential read takes one byte a page.
 //!
+//! The name of an object comes before its first access, where it is known: the path of the file relative to the source, of any bytes but 0.
+//!
 //! Records are written whole, in batches; a capture that was killed ends between two of them, and one cut by other
 //! means is read up to the cut, where the error says how to repair it.
+
+use std::path::PathBuf;
 
 use super::access::{Access, AccessPath};
 
 /// The first bytes of a capture. The first is not text, the last tells a file mangled as text.
 pub const MAGIC: [u8; 8] = *b"\x89TRACE\r\n";
 /// The version written.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
+/// The first version, without names.
+pub(super) const NAMELESS: u16 = 1;
+/// Bytes of a path, at the most (PATH_MAX).
+pub const PATH_MAX: usize = 4096;
 
 pub(super) const HEADER: usize = 32;
-/// A record is no longer: its first byte, two varints.
+/// A record other than a name is no longer: its first byte, two varints.
 pub(super) const RECORD_MAX: usize = 21;
+/// A name is no longer: its first byte, four varints, the path.
+pub(super) const NAME_MAX: usize = 41 + PATH_MAX;
 pub(super) const WRITE: u8 = 1 << 2;
 pub(super) const FAST: u8 = 1 << 3;
 pub(super) const STEP_MAX: u64 = 13;
@@ -47,6 +58,7 @@ pub(super) const OBJECT: u8 = 15;
 pub(super) const ACCESS: u8 = 0;
 pub(super) const LOSS: u8 = 1;
 pub(super) const TIME: u8 = 2;
+pub(super) const NAME: u8 = 3;
 
 /// The head of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +102,28 @@ impl Event {
     }
 }
 
+/// A file, as it was when it was recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The object's number.
+    pub object: u64,
+    /// Its path, relative to the source.
+    pub path: PathBuf,
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Its last change (mtime), nanoseconds since 1970.
+    pub changed_ns: i64,
+}
+
 /// A record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// One access.
     Access(Event),
     /// So many accesses are missing here.
     Lost(u64),
+    /// What an object is.
+    Name(Name),
 }
 
 /// One number for a page: the object's, mixed, plus the page index, so that neighbours stay neighbours and objects

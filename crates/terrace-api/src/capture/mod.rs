@@ -29,7 +29,7 @@ mod writer;
 
 pub use access::{Access, AccessPath};
 pub use error::{At, Error};
-pub use format::{Event, Header, Record, page_key};
+pub use format::{Event, Header, Name, Record, page_key};
 pub use importers::{Column, Format, Options, Reader};
 pub use reader::RecordReader;
 pub use summary::{Lost, Summary, SummaryReport};

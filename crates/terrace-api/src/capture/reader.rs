@@ -1,12 +1,14 @@
 //! Reads captures record by record: see [`format`](super::format).
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
 use super::access::AccessPath;
 use super::error::Error;
 use super::format::{
-    ACCESS, Broken, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, OBJECT, RECORD_MAX, Record, TIME,
-    VERSION, WRITE, read_varint, unzigzag,
+    ACCESS, Broken, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, NAME, NAME_MAX, NAMELESS, Name,
+    OBJECT, PATH_MAX, RECORD_MAX, Record, TIME, VERSION, WRITE, read_varint, unzigzag,
 };
 use super::input::Input;
 
@@ -14,6 +16,7 @@ use super::input::Input;
 #[derive(Debug)]
 pub(super) struct Decoder {
     header: Header,
+    has_names: bool,
     last: Last,
 }
 
@@ -34,8 +37,9 @@ impl Decoder {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from(u16_at(at)) | u32::from(u16_at(at + 2)) << 16;
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-        if u16_at(8) != VERSION {
-            let fault = format!("a capture of version {}, this program reads {VERSION}", u16_at(8));
+        let version = u16_at(8);
+        if !(NAMELESS..=VERSION).contains(&version) {
+            let fault = format!("a capture of version {version}, this program reads {VERSION}");
             return Err(input.error(None, fault, "read it with the terrace that wrote it, or a later one"));
         }
         let header = Header { page_bytes: u32_at(12), start_ms: u64_at(16), tick_ms: u32_at(24) };
@@ -44,7 +48,7 @@ impl Decoder {
             return Err(input.error(None, "the header is damaged", "capture again"));
         }
         input.consume(length);
-        Ok(Decoder { header, last: Last::default() })
+        Ok(Decoder { header, has_names: version > NAMELESS, last: Last::default() })
     }
 
     pub(super) fn header(&self) -> Header {
@@ -54,10 +58,12 @@ impl Decoder {
     /// The next access or loss; `None` at the end.
     pub(super) fn record(&mut self, input: &mut Input) -> Result<Option<Record>, Error> {
         loop {
-            let bytes = input.peek(RECORD_MAX)?;
-            if bytes.is_empty() {
-                return Ok(None);
-            }
+            let most = match input.peek(1)? {
+                [] => return Ok(None),
+                [NAME] => NAME_MAX,
+                _ => RECORD_MAX,
+            };
+            let bytes = input.peek(most)?;
             let mut rest = bytes;
             let parsed = self.parse(&mut rest);
             let taken = bytes.len() - rest.len();
@@ -88,6 +94,7 @@ impl Decoder {
                 self.last.tick = self.last.tick.saturating_add(read_varint(bytes)?);
                 Ok(None)
             }
+            (NAME, 0) if self.has_names => parse_name(bytes).map(|name| Some(Record::Name(name))),
             _ => Err(Broken::Wrong("not a record")),
         }
     }
@@ -106,6 +113,22 @@ impl Decoder {
         let time_ms = self.last.tick.saturating_mul(u64::from(self.header.tick_ms));
         Ok(Event { object, page, write: first & WRITE != 0, via, time_ms })
     }
+}
+
+fn parse_name(bytes: &mut &[u8]) -> Result<Name, Broken> {
+    let [object, size, changed, length] = {
+        let mut number = || read_varint(bytes);
+        [number()?, number()?, number()?, number()?]
+    };
+    let length = usize::try_from(length).ok().filter(|&length| length <= PATH_MAX);
+    let length = length.ok_or(Broken::Wrong("a path that is too long"))?;
+    let (path, rest) = bytes.split_at_checked(length).ok_or(Broken::Cut)?;
+    *bytes = rest;
+    if path.contains(&0) {
+        return Err(Broken::Wrong("a path with a zero byte"));
+    }
+    let path = OsStr::from_bytes(path).into();
+    Ok(Name { object, path, bytes: size, changed_ns: unzigzag(changed) as i64 })
 }
 
 /// A capture being read record by record: an iterator that ends at the end or after the first error.
@@ -171,15 +194,34 @@ mod tests {
             "t: at byte 33: the last record is cut short (`truncate -s 33` keeps the whole records before)"
         );
         let mut unknown = bytes.clone();
-        unknown.push(3);
+        unknown.push(7);
         assert!(read(unknown)[2].as_ref().unwrap_err().to_string().contains("not a record"));
         let mut long = bytes.clone();
         long.push(LOSS);
         long.extend([0xff; 12]);
         assert!(read(long)[2].as_ref().unwrap_err().to_string().contains("without an end"));
         let mut later = bytes.clone();
-        later[8] = 2;
+        later[8] = 3;
         let error = RecordReader::new("t", Box::new(io::Cursor::new(later))).unwrap_err();
-        assert!(error.to_string().contains("version 2"), "{error}");
+        assert!(error.to_string().contains("version 3"), "{error}");
+        for (name, fault) in [
+            (&[NAME, 5, 1, 1, 3, b'a'][..], "cut short"),
+            (&[NAME, 5, 1, 1, 2, b'a', 0], "a zero byte"),
+            (&[NAME, 5, 1, 1, 0x81, 0x20], "too long"),
+        ] {
+            let error = read([&bytes, name].concat())[2].clone().unwrap_err().to_string();
+            assert!(error.contains(fault), "{error}");
+        }
+    }
+
+    #[test]
+    fn first_version_has_no_names() {
+        let mut writer = Writer::new(Vec::new(), &Header::default());
+        writer.access(&event(7, 3)).unwrap();
+        let mut bytes = writer.finish().unwrap();
+        bytes[8] = NAMELESS as u8;
+        assert_eq!(read(bytes.clone()), [Ok(Record::Access(event(7, 3)))]);
+        bytes.extend([NAME, 7, 1, 1, 1, b'a']);
+        assert!(read(bytes)[1].as_ref().unwrap_err().to_string().contains("not a record"));
     }
 }

@@ -1,11 +1,12 @@
 //! Writes captures: see [`format`](super::format).
 
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 
 use super::access::AccessPath;
 use super::format::{
-    ACCESS, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, OBJECT, RECORD_MAX, STEP_MAX, TIME,
-    VERSION, WRITE, varint, zigzag,
+    ACCESS, Event, FAST, HEADER, Header, LOSS, Last, MAGIC, MOVE, NAME, Name, OBJECT, PATH_MAX, RECORD_MAX,
+    STEP_MAX, TIME, VERSION, WRITE, varint, zigzag,
 };
 
 /// Bytes gathered before they are written.
@@ -74,6 +75,19 @@ impl<W: Write> Writer<W> {
         self.flush_over(BATCH)
     }
 
+    /// Records what an object is; nothing where its path is too long for a path.
+    pub fn name(&mut self, name: &Name) -> io::Result<()> {
+        let path = name.path.as_os_str().as_bytes();
+        if path.len() <= PATH_MAX {
+            self.batch.push(NAME);
+            for n in [name.object, name.bytes, zigzag(name.changed_ns as u64), path.len() as u64] {
+                varint(&mut self.batch, n);
+            }
+            self.batch.extend_from_slice(path);
+        }
+        self.flush_over(BATCH)
+    }
+
     /// Bytes of the capture so far, written or gathered.
     pub fn bytes(&self) -> u64 {
         self.bytes + self.batch.len() as u64
@@ -104,6 +118,7 @@ impl<W: Write> Writer<W> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::format::Record;
     use super::super::reader::RecordReader;
     use super::*;
 
@@ -121,12 +136,17 @@ mod tests {
         writer.access(&event(7, 0)).unwrap();
         writer.lost(300).unwrap();
         writer.lost(0).unwrap();
+        let name = Name { object: 5, path: "d/e".into(), bytes: 300, changed_ns: -2 };
+        writer.name(&name).unwrap();
         writer.access(&event(5, 200)).unwrap();
         let bytes = writer.finish().unwrap();
-        let head = b"\x89TRACE\r\n\x01\0\x20\0\0\x10\0\0\x04\x03\x02\x01\0\0\0\0\x0a\0\0\0\0\0\0\0";
+        let head = b"\x89TRACE\r\n\x02\0\x20\0\0\x10\0\0\x04\x03\x02\x01\0\0\0\0\x0a\0\0\0\0\0\0\0";
         assert_eq!(&bytes[..32], head);
-        let records = [0xf0, 14, 0, 2, 2, 0x1c, 0xe0, 1, 1, 0xac, 2, 0xf0, 3, 0xc8, 1];
-        assert_eq!(bytes[32..], records);
+        let records = [0xf0, 14, 0, 2, 2, 0x1c, 0xe0, 1, 1, 0xac, 2, 3, 5, 0xac, 2, 3, 3];
+        assert_eq!(bytes[32..49], records);
+        assert_eq!(bytes[49..], *b"d/e\xf0\x03\xc8\x01");
+        let records: Vec<_> = RecordReader::new("t", Box::new(io::Cursor::new(bytes))).unwrap().collect();
+        assert_eq!(records[4], Ok(Record::Name(name)));
     }
 
     #[test]

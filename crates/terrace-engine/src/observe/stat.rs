@@ -76,6 +76,7 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
             fetched: get(&d.prefetched),
             dropped: get(&d.dropped),
             refused: cx.jobs.refused(),
+            schedule: cx.followed.shown.lock().clone(),
         },
         fuse: MountPath {
             reads: get(&d.reads),

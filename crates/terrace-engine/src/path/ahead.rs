@@ -20,7 +20,9 @@ pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) ->
         [] => 0,
         [Span { first: next, pages: more }] if next == first + pages => more,
         _ => {
-            spans.chunks(SPANS_A_JOB).for_each(|part| cx.jobs.push(Job::Fetch(o.clone(), part.to_vec())));
+            for part in spans.chunks(SPANS_A_JOB) {
+                cx.jobs.push(Job::Fetch(o.clone(), part.to_vec()));
+            }
             0
         }
     }

@@ -4,6 +4,7 @@ pub(crate) mod ahead;
 pub(crate) mod decompress;
 pub(crate) mod fetch;
 pub mod flusher;
+pub(crate) mod follow;
 pub(crate) mod objects;
 pub(crate) mod park;
 pub(crate) mod prefetch;

@@ -32,8 +32,9 @@ fn run(cx: &Context, job: &Job) {
         Job::Fetch(o, spans) => {
             // Until there is no room.
             let mut batches = batches(spans, o.size().div_ceil(PAGE)).take_while(|_| !cx.is_stopping());
-            while batches.next().is_some_and(|batch| fetch(cx, o, &batch)) {}
+            while batches.next().is_some_and(|batch| fetch(cx, o, &batch, &mut |_| {})) {}
         }
+        Job::Scheduled(o, pieces) => fetch_pieces(cx, o, pieces),
         Job::Drop(o, span) => drop_clean(cx, o, *span),
     }
 }
@@ -58,8 +59,22 @@ fn batches(spans: &[Span], end: u64) -> impl Iterator<Item = Vec<Span>> {
     })
 }
 
-/// Reads those pages of the spans that are absent. False: there is no room for more.
-fn fetch(cx: &Context, o: &Object, spans: &[Span]) -> bool {
+/// Fetches pieces of a schedule, and tells its follower what came.
+fn fetch_pieces(cx: &Context, o: &Object, pieces: &[(u32, Span)]) {
+    let spans: Vec<Span> = pieces.iter().map(|(_, span)| *span).collect();
+    let mut masks = vec![0; pieces.len()];
+    let mut came = |page| {
+        if let Some(at) = spans.iter().position(|span| (span.first..span.end()).contains(&page)) {
+            masks[at] |= 1 << (page - spans[at].first);
+        }
+    };
+    let mut batches = batches(&spans, o.size().div_ceil(PAGE)).take_while(|_| !cx.is_stopping());
+    while batches.next().is_some_and(|batch| fetch(cx, o, &batch, &mut came)) {}
+    cx.followed.landed(pieces.iter().map(|(number, _)| *number).zip(masks));
+}
+
+/// Reads those pages of the spans that are absent; `came` is told each. False: there is no room for more.
+fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) -> bool {
     let mut state = cx.state.lock();
     let room = state.room_ahead(cx.pool_frames());
     let mut absent = absent(&mut state, o, spans);
@@ -85,6 +100,7 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span]) -> bool {
         // Without a place in the index it is not kept.
         if published && state.lru.policy.contains(p.frame) {
             state.ahead.add(p.frame);
+            came(p.page);
             cx.counters.prefetched.fetch_add(1, Ordering::Relaxed);
         }
     }

@@ -154,6 +154,7 @@ fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<
     }
     let end = (at + buf.len() as u64).min(size);
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
+    cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
         // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
         pages = (pages + ahead::after_miss(cx, o, first, pages)).min(size.div_ceil(PAGE) - first);

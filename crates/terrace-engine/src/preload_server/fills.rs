@@ -139,6 +139,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
         if page >= object.size().div_ceil(PAGE) || named.insert((id, page), ()).is_some() {
             continue;
         }
+        cx.followed.miss(id, page, 1);
         let Some(NotInMemory { before: ours, on_device, .. }) = state.pages.snapshot(&object, page) else {
             // Only a name, of a page that is in memory: the client has read it in the compressed tier, more
             // than once.

@@ -3,7 +3,7 @@
 use crate::table::Set;
 
 /// Unused pages may have this part of the pool.
-const SHARE: u32 = 16;
+pub(crate) const SHARE: u32 = 16;
 
 /// Frames of pages that were fetched ahead. Their pages may have been used since somebody last looked.
 #[derive(Debug, Default)]

@@ -134,7 +134,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Was the source changed behind the mount's back since the last open? Then what is cached of it here is dropped. The caller holds the
     /// inode's `life`.
-    fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
+    pub(crate) fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
         if object.dirty_pages() > 0 {
             return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
         }

@@ -4,6 +4,7 @@ pub(crate) mod change;
 mod creds;
 pub(crate) mod dir;
 pub(crate) mod file;
+pub(crate) mod hold;
 pub(crate) mod lookup;
 mod make;
 mod passthrough;

@@ -75,6 +75,31 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
     every_slot_is_free_once(&mut world);
 }
 
+/// Held by its name alone, it is there when the kernel comes, and gone when nobody wants it.
+#[test]
+fn a_held_file_is_known_until_it_is_given_back() {
+    let mut world = World::new();
+    std::fs::create_dir_all(world.path("d/e")).unwrap();
+    std::fs::write(world.path("d/e/f"), "four").unwrap();
+    std::os::unix::fs::symlink("d", world.path("l")).unwrap();
+    let held = world.namespace.hold("d/e/f".as_ref()).unwrap();
+    assert_eq!((held.stat.st_size, held.object.source().stat().unwrap().st_size), (4, 4));
+    assert_eq!(
+        (world.nlookup(held.nodeid), world.namespace.inodes_known()),
+        (1, 2),
+        "its directories are not held"
+    );
+    let opened = world.ask(|ns, op| ns.open(op, held.nodeid, libc::O_RDONLY as u32)).unwrap();
+    world.namespace.release(opened.fh);
+    world.namespace.forget(held.nodeid, 1);
+    assert_eq!(world.namespace.inodes_known(), 1);
+    for path in ["d/e", "d/e/none", "none/f", "l/e/f", "d/e/f/g"] {
+        assert!(world.namespace.hold(path.as_ref()).is_err(), "{path}");
+        assert_eq!(world.namespace.inodes_known(), 1, "{path}");
+    }
+    every_slot_is_free_once(&mut world);
+}
+
 /// Killed after an inode has left the table and before its descriptor is closed: no record names that one, so that it is an orphan.
 #[test]
 fn retired_inode_is_named_by_no_record() {

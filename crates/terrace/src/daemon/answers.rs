@@ -15,6 +15,7 @@ use terrace_engine::lru::Refused;
 use terrace_lease::{Counts, Leases};
 
 use super::memory::Shown;
+use super::record;
 use super::recording::Recording;
 use super::stop::Stopper;
 use crate::control::{Answer, Record};
@@ -27,6 +28,8 @@ pub struct Answers {
     stopper: Arc<Stopper>,
     supervisor: Pid,
     mnt: PathBuf,
+    /// The source, as `/proc` names it.
+    root: PathBuf,
     sizing: Shown,
     /// The rows of tiers that cannot be used.
     tiers_off: Vec<TierRow>,
@@ -43,7 +46,8 @@ impl Answers {
         leases: Option<Arc<Leases>>,
     ) -> Answers {
         let (mnt, tiers_off) = (shared.place.mnt.clone(), shared.tier.off().to_vec());
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt, sizing, tiers_off, leases }
+        let root = record::root(shared);
+        Answers { engine, stopper, supervisor: shared.supervisor, mnt, root, sizing, tiers_off, leases }
     }
 
     fn stats(&self) -> Stats {
@@ -122,7 +126,7 @@ impl Answer for Answers {
     }
 
     fn record(&self) -> Result<Box<dyn Record>, CommandError> {
-        match Recording::begin(&self.engine) {
+        match Recording::begin(&self.engine, &self.root) {
             Some(recording) => Ok(Box::new(recording)),
             None => Err(CommandError::new(ErrorCode::Busy, "a trace is being recorded already")),
         }

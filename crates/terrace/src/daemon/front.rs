@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use terrace_api::schedule::Schedule;
 use terrace_engine::Engine;
 use terrace_lease::Leases;
 
@@ -57,6 +58,14 @@ impl Front {
         match self {
             Front::Mount(_) => None,
             Front::Leases(leases) => Some(leases.clone()),
+        }
+    }
+
+    /// Begins to fetch what programs will read, where a mount names the files.
+    pub fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
+        match self {
+            Front::Mount(mount) => engine.follow(schedule, mount.files_of(schedule)),
+            Front::Leases(_) => Ok(()),
         }
     }
 

@@ -1,12 +1,14 @@
 //! The mount path: the namespace over the engine, and the connection to the kernel.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, OwnedFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use terrace_engine::Engine;
+use terrace_api::schedule::{self, Schedule};
+use terrace_engine::source::times_of;
+use terrace_engine::{Engine, ObjectRef, ScheduledFiles};
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
 use super::reserve;
@@ -71,6 +73,15 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl MountPath {
+    /// The files of a schedule.
+    pub fn files_of(&self, schedule: &Schedule) -> Box<dyn ScheduledFiles> {
+        Box::new(Files {
+            namespace: Arc::downgrade(&self.namespace),
+            recorded: schedule.files.clone(),
+            held: HashMap::new(),
+        })
+    }
+
     /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
     pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         let fuse = self.fuse.try_clone()?;
@@ -80,6 +91,36 @@ impl MountPath {
     /// In the end, when no terraced follows.
     pub fn close(self) {
         drop(ManuallyDrop::into_inner(self.namespace));
+    }
+}
+
+/// The files of a schedule, held by the namespace while it lives.
+struct Files {
+    namespace: Weak<Namespace<Engine>>,
+    recorded: Vec<schedule::File>,
+    /// Their node ids.
+    held: HashMap<u32, u64>,
+}
+
+impl ScheduledFiles for Files {
+    fn hold(&mut self, file: u32) -> Option<ObjectRef> {
+        let recorded = self.recorded.get(file as usize)?;
+        let namespace = self.namespace.upgrade()?;
+        let held = namespace.hold(&recorded.path).ok()?;
+        let is_same =
+            (held.stat.st_size as u64, times_of(&held.stat).0) == (recorded.bytes, recorded.changed_ns);
+        if !is_same {
+            namespace.forget(held.nodeid, 1);
+            return None;
+        }
+        self.held.insert(file, held.nodeid);
+        Some(held.object)
+    }
+
+    fn release(&mut self, file: u32) {
+        if let (Some(nodeid), Some(namespace)) = (self.held.remove(&file), self.namespace.upgrade()) {
+            namespace.forget(nodeid, 1);
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! The recording of a trace: the engine's records, written as a capture.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use terrace_api::capture::{AccessPath, Event, Header, Summary, Writer};
-use terrace_engine::Engine;
+use terrace_api::capture::{AccessPath, Event, Header, Name, Summary, Writer};
 use terrace_engine::trace::{Access, Kind, LOOK_EVERY, Recorder};
+use terrace_engine::{Engine, ObjectId};
 
 use crate::control::Record;
 
@@ -20,6 +22,8 @@ const TICK_MS: u32 = 1;
 pub struct Recording {
     engine: Arc<Engine>,
     recorder: Recorder,
+    /// The source, as `/proc` names it.
+    root: PathBuf,
 }
 
 /// Counts an access by its kind.
@@ -37,18 +41,27 @@ fn count(summary: &mut Summary, kind: Kind) {
 
 impl Recording {
     /// None: a recording is under way already.
-    pub fn begin(engine: &Arc<Engine>) -> Option<Recording> {
-        Some(Recording { recorder: engine.record()?, engine: engine.clone() })
+    pub fn begin(engine: &Arc<Engine>, root: &Path) -> Option<Recording> {
+        Some(Recording { recorder: engine.record()?, engine: engine.clone(), root: root.to_owned() })
     }
 }
 
 impl Record for Recording {
     fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary> {
-        let Recording { engine, mut recorder } = *self;
+        let Recording { engine, mut recorder, root } = *self;
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let header =
             Header { start_ms: since_1970.as_millis() as u64, tick_ms: TICK_MS, ..Header::default() };
         let (mut writer, mut summary) = (Writer::new(out, &header), Summary::default());
+        let mut named = HashSet::new();
+        let mut put = |writer: &mut Writer<_>, summary: &mut Summary, access: Access| {
+            if named.insert(access.object)
+                && let Some(name) = name_of(&engine, &root, access.object)
+            {
+                writer.name(&name)?;
+            }
+            put(writer, summary, access)
+        };
         let (begin, mut flushed, mut lost) = (Instant::now(), Instant::now(), 0);
         while !ended() && !engine.is_stopping() {
             std::thread::sleep(LOOK_EVERY);
@@ -68,6 +81,15 @@ impl Record for Recording {
         summary.bytes = writer.bytes();
         Ok(summary)
     }
+}
+
+/// What the object is; None: it has gone, or has no name below the source.
+fn name_of(engine: &Engine, root: &Path, object: ObjectId) -> Option<Name> {
+    let file = engine.lookup_object(object)?;
+    let path = std::fs::read_link(file.source().proc_path()).ok()?;
+    let path = path.strip_prefix(root).ok()?.to_owned();
+    let bytes = file.source().stat().ok()?.st_size as u64;
+    Some(Name { object, path, bytes, changed_ns: file.source().times()?.0 })
 }
 
 fn put(writer: &mut Writer<&mut dyn Write>, summary: &mut Summary, access: Access) -> io::Result<()> {

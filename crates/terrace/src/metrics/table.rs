@@ -235,13 +235,21 @@ pub const METRICS: &[Metric] = &[
     ),
     counter(
         "terrace_prefetched_pages_total",
-        "Pages fetched before a program asked for them, because of a hint or a stride.",
+        "Pages fetched before a program asked for them, because of a hint, a stride or a schedule.",
         |s| n(s.cache.prefetch.fetched),
     ),
     counter(
         "terrace_prefetch_dropped_pages_total",
         "Clean pages given up because a program said that it needs them no longer.",
         |s| n(s.cache.prefetch.dropped),
+    ),
+    counter(
+        "terrace_schedule_pages_total",
+        "Pages that a schedule had fetched (`run --prefetch`), by what came of them.",
+        |s| {
+            let schedule = s.cache.prefetch.schedule.clone().unwrap_or_default();
+            by("result", &[("used", schedule.used), ("left_behind", schedule.unused)])
+        },
     ),
     counter(
         "terrace_prefetch_refused_total",

@@ -19,11 +19,12 @@ use crate::sys;
 /// where a store to a mapping moves no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files.
+/// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files, a schedule.
 pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
     let wants_mount = args.mount
         || args.no_preload
         || !args.stage_in.is_empty()
+        || args.prefetch.is_some()
         || !config.tier.device.is_empty()
         || config.fuse.passthrough != Passthrough::Run;
     if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use terrace_api::mrc::Mrc;
 use terrace_api::stats::{
     Bound, CompressedTier, GenerationRow, Instance, KeyValue, Leases, Memory, Mode, MountPath, PreloadPath,
-    Reclaim, Sizing, StatReport, Writeback,
+    Reclaim, Schedule, ScheduleState, Sizing, StatReport, Writeback,
 };
 use terrace_api::tiers::{TierKind, TierRow};
 
@@ -27,6 +27,9 @@ pub fn of(stat: &StatReport) -> String {
                 None => fuse(&mut page, &cache.fuse),
             }
         }
+    }
+    if let Some(schedule) = &cache.prefetch.schedule {
+        followed(&mut page, schedule);
     }
     reclaim(&mut page, &cache.reclaim);
     tiers(&mut page, &cache.tiers);
@@ -204,6 +207,17 @@ fn leased(page: &mut String, leases: &Leases) {
         let whose = "files left to the kernel, which gives no lease on them (another user's, mostly)";
         line(page, "", format_args!("{refused} times: {whose}"));
     }
+}
+
+fn followed(page: &mut String, schedule: &Schedule) {
+    let Schedule { state, fetched, used, unused, files_left_out } = schedule;
+    let state = match state {
+        ScheduleState::Following => "followed",
+        ScheduleState::Done => "done",
+        ScheduleState::Useless => "stopped, too little of it was used",
+    };
+    let pages = format!("{fetched} pages fetched, {used} used, {unused} left behind");
+    line(page, "schedule", format_args!("{state}: {pages}; {files_left_out} files left out"));
 }
 
 fn reclaim(page: &mut String, r: &Reclaim) {

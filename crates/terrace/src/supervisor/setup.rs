@@ -8,6 +8,7 @@ use std::path::Path;
 
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use terrace_api::schedule::Schedule;
 use terrace_fs::limits;
 
 use super::aborter;
@@ -51,6 +52,8 @@ pub struct Task {
     pub by: By,
     /// Read-only, noatime, ...
     pub flags: MountFlags,
+    /// What programs will read.
+    pub schedule: Option<Schedule>,
     /// To the command that started it; none in the foreground.
     pub starter: Option<Channel>,
 }
@@ -95,7 +98,7 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
 
 /// The mount comes last: nothing after it fails.
 fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
-    let Task { place, config, kind, by, flags, .. } = task;
+    let Task { place, config, kind, by, flags, schedule, .. } = task;
     let short = |what: &'static str| {
         move |err: std::io::Error| {
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
@@ -123,6 +126,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
         place,
         config,
         kind,
+        schedule,
         memory,
         tier,
         fuse,

@@ -167,6 +167,7 @@ impl Reader {
                 match decoder.record(&mut self.input)? {
                     Some(Record::Access(event)) => return Ok(Some(event.access())),
                     Some(Record::Lost(accesses)) => self.lost = self.lost.saturating_add(accesses),
+                    Some(Record::Name(_)) => {}
                     None => return Ok(None),
                 }
             },

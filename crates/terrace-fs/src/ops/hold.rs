@@ -1,0 +1,68 @@
+//! Files that are needed before a program has opened them: known by name, and compared with the source, as by an open.
+//!
+//! A held file is counted as one that the kernel knows, until it is given back by [`Namespace::forget`]. After a crash nobody gives it back: it stays
+//! known until the mount ends, and costs a place in the tables.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+use rustix::fs::Stat;
+use rustix::io::Errno;
+
+use crate::error::Result;
+use crate::inode::ROOT;
+use crate::{Caller, Namespace, PageCache};
+
+/// The number of its requests: odd, for the kernel's are even.
+const UNIQUE: u64 = 1;
+
+/// A file that is held.
+#[derive(Debug)]
+pub struct Held<O> {
+    /// Its node id.
+    pub nodeid: u64,
+    /// It as the cache knows it.
+    pub object: O,
+    /// The source's word on it.
+    pub stat: Stat,
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Holds the regular file at a path relative to the root. Links are not followed. One thread at a time.
+    ///
+    /// # Errors
+    /// It is not there, no file, or was changed past this daemon: then who opens it next has to be told.
+    pub fn hold(&self, path: &Path) -> Result<Held<C::Object>> {
+        let mut nodeid = ROOT;
+        for name in path {
+            let entered = self.hold_name(nodeid, name);
+            if nodeid != ROOT {
+                self.forget(nodeid, 1);
+            }
+            nodeid = entered?;
+        }
+        let held = self.hold_inode(nodeid);
+        if held.is_err() && nodeid != ROOT {
+            self.forget(nodeid, 1);
+        }
+        held
+    }
+
+    fn hold_name(&self, parent: u64, name: &OsStr) -> Result<u64> {
+        let mut op = self.begin(Caller { unique: UNIQUE, ..Caller::default() });
+        Ok(self.lookup(&mut op, parent, name)?.attr.ino)
+    }
+
+    fn hold_inode(&self, nodeid: u64) -> Result<Held<C::Object>> {
+        self.with_room(|| -> Result<_> {
+            let inode = self.inode(nodeid)?;
+            let mut life = inode.life.lock();
+            let object = self.object_of(&inode, &mut life)?;
+            let look = self.look_behind(&inode, &object)?;
+            if look.changed {
+                return Err(Errno::STALE.into());
+            }
+            Ok(Held { nodeid, object, stat: look.stat })
+        })
+    }
+}

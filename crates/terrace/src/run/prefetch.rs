@@ -1,0 +1,54 @@
+//! `run --prefetch`: the schedule before the command, and what came of it after.
+
+use std::path::Path;
+
+use terrace_api::schedule::Schedule;
+use terrace_api::stats::{Prefetch, ScheduleState};
+
+use crate::error::{Failure, Result, reason};
+
+/// Reads a schedule.
+pub fn read(path: &Path) -> Result<Schedule> {
+    let shown = path.display();
+    let text = std::fs::read(path).map_err(|err| {
+        let cure = "make it with `terrace trace` and `terrace-bench schedule`";
+        Failure::new(format!("--prefetch {shown}"), reason(err), cure)
+    })?;
+    Schedule::parse(&shown.to_string(), &text)
+        .map_err(|err| Failure::new(format!("--prefetch {shown}"), err.fault, err.cure))
+}
+
+/// Says in a line what the schedule could not do.
+pub fn tell(prefetch: &Prefetch) {
+    if let Some(line) = prefetch.schedule.as_ref().and_then(line) {
+        eprintln!("terrace: --prefetch: {line}");
+    }
+}
+
+fn line(schedule: &terrace_api::stats::Schedule) -> Option<String> {
+    let left_out = match schedule.files_left_out {
+        0 => None,
+        1 => Some("1 file is gone or has changed since the schedule was recorded".to_owned()),
+        n => Some(format!("{n} files are gone or have changed since the schedule was recorded")),
+    };
+    let useless = (schedule.state == ScheduleState::Useless)
+        .then(|| "stopped, for less than half of what was fetched was used: record it again".to_owned());
+    let parts: Vec<String> = left_out.into_iter().chain(useless).collect();
+    (!parts.is_empty()).then(|| parts.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_api::stats::Schedule;
+
+    #[test]
+    fn only_what_went_wrong_is_told() {
+        let schedule = Schedule { fetched: 7, used: 7, ..Schedule::default() };
+        assert_eq!(line(&schedule), None);
+        let gone = Schedule { files_left_out: 2, ..schedule.clone() };
+        assert_eq!(line(&gone).unwrap(), "2 files are gone or have changed since the schedule was recorded");
+        let useless = Schedule { state: ScheduleState::Useless, ..schedule };
+        assert!(line(&useless).unwrap().starts_with("stopped"));
+    }
+}
