@@ -79,6 +79,10 @@ impl World {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
+    /// Waits until eight pages more than so many have come, one way or the other, or all.
+    fn wait_ahead(&self, read: usize, of: usize) {
+        self.wait(|shown| shown.fetched + self.misses() >= (read + 8).min(of) as u64);
+    }
     fn finish(self) {
         self.engine.halt();
         assert_eq!(self.held.load(Ordering::Relaxed), 0, "files are given back");
@@ -102,7 +106,7 @@ fn a_recorded_random_order_is_fetched_ahead() {
     let pages = &shuffled(&mut Rng::new(1))[..1000];
     w.follow(&pages.iter().map(|&page| (0, page)).collect::<Vec<_>>());
     for (n, &page) in pages.iter().enumerate() {
-        w.wait(|shown| shown.fetched >= (n as u64 + 8).min(1000));
+        w.wait_ahead(n, 1000);
         w.read(page);
     }
     w.wait(|shown| shown.state == ScheduleState::Done);
@@ -139,14 +143,15 @@ fn files_that_are_not_there_are_passed_over() {
     let w = World::new();
     let pages: Vec<(u32, u64)> = (0..200).map(|n| (u32::from(n % 3 == 0), n * 7)).collect();
     w.follow(&pages);
-    for &(_, page) in pages.iter().filter(|(file, _)| *file == 0) {
-        w.wait(|shown| shown.fetched > 0 && shown.fetched > shown.used);
+    let there: Vec<u64> = pages.iter().filter(|(file, _)| *file == 0).map(|(_, page)| *page).collect();
+    for (n, &page) in there.iter().enumerate() {
+        w.wait_ahead(n, there.len());
         w.read(page);
     }
     w.wait(|shown| shown.state == ScheduleState::Done);
     let shown = w.shown();
     assert_eq!((shown.state, shown.files_left_out, shown.unused), (ScheduleState::Done, 1, 0), "{shown:?}");
-    assert!(w.misses() < 30, "{} misses, {shown:?}", w.misses());
+    assert!(w.misses() < 20, "{} misses, {shown:?}", w.misses());
     w.finish();
 }
 
