@@ -23,6 +23,7 @@ compile_error!("the preload path knows the system calls and the calling conventi
 mod buffer;
 mod connection;
 mod device;
+mod direct;
 mod directory;
 mod exchange;
 mod file;

@@ -175,6 +175,8 @@ next! {
 }
 
 library! {
+    lockf(fd: c_int, op: c_int, len: off_t) -> c_int = -1;
+    lockf64(fd: c_int, op: c_int, len: off_t) -> c_int = -1;
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
     freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();

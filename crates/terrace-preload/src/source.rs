@@ -1,9 +1,11 @@
 //! Where this process reads pages that it missed.
 //!
 //! With a mount: a descriptor of the source, opened by the daemon, kept for the life of the process, because closing any descriptor of an
-//! inode drops the process's POSIX locks on it. Without a mount the program's own descriptor is the source's: its page cache is asked
-//! first, and what had to be read does not stay in it. Written under the connection's lock, read without; an entry never changes its object.
+//! inode drops the process's POSIX locks on it. Without a mount the program's own descriptor is the source's: what its page cache has is read from
+//! there, the rest by a descriptor for direct reads ([`crate::direct`]), or so that it does not stay. Written under the connection's lock, read without;
+//! an entry never changes its object.
 
+use crate::direct::{Direct, Found};
 use crate::sys::Identity;
 use crate::table::{self, Class};
 use crate::{connection, directory, helper, sys};
@@ -21,6 +23,7 @@ struct Entry {
     align: AtomicU32,
     may_write: AtomicU32,
     fd: helper::Slot,
+    direct: Direct,
 }
 
 static SOURCES: [Entry; SOURCES_MAX] = [const {
@@ -29,6 +32,7 @@ static SOURCES: [Entry; SOURCES_MAX] = [const {
         align: AtomicU32::new(0),
         may_write: AtomicU32::new(0),
         fd: helper::Slot::new(),
+        direct: Direct::new(),
     }
 }; SOURCES_MAX];
 
@@ -40,8 +44,15 @@ pub struct Source {
     pub align: usize,
     /// Page fills of this process are taken.
     pub may_write: bool,
-    /// Without a mount: the file that the program's descriptor is one of. Through the page cache, in which nothing is to stay.
-    own: Option<Identity>,
+    /// Without a mount: `fd` is the program's own.
+    own: Option<Own>,
+}
+
+/// How the file of a program's own descriptor is read.
+#[derive(Debug, Clone, Copy)]
+struct Own {
+    what: Identity,
+    direct: Option<(&'static Direct, Found)>,
 }
 
 /// RWF_DONTCACHE of preadv2(2), Linux 6.14.
@@ -55,13 +66,23 @@ impl Source {
     /// # Safety
     /// The vectors must name memory that may be written.
     pub unsafe fn read(&self, iov: &[libc::iovec], at: u64) -> usize {
-        // SAFETY: the caller's promise.
-        let got = unsafe {
-            if self.own.is_some() { self.read_uncached(iov, at) } else { sys::preadv(self.fd, iov, at) }
-        };
         // A number that came to mean another file, unseen, must not fill this one's pages.
-        let is_ours = self.own.is_none_or(|what| sys::is_still(self.fd, what));
+        // SAFETY: the caller's promise.
+        let (got, is_ours) = unsafe {
+            match self.own {
+                None => (sys::preadv(self.fd, iov, at), true),
+                Some(Own { what, direct: Some((direct, found)) }) if !self.is_cached(iov, at) => {
+                    (sys::preadv(found.fd, iov, at), direct.is_still(found, what))
+                }
+                Some(Own { what, .. }) => (self.read_uncached(iov, at), sys::is_still(self.fd, what)),
+            }
+        };
         usize::try_from(got).ok().filter(|_| is_ours).unwrap_or(0)
+    }
+
+    /// A page of the range is in the page cache, from which it comes sooner than from the device.
+    fn is_cached(&self, iov: &[libc::iovec], at: u64) -> bool {
+        sys::is_cached(self.fd, at, iov.iter().map(|piece| piece.iov_len as u64).sum())
     }
 
     unsafe fn read_uncached(&self, iov: &[libc::iovec], at: u64) -> sys::Ret {
@@ -102,8 +123,17 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if !directory::is_leased() {
         return Some(Source { fd: e.fd.get()?, align, may_write, own: None });
     }
-    let own = Identity { dev: connection::mount_dev()?, ino: object };
-    Some(Source { fd, align, may_write, own: Some(own) })
+    let what = Identity { dev: connection::mount_dev()?, ino: object };
+    let direct = e.direct.get(fd, what).map(|found| (&e.direct, found));
+    let align = if direct.is_some() { terrace_shm::PAGE_SIZE } else { align };
+    Some(Source { fd, align, may_write, own: Some(Own { what, direct }) })
+}
+
+/// Without a mount: the program is about to close a descriptor of a file.
+pub fn closes(object: u64) {
+    if let Some(i) = find(object) {
+        SOURCES[i].direct.close();
+    }
 }
 
 fn probe(object: u64) -> impl Iterator<Item = usize> {

@@ -201,6 +201,11 @@ fn is_known(e: &Fd) -> bool {
     e.word.load(Ordering::Acquire) & (CLASSIFIED | CANDIDATE) != 0
 }
 
+/// The object of a descriptor that is classified or may be.
+pub fn known_object(fd: c_int) -> Option<u64> {
+    entry(fd).filter(|e| is_known(e)).map(|e| e.object.load(Ordering::Relaxed))
+}
+
 /// True for descriptors of ours.
 #[inline]
 pub fn is_helper(fd: c_int) -> bool {
@@ -229,6 +234,12 @@ pub fn forget_range(first: u32, last: u32) {
     for fd in (first..end).filter(|&fd| !is_helper(fd as c_int)) {
         forget(fd as c_int);
     }
+}
+
+/// The objects of all of them.
+pub fn objects(first: u32, last: u32) -> impl Iterator<Item = u64> {
+    let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
+    (first..end).filter_map(|fd| known_object(fd as c_int))
 }
 
 /// A fork is near: every position will be known to two processes.

@@ -4,8 +4,8 @@
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, next, sys, table};
-use libc::{FILE, c_char, c_int, c_uint};
+use crate::{connection, direct, directory, next, source, sys, table};
+use libc::{FILE, c_char, c_int, c_uint, off_t};
 
 /// The table belongs to the parent while a vfork child runs.
 fn mine() -> bool {
@@ -14,6 +14,22 @@ fn mine() -> bool {
 
 fn refuse(errno: c_int) -> c_int {
     sys::libc_ret(-(errno as isize)) as c_int
+}
+
+/// The program is about to close a descriptor. False for one of ours.
+fn closes(fd: c_int) -> bool {
+    if directory::is_leased() {
+        table::known_object(fd).into_iter().for_each(source::closes);
+    }
+    table::may_close(fd)
+}
+
+/// The same of all in a range.
+fn closes_range(first: c_uint, last: c_uint) {
+    if directory::is_leased() {
+        table::objects(first, last).for_each(source::closes);
+    }
+    table::forget_range(first, last);
 }
 
 /// Defines close under its names.
@@ -25,7 +41,7 @@ macro_rules! close_hook {
         /// As close.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
-            if guard(|| mine() && !table::may_close(fd)) {
+            if guard(|| mine() && !closes(fd)) {
                 return refuse(libc::EBADF);
             }
             // SAFETY: the program's own argument.
@@ -98,7 +114,15 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
     ret
 }
 
+/// Asks for a lock that ends when any descriptor of the file is closed.
+fn locks(op: c_int) -> bool {
+    matches!(op, libc::F_SETLK | libc::F_SETLKW) && directory::is_leased()
+}
+
 fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
+    if locks(op) {
+        guard(direct::locking);
+    }
     // A descriptor that turns to direct I/O has rules of its own.
     if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
         guard(|| mine().then(|| table::forget(fd)));
@@ -106,6 +130,9 @@ fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
 }
 
 fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
+    if locks(op) {
+        guard(direct::locked);
+    }
     if matches!(op, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         duplicated(fd, ret);
     }
@@ -131,6 +158,26 @@ macro_rules! fcntl_hook {
 fcntl_hook!(fcntl);
 fcntl_hook!(fcntl64);
 fcntl_hook!(__fcntl);
+
+/// Defines lockf under its names: it asks inside libc for the same locks.
+macro_rules! lockf_hook {
+    ($name:ident) => {
+        /// See lockf(3).
+        ///
+        /// # Safety
+        /// As lockf.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, len: off_t) -> c_int {
+            before_fcntl(fd, libc::F_SETLK, 0);
+            // SAFETY: the program's own arguments.
+            let ret = unsafe { next::$name(fd, op, len) };
+            after_fcntl(fd, libc::F_SETLK, ret);
+            ret
+        }
+    };
+}
+lockf_hook!(lockf);
+lockf_hook!(lockf64);
 
 /// A stream reads, and one day closes or replaces, its descriptor inside libc, where we do not see it.
 ///
@@ -222,7 +269,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;
         }
-        table::forget_range(first, last);
+        closes_range(first, last);
         table::helpers(first, last).next().is_none()
     });
     // SAFETY: the program's own arguments.
@@ -245,7 +292,7 @@ pub unsafe extern "C-unwind" fn closefrom(low: c_int) {
         if !mine() {
             return true;
         }
-        table::forget_range(first, c_uint::MAX);
+        closes_range(first, c_uint::MAX);
         table::helpers(first, c_uint::MAX).next().is_none()
     });
     // SAFETY: the program's own argument.
