@@ -5,12 +5,13 @@
 //! holds a lease on each file that it serves; it sends its clients to the source ([`terrace_shm::layout::FLAG_SLOW`]) before anybody can write.
 
 use crate::local::{STREAK_MAX, local};
+use crate::table::Order;
 use crate::{connection, directory, sys, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
 
 /// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
-/// end of a file are no reason to ask the daemon.
+/// end of a file are no reason to ask the daemon. A program that announces random reads (posix_fadvise) is served from the first jump.
 const JUMPS_MIN: u64 = 4;
 
 /// An open for reading alone has made a descriptor.
@@ -73,7 +74,7 @@ pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
     let by_position = at.is_none();
     let Some(at) = at.or_else(|| u64::try_from(sys::lseek_cur(fd, 0)).ok()) else { return };
     match local.streak(fd, at, n) {
-        0 if table::note_jump(fd) >= JUMPS_MIN => begin(fd),
+        0 if table::order(fd) == Order::Random || table::note_jump(fd) >= JUMPS_MIN => begin(fd),
         // To ask for the position costs a system call: not of who reads on and on.
         STREAK_MAX.. if by_position => table::forget(fd),
         _ => {}

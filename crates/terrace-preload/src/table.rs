@@ -113,6 +113,11 @@ pub fn is_candidate(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & CANDIDATE != 0)
 }
 
+/// The order of a candidate's reads, as the program announced it.
+pub fn order(fd: c_int) -> Order {
+    entry(fd).map_or(Order::Unknown, |e| Class(e.word.load(Ordering::Relaxed)).order())
+}
+
 /// Counts a jump of a candidate's reads. How many there were.
 pub fn note_jump(fd: c_int) -> u64 {
     let Some(e) = entry(fd) else { return 0 };
@@ -129,14 +134,14 @@ pub fn note_jump(fd: c_int) -> u64 {
 pub fn promote(fd: c_int, slot: u32) {
     let Some(e) = entry(fd) else { return };
     let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-        (word & CANDIDATE != 0).then_some(CLASSIFIED | word & SHARED | u64::from(slot))
+        (word & CANDIDATE != 0).then_some(CLASSIFIED | word & (SHARED | ORDER_MASK) | u64::from(slot))
     });
 }
 
 /// The file of a classified descriptor was given up: it is a candidate again.
 pub fn demote(fd: c_int, class: Class) {
     if let Some(e) = entry(fd) {
-        let word = CANDIDATE | class.0 & SHARED;
+        let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
@@ -264,7 +269,7 @@ pub fn note_order(fd: c_int, order: Order) {
     if let Some(e) = entry(fd) {
         let noted = |word: u64| word & !ORDER_MASK | (order as u64) << ORDER_SHIFT;
         let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
-            (word & CLASSIFIED != 0).then(|| noted(word))
+            (word & (CLASSIFIED | CANDIDATE) != 0).then(|| noted(word))
         });
     }
 }

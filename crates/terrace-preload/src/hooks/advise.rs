@@ -29,23 +29,26 @@ fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
 
 /// True: the kernel need not know. What it read itself would lie in its page cache, beside ours, and count as a mapping of the file.
 fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
+    let order = match advice {
+        libc::POSIX_FADV_SEQUENTIAL => Some(Order::Sequential),
+        libc::POSIX_FADV_RANDOM => Some(Order::Random),
+        libc::POSIX_FADV_NORMAL => Some(Order::Unknown),
+        _ => None,
+    };
+    // Also of a file that is not served yet.
+    if let Some(order) = order {
+        table::note_order(fd, order);
+    }
     let (Some(class), Ok(len)) = (table::get(fd), u64::try_from(len)) else { return false };
     match advice {
+        libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
         // The kernel's page cache is where reads look next.
-        libc::POSIX_FADV_WILLNEED if directory::is_leased() => {}
+        _ if directory::is_leased() => {}
         libc::POSIX_FADV_WILLNEED => {
             tell(fd, class, offset, len, proto::WILL_NEED);
             return true;
         }
-        libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
-        libc::POSIX_FADV_SEQUENTIAL => {
-            table::note_order(fd, Order::Sequential);
-            if !directory::is_leased() {
-                tell(fd, class, offset, len, proto::SEQUENTIAL);
-            }
-        }
-        libc::POSIX_FADV_RANDOM => table::note_order(fd, Order::Random),
-        libc::POSIX_FADV_NORMAL => table::note_order(fd, Order::Unknown),
+        libc::POSIX_FADV_SEQUENTIAL => tell(fd, class, offset, len, proto::SEQUENTIAL),
         _ => {}
     }
     false

@@ -17,6 +17,10 @@ os.symlink('file', 'link'); assert hits('link') > 0
 assert hits('file', os.O_RDWR) == 0, 'open for writing'
 assert hits('logs/deep/file') == 0, 'left out'
 assert hits('../beside') == 0, 'not in the directory'
+# What announces random reads is served at once: three jumps would be too few.
+make('announced'); fd = os.open('announced', os.O_RDONLY); os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM); before = stat()['leases']['held']
+for at in (60, 20, 40): os.pread(fd, 500, at * 4096)
+assert stat()['leases']['held'] + stat()['leases']['written'] > before; os.close(fd); os.unlink('announced')
 # The device is the directory's own, and nothing is mounted.
 fd = os.open('file', os.O_RDONLY)
 assert os.fstat(fd).st_dev == os.stat('..').st_dev == os.stat('.').st_dev
