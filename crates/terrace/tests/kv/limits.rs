@@ -3,10 +3,11 @@
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use terrace_testkit::exposition;
+use terrace_testkit::rng::Rng;
 use terrace_testkit::scrape::{get, scrape};
 use terrace_testkit::wait::wait_until;
 
-use super::client::Client;
+use super::client::{Client, Reply};
 use super::stage::{Stage, refused, terrace};
 
 #[test]
@@ -44,6 +45,60 @@ fn one_store_has_one_server() {
     assert_eq!((mode("s"), mode("keys/.kv.heap"), mode("keys/.kv.names")), (0o600, 0o600, 0o600));
     served.stop();
     assert!(!stage.path("s").exists());
+}
+
+/// Runs `f` in a thread that sees a file system of so many bytes as `keys`, as do the servers that it starts.
+fn on_a_disk(bytes: u64, f: impl FnOnce(&Stage) + Send) {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+    let stage = Stage::new();
+    let keys = stage.path("keys");
+    std::fs::create_dir(&keys).unwrap();
+    let run = || {
+        // SAFETY: of this thread only; it shares no descriptors anew.
+        let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
+        let mounted = unshared
+            .and_then(|()| mount_change("/", private))
+            .and_then(|()| mount("tmpfs", &keys, "tmpfs", MountFlags::empty(), Some(options.as_c_str())));
+        match mounted {
+            Ok(()) => f(&stage),
+            Err(err) => println!("not run: no file system can be mounted here: {err}"),
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
+#[test]
+fn full_and_read_only_disks_are_one_line() {
+    on_a_disk(24 << 20, |stage| {
+        let served = stage.serve(&[]);
+        let mut client = stage.client();
+        let value = |i: u64| Rng::new(i).bytes(500_000);
+        let mut set = |i: u64| {
+            let reply = client.ask(&[b"SET", format!("k{i}").as_bytes(), &value(i)]).unwrap();
+            reply.text()
+        };
+        let (mut taken, mut said) = (0, set(0));
+        while said == "OK" {
+            taken += 1;
+            said = set(taken);
+        }
+        assert!(taken > 20, "{taken} values were taken");
+        assert!(said.starts_with("OOM") && said.contains("the store is full"), "{said}");
+        let mut client = stage.client();
+        let check = |client: &mut Client, i: u64| {
+            let found = client.ask(&["GET", &format!("k{i}")]).unwrap();
+            assert_eq!(found, Reply::Bulk(Some(value(i))), "value {i}");
+        };
+        (0..taken).for_each(|i| check(&mut client, i));
+        assert_eq!(client.say("DEL k0 k1 k2"), "3");
+        wait_until("removed values leave room", || set(taken) == "OK");
+        (3..=taken).for_each(|i| check(&mut client, i));
+        served.stop();
+        rustix::mount::mount_remount(stage.path("keys"), rustix::mount::MountFlags::RDONLY, "").unwrap();
+        refused(&["serve", "kv", "--dir", &stage.text("keys"), "--unix", &stage.text("s")], "writable");
+    });
 }
 
 #[test]
