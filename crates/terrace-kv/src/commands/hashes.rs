@@ -2,11 +2,14 @@
 //!
 //! Reads of a compact hash walk its records as they come from the store; a large one, and every write, opens it.
 
+use smallvec::SmallVec;
+
 use super::args::{float, int, is};
 use super::context::Context;
 use super::counters::sum;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, Open};
+use crate::keyspace::compact;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
 use crate::keyspace::{FieldRecord, Held, fields};
@@ -89,6 +92,14 @@ fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
     if context.args.len() % 2 == 1 {
         let name = String::from_utf8_lossy(context.args.at(0)).to_ascii_lowercase();
         return Err(Refusal::Arity(name));
+    }
+    let pairs = context.args.from(2).step_by(2).zip(context.args.from(3).step_by(2));
+    if pairs.len() <= compact::PAIRS_MAX {
+        let (db, key, pairs) = (context.db(), context.key(), pairs.collect::<SmallVec<[_; 4]>>());
+        let set = context.keyspace().hold(db, [key]).set_compact(db, key, &pairs, context.scratch)?;
+        if let Some(new) = set {
+            return Ok(new);
+        }
     }
     change(context, |hash, context| {
         let pairs = context.args.from(2).step_by(2).zip(context.args.from(3).step_by(2));

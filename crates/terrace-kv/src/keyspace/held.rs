@@ -7,9 +7,10 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::chain::Chain;
-use super::collection::{Cached, Collection, Counted, Open, Write};
+use super::collection::{Cached, Collection, Counted, Open, SMALL, Write};
+use super::compact;
 use super::pieces;
-use super::record::is_all_deletes;
+use super::record::{FieldRecord, is_all_deletes};
 use super::space::Keyspace;
 use super::stripe::Stripe;
 use super::word::{Form, Kind, Word};
@@ -254,6 +255,45 @@ impl<'a> Held<'a> {
             && let Some((_, bytes)) = self.stripe(db, key).take(db, key)
         {
             self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets fields of a hash that is compact, or not there, without opening it; how many are new. None: it is not compact, or would not be.
+    ///
+    /// # Errors
+    /// The key has another type; the store's.
+    ///
+    /// # Panics
+    /// More than [`compact::PAIRS_MAX`] pairs.
+    pub fn set_compact(
+        &mut self,
+        db: Db,
+        key: &[u8],
+        pairs: &[(&[u8], &[u8])],
+        scratch: &mut Vec<u8>,
+    ) -> Outcome<Option<usize>> {
+        let found = self.stat_of(db, key, Kind::Hash)?;
+        let (word, stored) = found.unwrap_or((Word::new(Kind::Hash), 0));
+        if word.form != Form::Compact {
+            return Ok(None);
+        }
+        scratch.clear();
+        if found.is_some() {
+            self.keyspace.blobs.get(db, key, scratch)?;
+        }
+        let added: usize =
+            pairs.iter().map(|(field, value)| FieldRecord::bytes(field.len(), value.len())).sum();
+        let mut records = Vec::with_capacity(stored as usize + added);
+        match compact::set(scratch, pairs, &mut records) {
+            Ok(new) if records.len() <= SMALL => {
+                let counters = &self.keyspace.counters;
+                let count = if found.is_some() { &counters.hits } else { &counters.misses };
+                count.fetch_add(1, Ordering::Relaxed);
+                self.put((db, key), Some(word.form), word, &records, 0)?;
+                Ok(Some(new))
+            }
+            // Damage is told of where the hash is opened.
+            Ok(_) | Err(_) => Ok(None),
         }
     }
 

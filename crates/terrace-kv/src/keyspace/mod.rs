@@ -9,6 +9,7 @@
 
 pub mod chain;
 pub mod collection;
+pub mod compact;
 mod deadlines;
 mod expiry;
 pub mod hash;
