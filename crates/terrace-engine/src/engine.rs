@@ -481,6 +481,15 @@ impl Engine {
     pub fn wont_need(&self, o: &ObjectRef, first: u64, pages: u64) {
         ahead::wont_need(&self.cx, o, Span { first, pages });
     }
+    /// The clean ones among these pages leave their frames now. How many.
+    pub fn drop_pages(&self, o: &ObjectRef, first: u64, pages: u64) -> u64 {
+        prefetch::drop_clean(&self.cx, o, Span { first, pages })
+    }
+    /// Eviction takes those of these pages that are in DRAM last for so long. How many are kept so: pins may hold half of the pool.
+    pub fn pin(&self, o: &ObjectRef, first: u64, pages: u64, time: Duration) -> u64 {
+        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
+    }
     /// Evicts all clean pages. Pages dropped.
     pub fn drop_clean(&self) -> u64 {
         reclaim::drop_clean(&self.cx)

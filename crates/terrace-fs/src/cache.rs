@@ -4,6 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::Stat;
 use terrace_engine::source::{DataFd, SourceFile};
@@ -11,6 +12,9 @@ use terrace_engine::{AccessPath, Engine, ErrorCursor, Object, ObjectRef};
 
 use crate::attr::{Attr, Time};
 use crate::page_cache::{CachedFile, PageCache};
+
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// Memory of one object: its metadata, its share of the object table, its inode.
 const OBJECT_BYTES: usize = 800;
@@ -120,6 +124,13 @@ impl PageCache for Engine {
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T> {
         Engine::with_source(self, object, range, |_| act())
+    }
+    fn pin(&self, object: &ObjectRef, range: Range<u64>, time: Duration) -> u64 {
+        Engine::pin(self, object, range.start / PAGE, range.end.div_ceil(PAGE) - range.start / PAGE, time) * PAGE
+    }
+    fn drop_clean(&self, object: &ObjectRef, range: Range<u64>) -> u64 {
+        let (first, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
+        self.drop_pages(object, first, end - first) * PAGE
     }
     fn is_client(&self, tid: u32) -> bool {
         Engine::is_client(self, tid)

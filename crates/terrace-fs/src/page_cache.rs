@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::fs::Stat;
 use terrace_engine::AccessPath;
@@ -62,6 +63,10 @@ pub trait PageCache: Send + Sync + 'static {
         range: Range<u64>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T>;
+    /// Keeps the pages of a range that are in memory there for so long, as far as there is room for that; bytes.
+    fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
+    /// Drops the clean pages of a range; bytes.
+    fn drop_clean(&self, object: &Self::Object, range: Range<u64>) -> u64;
     /// Is the thread one of a registered preload client? Its opens bypass the kernel's page cache, so that its data
     /// are cached once.
     fn is_client(&self, tid: u32) -> bool;

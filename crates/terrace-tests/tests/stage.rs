@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use terrace_tests::process;
-use terrace_tests::rig::{Rig, Side, product};
+use terrace_tests::process::{self, Background};
+use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, seed};
 
 const BYTES: usize = 4 << 20;
@@ -76,4 +76,107 @@ fn run_stages_before_its_command() {
     assert_eq!(read.misses, 0, "{read:?}");
     assert!(read.hits >= PAGES, "{read:?}");
     rig.finish();
+}
+
+/// Killed in the middle, it leaves pages and nothing else; begun again, it reads what is missing.
+#[test]
+fn a_stage_that_was_killed_goes_on_where_it_was() {
+    let rig = Rig::new("stage-killed", Side::Mount, "128MiB");
+    let pages = 48 << 8;
+    let content = Rng::new(seed("stage-killed")).bytes(pages << 12);
+    std::fs::write(rig.src().join("file"), &content).unwrap();
+    let stage = || {
+        let mut command = Command::new(product("terrace"));
+        command.args(["stage", "in", "--workers", "1", "--json"]).arg(rig.at());
+        command
+    };
+    let there = || rig.stat().cache.memory.pages as usize;
+    let in_the_middle = (0..20).any(|_| {
+        rig.drop_cache();
+        let mut killed = Background::new(&mut stage());
+        process::wait_closely(20, || there() > 500);
+        killed.kill();
+        there() < pages
+    });
+    assert!(in_the_middle, "it was never killed in the middle");
+    let (left, before) = (there(), rig.stat().cache.reclaim.inserted as usize);
+    let said = process::run(&mut stage(), 60).expect_success();
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(told["bytes"], content.len(), "{said}");
+    let cache = rig.stat().cache;
+    assert_eq!((there(), cache.reclaim.inserted as usize - before), (pages, pages - left), "no page is read twice");
+    assert_eq!(std::fs::read(rig.at().join("file")).unwrap(), content);
+    rig.finish();
+}
+
+#[test]
+fn pinned_files_outlive_others_that_are_read_more() {
+    let rig = Rig::new("stage-pin", Side::Fast, "32MiB");
+    let script = prepare(&rig);
+    let other = Rng::new(seed("stage-pin")).bytes(64 << 20);
+    std::fs::write(rig.src().join("other"), &other).unwrap();
+    let stage = |args: &[&str]| {
+        let mut command = Command::new(product("terrace"));
+        let said = process::run(command.args(["stage", "in", "--json", "--mount"]).arg(rig.at()).args(args), 60);
+        serde_json::from_str::<serde_json::Value>(&said.expect_success()).unwrap()
+    };
+    let told = stage(&["file", "--pin", "1h"]);
+    assert_eq!(told["pinned_bytes"], BYTES, "{told}");
+    for _ in 0..3 {
+        let told = stage(&["other"]);
+        assert_eq!((&told["bytes"], &told["pinned_bytes"]), (&other.len().into(), &0.into()), "{told}");
+    }
+    let before = rig.stat().cache.preload.misses;
+    compares(&rig, &script);
+    let after = rig.stat().cache;
+    assert_eq!(after.preload.misses, before, "{:?}", after.preload);
+    // Twice what fits: half of the memory is kept, and the rest serves.
+    let told = stage(&["other", "--pin", "1h"]);
+    let pinned = told["pinned_bytes"].as_u64().unwrap() + BYTES as u64;
+    assert!(pinned > 8 << 20 && pinned <= 16 << 20, "{told}");
+    rig.finish();
+}
+
+#[test]
+fn what_is_staged_out_is_in_the_source_and_leaves_memory() {
+    let rig = Rig::new("stage-out", Side::Mount, "32MiB");
+    let content = Rng::new(seed("stage-out")).bytes(5 << 20);
+    std::fs::create_dir(rig.at().join("dir")).unwrap();
+    for name in ["dir/a", "dir/b"] {
+        // Nothing is written back but by the stage.
+        let mut file = std::fs::File::create(rig.at().join(name)).unwrap();
+        std::io::Write::write_all(&mut file, &content).unwrap();
+        let out = |args: &[&str]| {
+            let mut command = Command::new(product("terrace"));
+            let said = process::run(command.args(["stage", "out", "--json"]).args(args).arg(rig.at().join(name)), 60);
+            serde_json::from_str::<serde_json::Value>(&said.expect_success()).unwrap()
+        };
+        let told = out(&[]);
+        assert_eq!((&told["bytes"], &told["dropped_bytes"]), (&content.len().into(), &0.into()), "{told}");
+        assert!(std::fs::read(rig.src().join(name)).unwrap() == content, "{name}: the source has it");
+        let before = rig.stat().cache.memory.pages;
+        let told = out(&["--drop"]);
+        assert_eq!(told["dropped_bytes"], content.len(), "{told}");
+        assert_eq!(before - rig.stat().cache.memory.pages, content.len() as u64 / 4096);
+        assert!(std::fs::read(rig.at().join(name)).unwrap() == content);
+    }
+    rig.finish();
+}
+
+#[test]
+fn run_stages_out_what_its_command_has_left() {
+    let dir = TestDir::new("stage-out-run");
+    let src = dir.sub("src");
+    let run = |out: &str| {
+        let mut command = Command::new(product("terrace"));
+        command.args(["run", "--mount", "--memory", "16MiB", "--stage-out", out, "--on"]).arg(&src);
+        process::run(command.args(["--", "sh", "-c", "mkdir -p new; seq 100000 > new/file"]).current_dir(&src), 60)
+    };
+    run("new").expect_success();
+    let lines = std::fs::read_to_string(src.join("new/file")).unwrap();
+    assert!(lines.lines().count() == 100_000 && lines.ends_with("100000\n"));
+    let missing = run("other");
+    assert!(!missing.status.success() && missing.stderr.contains("other"), "{missing}");
+    let outside = run("../other");
+    assert!(outside.stderr.contains("does not lie in the served directory"), "{outside}");
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::size::Part;
+use crate::size::{Part, Span};
 
 /// A tiered page cache for programs whose data does not fit in memory.
 #[derive(Debug, Parser)]
@@ -167,6 +167,10 @@ pub struct Run {
     /// Read this file or directory below it into the cache before the command starts; may be given more than once
     #[arg(long, value_name = "PATH")]
     pub stage_in: Vec<PathBuf>,
+    /// Have this file or directory below it on stable storage of the source before the run ends, and say what could not be written; may be given
+    /// more than once
+    #[arg(long, value_name = "PATH")]
+    pub stage_out: Vec<PathBuf>,
     /// Fetch ahead of the command what it will read, by a schedule that `terrace-bench schedule` has made of a recording
     #[arg(long, value_name = "FILE.schedule")]
     pub prefetch: Option<PathBuf>,
@@ -444,7 +448,7 @@ pub enum Stage {
     /// Read files into the cache; what is there already is not read from the source again
     In(StageIn),
     /// Write the unwritten data of files to stable storage of the source
-    Out(StageFiles),
+    Out(StageOut),
 }
 
 /// `terrace stage in`.
@@ -456,6 +460,20 @@ pub struct StageIn {
     /// Only this part of each file, for example 0-4GiB
     #[arg(long, value_name = "FROM-TO")]
     pub part: Option<Part>,
+    /// Keep it in memory for so long, for example 2h: other pages leave first. Half of the memory can be kept so
+    #[arg(long, value_name = "TIME")]
+    pub pin: Option<Span>,
+}
+
+/// `terrace stage out`.
+#[derive(Debug, Args)]
+pub struct StageOut {
+    /// Which files, and how
+    #[command(flatten)]
+    pub common: StageFiles,
+    /// Then drop them from memory; copies in tiers on devices stay
+    #[arg(long)]
+    pub drop: bool,
 }
 
 /// Files to be staged.
@@ -464,6 +482,9 @@ pub struct StageFiles {
     /// Files on a mount, and directories with all files below them
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
+    /// The mount in which the paths lie that are not absolute, instead of the working directory
+    #[arg(long, value_name = "MNT")]
+    pub mount: Option<PathBuf>,
     /// Files, or pieces of them, that are under way at once
     #[arg(long, value_name = "N", default_value_t = STAGE_WORKERS, value_parser = workers)]
     pub workers: usize,

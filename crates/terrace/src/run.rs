@@ -16,7 +16,7 @@ mod prefetch;
 mod preload;
 mod supervised;
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -62,6 +62,9 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
+    for path in &args.stage_out {
+        may_appear_below(&place.src, path)?;
+    }
     let schedule = args.prefetch.as_deref().map(prefetch::read).transpose()?;
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
@@ -89,6 +92,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
         setting.excepted.attach().and_then(|()| stage_in(&dir, &staged)).and_then(|()| {
             command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
         });
+    let staged_out = stage_out(&dir, &args.stage_out);
     setting.excepted.detach();
     let run = Served {
         by,
@@ -98,7 +102,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
         follows: args.prefetch.is_some(),
     };
     let finished = run.finish(&mut supervisor);
-    leave(outcome?, finished)
+    leave(outcome?, finished.and(staged_out))
 }
 
 /// What a mount over the directory needs beside it.
@@ -156,9 +160,35 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
         return Ok(());
     }
     let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
-    let staged = stage::files(&paths, stage::Way::In(Part::ALL), cli::STAGE_WORKERS)?;
+    let staged = stage::files(&paths, stage::Way::In(Part::ALL, None), cli::STAGE_WORKERS)?;
     staged.failed.iter().for_each(|line| eprintln!("--stage-in: {line}"));
     Ok(())
+}
+
+/// A path of the command line that the command may still make.
+fn may_appear_below(src: &Path, path: &Path) -> Result<()> {
+    let is_below = src.join(path).starts_with(src) && path.components().all(|part| part != Component::ParentDir);
+    if is_below {
+        return Ok(());
+    }
+    let why = "--stage-out: it does not lie in the served directory";
+    Err(Failure::new(path.display(), why, format!("name a file or directory below {}", src.display())))
+}
+
+/// Has what the command left on stable storage of the source.
+fn stage_out(dir: &Path, paths: &[PathBuf]) -> Result<()> {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let paths: Vec<PathBuf> = paths.iter().map(|path| dir.join(path)).collect();
+    let staged = stage::files(&paths, stage::Way::Out, cli::STAGE_WORKERS)?;
+    match staged.failed.first() {
+        None => Ok(()),
+        Some(first) => {
+            let why = format!("--stage-out: {} files could not be written, {first}", staged.failed.len());
+            Err(Failure::new(dir.display(), why, "see to the source and run the command again"))
+        }
+    }
 }
 
 /// The place for the statistics, which must be writable before the command is run, not after.

@@ -3,7 +3,7 @@
 //! ```text
 //!   paths ──► files ──► pieces of 64 MiB ──► N workers: 1 MiB at a time, by the daemon (in), fsync (out)
 //! ```
-//! What is there already costs no read of the source, so a stage that was broken off is simply begun again. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
+//! What is there already costs no read of the source, so a stage that was broken off is simply begun again: all that it leaves are pages in the cache. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
 
 use std::fs::{self, File};
 use std::io;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use terrace_output::Progress;
@@ -31,10 +31,12 @@ const PIECE: u64 = 64 << 20;
 /// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Its content is read into the cache: this part of each file.
-    In(Part),
+    /// Its content is read into the cache: this part of each file, to be kept in memory for so long.
+    In(Part, Option<Duration>),
     /// Its unwritten data are written to the source.
     Out,
+    /// Likewise, and then all of it leaves memory.
+    OutAndDrop,
 }
 
 /// Sums of the staged files.
@@ -44,6 +46,10 @@ pub struct Staged {
     pub files: u64,
     /// Bytes that were read, or the sizes of files that were written back.
     pub bytes: u64,
+    /// Bytes that are kept in memory for the time that was asked for.
+    pub pinned_bytes: u64,
+    /// Bytes that have left memory.
+    pub dropped_bytes: u64,
     /// Time that it took.
     pub seconds: f64,
     /// Files that failed, a line each.
@@ -61,15 +67,18 @@ struct Report<'a> {
 /// `terrace stage in|out PATH...`: 1 if a file failed.
 pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
     let (args, way) = match args {
-        cli::Stage::In(args) => (&args.common, Way::In(args.part.unwrap_or(Part::ALL))),
-        cli::Stage::Out(args) => (args, Way::Out),
+        cli::Stage::In(args) => {
+            (&args.common, Way::In(args.part.unwrap_or(Part::ALL), args.pin.map(|time| time.0)))
+        }
+        cli::Stage::Out(args) => (&args.common, if args.drop { Way::OutAndDrop } else { Way::Out }),
     };
-    let paths: Vec<PathBuf> = args.paths.iter().map(|path| served(path)).collect::<Result<_>>()?;
+    let base = args.mount.as_deref().unwrap_or(Path::new(""));
+    let paths: Vec<PathBuf> = args.paths.iter().map(|path| served(&base.join(path))).collect::<Result<_>>()?;
     let staged = files(&paths, way, args.workers)?;
     let text = match args.json {
         true => commands::json(&Report {
             schema: "terrace.stage.v1",
-            way: if way == Way::Out { "out" } else { "in" },
+            way: if matches!(way, Way::In(..)) { "in" } else { "out" },
             staged: &staged,
         }),
         false => {
@@ -98,11 +107,13 @@ fn served(path: &Path) -> Result<PathBuf> {
 }
 
 fn told(staged: &Staged) -> String {
-    let Staged { files, bytes, seconds, failed } = staged;
+    let Staged { files, bytes, pinned_bytes, dropped_bytes, seconds, failed } = staged;
     let speed = human((*bytes as f64 / seconds.max(1e-9)) as u64);
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
-    format!("{files}, {} in {seconds:.1} s ({speed}/s){failed}\n", human(*bytes))
+    let part = |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
+    let more = part(*pinned_bytes, "pinned") + &part(*dropped_bytes, "dropped");
+    format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n", human(*bytes))
 }
 
 /// A piece of work: a file, and what of it.
@@ -125,9 +136,11 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
         })?;
     }
     let pieces = pieces(&found, way);
-    let (failed, bytes) = work(&found, &pieces, way, workers);
+    let (failed, done) = work(&found, &pieces, way, workers);
     let files = (found.len() - failed.len()) as u64;
-    Ok(Staged { files, bytes, seconds: start.elapsed().as_secs_f64(), failed })
+    let Done { bytes, pinned, dropped } = done;
+    let (bytes, pinned_bytes, dropped_bytes) = (bytes.into_inner(), pinned.into_inner(), dropped.into_inner());
+    Ok(Staged { files, bytes, pinned_bytes, dropped_bytes, seconds: start.elapsed().as_secs_f64(), failed })
 }
 
 /// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed.
@@ -145,7 +158,7 @@ fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(),
 }
 
 fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
-    let Way::In(part) = way else {
+    let Way::In(part, _) = way else {
         return (0..files.len()).map(|file| Piece { file, begin: 0, end: files[file].1 }).collect();
     };
     let of_file = |(file, (_, size)): (usize, &(PathBuf, u64))| {
@@ -156,10 +169,18 @@ fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
     files.iter().enumerate().flat_map(of_file).collect()
 }
 
-/// Does the pieces with so many workers; the files that failed, a line each, and the bytes that were done.
-fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, u64) {
+/// Bytes so far.
+#[derive(Default)]
+struct Done {
+    bytes: AtomicU64,
+    pinned: AtomicU64,
+    dropped: AtomicU64,
+}
+
+/// Does the pieces with so many workers; the files that failed, a line each, and what was done.
+fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, Done) {
     let total: u64 = pieces.iter().map(|piece| piece.end - piece.begin).sum();
-    let (next, done) = (AtomicUsize::new(0), AtomicU64::new(0));
+    let (next, done) = (AtomicUsize::new(0), Done::default());
     let failed = Mutex::new(std::collections::BTreeMap::new());
     std::thread::scope(|scope| {
         let worker = || {
@@ -174,30 +195,39 @@ fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) ->
         let threads: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(worker)).collect();
         let mut progress = Progress::default();
         while !threads.iter().all(|thread| thread.is_finished()) {
-            let bytes = done.load(Ordering::Relaxed);
+            let bytes = done.bytes.load(Ordering::Relaxed);
             progress.tick(|| format!("{} of {}", human(bytes), human(total)));
             std::thread::sleep(progress.pause() / 20);
         }
     });
-    (failed.into_inner().expect("no worker panics").into_values().collect(), done.into_inner())
+    (failed.into_inner().expect("no worker panics").into_values().collect(), done)
 }
 
-fn one(path: &Path, piece: &Piece, way: Way, done: &AtomicU64) -> io::Result<()> {
-    if way == Way::Out {
-        File::open(path)?.sync_all()?;
-        done.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
-        return Ok(());
-    }
+fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
     let file = File::open(path)?;
+    let Way::In(_, pin) = way else {
+        file.sync_all()?;
+        done.bytes.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
+        if way == Way::OutAndDrop {
+            let pages = terrace_fs::drop_content(file.as_fd())?;
+            done.dropped.fetch_add(pages * 4096, Ordering::Relaxed);
+        }
+        return Ok(());
+    };
     let mut at = piece.begin;
     while at < piece.end {
-        match terrace_fs::stage(file.as_fd(), at, piece.end - at)? {
-            // The file became shorter.
-            0 => break,
-            n => at += n,
+        let staged = terrace_fs::stage(file.as_fd(), at, piece.end - at)?;
+        // The file became shorter.
+        if staged == 0 {
+            break;
         }
+        if let Some(time) = pin {
+            let pinned = terrace_fs::pin(file.as_fd(), at, staged, time)?;
+            done.pinned.fetch_add(pinned, Ordering::Relaxed);
+        }
+        at += staged;
+        done.bytes.fetch_add(staged, Ordering::Relaxed);
     }
-    done.fetch_add(at - piece.begin, Ordering::Relaxed);
     Ok(())
 }
 
@@ -211,8 +241,8 @@ mod tests {
         let shown = |way| -> Vec<_> {
             pieces(&files, way).iter().map(|piece| (piece.file, piece.begin, piece.end)).collect()
         };
-        assert_eq!(shown(Way::In(Part::ALL)), [(0, 0, PIECE), (0, PIECE, PIECE + 1), (2, 0, 10)]);
-        assert_eq!(shown(Way::In(Part { begin: 5, end: 7 })), [(0, 5, 7), (2, 5, 7)]);
+        assert_eq!(shown(Way::In(Part::ALL, None)), [(0, 0, PIECE), (0, PIECE, PIECE + 1), (2, 0, 10)]);
+        assert_eq!(shown(Way::In(Part { begin: 5, end: 7 }, None)), [(0, 5, 7), (2, 5, 7)]);
         assert_eq!(shown(Way::Out), [(0, 0, PIECE + 1), (1, 0, 0), (2, 0, 10)]);
     }
 }

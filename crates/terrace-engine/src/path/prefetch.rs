@@ -35,7 +35,7 @@ fn run(cx: &Context, job: &Job) {
             while batches.next().is_some_and(|batch| fetch(cx, o, &batch, &mut |_| {})) {}
         }
         Job::Scheduled(o, pieces) => fetch_pieces(cx, o, pieces),
-        Job::Drop(o, span) => drop_clean(cx, o, *span),
+        Job::Drop(o, span) => drop(drop_clean(cx, o, *span)),
     }
 }
 
@@ -128,12 +128,23 @@ fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
     absent
 }
 
-fn drop_clean(cx: &Context, o: &Object, span: Span) {
+/// Drops the clean pages of a span; how many.
+pub(crate) fn drop_clean(cx: &Context, o: &Object, span: Span) -> u64 {
     let end = span.end().min(o.size().div_ceil(PAGE));
-    for first in (span.first..end).step_by(BATCH_MAX as usize) {
-        let dropped = cx.state.lock().drop_clean(o, first, (first + BATCH_MAX).min(end) - 1);
-        cx.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
-    }
+    let drop = |first: u64| cx.state.lock().drop_clean(o, first, (first + BATCH_MAX).min(end) - 1);
+    let dropped = (span.first..end).step_by(BATCH_MAX as usize).map(drop).sum();
+    cx.counters.dropped.fetch_add(dropped, Ordering::Relaxed);
+    dropped
+}
+
+/// Keeps the pages of a span that are in DRAM there until a time, as far as half of the pool allows; how many.
+pub(crate) fn pin(cx: &Context, o: &Object, span: Span, until_ns: u64) -> u64 {
+    let end = span.end().min(o.size().div_ceil(PAGE));
+    let pin = |first: u64| {
+        let last = (first + BATCH_MAX).min(end) - 1;
+        cx.state.lock().pin(o, first, last, until_ns, cx.pool_frames())
+    };
+    (span.first..end).step_by(BATCH_MAX as usize).map(pin).sum()
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Pages that are fetched before a program asks for them, and clean pages that a program needs no longer.
+//! Pages that are fetched before a program asks for them, pages that are to stay, and clean pages that a program needs no longer.
 //!
 //! The policy lists the former as it lists read-ahead: on probation. Those that no program has used yet may have a sixteenth of the pool, so that
 //! hints that come to nothing push out little.
 
 use crate::file::object::Object;
 use crate::segment::flag::{HELD, LEAVING, REUSED, USED};
-use crate::state::State;
+use crate::state::{Leaving, State};
 use crate::state::lru::TouchView;
 use std::sync::atomic::Ordering;
 use terrace_shm::State as EntryState;
@@ -32,6 +32,32 @@ impl State {
         room
     }
 
+    /// Keeps those pages of an object that are in DRAM there until a time, as far as a pool of so many frames allows. How many.
+    pub(crate) fn pin(&mut self, o: &Object, first: u64, last: u64, until_ns: u64, pool: u32) -> u64 {
+        if !self.objects.is_known(o) {
+            return 0;
+        }
+        let mut frames = Vec::new();
+        let pages = &mut self.pages;
+        pages.index.for_range(o.slot_index(), first, last, |_, place| frames.push(place));
+        let frames = frames.into_iter().filter_map(|place| pages.index.get(place).frame());
+        frames.filter(|&frame| self.pins.add(frame, until_ns, pool)).count() as u64
+    }
+
+    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
+    /// keeping below DRAM are put into `leaving`, if there is one, and stay until they are there. Frames freed, and to be freed.
+    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
+        self.pins.look();
+        let freed = self.evict_rounds(want, leaving.as_deref_mut());
+        if freed > 0 || self.pins.len() == 0 {
+            return freed;
+        }
+        self.pins.set_give_way(true);
+        let freed = self.evict_rounds(want, leaving);
+        self.pins.set_give_way(false);
+        freed
+    }
+
     /// Gives up the frames of clean pages `[first, last]` of an object; copies below DRAM stay. How many.
     pub(crate) fn drop_clean(&mut self, o: &Object, first: u64, last: u64) -> u64 {
         if !self.objects.is_known(o) {
@@ -56,5 +82,83 @@ impl State {
             dropped += 1;
         }
         dropped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::clock::ManualClock;
+    use crate::io::testing::NullIo;
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    const PAGES: u64 = 20_000;
+
+    fn world(policy: &str) -> (Arc<Engine>, Arc<ManualClock>, ObjectRef, File) {
+        let config = EngineConfig {
+            memory_bytes: 16 << 20,
+            memory_max_bytes: Some(16 << 20),
+            readahead_max_bytes: 0,
+            policy: policy.into(),
+            ..EngineConfig::default()
+        };
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let clock = Arc::new(ManualClock::default());
+        let engine = Engine::start(config, handles, clock.clone(), Arc::new(NullIo)).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(PAGES * 4096).unwrap();
+        let o = engine.object(1, file.as_raw_fd(), PAGES * 4096).unwrap();
+        (engine, clock, o, file)
+    }
+
+    /// Misses of reading these pages.
+    fn reads(engine: &Engine, o: &ObjectRef, pages: impl Iterator<Item = u64>) -> u64 {
+        let before = engine.stats().fuse.misses;
+        let mut buf = [0; 4096];
+        for page in pages {
+            engine.read(o, page * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
+        }
+        engine.stats().fuse.misses - before
+    }
+
+    #[test]
+    fn pinned_pages_outlive_pressure_until_their_time() {
+        for policy in ["strata", "lru"] {
+            let (engine, clock, o, _file) = world(policy);
+            reads(&engine, &o, 0..1000);
+            assert_eq!(engine.pin(&o, 0, 1000, Duration::from_secs(60)), 1000);
+            // Others are used more, and more of late.
+            for _ in 0..3 {
+                reads(&engine, &o, 2000..PAGES);
+            }
+            assert_eq!(reads(&engine, &o, 0..1000), 0, "{policy}: they stay");
+            clock.advance(Duration::from_secs(61));
+            for _ in 0..3 {
+                reads(&engine, &o, 2000..PAGES);
+            }
+            let gone = reads(&engine, &o, 0..1000);
+            assert!(gone > 500, "{policy}: only {gone} of 1000 have gone after their time");
+            assert_eq!(engine.cx.state.lock().pins.len(), 0);
+            assert_eq!(engine.check(), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn pins_hold_half_of_the_pool_and_give_way() {
+        let (engine, _clock, o, _file) = world("strata");
+        reads(&engine, &o, 0..PAGES);
+        let half = u64::from(engine.cx.pool_frames() / 2);
+        assert_eq!(engine.pin(&o, 0, PAGES, Duration::from_secs(60)), half);
+        // The rest of the pool is dropped, then they are.
+        let pages = engine.stats().memory.pages;
+        assert_eq!(engine.drop_clean(), pages);
+        assert_eq!(engine.cx.state.lock().pins.len(), 0, "what has left is not pinned");
+        reads(&engine, &o, 0..100);
+        engine.pin(&o, 0, 100, Duration::from_secs(60));
+        assert_eq!(engine.drop_pages(&o, 50, 100), 50, "who drops them has their way");
+        assert_eq!(reads(&engine, &o, 0..100), 50);
     }
 }

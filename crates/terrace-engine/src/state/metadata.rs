@@ -27,11 +27,19 @@ pub(crate) struct Metadata {
     pub marks: usize,
     /// Dirty accounting.
     pub dirt: usize,
+    /// Which pages are pinned.
+    pub pins: usize,
 }
 
 impl Metadata {
     /// Metadata of the present pages.
-    pub(crate) fn of(table: &PageTable, policy: &dyn Evict, frames: &Frames, dirty: DirtyTotals) -> Metadata {
+    pub(crate) fn of(
+        table: &PageTable,
+        policy: &dyn Evict,
+        frames: &Frames,
+        dirty: DirtyTotals,
+        pins: usize,
+    ) -> Metadata {
         let populated = frames.populated() as usize;
         Metadata {
             index: table.index.resident_bytes(),
@@ -40,12 +48,13 @@ impl Metadata {
             free: frames.heap_bytes(),
             marks: populated * 2,
             dirt: dirty.all() as usize * DIRT_BYTES,
+            pins,
         }
     }
 
     /// All of it.
     pub fn total(&self) -> u64 {
-        let books = self.policy + self.owners + self.free + self.marks + self.dirt;
+        let books = self.policy + self.owners + self.free + self.marks + self.dirt + self.pins;
         (self.index.total() + books) as u64
     }
 }

@@ -15,6 +15,7 @@ pub(crate) mod lru;
 pub(crate) mod metadata;
 pub(crate) mod objects;
 pub(crate) mod page_table;
+pub(crate) mod pins;
 pub(crate) mod sampler;
 pub(crate) mod slots;
 pub(crate) mod targets;
@@ -36,6 +37,7 @@ use lru::{Lru, MinTtl};
 use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
+use pins::Pins;
 use sampler::Sampler;
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;
@@ -116,6 +118,8 @@ pub(crate) struct State {
     pub claimed: u32,
     /// Pages that were fetched before a program asked for them.
     pub ahead: Ahead,
+    /// Pages that are to stay for a while.
+    pub pins: Pins,
     pub counts: Counts,
     /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
     pub hasty_chunks: Vec<u32>,
@@ -137,6 +141,7 @@ impl State {
     ) -> State {
         let frames_max = handles.segment.geometry().frames_max as usize;
         let sampler = Sampler::new(handles.touches.clone(), frames_max);
+        let pins = Pins::new(clock.clone());
         let min_ttl = MinTtl::new(min_ttl, clock);
         State {
             pages: PageTable::new(handles.clone()),
@@ -150,6 +155,7 @@ impl State {
             in_flight: Set::default(),
             claimed: 0,
             ahead: Ahead::default(),
+            pins,
             counts: Counts::default(),
             hasty_chunks: Vec::new(),
             huge_chunks: BTreeSet::new(),
@@ -161,7 +167,7 @@ impl State {
 
     /// Metadata of the present pages.
     pub(crate) fn metadata(&self) -> Metadata {
-        Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals)
+        Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals, self.pins.bytes())
     }
 
     // ---- objects -------------------------------------------------------------------------------------------------
@@ -328,6 +334,7 @@ impl State {
     pub(crate) fn free_mapped(&mut self, frame: u32) {
         self.sampler.exit(frame);
         self.ahead.remove(frame);
+        self.pins.remove(frame);
         self.pages.clear_rmap(frame);
         self.frames.free(frame);
     }
@@ -338,14 +345,13 @@ impl State {
         }
         self.evict(want, leaving)
     }
-    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
-    /// keeping below DRAM are put into `leaving`, if there is one, and stay until they are there. Frames freed, and to be freed.
-    pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
+    /// [`State::evict`] but for what to do where nothing else than pinned pages is left.
+    pub(super) fn evict_rounds(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         let mut touches = self.lru.touches();
         let mut victims = std::mem::take(&mut self.victims);
         let mut freed = 0;
-        // Dirty pages come back: look at a bounded number before giving up.
-        let mut rounds = 8;
+        // Dirty and pinned pages come back: look at a bounded number before giving up.
+        let mut rounds = if self.pins.len() == 0 { 8 } else { 64 };
         while freed < want && rounds > 0 {
             rounds -= 1;
             victims.clear();
@@ -370,12 +376,12 @@ impl State {
         let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
         (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
     }
-    /// The place of a page that the policy gives up, unless it is dirty, in use, or being compressed.
+    /// The place of a page that the policy gives up, unless it is dirty, in use, pinned, or being compressed.
     fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.pages.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.pages.index.get(place).state() != EntryState::Present;
         let held = self.pages.flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
-        (!busy && !held).then_some(place)
+        (!busy && !held && !self.pins.hold(v.slot)).then_some(place)
     }
     /// [`State::evict`] of one page; false if it stays.
     fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Leaving>) -> bool {

@@ -19,7 +19,7 @@ use terrace_engine::io::AlignedBuf;
 use super::convert::{Answer, caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
 use super::waiting::{Movable, Waiting};
-use crate::ops::stage::{self, STAGE};
+use crate::ops::stage::{self, Asked};
 
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
@@ -545,13 +545,23 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        if cmd != STAGE {
-            return reply.error(Errno::ENOTTY);
-        }
-        let Some((offset, len)) = stage::part(argument) else { return reply.error(Errno::EINVAL) };
-        with_buffer(len, |buf| match self.namespace.stage(fh.0, offset, buf) {
-            Ok(staged) => reply.ioctl(staged as i32, &[]),
+        let Some(asked) = stage::asked(cmd, argument) else { return reply.error(Errno::ENOTTY) };
+        let Some(asked) = asked else { return reply.error(Errno::EINVAL) };
+        let done = match asked {
+            Asked::Stage(offset, len) => {
+                with_buffer(len, |buf| self.namespace.stage(fh.0, offset, buf)).map(|bytes| bytes as i32)
+            }
+            Asked::Pin(offset, len, time) => {
+                self.namespace.pin(fh.0, offset, len, time).map(|bytes| bytes as i32)
+            }
+            Asked::Drop(offset, len) => {
+                let dropped = self.namespace.drop_clean(fh.0, offset, len);
+                dropped.map(|bytes| i32::try_from(bytes / 4096).unwrap_or(i32::MAX))
+            }
+        };
+        match done {
+            Ok(done) => reply.ioctl(done, &[]),
             Err(error) => reply.error(errno(&error)),
-        });
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Reading it through the mount would do the same only for files that the kernel does not read itself.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use terrace_engine::AccessPath;
 
@@ -12,6 +13,10 @@ use crate::{Namespace, PageCache};
 /// The ioctl on an open file: `_IOW('t', 1, [u64; 2])`, offset and length. Its result is the number of bytes that are there now, less than the length at the
 /// end of the file.
 pub(crate) const STAGE: u32 = 0x4010_7401;
+/// `_IOW('t', 2, [u64; 3])`: offset, length, milliseconds. What of it is in memory stays there so long; its result is the number of bytes that do.
+pub(crate) const PIN: u32 = 0x4018_7402;
+/// `_IOW('t', 3, [u64; 2])`: offset and length. What of it is clean leaves memory; its result is the number of pages.
+pub(crate) const DROP: u32 = 0x4010_7403;
 /// Longest part of a file in one ioctl.
 const STAGE_BYTES_MAX: u64 = 1 << 20;
 
@@ -26,12 +31,63 @@ pub fn stage(file: BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<u64
     u64::try_from(staged).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Offset and length of the ioctl's argument.
-pub(crate) fn part(argument: &[u8]) -> Option<(u64, usize)> {
-    let words: &[u8; 16] = argument.try_into().ok()?;
-    let word = |at: usize| words[at..at + 8].try_into().map(u64::from_ne_bytes).ok();
-    let (offset, len) = (word(0)?, word(8)?);
-    (len <= STAGE_BYTES_MAX && offset.checked_add(len).is_some()).then_some((offset, len as usize))
+/// Asks the mount's daemon to keep what of a part of a file is in memory there for so long, as far as it has room; bytes.
+///
+/// # Errors
+/// ENOTTY: the file is on no mount of terrace.
+pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::io::Result<u64> {
+    let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let part = [offset, len.min(STAGE_BYTES_MAX), time];
+    // SAFETY: as in `stage`.
+    let pinned = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(PIN), part.as_ptr()) };
+    u64::try_from(pinned).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// Asks the mount's daemon to drop the clean content of a file from memory, and the kernel, too; pages that the daemon has dropped.
+///
+/// # Errors
+/// ENOTTY: the file is on no mount of terrace.
+pub fn drop_content(file: BorrowedFd<'_>) -> std::io::Result<u64> {
+    let part = [0, i64::MAX as u64];
+    // SAFETY: plain numbers; and as in `stage`.
+    let dropped = unsafe {
+        libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
+        libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(DROP), part.as_ptr())
+    };
+    u64::try_from(dropped).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// What an ioctl asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// This many bytes from an offset.
+    Stage(u64, usize),
+    /// Likewise, for so long.
+    Pin(u64, u64, Duration),
+    /// Likewise.
+    Drop(u64, u64),
+}
+
+/// The number of an ioctl and its argument. None: it is none of ours; Some(None): of another shape.
+pub(crate) fn asked(number: u32, argument: &[u8]) -> Option<Option<Asked>> {
+    let word = |at: usize| {
+        let bytes = argument.get(at * 8..at * 8 + 8)?;
+        bytes.try_into().map(u64::from_ne_bytes).ok()
+    };
+    let words = argument.len() / 8 * usize::from(argument.len() % 8 == 0);
+    let part = |most: u64| {
+        let (offset, len) = (word(0)?, word(1)?);
+        (len <= most && offset.checked_add(len).is_some()).then_some((offset, len))
+    };
+    match (number, words) {
+        (STAGE, 2) => Some(part(STAGE_BYTES_MAX).map(|(offset, len)| Asked::Stage(offset, len as usize))),
+        (PIN, 3) => Some(part(STAGE_BYTES_MAX).and_then(|(offset, len)| {
+            Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))
+        })),
+        (DROP, 2) => Some(part(u64::MAX).map(|(offset, len)| Asked::Drop(offset, len))),
+        (STAGE | PIN | DROP, _) => Some(None),
+        _ => None,
+    }
 }
 
 impl<C: PageCache> Namespace<C> {
@@ -44,6 +100,18 @@ impl<C: PageCache> Namespace<C> {
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, AccessPath::FuseDirect))
     }
+
+    /// Keeps what of a part of a file is in memory there for so long; bytes.
+    pub fn pin(&self, fh: u64, offset: u64, len: u64, time: Duration) -> Result<u64> {
+        let handle = self.handles.get(fh)?;
+        Ok(self.cache.pin(&handle.file()?.object, offset..offset + len, time))
+    }
+
+    /// Drops what of a part of a file is clean; bytes.
+    pub fn drop_clean(&self, fh: u64, offset: u64, len: u64) -> Result<u64> {
+        let handle = self.handles.get(fh)?;
+        Ok(self.cache.drop_clean(&handle.file()?.object, offset..offset + len))
+    }
 }
 
 #[cfg(test)]
@@ -53,9 +121,14 @@ mod tests {
     #[test]
     fn arguments_of_other_shapes_are_refused() {
         let argument = |offset: u64, len: u64| [offset.to_ne_bytes(), len.to_ne_bytes()].concat();
-        assert_eq!(part(&argument(4096, 1 << 20)), Some((4096, 1 << 20)));
-        assert_eq!(part(&argument(0, (1 << 20) + 1)), None);
-        assert_eq!(part(&argument(u64::MAX, 1)), None);
-        assert_eq!(part(&[0; 8]), None);
+        assert_eq!(asked(STAGE, &argument(4096, 1 << 20)), Some(Some(Asked::Stage(4096, 1 << 20))));
+        for bad in [argument(0, (1 << 20) + 1), argument(u64::MAX, 1), vec![0; 8], vec![0; 17]] {
+            assert_eq!(asked(STAGE, &bad), Some(None), "{bad:?}");
+            assert_eq!(asked(PIN, &bad), Some(None), "{bad:?}");
+        }
+        let hour = [argument(0, 5), 3_600_000_u64.to_ne_bytes().to_vec()].concat();
+        assert_eq!(asked(PIN, &hour), Some(Some(Asked::Pin(0, 5, Duration::from_secs(3600)))));
+        assert_eq!(asked(DROP, &argument(7, 1 << 40)), Some(Some(Asked::Drop(7, 1 << 40))));
+        assert_eq!((asked(DROP, &hour), asked(STAGE + 9, &argument(0, 1))), (Some(None), None));
     }
 }

@@ -131,6 +131,12 @@ impl PageCache for Direct {
         act()
     }
 
+    fn pin(&self, _: &Self::Object, _: std::ops::Range<u64>, _: std::time::Duration) -> u64 {
+        0
+    }
+    fn drop_clean(&self, _: &Self::Object, _: std::ops::Range<u64>) -> u64 {
+        0
+    }
     fn is_client(&self, _: u32) -> bool {
         false
     }
