@@ -13,6 +13,7 @@ use crate::file::source_root::SourceRoot;
 use crate::followed::Followed;
 use crate::io::Io;
 use crate::jobs::Jobs;
+use crate::marks::Marks;
 use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
@@ -88,6 +89,8 @@ pub(crate) struct Context {
     pub devices: Vec<DeviceIo>,
     /// What is to be fetched before programs ask for it.
     pub jobs: Jobs,
+    /// Where sequential readers will tell that they go on.
+    pub marks: Marks,
     /// A schedule that is followed.
     pub followed: Followed,
     /// The thread of a target has work before its time.
@@ -165,6 +168,7 @@ impl Context {
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
             jobs: Jobs::default(),
+            marks: Marks::default(),
             followed: Followed::default(),
             device_wakeups: devices.iter().map(|_| Wakeup::default()).collect(),
             io,

@@ -23,7 +23,7 @@ use crate::path::flusher::{self, DirtyReport};
 use crate::path::follow::{self, ScheduledFiles};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
-use crate::path::{ahead, decompress, objects, prefetch, resize, sync, write};
+use crate::path::{ahead, decompress, markers, objects, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
 use crate::reclaim::device_loop;
@@ -201,6 +201,8 @@ impl Engine {
         start("sample", Box::new(move || sampling.sample_loop()))?;
         if self.cx.config.prefetch_workers > 0 {
             self.cx.jobs.open();
+            let cx = self.cx.clone();
+            start("ahead", Box::new(move || markers::mark_loop(&cx)))?;
         }
         for n in 0..self.cx.config.prefetch_workers {
             let cx = self.cx.clone();
@@ -262,6 +264,7 @@ impl Engine {
         self.cx.writeback_wakeup.signal();
         self.cx.wake_devices();
         self.cx.jobs.close();
+        self.cx.marks.close();
         self.cx.followed.set_active(false);
         self.sampling.wakeup.signal();
         self.numa.wakeup.signal();

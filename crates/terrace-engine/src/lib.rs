@@ -33,6 +33,7 @@ pub mod file;
 mod followed;
 pub mod io;
 mod jobs;
+mod marks;
 mod nodes;
 pub mod numa;
 pub mod observe;

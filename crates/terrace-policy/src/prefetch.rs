@@ -224,6 +224,17 @@ impl Prefetcher {
         self.set(at, stream);
     }
 
+    /// A sequential reader has come to its last window: what is to be fetched from `next` on, where its next miss was expected. The window that was reached is not judged: it
+    /// will be by the reader's next miss.
+    pub fn reached(&mut self, next: u64, limits: Limits) -> Option<Span> {
+        let goes_on = |stream: &Stream| stream.kind == Kind::Sequential && stream.next == next;
+        let at = self.streams.iter().position(goes_on).filter(|_| next < limits.file_pages)?;
+        self.misses = self.misses.wrapping_add(1);
+        let window = self.streams[at].window.saturating_mul(2);
+        let spans = self.put(Some(at), Kind::Sequential, Span { first: next, pages: 1 }, window, limits);
+        Some(Span { first: next, pages: 1 + spans.iter().map(|span| span.pages).sum::<u64>() })
+    }
+
     /// The miss came where a stream expected it.
     fn go_on(
         &mut self,

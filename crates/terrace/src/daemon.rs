@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `terraced` | starts the others, serves the mount path or gives leases back, ends the process |
 //! | `fuse-N` | answer the kernel |
-//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `follow`, `preload`, `drain` | the engine's |
+//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `ahead`, `follow`, `preload`, `drain` | the engine's |
 //! | `control` | commands |
 //! | `metrics` | what Prometheus asks for |
 //! | `signals` | SIGTERM: an orderly stop |

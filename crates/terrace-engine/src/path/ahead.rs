@@ -3,12 +3,15 @@
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::jobs::Job;
+use crate::marks::Mark;
 use terrace_policy::prefetch::{Limits, Span};
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Several workers share the steps of a stride: on a source that is a FUSE mount, io_uring does one read of a batch after the other.
 const SPANS_A_JOB: usize = 4;
+/// Smaller windows are those of readers of which little is known: they are not marked.
+const MARKED_MIN: u64 = 32;
 
 /// What to read beside a miss of `[first, first + pages)`: pages behind it, to be read along with it. Others are left to the workers.
 pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) -> u64 {
@@ -18,7 +21,14 @@ pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) ->
     drop(state);
     match spans[..] {
         [] => 0,
-        [Span { first: next, pages: more }] if next == first + pages => more,
+        [Span { first: next, pages: more }] if next == first + pages => {
+            if more >= MARKED_MIN && cx.config.prefetch_workers > 0 {
+                let before = Span { first: next, pages: 0 };
+                let since_ns = cx.clock.now_ns();
+                cx.marks.put(Mark { object: o.clone(), page: next, next: next + more, before, since_ns });
+            }
+            more
+        }
         _ => {
             for part in spans.chunks(SPANS_A_JOB) {
                 cx.jobs.push(Job::Fetch(o.clone(), part.to_vec()));
@@ -26,6 +36,11 @@ pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) ->
             0
         }
     }
+}
+
+/// A sequential reader has come to its window, and goes on: what is to be fetched from `next` on, where its next miss is expected.
+pub(crate) fn reached(cx: &Context, o: &Object, next: u64) -> Option<Span> {
+    o.prefetcher.lock().reached(next, limits(cx, o))
 }
 
 /// A program will read the span. Nobody waits.

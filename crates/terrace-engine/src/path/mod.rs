@@ -5,6 +5,7 @@ pub(crate) mod decompress;
 pub(crate) mod fetch;
 pub mod flusher;
 pub(crate) mod follow;
+pub(crate) mod markers;
 pub(crate) mod objects;
 pub(crate) mod park;
 pub(crate) mod prefetch;

@@ -27,6 +27,14 @@ pub(crate) fn work_loop(cx: &Context) {
     }
 }
 
+/// Does the jobs that wait.
+#[cfg(test)]
+pub(crate) fn do_all(cx: &Context) {
+    while let Some(job) = cx.jobs.try_take() {
+        run(cx, &job);
+    }
+}
+
 fn run(cx: &Context, job: &Job) {
     match job {
         Job::Fetch(o, spans) => {
@@ -183,9 +191,7 @@ mod tests {
             World { engine, o, _file: file }
         }
         fn work(&self) {
-            while let Some(job) = self.engine.cx.jobs.try_take() {
-                run(&self.engine.cx, &job);
-            }
+            do_all(&self.engine.cx);
         }
         fn read(&self, page: u64) -> Vec<u8> {
             let mut buf = vec![1; PAGE_SIZE];

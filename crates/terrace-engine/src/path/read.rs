@@ -156,8 +156,10 @@ fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
-        // Behind the kernel's page cache the kernel reads ahead; here it is up to us.
-        pages = (pages + ahead::after_miss(cx, o, first, pages)).min(size.div_ceil(PAGE) - first);
+        // Behind the kernel's page cache the kernel reads ahead; here it is up to us. What is on its way was asked for then.
+        let is_coming = cx.state.lock().in_flight.contains(&(o.slot_index(), first));
+        let more = if is_coming { 0 } else { ahead::after_miss(cx, o, first, pages) };
+        pages = (pages + more).min(size.div_ceil(PAGE) - first);
     }
     match plan(cx, o, first, pages, access) {
         Plan::Again => Ok((0, 0)),

@@ -1,0 +1,168 @@
+//! Sequential readers that go on: the next window is fetched when they come to the last one, not when they have read it.
+//!
+//! ```text
+//! miss ■□□□□□□□□□□□ next        □ read along with the miss, or fetched by workers
+//!       ▲ marked: once it is touched, the workers fetch the window from `next` on, whose first page is marked then
+//! ```
+//! A hit is one store of a client and tells nobody, so the marks are looked at once a millisecond, as long as they are young. A reader that is
+//! faster misses at `next`, and goes on as without a mark.
+
+use crate::context::Context;
+use crate::jobs::Job;
+use crate::marks::Mark;
+use crate::path::ahead;
+use std::time::Duration;
+use terrace_policy::prefetch::Span;
+
+/// How often they are looked at.
+const EVERY: Duration = Duration::from_millis(1);
+/// A reader that has not come so long does not come.
+const YOUNG_NS: u64 = 200_000_000;
+/// Pages of the window before the mark by which the reader is judged.
+const JUDGED: u64 = 32;
+
+/// Looks at the marks until the engine stops.
+pub(crate) fn mark_loop(cx: &Context) {
+    while !cx.is_stopping() {
+        if cx.marks.wait(Duration::from_secs(60)) {
+            std::thread::sleep(EVERY);
+            look(cx);
+        }
+    }
+}
+
+/// One look.
+fn look(cx: &Context) {
+    let now_ns = cx.clock.now_ns();
+    let mut touched = Vec::new();
+    {
+        // No lock is taken under that of the marks but that of the state.
+        let mut waiting = cx.marks.waiting.lock();
+        let state = cx.state.lock();
+        waiting.retain_mut(|mark| {
+            let is_touched = state.is_page_used(&mark.object, mark.page);
+            if is_touched {
+                let every = (mark.before.pages / JUDGED).max(1) as usize;
+                let (mut of, mut used) = (0, 0);
+                for page in (mark.before.first..mark.before.end()).step_by(every) {
+                    of += 1;
+                    used += u32::from(state.is_page_used(&mark.object, page));
+                }
+                if used * 2 >= of {
+                    touched.push((mark.object.clone(), mark.page, mark.next));
+                }
+            }
+            !is_touched && now_ns.saturating_sub(mark.since_ns) < YOUNG_NS
+        });
+    }
+    for (object, page, next) in touched {
+        if let Some(span) = ahead::reached(cx, &object, next) {
+            cx.jobs.push(Job::Fetch(object.clone(), vec![span]));
+            let before = Span { first: page, pages: next - page };
+            cx.marks.put(Mark { object, page: next, next: span.end(), before, since_ns: now_ns });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::testing::NullIo;
+    use crate::path::prefetch;
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::sync::Arc;
+    use terrace_testkit::rng::Rng;
+
+    const PAGES: u64 = 20_000;
+
+    /// An engine without threads: marks are looked at, and jobs done, after each read.
+    struct World {
+        engine: Arc<Engine>,
+        o: ObjectRef,
+        _file: File,
+    }
+
+    impl World {
+        fn new() -> World {
+            let config = EngineConfig {
+                memory_bytes: 32 << 20,
+                memory_max_bytes: Some(32 << 20),
+                ..EngineConfig::default()
+            };
+            let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+            let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(PAGES * 4096).unwrap();
+            let o = engine.object(1, file.as_raw_fd(), PAGES * 4096).unwrap();
+            engine.cx.jobs.open();
+            World { engine, o, _file: file }
+        }
+        fn read(&self, page: u64) {
+            let mut buf = [0; 4096];
+            self.engine.read(&self.o, page * 4096, &mut buf, AccessPath::FuseDirect).unwrap();
+            look(&self.engine.cx);
+            prefetch::do_all(&self.engine.cx);
+        }
+        /// Misses, and pages that workers have fetched.
+        fn counts(&self) -> (u64, u64) {
+            let stats = self.engine.stats();
+            (stats.fuse.misses, stats.prefetch.fetched)
+        }
+    }
+
+    #[test]
+    fn a_sequential_reader_waits_for_its_first_windows_only() {
+        let w = World::new();
+        (0..2000).for_each(|page| w.read(page));
+        let (misses, fetched) = w.counts();
+        assert!(misses <= 3, "{misses} misses, {fetched} pages fetched");
+        assert!(fetched < 2000 + 2 * 128, "{fetched} pages fetched");
+        assert_eq!(w.engine.check(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn four_readers_in_turn_do_likewise() {
+        let w = World::new();
+        for i in 0..4000 {
+            w.read(i % 4 * 5000 + i / 4);
+        }
+        let (misses, fetched) = w.counts();
+        assert!(misses <= 16, "{misses} misses, {fetched} pages fetched");
+    }
+
+    #[test]
+    fn a_reader_that_ends_leaves_two_windows() {
+        let w = World::new();
+        for n in 0..10 {
+            (0..60).for_each(|page| w.read(n * 2000 + page));
+        }
+        let (misses, fetched) = w.counts();
+        assert!(fetched <= 10 * 128, "{misses} misses, {fetched} pages fetched");
+    }
+
+    #[test]
+    fn random_readers_have_nothing_marked() {
+        let w = World::new();
+        let mut rng = Rng::new(7);
+        for _ in 0..4000 {
+            w.read(rng.below(PAGES));
+        }
+        let (misses, fetched) = w.counts();
+        assert!(fetched * 50 < misses, "{misses} misses, {fetched} pages fetched");
+    }
+
+    /// A reader that comes to pages on their way waits for them, and asks for no others.
+    #[test]
+    fn marks_that_nobody_touches_are_forgotten() {
+        let w = World::new();
+        (0..40).for_each(|page| w.read(page));
+        assert!(!w.engine.cx.marks.waiting.lock().is_empty());
+        w.engine.cx.marks.waiting.lock().iter_mut().for_each(|mark| mark.since_ns = 0);
+        look(&w.engine.cx);
+        assert!(w.engine.cx.marks.waiting.lock().is_empty());
+        (40..600).for_each(|page| w.read(page));
+        assert!(w.counts().0 <= 8, "{:?}", w.counts());
+    }
+}
