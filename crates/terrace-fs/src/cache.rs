@@ -126,7 +126,8 @@ impl PageCache for Engine {
         Engine::with_source(self, object, range, |_| act())
     }
     fn pin(&self, object: &ObjectRef, range: Range<u64>, time: Duration) -> u64 {
-        Engine::pin(self, object, range.start / PAGE, range.end.div_ceil(PAGE) - range.start / PAGE, time) * PAGE
+        Engine::pin(self, object, range.start / PAGE, range.end.div_ceil(PAGE) - range.start / PAGE, time)
+            * PAGE
     }
     fn drop_clean(&self, object: &ObjectRef, range: Range<u64>) -> u64 {
         let (first, end) = (range.start / PAGE, range.end.div_ceil(PAGE));

@@ -104,7 +104,11 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
     let told: serde_json::Value = serde_json::from_str(&said).unwrap();
     assert_eq!(told["bytes"], content.len(), "{said}");
     let cache = rig.stat().cache;
-    assert_eq!((there(), cache.reclaim.inserted as usize - before), (pages, pages - left), "no page is read twice");
+    assert_eq!(
+        (there(), cache.reclaim.inserted as usize - before),
+        (pages, pages - left),
+        "no page is read twice"
+    );
     assert_eq!(std::fs::read(rig.at().join("file")).unwrap(), content);
     rig.finish();
 }
@@ -117,7 +121,8 @@ fn pinned_files_outlive_others_that_are_read_more() {
     std::fs::write(rig.src().join("other"), &other).unwrap();
     let stage = |args: &[&str]| {
         let mut command = Command::new(product("terrace"));
-        let said = process::run(command.args(["stage", "in", "--json", "--mount"]).arg(rig.at()).args(args), 60);
+        let said =
+            process::run(command.args(["stage", "in", "--json", "--mount"]).arg(rig.at()).args(args), 60);
         serde_json::from_str::<serde_json::Value>(&said.expect_success()).unwrap()
     };
     let told = stage(&["file", "--pin", "1h"]);
@@ -148,7 +153,10 @@ fn what_is_staged_out_is_in_the_source_and_leaves_memory() {
         std::io::Write::write_all(&mut file, &content).unwrap();
         let out = |args: &[&str]| {
             let mut command = Command::new(product("terrace"));
-            let said = process::run(command.args(["stage", "out", "--json"]).args(args).arg(rig.at().join(name)), 60);
+            let said = process::run(
+                command.args(["stage", "out", "--json"]).args(args).arg(rig.at().join(name)),
+                60,
+            );
             serde_json::from_str::<serde_json::Value>(&said.expect_success()).unwrap()
         };
         let told = out(&[]);
@@ -170,7 +178,10 @@ fn run_stages_out_what_its_command_has_left() {
     let run = |out: &str| {
         let mut command = Command::new(product("terrace"));
         command.args(["run", "--mount", "--memory", "16MiB", "--stage-out", out, "--on"]).arg(&src);
-        process::run(command.args(["--", "sh", "-c", "mkdir -p new; seq 100000 > new/file"]).current_dir(&src), 60)
+        process::run(
+            command.args(["--", "sh", "-c", "mkdir -p new; seq 100000 > new/file"]).current_dir(&src),
+            60,
+        )
     };
     run("new").expect_success();
     let lines = std::fs::read_to_string(src.join("new/file")).unwrap();

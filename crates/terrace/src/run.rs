@@ -167,7 +167,8 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
 
 /// A path of the command line that the command may still make.
 fn may_appear_below(src: &Path, path: &Path) -> Result<()> {
-    let is_below = src.join(path).starts_with(src) && path.components().all(|part| part != Component::ParentDir);
+    let is_below =
+        src.join(path).starts_with(src) && path.components().all(|part| part != Component::ParentDir);
     if is_below {
         return Ok(());
     }

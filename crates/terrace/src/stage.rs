@@ -73,7 +73,8 @@ pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
         cli::Stage::Out(args) => (&args.common, if args.drop { Way::OutAndDrop } else { Way::Out }),
     };
     let base = args.mount.as_deref().unwrap_or(Path::new(""));
-    let paths: Vec<PathBuf> = args.paths.iter().map(|path| served(&base.join(path))).collect::<Result<_>>()?;
+    let paths: Vec<PathBuf> =
+        args.paths.iter().map(|path| served(&base.join(path))).collect::<Result<_>>()?;
     let staged = files(&paths, way, args.workers)?;
     let text = match args.json {
         true => commands::json(&Report {
@@ -111,7 +112,8 @@ fn told(staged: &Staged) -> String {
     let speed = human((*bytes as f64 / seconds.max(1e-9)) as u64);
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
-    let part = |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
+    let part =
+        |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
     let more = part(*pinned_bytes, "pinned") + &part(*dropped_bytes, "dropped");
     format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n", human(*bytes))
 }
@@ -139,7 +141,8 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     let (failed, done) = work(&found, &pieces, way, workers);
     let files = (found.len() - failed.len()) as u64;
     let Done { bytes, pinned, dropped } = done;
-    let (bytes, pinned_bytes, dropped_bytes) = (bytes.into_inner(), pinned.into_inner(), dropped.into_inner());
+    let (bytes, pinned_bytes, dropped_bytes) =
+        (bytes.into_inner(), pinned.into_inner(), dropped.into_inner());
     Ok(Staged { files, bytes, pinned_bytes, dropped_bytes, seconds: start.elapsed().as_secs_f64(), failed })
 }
 

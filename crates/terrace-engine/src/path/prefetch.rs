@@ -84,8 +84,8 @@ fn fetch_pieces(cx: &Context, o: &Object, pieces: &[(u32, Span)]) {
 /// Reads those pages of the spans that are absent; `came` is told each. False: there is no room for more.
 fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) -> bool {
     let mut state = cx.state.lock();
-    let room = state.room_ahead(cx.pool_frames());
     let mut absent = absent(&mut state, o, spans);
+    let room = state.room_ahead(cx.pool_frames(), absent.len());
     let fits = absent.len() <= room;
     absent.truncate(room);
     if absent.is_empty() {

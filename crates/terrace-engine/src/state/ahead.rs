@@ -25,10 +25,10 @@ impl Ahead {
         self.frames.insert(frame);
     }
 
-    /// How many more may come into a pool of so many frames; forgets those that are not `unused` any more where there is no room.
-    pub(super) fn room(&mut self, pool: u32, unused: impl Fn(u32) -> bool) -> usize {
+    /// How many more may come into a pool of so many frames; forgets those that are not `unused` any more where there seems to be no room for those that are `wanted`.
+    pub(super) fn room(&mut self, pool: u32, wanted: usize, unused: impl Fn(u32) -> bool) -> usize {
         let max = (pool / SHARE) as usize;
-        if self.frames.len() >= max {
+        if self.frames.len() + wanted > max {
             self.frames.retain(|&frame| unused(frame));
         }
         max.saturating_sub(self.frames.len())

@@ -5,8 +5,8 @@
 
 use crate::file::object::Object;
 use crate::segment::flag::{HELD, LEAVING, REUSED, USED};
-use crate::state::{Leaving, State};
 use crate::state::lru::TouchView;
+use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_shm::State as EntryState;
 
@@ -22,12 +22,12 @@ impl State {
         self.pages.frame_of(o, page).is_some_and(|frame| self.is_used(&touches, frame))
     }
 
-    /// How many more pages may be fetched ahead into a pool of so many frames.
-    pub(crate) fn room_ahead(&mut self, pool: u32) -> usize {
+    /// How many more pages may be fetched ahead into a pool of so many frames, where so many are wanted.
+    pub(crate) fn room_ahead(&mut self, pool: u32, wanted: usize) -> usize {
         let mut ahead = std::mem::take(&mut self.ahead);
         let touches = self.lru.touches();
-        let room =
-            ahead.room(pool, |frame| self.lru.policy.contains(frame) && !self.is_used(&touches, frame));
+        let room = ahead
+            .room(pool, wanted, |frame| self.lru.policy.contains(frame) && !self.is_used(&touches, frame));
         self.ahead = ahead;
         room
     }

@@ -74,16 +74,17 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Option<Option<Asked>> {
         let bytes = argument.get(at * 8..at * 8 + 8)?;
         bytes.try_into().map(u64::from_ne_bytes).ok()
     };
-    let words = argument.len() / 8 * usize::from(argument.len() % 8 == 0);
+    let words = if argument.len().is_multiple_of(8) { argument.len() / 8 } else { 0 };
     let part = |most: u64| {
         let (offset, len) = (word(0)?, word(1)?);
         (len <= most && offset.checked_add(len).is_some()).then_some((offset, len))
     };
     match (number, words) {
         (STAGE, 2) => Some(part(STAGE_BYTES_MAX).map(|(offset, len)| Asked::Stage(offset, len as usize))),
-        (PIN, 3) => Some(part(STAGE_BYTES_MAX).and_then(|(offset, len)| {
-            Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))
-        })),
+        (PIN, 3) => Some(
+            part(STAGE_BYTES_MAX)
+                .and_then(|(offset, len)| Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))),
+        ),
         (DROP, 2) => Some(part(u64::MAX).map(|(offset, len)| Asked::Drop(offset, len))),
         (STAGE | PIN | DROP, _) => Some(None),
         _ => None,
