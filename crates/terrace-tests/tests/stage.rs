@@ -96,6 +96,9 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
         let mut killed = Background::new(&mut stage());
         process::wait_closely(20, || there() > 500);
         killed.kill();
+        // The daemon ends the request that was under way.
+        let mut last = 0;
+        process::wait_until(20, || std::mem::replace(&mut last, there()) == there());
         there() < pages
     });
     assert!(in_the_middle, "it was never killed in the middle");

@@ -13,6 +13,7 @@ use crate::marks::Mark;
 use crate::path::ahead;
 use std::time::Duration;
 use terrace_policy::prefetch::Span;
+use terrace_shm::PAGE_SIZE;
 
 /// How often they are looked at.
 const EVERY: Duration = Duration::from_millis(1);
@@ -55,10 +56,12 @@ fn look(cx: &Context) {
             !is_touched && now_ns.saturating_sub(mark.since_ns) < YOUNG_NS
         });
         // A window of which a part would find no room is better read by its reader.
+        let window_max = cx.config.readahead_max_bytes / PAGE_SIZE + 1;
         touched.retain(|(_, page, next)| {
-            let pages = 2 * (next - page) as usize;
-            wanted += pages;
-            state.room_ahead(cx.pool_frames(), wanted) >= wanted
+            let with_it = wanted + window_max.min(2 * (next - page) as usize);
+            let fits = state.room_ahead(cx.pool_frames(), with_it) >= with_it;
+            wanted = if fits { with_it } else { wanted };
+            fits
         });
     }
     for (object, page, next) in touched {
