@@ -100,9 +100,10 @@ impl LeasedFile {
         matches!(*self.state.lock(), State::Held { .. })
     }
 
-    /// When the lease should be asked for again; None: it is held, or the file is given up.
+    /// When the lease should be asked for again; None: it is held, or the file is given up. Waits for nobody who just does that.
     pub fn due(&self) -> Option<Instant> {
-        match *self.state.lock() {
+        let Some(state) = self.state.try_lock() else { return Some(Instant::now() + RETRY_MIN) };
+        match *state {
             State::Broken { retry_at, .. } => Some(retry_at),
             State::Held { .. } | State::Ended => None,
         }

@@ -1,4 +1,4 @@
-//! The files in service, and the thread that gives leases back.
+//! The files in service, the thread that gives leases back, and the one that asks for them again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use terrace_engine::{Engine, ObjectId, ObjectRef, Serve};
@@ -76,6 +76,8 @@ pub struct Leases {
     /// The keeper's word ([`guard`]).
     word: &'static AtomicU32,
     files: Mutex<Files>,
+    /// A file waits for its lease, or it is time to stop.
+    changed: Condvar,
     /// The thread that gives leases back.
     tid: OnceLock<i32>,
     clock: AtomicU64,
@@ -92,6 +94,7 @@ impl Leases {
             files_max: files_max.max(GIVE_UP_PART),
             word,
             files: Mutex::default(),
+            changed: Condvar::new(),
             tid: OnceLock::new(),
             clock: AtomicU64::new(0),
             counters: Counters::default(),
@@ -138,28 +141,48 @@ impl Leases {
         self.check_all();
         guard::resume(self.word);
         begun();
-        let mut looked = Instant::now();
-        while !self.stopping.load(Ordering::Acquire) {
-            match lease::wait(self.pause(looked)) {
-                lease::Told::Break(fd) => self.broken(fd),
-                lease::Told::Any => self.check_all(),
-                lease::Told::Nothing => {}
+        std::thread::scope(|scope| {
+            // To drop the pages of a changed file takes time, for which nobody who opens another one is to wait.
+            let again = std::thread::Builder::new().name("leases".into());
+            let again = again.spawn_scoped(scope, || self.ask_again(tid));
+            if let Err(err) = &again {
+                tracing::error!(
+                    "no thread that asks for leases again ({err}): files that are written once stay the kernel's"
+                );
             }
-            self.try_again();
-            if looked.elapsed() >= LOOK_EVERY {
-                looked = Instant::now();
-                self.look();
+            while !self.stopping.load(Ordering::Acquire) {
+                match lease::wait(LOOK_EVERY) {
+                    lease::Told::Break(fd) => self.broken(fd),
+                    lease::Told::Any => self.check_all(),
+                    lease::Told::Nothing => {}
+                }
             }
-        }
+        });
         guard::end(self.word);
         for file in self.all() {
             file.end();
         }
     }
 
+    /// Body of the other thread: files that nobody writes any more are served again, and a look at all of them now and then.
+    fn ask_again(&self, tid: i32) {
+        let mut looked = Instant::now();
+        while !self.stopping.load(Ordering::Acquire) {
+            self.wait_until_due(looked);
+            self.try_again(tid);
+            if looked.elapsed() >= LOOK_EVERY {
+                looked = Instant::now();
+                self.look();
+            }
+        }
+    }
+
     /// Ends [`Leases::run`].
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        // Not between the other thread's look and its wait.
+        drop(self.files.lock());
+        self.changed.notify_all();
         if let Some(&tid) = self.tid.get() {
             lease::wake(tid);
         }
@@ -195,6 +218,7 @@ impl Leases {
     fn break_lease(&self, file: &LeasedFile) {
         if file.break_lease() {
             self.files.lock().waiting.insert(file.object.id());
+            self.changed.notify_all();
             self.counters.broken.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -213,17 +237,22 @@ impl Leases {
         files.waiting.iter().filter_map(|id| files.by_id.get(id)).cloned().collect()
     }
 
-    /// How long nothing is due.
-    fn pause(&self, looked: Instant) -> Duration {
-        let due = self.waiting().iter().filter_map(|file| file.due()).min();
+    /// Waits until something is to be done.
+    fn wait_until_due(&self, looked: Instant) {
+        let mut files = self.files.lock();
+        if self.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        let waiting = files.waiting.iter().filter_map(|id| files.by_id.get(id));
+        let due = waiting.filter_map(|file| file.due()).min();
         let next = (looked + LOOK_EVERY).min(due.unwrap_or(looked + LOOK_EVERY));
         // Whatever is due at once is tried at most a thousand times a second.
-        next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1))
+        let pause = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        self.changed.wait_for(&mut files, pause);
     }
 
     /// Files that nobody writes any more are served again.
-    fn try_again(&self) {
-        let Some(&tid) = self.tid.get() else { return };
+    fn try_again(&self, tid: i32) {
         let now = Instant::now();
         for file in self.waiting() {
             if file.due().is_some_and(|due| due <= now) {
@@ -304,6 +333,7 @@ impl Leases {
             files.insert(file.clone());
             if is_written {
                 files.waiting.insert(id);
+                self.changed.notify_all();
             }
         }
         if self.stopping.load(Ordering::Acquire) {
