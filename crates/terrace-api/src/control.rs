@@ -11,7 +11,7 @@
 //! the socket.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -99,6 +99,35 @@ commands! {
     Numa {} -> NumaReply;
     /// The policy's lists.
     Lru {} -> LruReply;
+    /// Use one more file or block device below DRAM.
+    TierAdd {
+        /// The file or block device, by its absolute path.
+        path: PathBuf,
+        /// Its size; none: as large as it is.
+        #[serde(default)]
+        bytes: Option<u64>,
+        /// Its name in statistics; none: one that is free.
+        #[serde(default)]
+        name: Option<String>,
+        /// It may be erased.
+        #[serde(default)]
+        format: bool,
+    } -> TierChange;
+    /// Use one no longer; the answer comes when all of its pages have gone.
+    TierRemove {
+        /// Its name, or its absolute path.
+        target: PathBuf,
+        /// Also the last.
+        #[serde(default)]
+        force: bool,
+    } -> TierChange;
+    /// Give one another size.
+    TierResize {
+        /// Its name, or its absolute path.
+        target: PathBuf,
+        /// The new size.
+        bytes: u64,
+    } -> TierChange;
     /// Open a generation.
     Age {} -> AgeReply;
     /// Evict generations.
@@ -180,6 +209,30 @@ pub struct NumaReply {
 pub struct LruReply {
     /// The lists.
     pub lru: Box<crate::lru::Lru>,
+}
+
+/// The answer to [`TierAdd`], [`TierRemove`] and [`TierResize`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierChange {
+    /// The name of the target.
+    pub name: String,
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Its size now, bytes; 0: it is used no longer.
+    pub bytes: u64,
+    /// Pages that went to other targets.
+    pub moved_pages: u64,
+    /// Pages that left the cache.
+    pub dropped_pages: u64,
+    /// The file is gone: the instance had made it.
+    pub file_removed: bool,
+}
+
+impl TierChange {
+    /// With no pages so far.
+    pub fn of(name: &str, path: &Path, bytes: u64) -> TierChange {
+        TierChange { name: name.to_owned(), path: path.to_owned(), bytes, ..TierChange::default() }
+    }
 }
 
 /// The answer to [`Age`].

@@ -32,6 +32,9 @@ pub const SERVING: &str = "serving";
 /// [`TierRow::state`] of a tier that serves, while what an earlier mount left on it is still being looked for.
 pub const SCANNING: &str = "scanning";
 
+/// [`TierRow::state`] of a target that is being removed.
+pub const REMOVING: &str = "removing";
+
 /// One tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -73,7 +76,7 @@ pub struct TierRow {
     pub days_of_life: Option<f64>,
     /// DRAM for each page in it, metadata included, bytes; none: no pages.
     pub dram_bytes_per_page: Option<f64>,
-    /// `serving`, `scanning` (looks for pages of an earlier mount), or `off: ` and the reason.
+    /// `serving`, `scanning` (looks for pages of an earlier mount), `removing`, or `off: ` and the reason.
     pub state: String,
 }
 

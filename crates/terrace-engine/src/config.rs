@@ -164,7 +164,7 @@ impl Default for CompressedConfig {
 }
 
 impl EngineConfig {
-    /// Bytes of all targets.
+    /// Bytes of all targets that it begins with.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes).sum()
     }
@@ -186,6 +186,13 @@ impl Access {
     pub(crate) fn is_ready(&self) -> bool {
         !matches!(self, Access::Medium(medium) if !medium.is_ready())
     }
+    /// Memory that it may take, bytes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        match self {
+            Access::Medium(medium) => medium.memory_bytes(),
+            _ => 0,
+        }
+    }
     /// Why it fails at the moment, if it does and may work again.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
@@ -198,6 +205,8 @@ impl Access {
 /// A target of a tier on devices, as it was opened.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
+    /// Its number, below [`TARGETS_MAX`](terrace_shm::device_table::TARGETS_MAX): no two have the same.
+    pub number: usize,
     /// Its name in statistics and messages.
     pub name: String,
     /// The target.

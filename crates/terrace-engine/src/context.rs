@@ -6,7 +6,7 @@
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::device::io::DeviceIo;
+use crate::device::set::Devices;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::serve::Serve;
 use crate::file::source_root::SourceRoot;
@@ -18,10 +18,10 @@ use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
 use crate::state::State;
+use crate::wakeup::Wakeup;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
@@ -86,15 +86,13 @@ pub(crate) struct Context {
     pub writeback_wakeup: Wakeup,
     pub io: Arc<dyn Io>,
     /// How the targets of tiers on devices are read and written.
-    pub devices: Vec<DeviceIo>,
+    pub devices: Devices,
     /// What is to be fetched before programs ask for it.
     pub jobs: Jobs,
     /// Where sequential readers will tell that they go on.
     pub marks: Marks,
     /// A schedule that is followed.
     pub followed: Followed,
-    /// The thread of a target has work before its time.
-    pub device_wakeups: Vec<Wakeup>,
     pub clock: Arc<dyn Clock>,
     /// Time of the clock at the start, ns.
     started_ns: u64,
@@ -117,32 +115,6 @@ impl std::fmt::Debug for Context {
     }
 }
 
-/// A condition that one thread sleeps on and others signal.
-#[derive(Debug, Default)]
-pub(crate) struct Wakeup {
-    signalled: Mutex<bool>,
-    cond: Condvar,
-}
-
-impl Wakeup {
-    /// Wakes the sleeper; costs a load if it was signalled already.
-    pub(crate) fn signal(&self) {
-        let mut signalled = self.signalled.lock();
-        if !*signalled {
-            *signalled = true;
-            self.cond.notify_one();
-        }
-    }
-    /// Sleeps until signalled or until `timeout` has passed. True if signalled.
-    pub(crate) fn wait(&self, timeout: Duration) -> bool {
-        let mut signalled = self.signalled.lock();
-        if !*signalled {
-            self.cond.wait_for(&mut signalled, timeout);
-        }
-        std::mem::take(&mut *signalled)
-    }
-}
-
 impl Context {
     pub(crate) fn new(
         config: EngineConfig,
@@ -151,7 +123,7 @@ impl Context {
         state: State,
         clock: Arc<dyn Clock>,
         io: Arc<dyn Io>,
-        devices: Vec<DeviceIo>,
+        devices: Devices,
     ) -> Context {
         Context {
             config,
@@ -170,7 +142,6 @@ impl Context {
             jobs: Jobs::default(),
             marks: Marks::default(),
             followed: Followed::default(),
-            device_wakeups: devices.iter().map(|_| Wakeup::default()).collect(),
             io,
             devices,
             started_ns: clock.now_ns(),
@@ -233,8 +204,8 @@ impl Context {
     }
     /// A program was given a page that was read from this slot.
     pub(crate) fn count_device_hit(&self, slot: DeviceSlot) {
-        if let Some(device) = self.devices.iter().find(|device| device.table.index(slot).is_some()) {
-            self.counters.device_hits[device.number].fetch_add(1, Ordering::Relaxed);
+        if let Some(number) = self.devices.number_of(slot) {
+            self.counters.device_hits[number].fetch_add(1, Ordering::Relaxed);
         }
     }
     /// Whether there is a tier on a device.
@@ -243,7 +214,7 @@ impl Context {
     }
     /// The threads of all targets have work before their time.
     pub(crate) fn wake_devices(&self) {
-        self.device_wakeups.iter().for_each(Wakeup::signal);
+        self.devices.all().iter().for_each(|device| device.wakeup.signal());
     }
 
     /// Frames that the pool may hold now.

@@ -1,10 +1,10 @@
 //! The engine: one instance of the cache, built of its parts. Nothing below knows it.
 
 use crate::clock::Clock;
-use crate::config::{Access, DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
+use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
 use crate::device::io::DeviceIo;
-use crate::device::{FileMedium, Medium};
+use crate::device::set::Devices;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{ObjectId, ObjectRef};
 use crate::file::serve::Serve;
@@ -26,19 +26,19 @@ use crate::path::recover::{self, Recovered};
 use crate::path::{ahead, decompress, markers, objects, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
-use crate::reclaim::device_loop;
+use crate::reclaim::{device_loop, live};
 use crate::rings::Rings;
-use crate::segment::SegmentHandles;
+use crate::segment::{SegmentHandles, TargetTable};
 use crate::state::State;
 use crate::state::compressed::Compressed;
-use crate::state::device::Device;
-use crate::state::targets::Targets;
 use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 use std::time::Duration;
 use terrace_api::lru::{Evicted, Lru};
 use terrace_api::mrc::Mrc;
@@ -46,11 +46,9 @@ use terrace_api::numa::Numa;
 use terrace_api::numa::NumaMode;
 use terrace_api::schedule::Schedule;
 use terrace_api::stats::Stats;
+use terrace_api::tiers::DeviceCounts;
 use terrace_policy::follow::Follower;
-use terrace_policy::placement;
 use terrace_policy::prefetch::Span;
-use terrace_shm::DeviceTable;
-use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::FLAG_SLOW;
 
 /// The nodes on which frames are placed: all of the machine, if threads are moved by them.
@@ -60,42 +58,6 @@ fn nodes_for_frames(config: &NumaConfig) -> Nodes {
     }
     let topology = Topology::read(&config.sys);
     Nodes::new(topology.nodes.iter().map(|node| (node.number, &node.cpus[..])))
-}
-
-/// Begins to use the targets of the configuration.
-fn open_devices(
-    config: &EngineConfig,
-    handles: &SegmentHandles,
-    io: &Arc<dyn Io>,
-) -> io::Result<Vec<DeviceIo>> {
-    let open = |(number, (config, (table, _))): (usize, (&DeviceConfig, &(Arc<DeviceTable>, OwnedFd)))| {
-        let medium: Arc<dyn Medium> = match &config.access {
-            Access::File(fd) => Arc::new(FileMedium::new(*fd, io.clone(), config.bytes)),
-            Access::Medium(medium) => medium.clone(),
-            Access::Unopened => return Err(io::ErrorKind::InvalidInput.into()),
-        };
-        DeviceIo::begin(number, config, medium, table.clone())
-    };
-    config.devices.iter().zip(&handles.devices).enumerate().map(open).collect()
-}
-
-/// What the state knows of them; None: there are none.
-fn targets(config: &EngineConfig, devices: &[DeviceIo], frames_max: usize) -> io::Result<Option<Targets>> {
-    let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
-    if devices.len() > TARGETS_MAX {
-        return Err(invalid(format!("{} targets of tiers: at most {TARGETS_MAX}", devices.len())));
-    }
-    let engine = |level: u8| {
-        placement::build(&config.placement, level.into()).ok_or_else(|| {
-            let known = placement::NAMES.join(", ");
-            invalid(format!("no placement {:?}; there are: {known}", config.placement))
-        })
-    };
-    let Some(lowest) = config.devices.iter().map(|device| device.level).max() else { return Ok(None) };
-    let engines = (0..=lowest).map(engine).collect::<io::Result<_>>()?;
-    let device = |(config, io): (&DeviceConfig, &DeviceIo)| Device::new(config.clone(), io.table.clone());
-    let all = config.devices.iter().zip(devices).map(device).collect();
-    Ok(Some(Targets::new(all, frames_max, engines)))
 }
 
 /// How often, and after which pause, a recording is tried again that an observer's window is in the way of.
@@ -111,7 +73,9 @@ pub struct Engine {
     pub(crate) sampling: Arc<Sampling>,
     pub(crate) recording: Arc<Recording>,
     numa: Arc<Service>,
-    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Those of targets, by number.
+    target_threads: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
 /// Life of an instance.
@@ -145,15 +109,17 @@ impl Engine {
         let limit = resize::inherited_limit(&config, &handles);
         let has_ghost = terrace_policy::has_ghost(&config.policy);
         let compressed = Compressed::new(config.compressed, has_ghost, &handles)?;
-        let devices = open_devices(&config, &handles, &io)?;
-        let targets = targets(&config, &devices, frames_max)?;
+        let devices = live::open(&config, &handles, &io)?;
+        let targets = live::targets(&config, &devices, frames_max)?;
         let nodes = Arc::new(nodes_for_frames(&config.numa));
         let mut state =
             State::new(handles.clone(), policy, config.min_ttl, clock.clone(), compressed, targets);
         state.place_on(nodes);
+        // A predecessor's targets may have changed.
+        handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
         // A predecessor may have died over a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
-        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, devices));
+        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, Devices::new(devices)));
         Ok(Arc::new(Engine::over(cx)))
     }
 
@@ -171,14 +137,21 @@ impl Engine {
         if cx.config.compressed.codec.is_some() {
             cx.count_memory(decompress::decoder_bytes);
         }
-        let of_media: u64 = cx.devices.iter().map(|device| device.medium.memory_bytes()).sum();
-        cx.count_memory(move || of_media);
         cx.set_read_totals(move || reads.read_totals());
         resize::adjust_pool(&cx);
         let sampling = Arc::new(Sampling::new(cx.clone()));
         let numa = Service::new(cx.clone(), rings.clone(), recording.clone(), clients.clone());
         let numa = Arc::new(numa);
-        Engine { cx, clients, rings, sampling, recording, numa, threads: Mutex::new(Vec::new()) }
+        Engine {
+            cx,
+            clients,
+            rings,
+            sampling,
+            recording,
+            numa,
+            threads: Mutex::default(),
+            target_threads: Mutex::default(),
+        }
     }
 
     /// Starts the background threads: reclaim, writeback, sample, prefetch workers. From now on clients may send page fills.
@@ -193,9 +166,8 @@ impl Engine {
         };
         let (cx, writeback, sampling) = (self.cx.clone(), self.cx.clone(), self.sampling.clone());
         start("reclaim", Box::new(move || reclaim::reclaim_loop(&cx)))?;
-        for number in 0..self.cx.devices.len() {
-            let cx = self.cx.clone();
-            start(&format!("device-{number}"), Box::new(move || device_loop::device_loop(&cx, number)))?;
+        for device in self.cx.devices.all() {
+            self.start_target(device)?;
         }
         start("writeback", Box::new(move || flusher::writeback_loop(&writeback)))?;
         start("sample", Box::new(move || sampling.sample_loop()))?;
@@ -268,7 +240,8 @@ impl Engine {
         self.cx.followed.set_active(false);
         self.sampling.wakeup.signal();
         self.numa.wakeup.signal();
-        for t in self.threads.lock().drain(..) {
+        let of_targets = std::mem::take(&mut *self.target_threads.lock());
+        for t in self.threads.lock().drain(..).chain(of_targets.into_values()) {
             let _ = t.join();
         }
     }
@@ -310,6 +283,51 @@ impl Engine {
     /// Sets who takes files into service that clients show, where there is no mount. It must not hold the engine for ever.
     pub fn set_server(&self, server: Arc<dyn Serve>) {
         let _ = self.cx.server.set(server);
+    }
+}
+
+/// Targets of the tiers on devices come and go.
+impl Engine {
+    fn start_target(&self, device: Arc<DeviceIo>) -> io::Result<()> {
+        let (cx, number) = (self.cx.clone(), device.number);
+        let thread = std::thread::Builder::new().name(format!("device-{number}"));
+        let thread = thread.spawn(move || device_loop::device_loop(&cx, &device))?;
+        self.target_threads.lock().insert(number, thread);
+        Ok(())
+    }
+    /// Begins to use one more target, with its table; `levels` are the tiers of all of them then, by number.
+    ///
+    /// # Errors
+    /// The device's; no more threads.
+    pub fn add_target(
+        &self,
+        config: DeviceConfig,
+        table: Arc<TargetTable>,
+        levels: &[(usize, u8)],
+    ) -> io::Result<()> {
+        self.start_target(live::add(&self.cx, config, table, levels)?)
+    }
+    /// Empties a target, and ends its use: pages that are worth it go to others, whose tiers `levels` has. Readers are served meanwhile. Its file may be closed
+    /// then. Returns what became of its pages.
+    ///
+    /// # Errors
+    /// There is no such target; the engine ends.
+    pub fn remove_target(&self, number: usize, levels: &[(usize, u8)]) -> io::Result<DeviceCounts> {
+        let counts = live::empty(&self.cx, number)?;
+        if let Some(device) = self.cx.devices.get(number) {
+            device.end();
+        }
+        let thread = self.target_threads.lock().remove(&number);
+        thread.map(JoinHandle::join);
+        live::remove(&self.cx, number, levels);
+        Ok(counts)
+    }
+    /// Gives a target the number of regions that `config` has: its new table. A file that grows has its room already, one that shrinks may be cut then.
+    ///
+    /// # Errors
+    /// The device's: then the target is read only.
+    pub fn resize_target(&self, config: &DeviceConfig) -> io::Result<Arc<TargetTable>> {
+        live::resize(&self.cx, config)
     }
 }
 

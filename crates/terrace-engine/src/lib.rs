@@ -45,6 +45,7 @@ mod rings;
 pub mod segment;
 mod state;
 pub mod table;
+mod wakeup;
 mod yield_memory;
 
 pub use access_log::set_caller;
@@ -62,7 +63,10 @@ pub use file::serve::Serve;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::follow::ScheduledFiles;
 pub use path::read::AccessPath;
-pub use segment::SegmentHandles;
+pub use segment::{SegmentHandles, TargetTable};
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
 pub use terrace_shm::device_table::TARGETS_MAX;
+
+/// Regions of all targets together at the most, by their numbers in entries.
+pub const REGIONS_MAX: u32 = terrace_shm::DeviceSlot::REGIONS_MAX;

@@ -2,6 +2,7 @@
 
 use crate::config::{DeviceConfig, EngineConfig};
 use crate::device::DATA_AT;
+use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -29,11 +30,70 @@ pub struct SegmentHandles {
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub touch_fd: OwnedFd,
-    /// The table for readers of each target, and its read-only memory file for clients.
-    pub devices: Vec<(Arc<DeviceTable>, OwnedFd)>,
+    /// The tables of the targets that an engine begins with, in their order.
+    tables: Mutex<Vec<Arc<TargetTable>>>,
     durable: Arc<Mapping>,
     /// Kept so that the region shows up under its name in /proc.
     pub durable_fd: OwnedFd,
+}
+
+/// The table for readers of a target.
+#[derive(Debug)]
+pub struct TargetTable {
+    pub(crate) table: Arc<DeviceTable>,
+    /// Its memory file.
+    pub fd: OwnedFd,
+    /// The same, read-only: for clients.
+    pub read_only: OwnedFd,
+}
+
+impl TargetTable {
+    /// A new one.
+    ///
+    /// # Errors
+    /// Out of memory or of address space.
+    pub fn create(config: &DeviceConfig) -> io::Result<TargetTable> {
+        let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
+        let fd = memfd("terrace-device", DeviceTable::bytes(config.regions, pages))?;
+        let table = DeviceTable::create(&fd, config.first_region, config.regions, pages)?;
+        for region in 0..config.regions {
+            table.set_region(region, DATA_AT + u64::from(region) * config.region_bytes);
+        }
+        let read_only = read_only_twin(fd.as_fd())?;
+        Ok(TargetTable { table: Arc::new(table), fd, read_only })
+    }
+    /// One that a dead engine has left.
+    ///
+    /// # Errors
+    /// It is no such table, or that of another target.
+    pub fn take_over(config: &DeviceConfig, fd: OwnedFd, read_only: OwnedFd) -> io::Result<TargetTable> {
+        let table = DeviceTable::take_over(&fd)?;
+        let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
+        if (table.first_region(), table.region_pages()) != (config.first_region, pages) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let taken_over = TargetTable { table: Arc::new(table), fd, read_only };
+        if taken_over.table.regions() == config.regions {
+            return Ok(taken_over);
+        }
+        // It was resized, and the engine died before it told. The supervisor may know the old table's descriptors by their numbers: these stay taken.
+        let new = taken_over.resized(config);
+        std::mem::forget(taken_over);
+        new
+    }
+    /// Gives its memory back. Others may have it mapped, and find nothing in it: no entry names a slot of it any more.
+    pub fn release(&self) {
+        use rustix::fs::{FallocateFlags, fallocate, fstat};
+        let checks = PAGE_SIZE as u64;
+        let bytes = fstat(&self.fd).map_or(0, |stat| (stat.st_size as u64).saturating_sub(checks));
+        let _ = fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, checks, bytes);
+    }
+    /// A new one for the same target with another number of regions.
+    pub(crate) fn resized(&self, config: &DeviceConfig) -> io::Result<TargetTable> {
+        let new = TargetTable::create(config)?;
+        new.table.copy_checks(&self.table);
+        Ok(new)
+    }
 }
 
 /// Frame flags that outlive terraced.
@@ -72,17 +132,26 @@ impl SegmentHandles {
         let durable_bytes = geometry.frame_table_bytes() + USER_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
-        let devices = config.devices.iter().map(device_table).collect::<io::Result<_>>()?;
+        let table = |config| TargetTable::create(config).map(Arc::new);
+        let tables = config.devices.iter().map(table).collect::<io::Result<_>>()?;
         Ok(SegmentHandles {
             segment,
             segment_fd,
             segment_ro,
             touches,
             touch_fd,
-            devices,
+            tables: Mutex::new(tables),
             durable,
             durable_fd,
         })
+    }
+    /// The tables of the targets that an engine begins with, in the order of its configuration.
+    pub fn tables(&self) -> Vec<Arc<TargetTable>> {
+        self.tables.lock().clone()
+    }
+    /// Sets them: targets have come and gone since these memory files were made.
+    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) {
+        *self.tables.lock() = tables;
     }
     /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {
@@ -97,17 +166,6 @@ impl SegmentHandles {
         let p = unsafe { self.durable.as_ptr().add(at) };
         (NonNull::new(p).expect("mapping is not null"), USER_BYTES)
     }
-}
-
-/// The table of a target, and its memory file for clients.
-fn device_table(config: &DeviceConfig) -> io::Result<(Arc<DeviceTable>, OwnedFd)> {
-    let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
-    let fd = memfd("terrace-device", DeviceTable::bytes(config.regions, pages))?;
-    let table = DeviceTable::create(&fd, config.first_region, config.regions, pages)?;
-    for region in 0..config.regions {
-        table.set_region(region, DATA_AT + u64::from(region) * config.region_bytes);
-    }
-    Ok((Arc::new(table), read_only_twin(fd.as_fd())?))
 }
 
 /// Memory of the machine, bytes.

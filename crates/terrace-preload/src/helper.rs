@@ -91,6 +91,11 @@ impl Slot {
         self.forget(fd);
         None
     }
+    /// Whether both keep the same descriptor.
+    pub fn is_same(&self, other: &Slot) -> bool {
+        let fd1 = self.fd1.load(Ordering::Relaxed);
+        fd1 != 0 && fd1 == other.fd1.load(Ordering::Relaxed)
+    }
     /// Closes the descriptor, if it still is ours.
     pub fn discard(&self) {
         if let Some(fd) = self.get() {

@@ -90,6 +90,7 @@ fn source_of(file: &File) -> Option<Source> {
 /// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
 unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
     let Some(ring) = connection::ring() else { return 0 };
+    device::look(&file.world.segment);
     let first = offset / PAGE_SIZE as u64;
     let base = first * PAGE_SIZE as u64;
     let mut batch = Batch {
@@ -192,7 +193,7 @@ impl Batch<'_> {
             }
         }
         let (at, len) = run.end();
-        self.on_device = at.and_then(|at| Some((device::of(at)?, at)));
+        self.on_device = at.and_then(|at| Some((device::of(&self.file.world.segment, at)?, at)));
         self.len = if at.is_some() && self.on_device.is_none() { 0 } else { len };
     }
 

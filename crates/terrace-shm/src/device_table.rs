@@ -103,12 +103,22 @@ impl DeviceTable {
     /// # Errors
     /// `InvalidData` if the file is no such table of this version.
     pub fn attach(fd: impl AsFd) -> io::Result<DeviceTable> {
+        DeviceTable::map(fd, false)
+    }
+    /// Daemon: maps the table that a dead one has left.
+    ///
+    /// # Errors
+    /// As [`DeviceTable::attach`]; the file must be open for writing.
+    pub fn take_over(fd: impl AsFd) -> io::Result<DeviceTable> {
+        DeviceTable::map(fd, true)
+    }
+    fn map(fd: impl AsFd, writable: bool) -> io::Result<DeviceTable> {
         let bytes = rustix::fs::fstat(fd.as_fd())?.st_size as usize;
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("device table: {what}"));
         if bytes < PAGE_SIZE || !bytes.is_multiple_of(PAGE_SIZE) {
             return Err(bad("too small"));
         }
-        let map = Mapping::new(fd.as_fd(), bytes, false, PAGE_SIZE)?;
+        let map = Mapping::new(fd.as_fd(), bytes, writable, PAGE_SIZE)?;
         // SAFETY: the first page is mapped, and any bytes are a head.
         let head = unsafe { map.as_ptr().cast::<Head>().read() };
         if head.magic != MAGIC || head.version != LAYOUT_VERSION {
@@ -159,6 +169,18 @@ impl DeviceTable {
         self.index(slot)?;
         let region = self.region(slot.region() - self.first_region).load(Ordering::Relaxed);
         Some(region + u64::from(slot.page()) * PAGE_SIZE as u64)
+    }
+    /// Daemon: takes the checks of another table of the same target, as far as both have them.
+    pub fn copy_checks(&self, from: &DeviceTable) {
+        debug_assert_eq!((self.first_region, self.region_pages), (from.first_region, from.region_pages));
+        for region in self.first_region..self.first_region + self.regions.min(from.regions) {
+            for page in 0..self.region_pages {
+                let slot = DeviceSlot::new(region, page);
+                if let (Some(to), Some(from)) = (self.check(slot), from.check(slot)) {
+                    to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+                }
+            }
+        }
     }
     /// The check of a slot's content, see [`check_of`]; None if there is no such slot.
     #[inline]

@@ -49,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 11;
 
 /// First page of the segment.
 #[repr(C)]
@@ -90,7 +90,10 @@ pub struct Header {
     pub limit_bytes: AtomicU64,
     /// 1: no user has set that limit, for a restarted daemon.
     pub limit_is_auto: AtomicU32,
-    _pad2: [u32; 7],
+    /// Moves whenever a target of the tiers on devices was added, resized or removed: then clients ask for them again. An entry that names a slot of a
+    /// new target is published after that.
+    pub targets: AtomicU32,
+    _pad2: [u32; 6],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
 

@@ -20,6 +20,7 @@ mod programs;
 mod stage;
 mod storm;
 mod stress;
+mod tier_changes;
 mod top;
 mod tutorials;
 mod uring;

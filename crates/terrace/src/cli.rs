@@ -1,5 +1,7 @@
 //! The command line: what can be asked, and nothing of how it is done.
 
+mod tier;
+
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -7,6 +9,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::size::{Part, Span};
+pub use tier::{Tier, TierAdd, TierDrop, TierList, TierRemove, TierResize, TierShow};
 
 /// A tiered page cache for programs whose data does not fit in memory.
 #[derive(Debug, Parser)]
@@ -393,53 +396,6 @@ pub struct Resize {
     /// The new limit, for example 2GiB, or auto
     #[arg(value_name = "SIZE")]
     pub size: String,
-}
-
-/// `terrace tier`.
-#[derive(Debug, Subcommand)]
-pub enum Tier {
-    /// List the tiers that the configuration and running instances name, and those given
-    List(TierList),
-    /// Show whose tier a file or block device is, and what is in it
-    Show(TierShow),
-    /// Empty a tier that is not in use; it stays the tier of its source, and keeps its space
-    Drop(TierDrop),
-}
-
-/// `terrace tier list`.
-#[derive(Debug, Args)]
-pub struct TierList {
-    /// Files and block devices, and directories with files
-    #[arg(value_name = "PATH")]
-    pub paths: Vec<PathBuf>,
-    /// Print JSON, one object a line
-    #[arg(long)]
-    pub json: bool,
-    /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
-    #[arg(long, value_name = "FILE.toml")]
-    pub config: Option<PathBuf>,
-}
-
-/// `terrace tier show`.
-#[derive(Debug, Args)]
-pub struct TierShow {
-    /// The file or block device
-    #[arg(value_name = "PATH")]
-    pub path: PathBuf,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `terrace tier drop`.
-#[derive(Debug, Args)]
-pub struct TierDrop {
-    /// The file or block device
-    #[arg(value_name = "PATH")]
-    pub path: PathBuf,
-    /// Do not ask
-    #[arg(long, short = 'y')]
-    pub yes: bool,
 }
 
 /// `terrace stage`.

@@ -37,6 +37,7 @@ use crate::engine;
 use crate::error::{Failure, Result, reason};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
+use crate::tier::{self, live::Live};
 
 pub use answers::of_engine;
 use memory::Guard;
@@ -129,9 +130,10 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let mut guard = Guard::new(&shared.shortage, shared.memory.limit(&shared.config));
     if recovering {
         guard.make_room(&shared.memory);
+        tier::record::take_over(shared);
     }
     // 1. The engine and the namespace over the inherited memory and descriptors.
-    let engine = engine::start(&shared.config, &shared.memory, shared.tier.targets(), &shared.instance)
+    let engine = engine::start(&shared.config, &shared.memory, &shared.tier.held, &shared.instance)
         .map_err(|err| cannot("engine", err))?;
     guard.look(&engine, &shared.memory);
     let taken_over = recovering.then(|| orphan_fds.named());
@@ -141,8 +143,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared, front.leases()));
     let (begun, serves) = std::sync::mpsc::channel();
-    let answers =
-        answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, front.leases());
+    let also = (front.leases(), Live::new(engine.clone(), shared));
+    let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
     let answers = Arc::new(answers);
     let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
     threads.map_err(|err| cannot("threads", err))?;

@@ -6,16 +6,16 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use terrace_engine::device::target::Target;
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     Access, CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles,
-    SystemClock,
+    SystemClock, TargetTable,
 };
 use terrace_policy::placement::levels::levels;
 
-use crate::config::{Admit, CompressionMode, Config, Device, IoEngine, MemoryLimit, Tier};
+use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier};
 use crate::instance::Instance;
+use crate::tier::Held;
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -23,8 +23,18 @@ pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
     /// Creates them, in the supervisor; `targets`: those of the tiers on devices, whose index is a part of them.
-    pub fn create(config: &Config, targets: &[Target]) -> io::Result<Memory> {
+    pub fn create(config: &Config, targets: &[Held]) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
+    }
+
+    /// The tables of the targets that an engine begins with.
+    pub fn tables(&self) -> Vec<Arc<TargetTable>> {
+        self.0.tables()
+    }
+
+    /// Sets them.
+    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) {
+        self.0.set_tables(tables);
     }
 
     /// Memory that they have, bytes.
@@ -79,7 +89,7 @@ pub struct Limit {
 pub fn start(
     config: &Config,
     memory: &Memory,
-    targets: &[Target],
+    targets: &[Held],
     instance: &Instance,
 ) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
@@ -129,34 +139,36 @@ const PAGE_BYTES: f64 = 4096.0;
 /// See [`DeviceConfig::any_gain`].
 const ANY_GAIN: &str = "TERRACE_TEST_TIER_ANY_GAIN";
 
-/// The tiers on devices likewise: the devices of the configuration with their targets, which are open as long as the supervisor lives.
-fn device_configs(tier: &Tier, targets: &[Target]) -> Vec<DeviceConfig> {
-    let times: Vec<u64> = tier.device.iter().map(|device| device.read_time().as_nanos() as u64).collect();
-    let mut regions = 0;
-    let config = |((device, level), target): ((&Device, u8), &Target)| {
-        let (geometry, first_region) = (target.superblock.geometry, regions);
-        regions += geometry.regions();
-        DeviceConfig {
-            name: device.name.clone(),
-            access: Access::File(target.fd.as_raw_fd()),
-            bytes: geometry.bytes(),
-            region_bytes: geometry.region_bytes().into(),
-            regions: geometry.regions(),
-            first_region,
-            level,
-            tier_id: target.superblock.id.0,
-            write_budget: device.write_budget.map(|size| size.0),
-            rated_writes: device.rated_writes.map(|size| size.0),
-            read_ns: device.speed.map(|speed| speed.read.as_nanos() as u64),
-            write_ns: device.speed.map(|speed| (PAGE_BYTES * 1e9 / speed.write_bytes) as u64),
-            any_gain: std::env::var_os(ANY_GAIN).is_some(),
-        }
-    };
-    tier.device.iter().zip(levels(&times)).zip(targets).map(config).collect()
+/// The targets of the tiers on devices likewise, which are open as long as the supervisor lives.
+fn device_configs(held: &[Held]) -> Vec<DeviceConfig> {
+    let times: Vec<u64> = held.iter().map(|held| held.device.read_time().as_nanos() as u64).collect();
+    held.iter().zip(levels(&times)).map(|(held, level)| device_config(held, level)).collect()
+}
+
+/// A target in this tier.
+pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
+    let (device, superblock) = (&held.device, &held.target.superblock);
+    let geometry = superblock.geometry;
+    DeviceConfig {
+        number: held.number,
+        name: device.name.clone(),
+        access: Access::File(held.target.fd.as_raw_fd()),
+        bytes: geometry.bytes(),
+        region_bytes: geometry.region_bytes().into(),
+        regions: geometry.regions(),
+        first_region: held.first_region,
+        level,
+        tier_id: superblock.id.0,
+        write_budget: device.write_budget.map(|size| size.0),
+        rated_writes: device.rated_writes.map(|size| size.0),
+        read_ns: device.speed.map(|speed| speed.read.as_nanos() as u64),
+        write_ns: device.speed.map(|speed| (PAGE_BYTES * 1e9 / speed.write_bytes) as u64),
+        any_gain: std::env::var_os(ANY_GAIN).is_some(),
+    }
 }
 
 /// The engine's view of the configuration.
-pub fn engine_config(config: &Config, targets: &[Target]) -> EngineConfig {
+pub fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.room().0,
         memory_is_auto: config.memory == MemoryLimit::Auto,
@@ -173,7 +185,7 @@ pub fn engine_config(config: &Config, targets: &[Target]) -> EngineConfig {
             IoEngine::Blocking => IoKind::Blocking,
         },
         compressed: compressed_config(&config.tier),
-        devices: device_configs(&config.tier, targets),
+        devices: device_configs(held),
         placement: config.tier.placement.clone(),
         ring_slots: config.preload.ring_slots as usize,
         clients_max: config.preload.clients_max as usize,

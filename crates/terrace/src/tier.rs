@@ -1,16 +1,23 @@
-//! Tiers on devices: opened for an instance that starts, and `terrace tier`, which shows and empties them.
+//! Tiers on devices: opened for an instance that starts, changed while it serves, and `terrace tier`, which shows and empties them.
 
+mod change;
+pub mod live;
+pub mod record;
 mod report;
 mod table;
 mod user;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, IsTerminal, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use terrace_api::tiers::{TargetState, TierKind, TierReport, TierRow};
 use terrace_engine::device::target::{self, Fault, Others, Target, TargetError, TargetRequest};
+use terrace_engine::{REGIONS_MAX, TargetTable};
 
 use crate::cli::{self, Tuning};
 use crate::commands;
@@ -23,23 +30,83 @@ use user::user_of;
 /// The tiers of an instance.
 #[derive(Debug, Default)]
 pub struct Tier {
-    /// Locked as long as this is held; those of the devices that the configuration has left, in the same order.
-    targets: Vec<Target>,
+    /// The targets that can be used, locked as long as this is held; the fastest first.
+    pub held: Vec<Held>,
     /// Why some cannot be used: a line each, with its cure, and the rows of `terrace stat`.
     pub warnings: Vec<String>,
     off: Vec<TierRow>,
 }
 
-impl Tier {
-    /// The targets that can be used.
-    pub fn targets(&self) -> &[Target] {
-        &self.targets
-    }
+/// A target in use.
+#[derive(Debug)]
+pub struct Held {
+    /// As it is configured.
+    pub device: Device,
+    /// Open, and locked.
+    pub target: Target,
+    /// Its number: no two have the same.
+    pub number: usize,
+    /// The number of its first region among those of all targets.
+    pub first_region: u32,
+    /// The instance has made the file.
+    pub made: bool,
+    /// It is being removed.
+    pub removed: bool,
+    /// The table for its readers; none before there is an engine.
+    pub table: Option<Arc<TargetTable>>,
+}
 
-    /// The rows of those that cannot; of the others the engine has them.
-    pub fn off(&self) -> &[TierRow] {
-        &self.off
+impl Held {
+    /// The numbers of its regions: the first, and how many.
+    pub fn regions(&self) -> (u32, u32) {
+        (self.first_region, self.target.superblock.geometry.regions())
     }
+}
+
+/// Numbers for so many regions: in the middle of the largest gap between those that are used, so that each target can grow. The first; none: no gap is large
+/// enough.
+pub fn region_numbers(used: &[(u32, u32)], regions: u32) -> Option<u32> {
+    let mut used: Vec<(u32, u32)> = used.iter().map(|(first, count)| (*first, first + count)).collect();
+    used.sort_unstable();
+    let ends = [0].into_iter().chain(used.iter().map(|(_, end)| *end));
+    let starts = used.iter().map(|(first, _)| *first).chain([REGIONS_MAX]);
+    let (from, room) =
+        ends.zip(starts).map(|(end, start)| (end, start - end)).max_by_key(|(_, room)| *room)?;
+    let spare = room.checked_sub(regions)?;
+    Some(if from == 0 { 0 } else { from + spare / 2 })
+}
+
+/// Whether the path still leads to the target.
+fn is_at(target: &Target, path: &Path) -> bool {
+    let same = |meta: std::fs::Metadata| {
+        rustix::fs::fstat(&target.fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (meta.dev(), meta.ino()))
+    };
+    std::fs::symlink_metadata(path).is_ok_and(same)
+}
+
+/// The target is used no longer: nothing is left in it, and a file that the instance has made goes. Its number stays taken if the supervisor knows it
+/// (`kept`), and names nothing.
+pub fn close(held: Held, kept: &[RawFd]) {
+    let path = &held.device.path;
+    let done = match held.made && is_at(&held.target, path) {
+        true => std::fs::remove_file(path),
+        false => target::give_up(&held.target),
+    };
+    if let Err(err) = done {
+        tracing::warn!("{}: {err}; what is in the tier counts for nothing all the same", path.display());
+    }
+    if let Some(table) = &held.table {
+        table.release();
+    }
+    if !kept.contains(&held.target.fd.as_raw_fd()) {
+        return;
+    }
+    let mut fd = held.target.fd;
+    let null = std::fs::File::open("/dev/null").map_err(drop);
+    if null.is_ok_and(|null| rustix::io::dup3(&null, &mut fd, rustix::io::DupFlags::CLOEXEC).is_err()) {
+        tracing::warn!("{}: it stays open until the instance ends", path.display());
+    }
+    std::mem::forget(fd);
 }
 
 /// Opens the tiers of an instance that is to serve `src`, the fastest first. Nothing is mounted yet.
@@ -50,12 +117,13 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
     devices.sort_by_key(Device::read_time);
-    for device in devices {
+    for (number, device) in devices.into_iter().enumerate() {
+        let made = !device.path.exists();
         match target(config, &device, src, others) {
             Ok(target) => {
                 others.add(target.superblock.geometry);
-                tier.targets.push(target);
-                config.tier.device.push(device);
+                config.tier.device.push(device.clone());
+                tier.hold(number, device, target, made);
             }
             Err(failure) => tier.leave_out(device, &failure),
         }
@@ -64,6 +132,20 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
 }
 
 impl Tier {
+    /// The rows of those that cannot be used; of the others the engine has them.
+    pub fn off(&self) -> &[TierRow] {
+        &self.off
+    }
+
+    fn hold(&mut self, number: usize, device: Device, target: Target, made: bool) {
+        let used: Vec<(u32, u32)> = self.held.iter().map(Held::regions).collect();
+        let first_region = region_numbers(&used, target.superblock.geometry.regions());
+        // The opening of the target has counted them; gaps between few targets are large.
+        let first_region = first_region
+            .unwrap_or_else(|| used.iter().map(|(first, count)| first + count).max().unwrap_or(0));
+        self.held.push(Held { device, target, number, first_region, made, removed: false, table: None });
+    }
+
     fn leave_out(&mut self, device: Device, failure: &Failure) {
         tracing::warn!("serving without the tier: {}", failure.line());
         let state = format!("off: {}", failure.line());
@@ -107,6 +189,9 @@ pub fn tier(args: &cli::Tier) -> Result<ExitCode> {
         cli::Tier::List(args) => list(args),
         cli::Tier::Show(args) => show(args),
         cli::Tier::Drop(args) => empty(args),
+        cli::Tier::Add(args) => change::add(args),
+        cli::Tier::Remove(args) => change::remove(args),
+        cli::Tier::Resize(args) => change::resize(args),
     }
 }
 
@@ -119,6 +204,10 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         found.entry(key).or_insert_with(|| report::brief(path));
     };
     for path in &args.paths {
+        if let Some(tiers) = tiers_at(path) {
+            tiers.iter().for_each(|path| add(path));
+            continue;
+        }
         targets(path)?.iter().for_each(|path| add(path));
     }
     config.tier.device.iter().for_each(|device| add(&device.path));
@@ -134,6 +223,14 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         false => table::list(&reports),
     });
     Ok(ExitCode::SUCCESS)
+}
+
+/// The tiers of the instance that serves this directory, if one does.
+fn tiers_at(path: &Path) -> Option<Vec<PathBuf>> {
+    let mnt = std::path::absolute(path).ok()?;
+    let living = instance::living();
+    let here = living.into_iter().map(|(_, info)| info).filter(|info| info.mnt == mnt);
+    here.max_by_key(|info| info.pid).map(|info| info.tiers)
 }
 
 /// A file or device itself; of a directory the tiers in it.

@@ -129,6 +129,16 @@ impl Geometry {
         Geometry::new(region_bytes as u32, regions.min(DeviceSlot::REGIONS_MAX.into()) as u32)
     }
 
+    /// The division of the same target with another size: its regions stay as large as they are. None: it would be too small.
+    pub fn resized(self, bytes: u64) -> Option<Geometry> {
+        let regions = bytes.checked_sub(DATA_AT)? / u64::from(self.region_bytes);
+        Geometry::new(self.region_bytes, u32::try_from(regions).ok()?)
+    }
+    /// The smallest size that it may get, bytes.
+    pub fn bytes_min(self) -> u64 {
+        DATA_AT + u64::from(REGIONS_MIN) * u64::from(self.region_bytes)
+    }
+
     /// Bytes of a region.
     pub fn region_bytes(self) -> u32 {
         self.region_bytes

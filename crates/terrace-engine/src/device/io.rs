@@ -5,10 +5,12 @@ use crate::device::format::{Filling, Geometry, TierId};
 use crate::device::medium::Medium;
 use crate::device::superblock::{self, Found, Superblock};
 use crate::io::AlignedBuf;
-use parking_lot::Mutex;
+use crate::segment::TargetTable;
+use crate::wakeup::Wakeup;
+use parking_lot::{Mutex, RwLock};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 
@@ -20,20 +22,26 @@ const WRITE_RATE: f64 = 500e6;
 pub(crate) struct DeviceIo {
     /// Its number.
     pub number: usize,
+    pub name: String,
     pub medium: Arc<dyn Medium>,
-    pub table: Arc<DeviceTable>,
+    /// Another one after each change of its size.
+    table: RwLock<Arc<TargetTable>>,
+    first_region: u32,
     pub id: TierId,
-    pub geometry: Geometry,
     /// Held while something is appended or a region is reclaimed. No thread holds those of two targets.
     pub writer: Mutex<Writer>,
     write_cost: Mutex<ReadCost>,
     /// Bytes that are being written.
     queued: AtomicU64,
+    /// Its thread has work before its time, or is to end.
+    pub wakeup: Wakeup,
+    ending: AtomicBool,
 }
 
 /// Where the log goes on. The regions themselves are in `state/device.rs`.
 #[derive(Debug)]
 pub(crate) struct Writer {
+    /// It also says how the target is divided.
     pub superblock: Superblock,
     /// The superblock is the target's: it has been read.
     is_known: bool,
@@ -42,6 +50,8 @@ pub(crate) struct Writer {
     pub pages: u32,
     /// Room for a batch.
     pub buf: AlignedBuf,
+    /// The target was removed: its number may be that of another.
+    pub ended: bool,
 }
 
 impl Writer {
@@ -51,7 +61,7 @@ impl Writer {
     /// As [`DeviceIo::begin`].
     pub(crate) fn look_again(&mut self, device: &DeviceIo) -> io::Result<()> {
         if !self.is_known {
-            self.superblock = find(&*device.medium, device.id, device.geometry)?;
+            self.superblock = find(&*device.medium, device.id, self.superblock.geometry)?;
             self.is_known = true;
         }
         Ok(())
@@ -78,10 +88,9 @@ impl DeviceIo {
     /// # Errors
     /// The device's; `InvalidData` if the superblock is not the one of `config`.
     pub(crate) fn begin(
-        number: usize,
         config: &DeviceConfig,
         medium: Arc<dyn Medium>,
-        table: Arc<DeviceTable>,
+        table: Arc<TargetTable>,
     ) -> io::Result<DeviceIo> {
         let geometry = Geometry::new(config.region_bytes as u32, config.regions);
         let geometry = geometry.ok_or_else(|| invalid("a target cannot be divided so"))?;
@@ -95,23 +104,52 @@ impl DeviceIo {
         let filling = Filling { lap: 1, before: None };
         let is_known = superblock.is_some();
         let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
-        let writer = Writer { superblock, is_known, filling, pages: 0, buf: AlignedBuf::default() };
+        let buf = AlignedBuf::default();
+        let writer = Writer { superblock, is_known, filling, pages: 0, buf, ended: false };
         let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
         Ok(DeviceIo {
-            number,
+            number: config.number,
+            name: config.name.clone(),
             medium,
-            table,
+            table: RwLock::new(table),
+            first_region: config.first_region,
             id,
-            geometry,
             writer: Mutex::new(writer),
             write_cost: Mutex::new(write_cost),
             queued: AtomicU64::new(0),
+            wakeup: Wakeup::default(),
+            ending: AtomicBool::new(false),
         })
     }
 
+    /// The table for its readers. It knows all slots that entries name at the time of the call.
+    pub(crate) fn table(&self) -> Arc<DeviceTable> {
+        self.table.read().table.clone()
+    }
+    /// The same with its memory files.
+    pub(crate) fn table_files(&self) -> Arc<TargetTable> {
+        self.table.read().clone()
+    }
+    /// The target has another size. Under the state lock, with the writer.
+    pub(crate) fn set_table(&self, table: Arc<TargetTable>) {
+        *self.table.write() = table;
+    }
+    /// Whether the slot is one of this target.
+    pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
+        self.table.read().table.index(slot).is_some()
+    }
     /// A slot of the target as entries name it.
     pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
-        DeviceSlot::new(self.table.first_region() + slot.region(), slot.page())
+        DeviceSlot::new(self.first_region + slot.region(), slot.page())
+    }
+    /// Its thread is to end.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.wakeup.signal();
+    }
+    /// Whether it is.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Acquire)
     }
 
     /// Runs a write of so many bytes, which others may wait for.

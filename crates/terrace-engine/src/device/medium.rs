@@ -103,6 +103,11 @@ pub trait Medium: Send + Sync + Debug {
 
     /// The instance ends, and writes nothing more.
     fn close(&self) {}
+
+    /// The file or block device behind it, for reads of several targets at once; None: it is something else.
+    fn file(&self) -> Option<RawFd> {
+        None
+    }
 }
 
 /// Bytes that are looked at or erased at a time: less than what a supervisor would keep a huge page for.
@@ -202,6 +207,10 @@ impl Medium for FileMedium {
 
     fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    fn file(&self) -> Option<RawFd> {
+        Some(self.fd)
     }
 }
 

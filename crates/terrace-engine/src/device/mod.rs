@@ -13,6 +13,7 @@ pub mod format;
 pub(crate) mod io;
 pub mod medium;
 pub mod scan;
+pub(crate) mod set;
 #[cfg(any(test, feature = "testing"))]
 mod sim;
 pub mod superblock;

@@ -230,6 +230,17 @@ pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Re
     store(medium, superblock)
 }
 
+/// The target is divided anew, with regions of the same size, and more or fewer of them.
+///
+/// # Errors
+/// The medium's: it is divided so, or as before.
+pub fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
+    assert_eq!(superblock.geometry.region_bytes(), geometry.region_bytes());
+    medium.flush()?;
+    superblock.geometry = geometry;
+    store(medium, superblock)
+}
+
 /// Makes a target terrace's: what stands there is lost.
 ///
 /// # Errors

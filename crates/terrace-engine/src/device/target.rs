@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::Metadata;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,7 +95,7 @@ pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
 fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     let mut is_new = check_path(request)?;
     if is_new {
-        check_index(request, planned(request.size.ok_or(Fault::NoSize)?)?)?;
+        check_index(request.memory_bytes, request.others, planned(request.size.ok_or(Fault::NoSize)?)?)?;
     }
     let file = match File::open(&request.path, is_new) {
         // Somebody else has made it meanwhile.
@@ -155,22 +155,22 @@ fn size_min() -> u64 {
     (1..).map(|mib: u64| mib << 20).find(|bytes| Geometry::plan(*bytes).is_some()).expect("some size works")
 }
 
-fn check_index(request: &TargetRequest, geometry: Geometry) -> Result<Geometry, Fault> {
+fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Geometry, Fault> {
     const MIB: u64 = 1 << 20;
-    let mut all = request.others;
+    let mut all = others;
     all.add(geometry);
     if all.regions > DeviceSlot::REGIONS_MAX {
         return Err(Fault::TooMany);
     }
-    let (index, memory) = (all.pages * INDEX_BYTES_PER_PAGE, request.memory_bytes);
+    let index = all.pages * INDEX_BYTES_PER_PAGE;
     if index <= memory / INDEX_PART {
         return Ok(geometry);
     }
-    let fits = (memory / INDEX_PART / INDEX_BYTES_PER_PAGE).saturating_sub(request.others.pages);
+    let fits = (memory / INDEX_PART / INDEX_BYTES_PER_PAGE).saturating_sub(others.pages);
     let fits = fits * PAGE_SIZE as u64 / MIB * MIB;
     Err(Fault::IndexTooLarge {
         index,
-        others: request.others.pages * INDEX_BYTES_PER_PAGE,
+        others: others.pages * INDEX_BYTES_PER_PAGE,
         memory,
         memory_min: (index * INDEX_PART).next_multiple_of(MIB),
         tier_max: Geometry::plan(fits).map(|_| fits),
@@ -283,6 +283,69 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     Ok(was)
 }
 
+/// The target that a dead daemon has left open, and locked.
+///
+/// # Errors
+/// It is no tier any more, or cannot be read.
+pub fn take_over(fd: OwnedFd, path: &Path) -> Result<Target, TargetError> {
+    let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io);
+    let found = bytes.and_then(|bytes| find(&fd, bytes).map_err(Fault::Io));
+    let superblock = tier_of(path, found.map_err(|fault| TargetError::new(path, fault))?)?;
+    Ok(Target { fd, superblock, fresh: false })
+}
+
+/// Gives up what is in a target that is open, and used by nobody any more.
+///
+/// # Errors
+/// It cannot be written.
+pub fn give_up(target: &Target) -> io::Result<()> {
+    let geometry = target.superblock.geometry;
+    let mut superblock = Superblock::new(target.superblock.source.clone(), geometry, now())?;
+    superblock::format(&medium(&target.fd, geometry.bytes()), &mut superblock)
+}
+
+/// Gives a target that is in use room for so many bytes.
+///
+/// # Errors
+/// There is none.
+pub fn extend(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Fault> {
+    let is_device =
+        FileType::from_raw_mode(rustix::fs::fstat(fd).map_err(io)?.st_mode) == FileType::BlockDevice;
+    let has = rustix::fs::seek(fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
+    if has >= bytes {
+        return Ok(());
+    }
+    if is_device {
+        return Err(Fault::DeviceTooSmall { bytes: has, asked: bytes });
+    }
+    allocate(fd, has, bytes)
+}
+
+/// Cuts the file of a target that is in use; a block device stays as large as it is.
+///
+/// # Errors
+/// Of ftruncate(2).
+pub fn cut(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
+    let stat = rustix::fs::fstat(fd)?;
+    if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size as u64 > bytes {
+        rustix::fs::ftruncate(fd, bytes)?;
+    }
+    Ok(())
+}
+
+/// Whether memory and entries have room for the index of a target, beside others.
+///
+/// # Errors
+/// They have not.
+pub fn check_memory(
+    path: &Path,
+    geometry: Geometry,
+    memory_bytes: u64,
+    others: Others,
+) -> Result<(), TargetError> {
+    check_index(memory_bytes, others, geometry).map(drop).map_err(|fault| TargetError::new(path, fault))
+}
+
 /// An open target.
 #[derive(Debug)]
 struct File {
@@ -350,12 +413,18 @@ impl File {
         if self.bytes < tier {
             return Err(Fault::Short { bytes: self.bytes, tier });
         }
+        // Or it was resized to that.
+        let is_so = |asked| {
+            planned(asked).map(|new| {
+                new == superblock.geometry || superblock.geometry.resized(asked) == Some(superblock.geometry)
+            })
+        };
         if let Some(asked) = request.size
-            && planned(asked)? != superblock.geometry
+            && !is_so(asked)?
         {
             return Err(Fault::OtherSize { bytes: tier, asked });
         }
-        check_index(request, superblock.geometry)?;
+        check_index(request.memory_bytes, request.others, superblock.geometry)?;
         Ok(Some(superblock))
     }
 
@@ -371,9 +440,9 @@ impl File {
         if self.is_device && bytes > self.bytes {
             return Err(Fault::DeviceTooSmall { bytes: self.bytes, asked: bytes });
         }
-        let geometry = check_index(request, planned(bytes)?)?;
+        let geometry = check_index(request.memory_bytes, request.others, planned(bytes)?)?;
         if !self.is_device {
-            self.allocate(bytes)?;
+            allocate(&self.fd, self.bytes, bytes)?;
         }
         let write = || {
             self.erase_marks()?;
@@ -398,26 +467,26 @@ impl File {
         let to = self.bytes / page * page;
         (if self.is_device { to.saturating_sub(MARKS_WITHIN) } else { to }, to)
     }
+}
 
-    /// Gives the file its size, and all of the space.
-    fn allocate(&self, bytes: u64) -> Result<(), Fault> {
-        let stat = rustix::fs::fstat(&self.fd).map_err(io)?;
-        let has = (stat.st_blocks as u64 * 512).min(bytes);
-        let left = || rustix::fs::fstatvfs(&self.fd).map(|of| of.f_bavail * of.f_frsize).map_err(io);
-        let no_space = |left| Fault::NoSpace { needed: bytes - has, left };
-        let before = left()?;
-        if before < bytes - has {
-            return Err(no_space(before));
-        }
-        rustix::fs::ftruncate(&self.fd, bytes).map_err(io)?;
-        let allocate = || rustix::fs::fallocate(&self.fd, FallocateFlags::empty(), 0, bytes);
-        match rustix::io::retry_on_intr(allocate) {
-            // Its file system cannot: a write may find it full later, and turns the tier off then.
-            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
-            Err(err) => {
-                let _ = rustix::fs::ftruncate(&self.fd, self.bytes);
-                Err(if err == Errno::NOSPC || err == Errno::DQUOT { no_space(left()?) } else { io(err) })
-            }
+/// Gives a file its size, and all of the space; `was`: its size before.
+fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
+    let stat = rustix::fs::fstat(&fd).map_err(io)?;
+    let has = (stat.st_blocks as u64 * 512).min(bytes);
+    let left = || rustix::fs::fstatvfs(&fd).map(|of| of.f_bavail * of.f_frsize).map_err(io);
+    let no_space = |left| Fault::NoSpace { needed: bytes - has, left };
+    let before = left()?;
+    if before < bytes - has {
+        return Err(no_space(before));
+    }
+    rustix::fs::ftruncate(&fd, bytes).map_err(io)?;
+    let allocate = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes);
+    match rustix::io::retry_on_intr(allocate) {
+        // Its file system cannot: a write may find it full later, and turns the tier off then.
+        Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
+        Err(err) => {
+            let _ = rustix::fs::ftruncate(&fd, was);
+            Err(if err == Errno::NOSPC || err == Errno::DQUOT { no_space(left()?) } else { io(err) })
         }
     }
 }

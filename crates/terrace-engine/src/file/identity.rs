@@ -3,11 +3,14 @@
 use rustix::fs::{AtFlags, StatxFlags, statx};
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 use terrace_policy::mix;
 
 /// Youngest change that is sure to have another time than one that comes now: the kernel's clock for files ticks each 10 ms at the
 /// longest. (The same rule as git's for entries that are "racily clean".)
 const TICKS_NS: i64 = 20_000_000;
+/// After so long a change is settled.
+pub const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
 
 /// Identity and state of a file at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

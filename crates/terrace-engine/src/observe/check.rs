@@ -7,6 +7,7 @@ use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
 use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
+use crate::state::device::Device;
 use crate::state::slots::Named;
 use crate::state::targets::Targets;
 use std::sync::atomic::Ordering;
@@ -79,7 +80,7 @@ impl Slots {
 /// Disagreements; empty = all is well.
 pub(crate) fn check(cx: &Context) -> Vec<String> {
     let mut bad = check_memory(cx);
-    bad.extend(cx.devices.iter().flat_map(|device| check_keys(cx, device)));
+    bad.extend(cx.devices.all().iter().flat_map(|device| check_keys(cx, device)));
     bad
 }
 
@@ -87,8 +88,8 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
 /// the target meanwhile.
 fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let writer = device.writer.lock();
-    let is_serving = |targets: &Targets| targets.all[device.number].is_serving();
-    if !cx.state.lock().targets.as_ref().is_some_and(is_serving) {
+    let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);
+    if writer.ended || !cx.state.lock().targets.as_ref().is_some_and(is_serving) {
         return Vec::new();
     }
     let scanned = match scan(&*device.medium, &writer.superblock, &mut |_| {}) {
@@ -96,7 +97,7 @@ fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
         Err(e) => return vec![format!("the device's keys cannot be read: {e}")],
     };
     let state = cx.state.lock();
-    let Some(tier) = state.targets.as_ref().map(|targets| &targets.all[device.number]) else {
+    let Some(tier) = state.targets.as_ref().and_then(|targets| targets.at(device.number)) else {
         return Vec::new();
     };
     let named = |(page, slot, _): &(u64, DeviceSlot, u32)| (*page, device.named(*slot));

@@ -19,8 +19,9 @@
 //! of any size, which they are), and the order of such uses; a page fill that was dropped is left out. Writes
 //! count as uses.
 
-use crate::context::{Context, Wakeup};
+use crate::context::Context;
 use crate::state::sampler::Sampled;
+use crate::wakeup::Wakeup;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 //! Gathers the output of `terrace stat`.
 
 use super::tiers;
+use crate::config::DeviceConfig;
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
@@ -15,12 +16,12 @@ use terrace_shm::PAGE_SIZE;
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
     let hits = cx.device_hits(&rings.read_totals());
-    let counts: Vec<DeviceCounts> = {
+    let counts: Vec<(DeviceConfig, DeviceCounts)> = {
         let state = cx.state.lock();
-        let all = state.targets.iter().flat_map(|targets| targets.all.iter().zip(hits));
-        all.map(|(device, hits)| device.counts(hits)).collect()
+        let all = state.targets.iter().flat_map(|targets| &targets.all);
+        all.map(|device| (device.config.clone(), device.counts(hits[device.config.number]))).collect()
     };
-    let devices: Vec<tiers::Device<'_>> = cx.config.devices.iter().zip(&counts).collect();
+    let devices: Vec<tiers::Device<'_>> = counts.iter().map(|(config, counts)| (config, counts)).collect();
     stats.tiers = tiers::rows(&stats, &devices, cx.uptime_ms());
     stats
 }

@@ -115,6 +115,7 @@ mod tests {
 
     fn config() -> DeviceConfig {
         DeviceConfig {
+            number: 0,
             name: "ssd".to_owned(),
             access: Access::Unopened,
             bytes: 1 << 30,

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_shm::device_table::check_of_page;
-use terrace_shm::{DeviceSlot, PAGE_SIZE};
+use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -64,50 +64,107 @@ pub(crate) struct OfSlots {
     pub costs: Vec<(usize, u64, u64)>,
 }
 
-/// Reads pages from their slots into frames, one target after the other.
+/// Reads pages from their slots into frames: those of all targets at once.
 pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
     let mut done = OfSlots { arrived: vec![false; pages.len()], costs: Vec::new() };
-    for device in &cx.devices {
-        let its = |(_, (slot, _)): &(usize, &(DeviceSlot, u32))| device.table.index(*slot).is_some();
-        let (at, of_target): (Vec<usize>, Vec<(DeviceSlot, u32)>) =
-            pages.iter().enumerate().filter(its).map(|(i, page)| (i, *page)).unzip();
-        if of_target.is_empty() {
-            continue;
+    let its = |device: Arc<DeviceIo>| {
+        let table = device.table();
+        let is_its = |(_, (slot, _)): &(usize, &(DeviceSlot, u32))| table.index(*slot).is_some();
+        let its: Vec<usize> = pages.iter().enumerate().filter(is_its).map(|(i, _)| i).collect();
+        (!its.is_empty()).then(|| OfTarget::new(cx, device, table, pages, its))
+    };
+    let mut parts: Vec<OfTarget> = cx.devices.all().into_iter().filter_map(its).collect();
+    let began = cx.clock.now_ns();
+    // SAFETY: the frames are claimed: no other thread reads or writes them.
+    unsafe { read_parts(cx, &mut parts) };
+    let took = cx.clock.now_ns().saturating_sub(began);
+    for part in &parts {
+        for (run, read) in part.runs.iter().zip(&part.reads) {
+            for i in run.iter().filter(|_| read.result.is_ok()) {
+                let (slot, frame) = pages[*i];
+                done.arrived[*i] = is_intact(cx, &part.table, slot, frame);
+            }
         }
-        let began = cx.clock.now_ns();
-        let arrived = read_target(cx, device, &of_target);
-        let took = cx.clock.now_ns().saturating_sub(began);
-        at.iter().zip(arrived).for_each(|(i, arrived)| done.arrived[*i] = arrived);
-        done.costs.push((device.number, at.len() as u64, took));
+        done.costs.push((part.device.number, part.runs.iter().map(Vec::len).sum::<usize>() as u64, took));
     }
     done
 }
 
-/// Those of one target; whether each of them is what was written there.
-fn read_target(cx: &Context, device: &DeviceIo, pages: &[(DeviceSlot, u32)]) -> Vec<bool> {
-    let adjacent = |a: &(DeviceSlot, u32), b: &(DeviceSlot, u32)| {
-        a.0.region() == b.0.region() && a.0.page() + 1 == b.0.page()
-    };
-    let runs: Vec<&[(DeviceSlot, u32)]> = pages.chunk_by(adjacent).collect();
-    let frames_of = |run: &[(DeviceSlot, u32)]| run.iter().map(|(_, frame)| *frame).collect::<Vec<u32>>();
-    let piece = |run: &&[(DeviceSlot, u32)]| {
-        let at = device.table.offset(run[0].0).unwrap_or(u64::MAX);
-        ReadPiece::new(at, vectors(cx, &frames_of(run)))
-    };
-    let mut reads: Vec<ReadPiece> = runs.iter().map(piece).collect();
-    // SAFETY: the frames are claimed: no other thread reads or writes them.
-    unsafe { device.medium.read_batch(&mut reads) };
-    let arrived =
-        runs.iter().zip(&reads).flat_map(|(run, read)| run.iter().map(|page| (page, read.result.is_ok())));
-    arrived.map(|((slot, frame), arrived)| arrived && is_intact(cx, device, *slot, *frame)).collect()
+/// Pages of a read that lie on one target.
+struct OfTarget {
+    device: Arc<DeviceIo>,
+    table: Arc<DeviceTable>,
+    /// Numbers of pages that lie one behind the other.
+    runs: Vec<Vec<usize>>,
+    reads: Vec<ReadPiece>,
+}
+
+impl OfTarget {
+    fn new(
+        cx: &Context,
+        device: Arc<DeviceIo>,
+        table: Arc<DeviceTable>,
+        pages: &[(DeviceSlot, u32)],
+        its: Vec<usize>,
+    ) -> OfTarget {
+        let follows = |a: &usize, b: &usize| {
+            let (a, b) = (pages[*a].0, pages[*b].0);
+            a.region() == b.region() && a.page() + 1 == b.page()
+        };
+        let runs: Vec<Vec<usize>> = its.chunk_by(follows).map(<[usize]>::to_vec).collect();
+        let read = |run: &Vec<usize>| {
+            let frames: Vec<u32> = run.iter().map(|i| pages[*i].1).collect();
+            ReadPiece::new(table.offset(pages[run[0]].0).unwrap_or(u64::MAX), vectors(cx, &frames))
+        };
+        let reads = runs.iter().map(read).collect();
+        OfTarget { device, table, runs, reads }
+    }
+}
+
+/// Does the reads of all targets: those of files and block devices are under way together.
+///
+/// # Safety
+/// As [`Medium::read_vectored`](crate::device::Medium::read_vectored), for each piece.
+unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
+    if let [part] = parts {
+        // SAFETY: the caller's promise.
+        return unsafe { part.device.medium.read_batch(&mut part.reads) };
+    }
+    let (mut files, others): (Vec<&mut OfTarget>, Vec<&mut OfTarget>) =
+        parts.iter_mut().partition(|part| part.device.medium.file().is_some());
+    let mut ops: Vec<ReadOp> = Vec::new();
+    for part in &mut files {
+        let Some(fd) = part.device.medium.file() else { continue };
+        let op = |read: &mut ReadPiece| ReadOp {
+            fd,
+            offset: read.at,
+            bufs: std::mem::take(&mut read.bufs),
+            result: Err(io::ErrorKind::WouldBlock.into()),
+        };
+        ops.extend(part.reads.iter_mut().map(op));
+    }
+    // SAFETY: the caller's promise.
+    unsafe { cx.io.read_batch(&mut ops) };
+    let reads = files.into_iter().flat_map(|part| &mut part.reads);
+    for (read, op) in reads.zip(ops) {
+        let want: usize = op.bufs.iter().map(|buf| buf.len).sum();
+        read.result = op.result.and_then(|n| match n == want {
+            true => Ok(()),
+            false => Err(io::ErrorKind::UnexpectedEof.into()),
+        });
+    }
+    for part in others {
+        // SAFETY: the caller's promise.
+        unsafe { part.device.medium.read_batch(&mut part.reads) };
+    }
 }
 
 /// Whether a claimed frame holds what the slot should hold.
-fn is_intact(cx: &Context, device: &DeviceIo, slot: DeviceSlot, frame: u32) -> bool {
+fn is_intact(cx: &Context, table: &DeviceTable, slot: DeviceSlot, frame: u32) -> bool {
     // SAFETY: the frame is claimed by this thread; in bounds of the frame.
     let content = unsafe { std::slice::from_raw_parts(cx.handles.segment.frame(frame), PAGE_SIZE) };
     let check = check_of_page(content);
-    device.table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
+    table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
 }
 
 /// The memory of frames; adjacent ones are one piece.

@@ -7,6 +7,7 @@ use crate::file::object::{Object, ObjectId};
 use crate::state::State;
 use rustix::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
+use terrace_shm::device_table::TARGETS_MAX;
 
 /// Parked pages that come back under one lock.
 const BATCH: usize = 1024;
@@ -50,14 +51,13 @@ pub(crate) fn bring_back(cx: &Context, number: usize) {
 impl State {
     /// The object was just published: do its parked pages come back? True if some do.
     pub(crate) fn welcome(&mut self, o: &Object) -> bool {
-        let targets = self.targets.as_ref().map_or(0, |targets| targets.all.len());
-        // Each of them, not only the first that has some.
-        (0..targets).filter(|number| self.welcome_on(*number, o)).count() > 0
+        // Each target, not only the first that has some.
+        (0..TARGETS_MAX).filter(|number| self.welcome_on(*number, o)).count() > 0
     }
     /// [`State::welcome`] for one target.
     pub(crate) fn welcome_on(&mut self, number: usize, o: &Object) -> bool {
         let id = o.id();
-        let device = self.targets.as_mut().map(|targets| &mut targets.all[number]);
+        let device = self.targets.as_mut().and_then(|targets| targets.at_mut(number));
         let Some(device) = device.filter(|device| !device.is_scanning()) else { return false };
         let Some(parked) = device.parked.get(&id) else { return false };
         let identity = o.identity.load(Ordering::Relaxed);
@@ -69,12 +69,12 @@ impl State {
         true
     }
     fn next_arriving(&mut self, number: usize) -> Option<ObjectId> {
-        self.targets.as_mut()?.all[number].arriving.pop()
+        self.targets.as_mut()?.at_mut(number)?.arriving.pop()
     }
     /// Some of the parked pages of a file come back; true if there are more.
     fn bring_back(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
-        let device = self.targets.as_mut().map(|targets| &mut targets.all[number]);
+        let device = self.targets.as_mut().and_then(|targets| targets.at_mut(number));
         let Some(device) = device else { return false };
         let Some(parked) = device.parked.get_mut(&id) else { return false };
         let from = parked.pages.len().saturating_sub(most);

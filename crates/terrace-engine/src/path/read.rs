@@ -355,7 +355,8 @@ fn note_cost(
     (costs, source_ns): (&[(usize, u64, u64)], u64),
 ) {
     let on_device: u64 = costs.iter().map(|(_, pages, _)| pages).sum();
-    let device_ns: u64 = costs.iter().map(|(_, _, ns)| ns / at_once).sum();
+    // They were read together.
+    let device_ns = costs.iter().map(|(_, _, ns)| ns / at_once).max().unwrap_or(0);
     let (of_source, source_ns) = (plan.len() as u64 - on_device, source_ns / at_once);
     if let Some(targets) = &mut state.targets {
         costs.iter().for_each(|(number, pages, ns)| targets.note_read(*number, *pages, ns / at_once));

@@ -19,7 +19,7 @@ use crate::state::State as CacheState;
 use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
-use terrace_shm::{Entry, State};
+use terrace_shm::{Below, Entry, State};
 
 /// The result of a recovery.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -115,15 +115,18 @@ struct Resident {
 /// The resident pages of each object. Pages below DRAM become absent: they were clean, and the pool of this daemon is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
-    // Entries that name slots stay: the scan of the device will tell whether they are right (`State::install`).
-    let has_device = state.targets.is_some();
+    // Entries that name slots stay: the scan of their target will tell whether they are right (`State::install`). A target may be gone.
+    let is_known = |slot| state.targets.as_ref().is_some_and(|targets| targets.of(slot).is_some());
     let of_object = |o: &ObjectRef| {
         let mut pages = Vec::new();
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
             let entry = state.pages.index.get(place);
             if let Some(frame) = entry.frame() {
                 pages.push(Resident { page, place, frame, entry });
-            } else if entry.handle().is_some() || (entry.state() == State::Below && !has_device) {
+            } else if match entry.below() {
+                Some(Below::Device(slot)) => !is_known(slot),
+                other => other.is_some(),
+            } {
                 below.push(place);
             }
         });

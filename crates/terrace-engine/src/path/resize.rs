@@ -6,6 +6,7 @@ use crate::file::object::Object;
 use crate::path::sync;
 use crate::segment::SegmentHandles;
 use crate::state::chunks::Backed;
+use crate::state::targets::Targets;
 use crate::state::{SHRINK_BATCH, State};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -69,7 +70,8 @@ fn limit_frames(cx: &Context) {
         let mut state = cx.state.lock();
         // Under the lock: of two limits that are set at once, the last one counts.
         let limit = cx.budget();
-        let on_device = cx.config.devices_bytes() / PAGE_SIZE as u64 * SLOT_INDEX;
+        let devices_bytes = state.targets.as_ref().map_or(0, Targets::devices_bytes);
+        let on_device = devices_bytes / PAGE_SIZE as u64 * SLOT_INDEX;
         let index_max = (limit / 16 + on_device).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
         // The minimum that a full pool needs, so that it does not grow only to shrink again; and a reserve,

@@ -1,6 +1,5 @@
 //! Requests of clients: registration, source descriptors, announcements of mappings.
 
-use crate::config::Access;
 use crate::context::Context;
 use crate::preload_server::clients::{Client, Clients};
 use crate::preload_server::connection::{Connection, receive, send};
@@ -140,12 +139,10 @@ fn raw(pid: Pid) -> u32 {
 /// Clients that see all frames may read all slots.
 fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
-    let tier = cx.config.devices.get(number).zip(cx.handles.devices.get(number));
-    let (config, (_, table)) = tier.ok_or(Errno::NODEV)?;
-    let Access::File(fd) = config.access else { return Err(Errno::OPNOTSUPP) };
-    let path = format!("/proc/self/fd/{fd}");
+    let device = cx.devices.get(number).ok_or(Errno::NODEV)?;
+    let path = format!("/proc/self/fd/{}", device.medium.file().ok_or(Errno::OPNOTSUPP)?);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
-    Ok((Reply::default(), vec![rustix::io::dup(table)?, target]))
+    Ok((Reply::default(), vec![rustix::io::dup(&device.table_files().read_only)?, target]))
 }
 
 /// The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.

@@ -10,6 +10,7 @@ use crate::device::format::{self, Batch, KEY_PAGES_MAX, Record};
 use crate::device::io::{DeviceIo, Writer};
 use crate::state::State;
 use crate::state::device::{Device, Status};
+use crate::state::targets::Targets;
 use std::io;
 use std::sync::atomic::{Ordering, fence};
 use terrace_policy::device::log::Stretch;
@@ -45,6 +46,47 @@ pub(crate) struct Appended {
     pub written: Vec<Written>,
 }
 
+/// Pages to be written one batch after the other.
+pub(crate) struct Pages<'a, T, C, S> {
+    pub all: &'a [T],
+    /// What is to be written of each.
+    pub content: C,
+    /// Whether one did not change since the caller saw it.
+    pub is_still: S,
+}
+
+/// Writes pages. `done` is told of each, under the state lock, with its slot and checksum if it was written. `make_room` is called when no region is free;
+/// false: it cannot. Pages dealt with: the target does not take more.
+pub(crate) fn append_all<T>(
+    cx: &Context,
+    device: &DeviceIo,
+    writer: &mut Writer,
+    pages: &Pages<'_, T, impl Fn(&T) -> Content, impl Fn(&State, &T) -> bool>,
+    mut done: impl FnMut(&mut State, &T, Option<(DeviceSlot, u32)>),
+    mut make_room: impl FnMut(&mut Writer) -> bool,
+) -> usize {
+    let mut rest = pages.all;
+    while !rest.is_empty() {
+        let content: Vec<Content> = rest.iter().take(CONTENT_MAX).map(&pages.content).collect();
+        let is_still = |state: &State, i: usize| (pages.is_still)(state, &rest[i]);
+        let Some(batch) = append(cx, device, writer, &content, &[], is_still) else {
+            if make_room(writer) {
+                continue;
+            }
+            break;
+        };
+        let mut state = cx.state.lock();
+        let mut written = batch.written.into_iter().peekable();
+        for (i, page) in rest[..batch.taken].iter().enumerate() {
+            let at = written.next_if(|(at, ..)| *at == i).map(|(_, slot, crc)| (slot, crc));
+            done(&mut state, page, at);
+        }
+        drop(state);
+        rest = &rest[batch.taken..];
+    }
+    pages.all.len() - rest.len()
+}
+
 /// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. Returns what was
 /// written. None: nothing could be.
 pub(crate) fn append(
@@ -64,7 +106,8 @@ pub(crate) fn append(
 
 /// Tombstones that wait.
 pub(crate) fn dead(cx: &Context, device: &DeviceIo) -> usize {
-    cx.state.lock().targets.as_ref().map_or(0, |targets| targets.all[device.number].dead().len())
+    let of = |targets: &Targets| targets.at(device.number).map(|device| device.dead().len());
+    cx.state.lock().targets.as_ref().and_then(of).unwrap_or(0)
 }
 
 fn append_batch(
@@ -144,8 +187,8 @@ fn plan(
 ) -> Option<Planned> {
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
-    let device = &mut state.targets.as_mut()?.all[device.number];
-    if !device.is_serving() {
+    let device = state.targets.as_mut()?.at_mut(device.number)?;
+    if writer.ended || !device.is_serving() {
         return None;
     }
     let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
@@ -189,28 +232,30 @@ fn oldest(device: &Device, writer: &Writer) -> u64 {
 }
 
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
-    let Planned { stretch, batch } = planned;
+    let (Planned { stretch, batch }, geometry) = (planned, writer.superblock.geometry);
     if stretch.opens {
         // Remains of an older filling do not count from here on.
-        device.medium.open_region(device.geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
+        device.medium.open_region(geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
     }
     let keys = batch.key_pages();
     let from = (KEY_PAGES_MAX - keys) as usize * PAGE_SIZE;
     let to = KEY_PAGES_MAX as usize * PAGE_SIZE;
     batch.encode(device.id, &mut buf[from..to]);
     debug_assert_eq!(writer.pages, batch.end());
-    let at = device.geometry.byte(stretch.region, batch.at);
+    let at = geometry.byte(stretch.region, batch.at);
     device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
 }
 
 /// A write to a target has failed: from now on it is read only, alone. A restart finds it again as it is.
 pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
-    if let Some(targets) = &mut cx.state.lock().targets {
-        let device = &mut targets.all[number];
+    if let Some(device) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
         let name = &device.config.name;
         tracing::error!(
             "tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end"
         );
-        device.status = Status::Off(e.to_string());
+        // One that is being removed goes all the same.
+        if !device.is_leaving() {
+            device.status = Status::Off(e.to_string());
+        }
     }
 }

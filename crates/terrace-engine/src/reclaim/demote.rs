@@ -23,7 +23,7 @@ fn demote_to(cx: &Context, level: u8, pages: &[DemoteCandidate], leaving: &mut L
         |page| (page.object, page.page),
         |targets, pieces, speeds| targets.place(level, pieces, speeds),
     );
-    let done = place::for_each(cx, &shares, |device, numbers| {
+    let done = place::for_each(&shares, |device, numbers| {
         let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
         let mut left = Leaving { now_ns, compresses, ..Leaving::default() };
         let dealt_with = place::write(cx, device, &its, |state, page, at| match at {

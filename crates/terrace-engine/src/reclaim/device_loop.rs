@@ -1,14 +1,15 @@
 //! The thread of a target: finds out what the device holds, keeps regions free, records what files the pages are of; and the end.
 
 use crate::context::Context;
-use crate::device::Record;
+use crate::device::format::{Geometry, Record};
 use crate::device::io::DeviceIo;
 use crate::device::scan::{Scanned, ScannedFile, scan};
 use crate::device::superblock;
+use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
 use crate::path::park;
-use crate::reclaim::{append, hibernate, organize, regions};
-use crate::state::device::{Parked, Restored};
+use crate::reclaim::{append, hibernate, organize};
+use crate::state::device::{Device, Parked, Restored};
 use crate::state::targets::Targets;
 use std::collections::HashMap;
 use std::io;
@@ -26,36 +27,31 @@ const TRY_EVERY: Duration = Duration::from_secs(2);
 /// How long the end of an instance waits for a target that does not take writes just then.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Body of the thread of target `number`.
-pub(crate) fn device_loop(cx: &Context, number: usize) {
-    let device = &cx.devices[number];
+/// Body of the thread of a target.
+pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     while let Err(e) = open(cx, device) {
         if device.medium.trouble().is_none() {
-            append::give_up(cx, number, &e);
-            return;
+            append::give_up(cx, device.number, &e);
+            // What it held is unknown, but it may be removed.
+            break;
         }
-        cx.device_wakeups[number].wait(TRY_EVERY);
-        if cx.is_stopping() {
+        device.wakeup.wait(TRY_EVERY);
+        if cx.is_stopping() || device.is_ending() {
             return;
         }
     }
     let mut recorded = Instant::now();
-    while !cx.is_stopping() {
-        park::bring_back(cx, number);
-        loop {
-            organize::move_down(cx, device);
-            if !regions::reclaim_one(cx, device, &mut device.writer.lock()) {
-                break;
-            }
-        }
+    while !cx.is_stopping() && !device.is_ending() {
+        park::bring_back(cx, device.number);
+        while !cx.is_stopping() && organize::reclaim_one(cx, device) {}
         if recorded.elapsed() >= RECORD_EVERY {
             record_identities(cx, device);
             recorded = Instant::now();
         }
-        if number == 0 {
+        if cx.devices.all().first().is_some_and(|first| first.number == device.number) {
             note_client_reads(cx);
         }
-        cx.device_wakeups[number].wait(Duration::from_millis(500));
+        device.wakeup.wait(Duration::from_millis(500));
     }
 }
 
@@ -72,9 +68,9 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
     superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
     writer.filling = scanned.next;
-    let restored = restore(device, scanned);
+    let restored = restore(device, writer.superblock.geometry, scanned);
     let pages: usize = restored.parked.values().map(|parked| parked.pages.len()).sum();
-    let name = &cx.config.devices[device.number].name;
+    let name = &device.name;
     let files = restored.parked.len();
     tracing::info!("tier {name}: {pages} pages of {files} files found in {:?}", began.elapsed());
     cx.state.lock().install(device.number, restored);
@@ -82,8 +78,8 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
 }
 
 /// Results of the scan, in the form of the state.
-fn restore(device: &DeviceIo, scanned: Scanned) -> Restored {
-    let (regions, region_pages) = (device.geometry.regions(), device.geometry.region_pages());
+fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored {
+    let (regions, region_pages) = (geometry.regions(), geometry.region_pages());
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
     let mut log = Log::restored(regions, region_pages, &filled);
     let mut fillings = vec![(0, 0); regions as usize];
@@ -109,7 +105,7 @@ fn restore(device: &DeviceIo, scanned: Scanned) -> Restored {
 /// Records identities of files of which the target has pages, and writes all tombstones that wait.
 pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
     let number = device.number;
-    let unrecorded = match cx.state.lock().targets.as_ref().map(|targets| &targets.all[number]) {
+    let unrecorded = match cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)) {
         Some(device) if device.is_serving() => device.unrecorded.iter().copied().collect::<Vec<_>>(),
         _ => return,
     };
@@ -137,7 +133,7 @@ pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
 fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64, u64)> {
     let Some(o) = cx.lookup_object(id) else {
         let state = cx.state.lock();
-        let digest = state.targets.as_ref()?.all[number].parked.get(&id)?.digest?;
+        let digest = state.targets.as_ref()?.at(number)?.parked.get(&id)?.digest?;
         return Some((id, digest, 0));
     };
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
@@ -158,12 +154,17 @@ pub(crate) fn close(cx: &Context) {
         return;
     }
     hibernate::hibernate(cx);
-    for device in &cx.devices {
+    // What the end has just written has no identity yet that a later change is sure to change. The last target would be asked late enough.
+    if cx.state.lock().targets.as_ref().is_some_and(|targets| targets.all.iter().any(Device::owes_identities))
+    {
+        std::thread::sleep(SETTLES);
+    }
+    for device in &cx.devices.all() {
         device.medium.wait_ready(Instant::now() + READY_WITHIN);
         record_identities(cx, device);
         let mut writer = device.writer.lock();
         // Nothing is written behind the clean superblock.
-        let end = |targets: &mut Targets| targets.all[device.number].end();
+        let end = |targets: &mut Targets| targets.at_mut(device.number).is_some_and(Device::end);
         let ended = cx.state.lock().targets.as_mut().is_some_and(end);
         if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
             append::give_up(cx, device.number, &e);

@@ -28,8 +28,9 @@ pub(crate) fn hibernate(cx: &Context) {
 fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool, until: Instant) -> bool {
     let levels = cx.state.lock().targets.as_ref().map_or(0, |targets| targets.levels());
     (0..levels).any(|level| {
-        let of_level = cx.devices.iter().zip(&cx.config.devices).filter(|(_, config)| config.level == level);
-        of_level.for_each(|(device, _)| device.medium.wait_ready(until));
+        let numbers = cx.state.lock().targets.as_ref().map_or(Vec::new(), |targets| targets.of_level(level));
+        let of_level = numbers.into_iter().filter_map(|number| cx.devices.get(number));
+        of_level.for_each(|device| device.medium.wait_ready(until));
         write_to(cx, level, pages, !(reused && level == 0))
     })
 }
@@ -41,7 +42,7 @@ fn write_to(cx: &Context, level: u8, pages: &[DemoteCandidate], room_only: bool)
         |page| (page.object, page.page),
         |targets, pieces, speeds| targets.place_last(level, pieces, speeds, room_only),
     );
-    let written = place::for_each(cx, &shares, |device, numbers| {
+    let written = place::for_each(&shares, |device, numbers| {
         regions::reclaim_due(cx, device);
         let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
         place::write(cx, device, &its, |state, page, at| {

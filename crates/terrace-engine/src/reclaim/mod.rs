@@ -10,7 +10,11 @@ pub(crate) mod device_loop;
 mod device_tests;
 mod evict;
 mod hibernate;
+pub(crate) mod live;
+#[cfg(test)]
+mod live_tests;
 mod organize;
+mod pages;
 mod place;
 mod regions;
 #[cfg(test)]

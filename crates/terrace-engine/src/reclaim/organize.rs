@@ -1,4 +1,5 @@
-//! What a tier gives up goes to the next one, if it was read here and is worth a write there.
+//! What a target gives up goes to others, if it was read here and is worth a write there: to the next tier when its region goes, to all others when the target
+//! is removed.
 //!
 //! Before the oldest region of a target is reclaimed, by the target's own thread and without its writer: so neither programs nor pages that leave memory
 //! wait for the slower tier. If regions are needed sooner than that is done, they are reclaimed as those of the last tier are, and a page that was copied
@@ -6,61 +7,76 @@
 //! below that twice ([`Targets::rises`](crate::state::targets::Targets::rises)).
 
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::device::scan::{FilledRegion, region_keys};
+use crate::device::io::{DeviceIo, Writer};
+use crate::device::scan::FilledRegion;
 use crate::io::AlignedBuf;
-use crate::reclaim::append::{self, CONTENT_MAX, Content};
-use crate::reclaim::place;
-use crate::reclaim::regions::{self, Page};
+use crate::reclaim::append::{self, CONTENT_MAX, Pages};
+use crate::reclaim::pages::{self, Page};
+use crate::reclaim::{place, regions};
 use crate::state::State;
-use terrace_shm::PAGE_SIZE;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Moves pages of the region that is reclaimed next to the next tier.
-pub(super) fn move_down(cx: &Context, device: &DeviceIo) {
-    let (filled, level) = {
+/// Reclaims the oldest region by the target's own thread: what other targets take of it goes there before, without the writer. False: none is due.
+pub(super) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
+    let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
+    let superblock = device.writer.lock().superblock.clone();
+    let keys = regions::keys_of(device, superblock, filled);
+    if let Ok(keys) = &keys {
+        move_away(cx, device, filled, &pages::pages_of(device, keys));
+    }
+    let mut writer = device.writer.lock();
+    // It may have been reclaimed meanwhile, by one who could not wait.
+    let is_due = regions::due(&cx.state.lock(), device)
+        .is_some_and(|due| (due.region, due.lap) == (filled.region, filled.lap));
+    if is_due {
+        regions::reclaim(cx, device, &mut writer, filled, keys);
+    }
+    true
+}
+
+/// Moves pages of the region that is reclaimed next.
+fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]) {
+    let (levels, is_leaving) = {
         let state = cx.state.lock();
         let Some(targets) = &state.targets else { return };
-        let below = targets.all[device.number].config.level + 1;
-        let Some(filled) = regions::due(&state, device).filter(|_| below < targets.levels()) else { return };
-        (filled, below)
+        let Some(of) = targets.at(device.number) else { return };
+        let (own, lowest) = (of.config.level, targets.levels());
+        match of.is_leaving() {
+            true => ((own..lowest).chain(0..own).collect::<Vec<u8>>(), true),
+            false => ((own + 1..lowest).take(1).collect(), false),
+        }
     };
-    let superblock = device.writer.lock().superblock.clone();
-    // If they cannot be read, reclaim tells.
-    let Ok(keys) = region_keys(&*device.medium, &superblock, filled) else { return };
-    let pages = worth_moving(cx, device, filled, level, regions::pages_of(device, keys));
+    let mut rest = all.to_vec();
+    if !is_leaving && !levels.is_empty() {
+        // In the order of the pages.
+        let mut stay =
+            pages::most_read_of(&cx.state.lock(), device, all).into_iter().map(|page| page.slot).peekable();
+        rest.retain(|page| stay.next_if_eq(&page.slot).is_none());
+    }
     let mut buf = AlignedBuf::default();
-    for pages in pages.chunks(CONTENT_MAX) {
-        buf.with(pages.len() * PAGE_SIZE, |content| {
-            let intact = regions::read_pages(device, pages, content);
-            write(cx, (level, filled.lap), pages, &intact, content);
-        });
+    for level in levels {
+        let (going, others) = taken_by(cx, filled, level, rest);
+        for going in going.chunks(CONTENT_MAX) {
+            buf.with(going.len() * PAGE_SIZE, |content| {
+                let intact = pages::read(device, going, content);
+                write(cx, (level, filled.lap), going, &intact, content);
+            });
+        }
+        rest = others;
     }
 }
 
-/// The pages that nothing but the region has, that will not be written again in this tier, and that the next tier takes.
-fn worth_moving(
-    cx: &Context,
-    device: &DeviceIo,
-    filled: FilledRegion,
-    level: u8,
-    mut pages: Vec<Page>,
-) -> Vec<Page> {
+/// The pages that nothing but the region has and that the tier takes, and those that it refuses.
+fn taken_by(cx: &Context, filled: FilledRegion, level: u8, mut all: Vec<Page>) -> (Vec<Page>, Vec<Page>) {
     let now = cx.clock.now_ns();
     let mut state = cx.state.lock();
-    let stay = regions::most_read_of(&state, device, &pages);
-    let mut stay = stay.into_iter().map(|page| page.slot).peekable();
-    // In the order of the pages.
-    pages.retain(|page| stay.next_if_eq(&page.slot).is_none());
-    pages.retain(|page| {
-        if !state.is_only_there(page.slot, filled.lap, page.object, page.page) {
-            return false;
-        }
-        let Some(targets) = &mut state.targets else { return false };
+    all.retain(|page| state.is_only_there(page.slot, filled.lap, page.object, page.page));
+    let Some(targets) = &mut state.targets else { return (Vec::new(), Vec::new()) };
+    targets.begin_batch(now);
+    all.into_iter().partition(|page| {
         let hits = targets.of(page.slot).map_or(0, |of| of.hits_of(page.slot));
-        targets.begin_batch(now);
         targets.admits_to(level, hits > 0)
-    });
-    pages
+    })
 }
 
 /// Writes them, and has their entries name the new slots, unless they have changed meanwhile, or their region was filled anew.
@@ -71,35 +87,21 @@ fn write(cx: &Context, (level, lap): (u8, u64), pages: &[Page], intact: &[bool],
         |page| (page.object, page.page),
         |targets, pieces, speeds| targets.place(level, pieces, speeds),
     );
-    place::for_each(cx, &shares, |device, numbers| {
-        let mut rest = numbers;
-        let mut writer = device.writer.lock();
-        while !rest.is_empty() {
-            let of = |i: &usize| Content {
-                object: pages[*i].object,
-                page: pages[*i].page,
-                from: content[*i * PAGE_SIZE..].as_ptr(),
-            };
-            let list: Vec<Content> = rest.iter().map(of).collect();
-            let is_same = |state: &State, i: usize| {
-                let Page { slot, object, page, .. } = pages[i];
-                intact[i] && state.is_only_there(slot, lap, object, page)
-            };
-            let is_still = |state: &State, i: usize| is_same(state, rest[i]);
-            let Some(batch) = append::append(cx, device, &mut writer, &list, &[], is_still) else {
-                if regions::reclaim_one(cx, device, &mut writer) {
-                    continue;
-                }
-                return;
-            };
-            let mut state = cx.state.lock();
-            for (i, slot, crc) in batch.written {
-                let Page { slot: from, object, page, .. } = pages[rest[i]];
-                let is_same = is_same(&state, rest[i]);
+    let is_same = |state: &State, i: &usize| {
+        let Page { slot, object, page, .. } = pages[*i];
+        intact[*i] && state.is_only_there(slot, lap, object, page)
+    };
+    let content = |i: &usize| pages[*i].content(*i, content);
+    place::for_each(&shares, |device, numbers| {
+        let done = |state: &mut State, i: &usize, at: Option<(DeviceSlot, u32)>| {
+            let Page { slot: from, object, page, .. } = pages[*i];
+            if let Some((slot, crc)) = at {
+                let is_same = is_same(state, i);
                 state.move_down(from, slot, crc, (object, page), is_same);
             }
-            drop(state);
-            rest = &rest[batch.taken.max(1)..];
-        }
+        };
+        let list = Pages { all: numbers, content, is_still: is_same };
+        let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
+        append::append_all(cx, device, &mut device.writer.lock(), &list, done, make_room);
     });
 }

@@ -1,14 +1,16 @@
 //! Pages for a tier are shared out over its targets, which are written at the same time.
 
 use crate::context::Context;
-use crate::device::io::DeviceIo;
-use crate::reclaim::append::{self, Content};
+use crate::device::io::{DeviceIo, Writer};
+use crate::reclaim::append::{self, Content, Pages};
 use crate::reclaim::regions;
 use crate::state::State;
 use crate::state::device::DemoteCandidate;
-use crate::state::targets::{Speed, Targets};
+use crate::state::targets::{Speed, Speeds, Targets};
+use std::sync::Arc;
 use terrace_policy::placement::{CUT, Share};
 use terrace_shm::DeviceSlot;
+use terrace_shm::device_table::TARGETS_MAX;
 
 /// Pages of a file that follow each other go to one target together, so many at the most: they are read together, too.
 const PIECE_MAX: usize = 64;
@@ -19,8 +21,8 @@ pub(super) fn place<T>(
     cx: &Context,
     pages: &[T],
     key: impl Fn(&T) -> (u64, u64),
-    ask: impl FnOnce(&mut Targets, &[u64], &[Speed]) -> Vec<Share>,
-) -> Vec<(usize, Vec<usize>)> {
+    ask: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
+) -> Vec<(Arc<DeviceIo>, Vec<usize>)> {
     let follows = |a: &T, b: &T| {
         let ((file, page), (next_file, next_page)) = (key(a), key(b));
         file == next_file && page + 1 == next_page
@@ -30,47 +32,48 @@ pub(super) fn place<T>(
         .flat_map(|run| run.chunks(PIECE_MAX))
         .map(|piece| piece.len() as u64)
         .collect();
-    let speed = |device: &DeviceIo| {
+    let mut speeds = Speeds::default();
+    for device in cx.devices.all() {
         let (queued, write) = device.speed();
-        Speed { queued, write }
-    };
-    let speeds: Vec<Speed> = cx.devices.iter().map(speed).collect();
+        speeds[device.number] = Speed { queued, write };
+    }
     let shares = match &mut cx.state.lock().targets {
         Some(targets) => ask(targets, &pieces, &speeds),
         None => Vec::new(),
     };
     let starts: Vec<usize> =
         pieces.iter().scan(0, |at, pages| Some(std::mem::replace(at, *at + *pages as usize))).collect();
-    let (mut next, mut of_target) = (starts, vec![Vec::new(); cx.devices.len()]);
+    let (mut next, mut of_target) = (starts, vec![Vec::new(); TARGETS_MAX]);
     for share in shares {
         let (from, pages) = (next[share.piece], (share.bytes / CUT) as usize);
         next[share.piece] += pages;
         of_target[share.target].extend(from..from + pages);
     }
-    of_target.into_iter().enumerate().filter(|(_, pages)| !pages.is_empty()).collect()
+    let got_some = of_target.into_iter().enumerate().filter(|(_, pages)| !pages.is_empty());
+    // One that was removed a moment ago gets none.
+    got_some.filter_map(|(number, pages)| Some((cx.devices.get(number)?, pages))).collect()
 }
 
 /// Does something for each target that got pages, for all at the same time.
 pub(super) fn for_each<R: Send>(
-    cx: &Context,
-    shares: &[(usize, Vec<usize>)],
+    shares: &[(Arc<DeviceIo>, Vec<usize>)],
     work: impl Fn(&DeviceIo, &[usize]) -> R + Sync,
 ) -> Vec<R> {
     let work = &work;
-    let Some(((number, pages), others)) = shares.split_first() else { return Vec::new() };
+    let Some(((device, pages), others)) = shares.split_first() else { return Vec::new() };
     std::thread::scope(|scope| {
-        let start = |(number, pages): &(usize, Vec<usize>)| {
-            let (number, pages) = (*number, pages.clone());
-            let body = move || work(&cx.devices[number], &pages);
-            std::thread::Builder::new().name(format!("write-{number}")).spawn_scoped(scope, body).ok()
+        let start = |(device, pages): &'_ (Arc<DeviceIo>, Vec<usize>)| {
+            let (name, device, pages) = (format!("write-{}", device.number), device.clone(), pages.clone());
+            let body = move || work(&device, &pages);
+            std::thread::Builder::new().name(name).spawn_scoped(scope, body).ok()
         };
         let threads: Vec<_> = others.iter().map(start).collect();
-        let mut done = vec![work(&cx.devices[*number], pages)];
-        for (thread, (number, pages)) in threads.into_iter().zip(others) {
+        let mut done = vec![work(device, pages)];
+        for (thread, (device, pages)) in threads.into_iter().zip(others) {
             done.push(match thread {
                 Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
                 // The machine has no more threads.
-                None => work(&cx.devices[*number], pages),
+                None => work(device, pages),
             });
         }
         done
@@ -83,33 +86,17 @@ pub(super) fn write(
     cx: &Context,
     device: &DeviceIo,
     pages: &[DemoteCandidate],
-    mut done: impl FnMut(&mut State, &DemoteCandidate, Option<(DeviceSlot, u32)>),
+    done: impl FnMut(&mut State, &DemoteCandidate, Option<(DeviceSlot, u32)>),
 ) -> usize {
-    let mut rest = pages;
-    let mut writer = device.writer.lock();
-    while !rest.is_empty() {
-        let content: Vec<Content> = rest.iter().map(|page| content(cx, page)).collect();
-        let is_still = |state: &State, i: usize| state.is_still(&rest[i]);
-        let Some(batch) = append::append(cx, device, &mut writer, &content, &[], is_still) else {
-            // The target's thread has not kept regions free.
-            if regions::reclaim_one(cx, device, &mut writer) {
-                continue;
-            }
-            break;
-        };
-        let mut state = cx.state.lock();
-        let mut written = batch.written.into_iter().peekable();
-        for (i, page) in rest[..batch.taken].iter().enumerate() {
-            let at = written.next_if(|(at, ..)| *at == i).map(|(_, slot, crc)| (slot, crc));
-            done(&mut state, page, at);
-        }
-        drop(state);
-        rest = &rest[batch.taken..];
-    }
+    let content = |page: &DemoteCandidate| content(cx, page);
+    let pages = Pages { all: pages, content, is_still: State::is_still };
+    // The target's thread may not have kept regions free.
+    let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
+    let dealt_with = append::append_all(cx, device, &mut device.writer.lock(), &pages, done, make_room);
     if regions::due(&cx.state.lock(), device).is_some() {
-        cx.device_wakeups[device.number].signal();
+        device.wakeup.signal();
     }
-    pages.len() - rest.len()
+    dealt_with
 }
 
 /// A page in its frame, to be written.

@@ -8,7 +8,7 @@ use crate::{
     AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
     config::{Access, DeviceConfig},
 };
-use parking_lot::{MappedMutexGuard, MutexGuard};
+use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -28,6 +28,9 @@ const NOISE_BYTES: usize = 256 << 10;
 
 /// Source files of three times the memory, a tier that holds them, and what they should hold.
 pub(super) struct World {
+    /// First: its engines end before their files are closed, also where a test fails. Their threads would go on with the numbers of descriptors, which are
+    /// other tests' files soon.
+    pub running: Running,
     pub sources: Vec<File>,
     /// Targets and their tiers.
     pub targets: Vec<(File, u8)>,
@@ -37,6 +40,16 @@ pub(super) struct World {
     pub failing: Arc<AtomicBool>,
     pub source_reads: Arc<AtomicU64>,
     pub compressed: CompressedConfig,
+}
+
+/// Engines, which are halted in the end.
+#[derive(Default)]
+pub(super) struct Running(Mutex<Vec<Arc<Engine>>>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.lock().iter().for_each(|engine| engine.halt());
+    }
 }
 
 /// Content of a page of a file after so many changes. Hardly compressible.
@@ -53,7 +66,7 @@ pub(super) fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
 }
 
 /// A new target.
-fn target(bytes: u64) -> File {
+pub(super) fn target(bytes: u64) -> File {
     let target = tempfile::tempfile().unwrap();
     target.set_len(bytes).unwrap();
     let medium = FileMedium::new(target.as_raw_fd(), Arc::new(BlockingIo::default()), bytes);
@@ -63,11 +76,12 @@ fn target(bytes: u64) -> File {
     target
 }
 
-fn device_config((target, level): &(File, u8), first_region: u32) -> DeviceConfig {
+pub(super) fn device_config(number: usize, (target, level): &(File, u8), first_region: u32) -> DeviceConfig {
     let bytes = target.metadata().unwrap().len();
     let medium = FileMedium::new(target.as_raw_fd(), Arc::new(BlockingIo::default()), bytes);
     let superblock::Found::Ours(found) = superblock::find(&medium).unwrap() else { panic!("not formatted") };
     DeviceConfig {
+        number,
         name: format!("test-{level}"),
         access: Access::File(target.as_raw_fd()),
         bytes,
@@ -98,6 +112,7 @@ impl World {
             source
         };
         World {
+            running: Running::default(),
             sources: (0..FILES).map(make).collect(),
             targets: targets.iter().map(|(bytes, level)| (target(*bytes), *level)).collect(),
             placement: "min-io-time",
@@ -109,13 +124,13 @@ impl World {
     }
     pub(super) fn config(&self) -> EngineConfig {
         let mut regions = 0;
-        let device = |target| {
-            let config = device_config(target, regions);
+        let device = |(number, target)| {
+            let config = device_config(number, target, regions);
             regions += config.regions;
             config
         };
         EngineConfig {
-            devices: self.targets.iter().map(device).collect(),
+            devices: self.targets.iter().enumerate().map(device).collect(),
             placement: self.placement.into(),
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(32 << 20),
@@ -141,16 +156,54 @@ impl World {
     pub(super) fn start_on(&self, io: Arc<dyn Io>) -> (Arc<Engine>, Vec<ObjectRef>) {
         let config = self.config();
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        self.start_over(config, handles, io)
+    }
+    fn start_over(
+        &self,
+        config: EngineConfig,
+        handles: Arc<SegmentHandles>,
+        io: Arc<dyn Io>,
+    ) -> (Arc<Engine>, Vec<ObjectRef>) {
         let engine = Engine::start(config, handles, Arc::new(SystemClock), io).unwrap();
+        self.running.0.lock().push(engine.clone());
         engine.serve().unwrap();
         let object = |file: u64| {
             let source = &self.sources[file as usize];
             engine.object(100 + file, source.as_raw_fd(), PAGES * PAGE as u64).unwrap()
         };
         let objects = (0..FILES).map(object).collect();
-        let is_scanning = |device: &Device| device.is_scanning();
-        wait_until("the scan", || !all(&engine).iter().any(is_scanning));
+        self.scanned(&engine);
         (engine, objects)
+    }
+    /// An engine over these new memory files.
+    pub(super) fn start_on_files(
+        &self,
+        config: EngineConfig,
+        handles: Arc<SegmentHandles>,
+    ) -> (Arc<Engine>, Vec<ObjectRef>) {
+        self.start_over(config, handles, Troubled::of(self))
+    }
+    /// The next engine over the memory files of one that was killed.
+    pub(super) fn start_after_a_kill(
+        &self,
+        config: EngineConfig,
+        handles: Arc<SegmentHandles>,
+    ) -> (Arc<Engine>, Vec<ObjectRef>) {
+        let engine = Engine::start(config, handles, Arc::new(SystemClock), Troubled::of(self)).unwrap();
+        let object = |file: u64| {
+            let source = &self.sources[file as usize];
+            engine.reattach_object(100 + file, source.as_raw_fd()).unwrap()
+        };
+        let objects = (0..FILES).map(object).collect();
+        engine.recover_pages();
+        self.running.0.lock().push(engine.clone());
+        engine.serve().unwrap();
+        self.scanned(&engine);
+        (engine, objects)
+    }
+    /// Waits until all targets are known.
+    pub(super) fn scanned(&self, engine: &Engine) {
+        wait_until("the scan", || !all(engine).iter().any(Device::is_scanning));
     }
     pub(super) fn read(&self, engine: &Engine, objects: &[ObjectRef], file: u64, page: u64) {
         let mut buf = vec![0; PAGE];

@@ -21,7 +21,7 @@ use crate::file::object::ObjectId;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use terrace_api::tiers::{DeviceCounts, SCANNING, SERVING};
+use terrace_api::tiers::{DeviceCounts, REMOVING, SCANNING, SERVING};
 use terrace_policy::Shadow;
 use terrace_policy::device::admit::{Admit, Benefit, Budget, Worth, second_hit_is_refault};
 use terrace_policy::device::cost::{ReadCost, SOURCE_NS, device_ns, saved_a_hit};
@@ -102,6 +102,8 @@ pub(crate) enum Status {
     /// The device is being scanned: pages are read, none are written.
     Scanning,
     Serving,
+    /// It is being removed: pages are read, none are written, and all regions are reclaimed.
+    Leaving,
     /// A write has failed: pages are read, none are written any more.
     Off(String),
 }
@@ -126,6 +128,9 @@ pub(crate) struct Device {
     pub unrecorded: HashSet<ObjectId>,
     /// Pages that clients have read, and how long that took, ns.
     clients_read: (u64, u64),
+    /// Reads that were counted by its number when it came: those of the one that had the number before.
+    hits_before: u64,
+    read_before: (u64, u64),
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Tombstones that wait for the next write.
@@ -169,6 +174,8 @@ impl Device {
             recorded: HashMap::new(),
             unrecorded: HashSet::new(),
             clients_read: (0, 0),
+            hits_before: 0,
+            read_before: (0, 0),
             hits: vec![0; table.slots()],
             dead: Vec::new(),
             admit: Admit::Reused,
@@ -188,19 +195,28 @@ impl Device {
     pub(super) fn bytes_of_pages(&self) -> u64 {
         let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
         let records = self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24;
-        (self.table.slots() * 3 + parked + records) as u64
+        (self.table.slots() * 3 + parked + records) as u64 + self.config.access.memory_bytes()
     }
 
+    /// Others had its number before: what was counted by that until now is not its own.
+    pub(crate) fn begin_counts(&mut self, hits: u64, clients_read: (u64, u64)) {
+        (self.hits_before, self.clients_read) = (hits, clients_read);
+        self.read_before = clients_read;
+    }
     /// For `terrace stat`. `hits` are counted on the paths.
     pub(crate) fn counts(&self, hits: u64) -> DeviceCounts {
         let e = self.events;
+        let clients = (
+            self.clients_read.0.saturating_sub(self.read_before.0),
+            self.clients_read.1.saturating_sub(self.read_before.1),
+        );
         DeviceCounts {
             pages: self.log.live(),
             bytes: self.fillings.iter().map(|(_, pages)| u64::from(*pages) * PAGE_SIZE as u64).sum(),
             capacity_bytes: u64::from(self.config.regions) * self.config.region_bytes,
-            hits,
-            read_ns: e.read_ns + self.clients_read.1,
-            reads: e.reads + self.clients_read.0,
+            hits: hits.wrapping_sub(self.hits_before),
+            read_ns: e.read_ns + clients.1,
+            reads: e.reads + clients.0,
             demoted: e.demoted,
             moved_down: e.moved_down,
             promoted: e.promoted,
@@ -212,6 +228,7 @@ impl Device {
             dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
             state: match (&self.status, self.config.access.trouble()) {
                 (Status::Off(why), _) => format!("off: {why}"),
+                (Status::Leaving, _) => REMOVING.to_owned(),
                 (_, Some(why)) => format!("off: {why}"),
                 (Status::Scanning, None) => SCANNING.to_owned(),
                 (Status::Serving, None) => SERVING.to_owned(),
@@ -310,7 +327,7 @@ impl Device {
 
     /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
     pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
-        if matches!(self.status, Status::Off(_)) {
+        if matches!(self.status, Status::Off(_) | Status::Leaving) {
             // No identity will be recorded either that would have the next start believe the page.
             return;
         }
@@ -380,6 +397,21 @@ impl Device {
             parked.pages[at].1 = slot;
         }
     }
+    /// One page more of a file that is not published. False: the target has others of another identity, or this one.
+    pub(crate) fn park_one(&mut self, object: ObjectId, digest: u64, page: u64, slot: DeviceSlot) -> bool {
+        let Ok(page) = u32::try_from(page) else { return false };
+        let parked =
+            self.parked.entry(object).or_insert_with(|| Parked { digest: Some(digest), pages: Vec::new() });
+        let at = parked.pages.partition_point(|(other, _)| *other < page);
+        if parked.digest != Some(digest) || parked.pages.get(at).is_some_and(|(other, _)| *other == page) {
+            return false;
+        }
+        parked.pages.insert(at, (page, slot));
+        if self.recorded.get(&object) != Some(&digest) {
+            self.unrecorded.insert(object);
+        }
+        true
+    }
     /// A parked page goes, without a tombstone.
     pub(crate) fn forget_parked(&mut self, object: ObjectId, page: u64) {
         let Some(parked) = self.parked.get_mut(&object) else { return };
@@ -405,6 +437,7 @@ impl Device {
             }
         }
         self.recorded = parked.iter().filter_map(|(id, parked)| Some((*id, parked.digest?))).collect();
+        let is_leaving = self.is_leaving();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
         // Changes since terraced began.
@@ -416,6 +449,9 @@ impl Device {
             }
         }
         damaged.into_iter().for_each(|(object, page)| self.bury(object, page, page));
+        if is_leaving {
+            self.leave();
+        }
     }
     /// The file that is forgotten has these pages on the device.
     pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {
@@ -436,6 +472,10 @@ impl Device {
             self.unrecorded.insert(id);
         }
     }
+    /// Whether files wait for their identities to be recorded.
+    pub(crate) fn owes_identities(&self) -> bool {
+        self.is_on() && !self.unrecorded.is_empty()
+    }
     /// The instance ends: nothing more is written. True if it was served until now.
     pub(crate) fn end(&mut self) -> bool {
         let served = self.is_on();
@@ -444,9 +484,30 @@ impl Device {
         }
         served
     }
+    /// Whether a scan has told what it holds.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted
+    }
     /// Its content is not known yet.
     pub(crate) fn is_scanning(&self) -> bool {
         self.status == Status::Scanning
+    }
+    /// It is being removed: nothing more is written, and all of its regions are due.
+    pub(crate) fn leave(&mut self) {
+        self.status = Status::Leaving;
+        self.dead = Vec::new();
+        self.log.retire(0);
+    }
+    /// Whether it is being removed.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.status == Status::Leaving
+    }
+    /// It has another number of regions, which `table` knows: those that it has less hold nothing.
+    pub(crate) fn resize(&mut self, config: DeviceConfig, table: Arc<DeviceTable>) {
+        self.log.resize(config.regions);
+        self.fillings.resize(config.regions as usize, (0, 0));
+        self.hits.resize(table.slots(), 0);
+        (self.config, self.table) = (config, table);
     }
     /// Whether pages are written to it, if not just now.
     pub(crate) fn is_on(&self) -> bool {

@@ -3,8 +3,7 @@
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::compressed::{WAS_HERE, WAS_READ};
-use crate::state::device::{DemoteCandidate, Device, Restored};
-use crate::state::targets::Targets;
+use crate::state::device::{DemoteCandidate, Restored};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
@@ -293,23 +292,23 @@ impl State {
             Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,
             None => true,
         };
-        if let Some(targets) = self.targets.as_mut().filter(|_| same) {
-            let device = &mut targets.all[number];
+        if let Some(device) =
+            self.targets.as_mut().filter(|_| same).and_then(|targets| targets.at_mut(number))
+        {
             device.unrecorded.remove(&id);
             device.recorded.insert(id, digest);
         }
     }
     /// The results of a scan become the content of target `number`.
     pub(crate) fn install(&mut self, number: usize, restored: Restored) {
-        let Some(targets) = &mut self.targets else { return };
-        targets.all[number].install(restored);
+        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else { return };
+        device.install(restored);
         let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
         for o in &objects {
             self.take_over_slots(number, o);
             self.welcome_on(number, o);
         }
-        let Some(targets) = &mut self.targets else { return };
-        let device = &mut targets.all[number];
+        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else { return };
         let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
         for id in unknown.map(|(id, _)| *id).collect::<Vec<_>>() {
             device.unpark(id, 0, u64::MAX);
@@ -324,7 +323,7 @@ impl State {
             let entry = self.pages.index.get(place);
             let Some(targets) = &mut self.targets else { return };
             let named = targets.slot_of(place, entry);
-            let device = &mut targets.all[number];
+            let Some(device) = targets.at_mut(number) else { return };
             let named = named.filter(|slot| device.has(*slot));
             if named.is_some() && device.parked_at(o.id(), page) == named {
                 device.forget_parked(o.id(), page);
@@ -415,7 +414,7 @@ impl State {
             Named::Parked | Named::No => {}
         }
     }
-    /// The page that `from` holds was written to `to`, of another target, if `is_same`: then its entry names that from now on.
+    /// The page that `from` holds was written to `to`, of another target, if `is_same`: then what names the one names the other from now on.
     pub(crate) fn move_down(
         &mut self,
         from: DeviceSlot,
@@ -426,27 +425,27 @@ impl State {
     ) {
         let named = self.names(from, object, page);
         let Some(targets) = &mut self.targets else { return };
-        let Some(device) = targets.of_mut(to) else { return };
         match named {
-            Named::Entry(place) if is_same => {
-                device.fill(to, crc);
-                device.note_page_of(object);
-                device.events.demoted += 1;
+            Named::Entry(place) if is_same && targets.arrive(to, crc, object) => {
                 self.pages.publish_on_device(place, to);
                 // The region is still there: the page may change before it goes.
                 targets.end(from, object, page);
-                if let Some(above) = targets.of_mut(from) {
-                    above.events.moved_down += 1;
-                }
+                targets.note_moved(from);
             }
-            _ => device.bury(object, page, page),
+            Named::Parked if is_same && targets.repark(from, to, crc, object, page) => {}
+            _ => targets.bury(to, object, page),
         }
     }
-    /// Whether a slot was filled in this lap of its region, and holds the page still, which is nowhere else.
+    /// Whether a slot was filled in this lap of its region, and holds the page still, which is nowhere else. Parked pages of a file that was published
+    /// are about to come back.
     pub(crate) fn is_only_there(&self, slot: DeviceSlot, lap: u64, object: ObjectId, page: u64) -> bool {
         let device = self.targets.as_ref().and_then(|targets| targets.of(slot));
         device.is_some_and(|device| device.lap_of(slot) == lap)
-            && matches!(self.names(slot, object, page), Named::Entry(_))
+            && match self.names(slot, object, page) {
+                Named::Entry(_) => true,
+                Named::Parked => self.objects.get(&object).is_none(),
+                _ => false,
+            }
     }
     /// The slot of a page goes, with its region: no tombstone is needed.
     pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
@@ -474,15 +473,22 @@ impl State {
     /// `region`: of target `number`, counted from its first.
     pub(crate) fn drop_region(&mut self, number: usize, region: u32) {
         let live = |state: &State| {
-            let of = |targets: &Targets| targets.all[number].log.live_in(region);
-            state.targets.as_ref().map_or(0, of)
+            let of = state.targets.as_ref().and_then(|targets| targets.at(number));
+            of.map_or(0, |device| device.log.live_in(region))
         };
         if live(self) == 0 {
             return;
         }
+        let of = self.targets.as_ref().and_then(|targets| targets.at(number));
+        let region_named = of.map_or(0, |device| device.table.first_region() + region);
+        self.drop_slots(number, |slot| slot.region() == region_named);
+        debug_assert_eq!(live(self), 0, "all that names slots was looked through");
+    }
+    /// Drops slots of a target, whatever names them: all is looked through.
+    pub(crate) fn drop_slots(&mut self, number: usize, which: impl Fn(DeviceSlot) -> bool) {
         let mut left: Vec<(DeviceSlot, ObjectId, u64)> = Vec::new();
-        let targets = self.targets.as_ref().expect("something of it is live");
-        let device: &Device = &targets.all[number];
+        let Some(targets) = &self.targets else { return };
+        let Some(device) = targets.at(number) else { return };
         for o in self.objects.values() {
             self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
                 let slot = targets.slot_of(place, self.pages.index.get(place));
@@ -490,10 +496,9 @@ impl State {
             });
         }
         left.extend(device.all_parked());
-        let region = device.table.first_region() + region;
-        for (slot, object, page) in left.into_iter().filter(|(slot, ..)| slot.region() == region) {
+        left.retain(|(slot, ..)| device.has(*slot) && which(*slot));
+        for (slot, object, page) in left {
             self.drop_slot(slot, object, page);
         }
-        debug_assert_eq!(live(self), 0, "all that names slots was looked through");
     }
 }

@@ -18,13 +18,14 @@ use crate::table::{Map, trim};
 use terrace_policy::device::cost::ReadCost;
 use terrace_policy::device::log::REINSERT_AT;
 use terrace_policy::placement::{CUT, Placement, Share, Target};
+use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, PAGE_SIZE};
 
 /// The targets.
 #[derive(Debug)]
 pub(crate) struct Targets {
-    /// By number.
+    /// The fastest tier first.
     pub all: Vec<Device>,
     /// Slot + 1 of the copy of each frame's page; 0: none.
     copies: Vec<u32>,
@@ -39,8 +40,11 @@ pub(crate) struct Targets {
     clients_read: (u64, u64, u64),
 }
 
+/// Those of all targets, by number.
+pub(crate) type Speeds = [Speed; TARGETS_MAX];
+
 /// A target as the placement engine sees it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Speed {
     /// Bytes that it has to write before.
     pub queued: u64,
@@ -63,6 +67,42 @@ impl Targets {
             clients_read: (0, 0, 0),
         }
     }
+    /// The target of this number, if there is one.
+    pub(crate) fn at(&self, number: usize) -> Option<&Device> {
+        self.all.iter().find(|device| device.config.number == number)
+    }
+    /// [`Targets::at`].
+    pub(crate) fn at_mut(&mut self, number: usize) -> Option<&mut Device> {
+        self.all.iter_mut().find(|device| device.config.number == number)
+    }
+    /// One more, or none. `engine` makes the placement engine of a tier; `levels`: the tier of each target from now on, by number.
+    pub(crate) fn change(
+        &mut self,
+        more: Option<Device>,
+        levels: &[(usize, u8)],
+        engine: impl Fn(u8) -> Box<dyn Placement>,
+    ) {
+        self.all.extend(more);
+        for (number, level) in levels {
+            if let Some(device) = self.at_mut(*number) {
+                device.config.level = *level;
+            }
+        }
+        self.all.sort_by_key(|device| (device.config.level, device.config.number));
+        let lowest = self.all.iter().map(|device| device.config.level).max();
+        let needed = lowest.map_or(0, |lowest| lowest + 1);
+        // Engines of tiers that are no more stay: pages may be on their way there.
+        (self.placement.len() as u8..needed).for_each(|level| self.placement.push(engine(level)));
+    }
+    /// The numbers of those of a tier.
+    pub(crate) fn of_level(&self, level: u8) -> Vec<usize> {
+        let of_tier = self.all.iter().filter(|device| device.config.level == level);
+        of_tier.map(|device| device.config.number).collect()
+    }
+    /// Bytes of all of them.
+    pub(crate) fn devices_bytes(&self) -> u64 {
+        self.all.iter().map(|device| device.config.bytes).sum()
+    }
     /// The target that has a slot.
     pub(crate) fn of(&self, slot: DeviceSlot) -> Option<&Device> {
         self.all.iter().find(|device| device.has(slot))
@@ -78,10 +118,9 @@ impl Targets {
     }
     /// Sums of the reads of clients: what is new counts for the costs.
     pub(crate) fn note_client_reads(&mut self, totals: &ReadTotals) {
-        for (device, (hits, ns)) in
-            self.all.iter_mut().zip(totals.device_hits.into_iter().zip(totals.device_read_ns))
-        {
-            device.note_client_reads(hits, ns);
+        for device in &mut self.all {
+            let number = device.config.number;
+            device.note_client_reads(totals.device_hits[number], totals.device_read_ns[number]);
         }
         let now = (totals.misses, totals.reads, totals.read_ns);
         let before = std::mem::replace(&mut self.clients_read, now);
@@ -119,18 +158,15 @@ impl Targets {
     }
     /// Shares out pages that were admitted to a tier: the lengths in pages of their pieces, and how fast each target is. The caller writes them there. What has
     /// no share stays where it is.
-    pub(crate) fn place(&mut self, level: u8, pieces: &[u64], speeds: &[Speed]) -> Vec<Share> {
-        let of_tier = |device: &&mut Device| device.config.level == level;
-        let allowed: Vec<(usize, u64)> = self
-            .all
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, device)| of_tier(device))
-            .filter_map(|(number, device)| Some((number, device.take_pending()?)))
-            .collect();
+    pub(crate) fn place(&mut self, level: u8, pieces: &[u64], speeds: &Speeds) -> Vec<Share> {
+        let of_tier = self.all.iter_mut().filter(|device| device.config.level == level);
+        let allowed: Vec<(usize, u64)> =
+            of_tier.filter_map(|device| Some((device.config.number, device.take_pending()?))).collect();
         let shares = self.share_out(level, pieces, &allowed, speeds);
         for share in &shares {
-            self.all[share.target].spend((share.bytes / CUT) as u32);
+            if let Some(device) = self.at_mut(share.target) {
+                device.spend((share.bytes / CUT) as u32);
+            }
         }
         shares
     }
@@ -139,15 +175,15 @@ impl Targets {
         &mut self,
         level: u8,
         pieces: &[u64],
-        speeds: &[Speed],
+        speeds: &Speeds,
         room_only: bool,
     ) -> Vec<Share> {
         let is_meant = |device: &Device| {
             let full = device.log.has_been_full();
             device.config.level == level && device.is_serving() && !(room_only && full)
         };
-        let of_tier = self.all.iter().enumerate().filter(|(_, device)| is_meant(device));
-        let allowed: Vec<(usize, u64)> = of_tier.map(|(number, _)| (number, u64::MAX)).collect();
+        let of_tier = self.all.iter().filter(|device| is_meant(device));
+        let allowed: Vec<(usize, u64)> = of_tier.map(|device| (device.config.number, u64::MAX)).collect();
         self.share_out(level, pieces, &allowed, speeds)
     }
     /// Asks the engine of the tier. `allowed`: pages that each of these targets may take.
@@ -156,10 +192,10 @@ impl Targets {
         level: u8,
         pieces: &[u64],
         allowed: &[(usize, u64)],
-        speeds: &[Speed],
+        speeds: &Speeds,
     ) -> Vec<Share> {
         // Room that was never filled is filled first. Logs without any go on for ever.
-        let room = |number: usize| self.all[number].log.never_filled();
+        let room = |number: usize| self.at(number).map_or(0, |device| device.log.never_filled());
         let pages: u64 = pieces.iter().sum();
         let has_room = allowed.iter().map(|(number, _)| room(*number)).sum::<u64>() >= pages;
         let fastest = allowed.iter().map(|(number, _)| speeds[*number].write).fold(0.0, f64::max);
@@ -175,8 +211,8 @@ impl Targets {
         let targets: Vec<Target> = allowed.iter().map(target).collect();
         let bytes: Vec<u64> = pieces.iter().map(|pages| pages * PAGE_SIZE as u64).collect();
         let mut shares = Vec::new();
-        if !targets.is_empty() {
-            self.placement[usize::from(level)].place(&bytes, &targets, &mut shares);
+        if let Some(engine) = self.placement.get_mut(usize::from(level)).filter(|_| !targets.is_empty()) {
+            engine.place(&bytes, &targets, &mut shares);
         }
         shares.iter_mut().for_each(|share| share.target = allowed[share.target].0);
         shares
@@ -207,7 +243,9 @@ impl Targets {
     }
     /// Pages of a target were read.
     pub(crate) fn note_read(&mut self, number: usize, pages: u64, ns: u64) {
-        self.all[number].note_read(pages, ns);
+        if let Some(device) = self.at_mut(number) {
+            device.note_read(pages, ns);
+        }
     }
     /// Nothing names the slot any more.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {
@@ -221,6 +259,48 @@ impl Targets {
             device.kill(slot);
             device.bury(object, page, page);
         }
+    }
+    /// A page was written to a slot, and nothing names it.
+    pub(crate) fn bury(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
+        if let Some(device) = self.of_mut(slot) {
+            device.bury(object, page, page);
+        }
+    }
+    /// A page comes to a slot, which its entry is about to name. False: its target is gone.
+    pub(crate) fn arrive(&mut self, slot: DeviceSlot, crc: u32, object: ObjectId) -> bool {
+        let Some(device) = self.of_mut(slot) else { return false };
+        device.fill(slot, crc);
+        device.note_page_of(object);
+        device.events.demoted += 1;
+        true
+    }
+    /// A page went from this slot to another target.
+    pub(crate) fn note_moved(&mut self, from: DeviceSlot) {
+        if let Some(device) = self.of_mut(from) {
+            device.events.moved_down += 1;
+        }
+    }
+    /// A parked page was written to a slot of another target: it is parked there from now on. False: that target knows the file by another identity.
+    pub(crate) fn repark(
+        &mut self,
+        from: DeviceSlot,
+        to: DeviceSlot,
+        crc: u32,
+        object: ObjectId,
+        page: u64,
+    ) -> bool {
+        let digest = self.of(from).and_then(|device| device.parked.get(&object)?.digest);
+        let Some(digest) = digest else { return false };
+        if !self.of_mut(to).is_some_and(|device| device.park_one(object, digest, page, to)) {
+            return false;
+        }
+        self.arrive(to, crc, object);
+        if let Some(device) = self.of_mut(from) {
+            device.forget_parked(object, page);
+        }
+        self.end(from, object, page);
+        self.note_moved(from);
+        true
     }
     /// The pages `[first, last]` of a file change: what is parked of them goes. What a target holds that is being scanned is not known yet: whatever it is.
     pub(crate) fn end_parked(&mut self, object: ObjectId, first: u64, last: u64) {
@@ -274,7 +354,7 @@ impl Targets {
     }
     /// A region goes, and with it the identities that it recorded: they are to be recorded again.
     pub(crate) fn forget_records(&mut self, number: usize, records: impl Iterator<Item = Record>) {
-        let device = &mut self.all[number];
+        let Some(device) = self.at_mut(number) else { return };
         for record in records {
             if let Record::File { object, digest } = record
                 && device.recorded.get(&object) == Some(&digest)

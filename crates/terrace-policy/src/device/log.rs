@@ -48,6 +48,8 @@ pub struct Log {
     free: VecDeque<u32>,
     open: Option<Place>,
     appended: u64,
+    /// Regions from this one on are given up.
+    retired: u32,
 }
 
 impl Log {
@@ -58,7 +60,15 @@ impl Log {
     pub fn new(regions: u32, pages: u32) -> Log {
         assert!(regions >= REGIONS_MIN && pages > 0, "{regions} regions of {pages} pages");
         let free = (0..regions).collect();
-        Log { pages, live: vec![0; regions as usize], filled: VecDeque::new(), free, open: None, appended: 0 }
+        Log {
+            pages,
+            live: vec![0; regions as usize],
+            filled: VecDeque::new(),
+            free,
+            open: None,
+            appended: 0,
+            retired: regions,
+        }
     }
 
     /// A log after a restart: `filled` regions, oldest first, nothing of which is live yet (see [`Log::revive`]); the others are free.
@@ -142,7 +152,7 @@ impl Log {
 
     /// The region to reclaim next, if one is due.
     pub fn due(&self) -> Option<u32> {
-        if self.free.len() >= FREE_AHEAD { None } else { self.filled.front().copied() }
+        if self.free.len() >= FREE_AHEAD && self.is_retired() { None } else { self.filled.front().copied() }
     }
 
     /// The region that [`Log::due`] named holds nothing live any more.
@@ -156,7 +166,42 @@ impl Log {
             "regions are reclaimed in the order in which they were filled"
         );
         assert_eq!(self.live[region as usize], 0, "region {region}");
-        self.free.push_back(region);
+        if region < self.retired {
+            self.free.push_back(region);
+        }
+    }
+
+    /// Gives up the regions from `first` on: nothing is appended there any more, and [`Log::due`] names regions, in their order, until these hold nothing.
+    pub fn retire(&mut self, first: u32) {
+        self.retired = first;
+        self.free.retain(|region| *region < first);
+        if let Some(open) = self.open.take_if(|open| open.region >= first) {
+            self.filled.push_back(open.region);
+        }
+    }
+
+    /// Whether regions that were given up hold nothing any more.
+    pub fn is_retired(&self) -> bool {
+        self.retired >= self.live.len() as u32 || self.filled.iter().all(|region| *region < self.retired)
+    }
+
+    /// Gives the log so many regions: those that it has more are free, those that it has less were given up and hold nothing ([`Log::retire`]).
+    ///
+    /// # Panics
+    /// With fewer than [`REGIONS_MIN`] regions; if one of those that go is in use.
+    pub fn resize(&mut self, regions: u32) {
+        assert!(regions >= REGIONS_MIN, "{regions} regions");
+        let before = self.live.len() as u32;
+        let is_used = |region: u32| {
+            self.filled.contains(&region) || self.open.is_some_and(|open| open.region == region)
+        };
+        assert!(!(regions..before).any(is_used), "a region that goes is in use");
+        // New regions are filled before any is reclaimed, as those of a new log are.
+        self.appended = self.appended.min(self.capacity());
+        self.live.resize(regions as usize, 0);
+        self.free.retain(|region| *region < regions);
+        self.free.extend(before..regions);
+        self.retired = regions;
     }
 
     /// Most pages of a reclaimed region that may be appended again.
@@ -249,6 +294,34 @@ mod tests {
         log.kill(Place { region: 0, page: 1 });
         log.reclaimed(0);
         assert_eq!((log.due(), log.live(), log.appended(), log.capacity()), (None, 3, 5, 8));
+    }
+
+    #[test]
+    fn regions_given_up_are_due_until_they_hold_nothing() {
+        let mut log = Log::new(8, 1);
+        (0..6).for_each(|_| assert!(log.append().is_some()));
+        assert_eq!(log.due(), None, "two are free");
+        log.retire(5);
+        assert!(!log.is_retired());
+        let mut reclaimed = 0;
+        while let Some(region) = log.due() {
+            log.kill(Place { region, page: 0 });
+            log.reclaimed(region);
+            reclaimed += 1;
+        }
+        assert_eq!((reclaimed, log.is_retired()), (6, true), "in their order, the last of them too");
+        log.resize(5);
+        let regions: Vec<u32> = (0..5).map(|_| log.append().unwrap().region).collect();
+        assert_eq!((regions, log.append()), (vec![0, 1, 2, 3, 4], None));
+        log.resize(7);
+        assert_eq!((log.append().map(|at| at.region), log.due(), log.capacity()), (Some(5), Some(0), 7));
+        log.retire(0);
+        (0..6).for_each(|region| {
+            assert_eq!(log.due(), Some(region));
+            log.kill(Place { region, page: 0 });
+            log.reclaimed(region);
+        });
+        assert_eq!((log.due(), log.oldest(), log.append()), (None, None, None));
     }
 
     #[test]

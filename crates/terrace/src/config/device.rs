@@ -162,7 +162,7 @@ pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
 }
 
 /// `device`, `device-2`, ...: the first that nothing else has.
-fn free_name(devices: &[Device], of_file: &[Device]) -> String {
+pub fn free_name(devices: &[Device], of_file: &[Device]) -> String {
     let is_taken = |name: &String| devices.iter().chain(of_file).any(|device| device.name == *name);
     let usual = Device::default().name;
     let mut names = [usual.clone()].into_iter().chain((2..).map(|n| format!("{usual}-{n}")));

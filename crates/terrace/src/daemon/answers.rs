@@ -21,6 +21,7 @@ use super::stop::Stopper;
 use crate::control::{Answer, Record};
 use crate::error::reason;
 use crate::handover::Shared;
+use crate::tier::live::Live;
 
 /// Answers from the engine.
 pub struct Answers {
@@ -34,6 +35,7 @@ pub struct Answers {
     /// The rows of tiers that cannot be used.
     tiers_off: Vec<TierRow>,
     leases: Option<Arc<Leases>>,
+    tiers: Live,
 }
 
 impl Answers {
@@ -43,11 +45,12 @@ impl Answers {
         stopper: Arc<Stopper>,
         sizing: Shown,
         shared: &Shared,
-        leases: Option<Arc<Leases>>,
+        (leases, tiers): (Option<Arc<Leases>>, Live),
     ) -> Answers {
         let (mnt, tiers_off) = (shared.place.mnt.clone(), shared.tier.off().to_vec());
         let root = record::root(shared);
-        Answers { engine, stopper, supervisor: shared.supervisor, mnt, root, sizing, tiers_off, leases }
+        let supervisor = shared.supervisor;
+        Answers { engine, stopper, supervisor, mnt, root, sizing, tiers_off, leases, tiers }
     }
 
     fn stats(&self) -> Stats {
@@ -115,6 +118,9 @@ impl Answer for Answers {
                 engine.resize_auto();
                 Reply::Resize(Done {})
             }
+            Request::TierAdd(asked) => Reply::TierAdd(self.tiers.add(&asked)?),
+            Request::TierRemove(asked) => Reply::TierRemove(self.tiers.remove(&asked)?),
+            Request::TierResize(asked) => Reply::TierResize(self.tiers.resize(&asked)?),
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
             Request::Pid(_) => Reply::Pid(PidReply {
                 supervisor: self.supervisor.as_raw_pid(),

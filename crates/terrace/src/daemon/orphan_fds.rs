@@ -12,6 +12,7 @@ use terrace_engine::io::{is_busy, is_ring};
 
 use super::front::descriptors_named;
 use crate::handover::Shared;
+use crate::tier::record;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 /// Writes take no longer than this on a source that works.
@@ -31,8 +32,10 @@ impl OrphanFds {
     /// terraced soon.
     pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
-        let is_orphan = |fd: &RawFd| *fd > 2 && !shared.kept.contains(fd) && !named.contains(fd);
-        let found = crate::sys::open_descriptors()?.into_iter().filter(is_orphan).collect();
+        let open = crate::sys::open_descriptors()?;
+        let tiers = record::descriptors(&shared.instance);
+        let is_needed = |fd: &RawFd| shared.kept.contains(fd) || named.contains(fd) || tiers.contains(fd);
+        let found = open.into_iter().filter(|fd| *fd > 2 && !is_needed(fd)).collect();
         Ok(OrphanFds { found, named })
     }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_engine::IoKind;
-use terrace_engine::device::target::Target;
 use terrace_fs::limits;
 use terrace_kv::cluster::Cluster;
 use terrace_kv::{Config as KvConfig, Durability, Listener};
@@ -22,7 +21,7 @@ use crate::http;
 use crate::instance::{Instance, Lock};
 use crate::size::{GIB, Size};
 use crate::supervisor;
-use crate::tier::{self, Tier};
+use crate::tier::{self, Held, Tier};
 
 /// Memory unless told, and with `auto`: a store cannot give memory back while it is open.
 const MEMORY_DEFAULT: Size = Size(GIB);
@@ -94,7 +93,7 @@ fn assemble(
     instance: &Instance,
 ) -> Result<Kept> {
     let tier = tier::open(&mut config, &dir);
-    let store = store_options(&config, kv.durability, tier.targets());
+    let store = store_options(&config, kv.durability, &tier.held);
     let segment = Segment::create(&store)
         .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;
     let control = supervisor::bind(&instance.control_socket())?;
@@ -118,7 +117,7 @@ fn directory(dir: &Path) -> Result<PathBuf> {
     }
 }
 
-fn store_options(config: &Config, durability: Durability, targets: &[Target]) -> StoreOptions {
+fn store_options(config: &Config, durability: Durability, targets: &[Held]) -> StoreOptions {
     let default = StoreOptions::default();
     let mut engine = engine_config(config, targets);
     // A server that was killed has nothing under way once it has been waited for.

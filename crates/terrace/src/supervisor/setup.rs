@@ -104,7 +104,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
             Failure::new(what, reason(err), "raise the limit that is named, or ask for less")
         }
     };
-    let memory = Memory::create(&config, tier.targets()).map_err(short("memory for the cache"))?;
+    let memory = Memory::create(&config, &tier.held).map_err(short("memory for the cache"))?;
     let control = bind(&instance.control_socket())?;
     let preload = preload_listener(&instance.preload_socket())?;
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;

@@ -18,6 +18,7 @@ use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::instance::{self, Info, Kind, SCHEMA};
 use crate::sys::{self, Side, SignalNumber};
+use crate::tier::record;
 
 /// Signals the supervisor takes from its descriptor; terraced inherits them blocked.
 pub const SIGNALS: &[SignalNumber] =
@@ -463,7 +464,8 @@ impl Watch {
             mnt: place.mnt.clone(),
             memory_bytes: config.memory.most().0,
             policy: config.policy.clone(),
-            tiers: config.tier.device.iter().map(|device| device.path.clone()).collect(),
+            tiers: record::paths(instance)
+                .unwrap_or_else(|| config.tier.device.iter().map(|device| device.path.clone()).collect()),
             metrics: self
                 .shared
                 .metrics

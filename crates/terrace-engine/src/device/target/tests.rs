@@ -260,8 +260,8 @@ fn index_must_fit_a_quarter_of_the_memory() {
     drop(open(&request(1, 16 * MIB)).unwrap());
     // The suggested command works.
     let geometry = Geometry::plan(5461 * MIB).unwrap();
-    check_index(&request(64, 0), geometry).unwrap();
-    check_index(&request(96, 0), Geometry::plan(8 << 30).unwrap()).unwrap();
+    check_index(64 * MIB, Others::default(), geometry).unwrap();
+    check_index(96 * MIB, Others::default(), Geometry::plan(8 << 30).unwrap()).unwrap();
     // A tier that exists needs its index, too.
     let small = TargetRequest { memory_bytes: 100_000, ..stage.request("t", None) };
     refused(open(&small), &["more than a quarter"]);

@@ -1,0 +1,77 @@
+//! The targets in use. They come and go while the engine serves: who works with one holds it as long.
+
+use crate::device::io::DeviceIo;
+use parking_lot::RwLock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use terrace_shm::device_table::TARGETS_MAX;
+use terrace_shm::{DeviceSlot, DeviceTable};
+
+fn overlap(a: &DeviceTable, b: &DeviceTable) -> bool {
+    let end = |table: &DeviceTable| table.first_region() + table.regions();
+    a.first_region() < end(b) && b.first_region() < end(a)
+}
+
+/// Targets by their numbers. A number that is free is given to the next one.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    places: RwLock<[Option<Arc<DeviceIo>>; TARGETS_MAX]>,
+    count: AtomicUsize,
+}
+
+impl Devices {
+    /// With these.
+    pub(crate) fn new(all: Vec<DeviceIo>) -> Devices {
+        let devices = Devices::default();
+        all.into_iter().for_each(|device| devices.put(Arc::new(device)));
+        devices
+    }
+    /// One more, in the place of its number.
+    pub(crate) fn put(&self, device: Arc<DeviceIo>) {
+        let mut places = self.places.write();
+        let number = device.number;
+        assert!(places[number].is_none(), "number {number} is free");
+        let others = places.iter().flatten();
+        assert!(
+            others.map(|other| other.table()).all(|other| !overlap(&other, &device.table())),
+            "a region has one target"
+        );
+        places[number] = Some(device);
+        self.count.fetch_add(1, Ordering::Release);
+    }
+    /// Whether a target may have this table: no other has a region of it.
+    pub(crate) fn may_have(&self, number: usize, table: &DeviceTable) -> bool {
+        let places = self.places.read();
+        let mut others = places.iter().flatten().filter(|other| other.number != number);
+        others.all(|other| !overlap(&other.table(), table))
+    }
+    /// It is used no longer.
+    pub(crate) fn take(&self, number: usize) -> Option<Arc<DeviceIo>> {
+        let taken = self.places.write()[number].take();
+        self.count.fetch_sub(usize::from(taken.is_some()), Ordering::Release);
+        taken
+    }
+    /// The target of this number.
+    pub(crate) fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
+        self.places.read().get(number)?.clone()
+    }
+    /// All of them, by number.
+    pub(crate) fn all(&self) -> Vec<Arc<DeviceIo>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        self.places.read().iter().flatten().cloned().collect()
+    }
+    /// The number of the target that has a slot.
+    pub(crate) fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
+        self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number)
+    }
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,259 @@
+//! Targets come, go and change their size while the engine serves.
+//!
+//! ```text
+//!   add      thread scans ──► Serving                       clients ask for the targets again
+//!   remove   Leaving: every region is due ──► each page goes to another target, or is dropped ──► the number is free
+//!   shrink   regions from the new end on are given up ──► superblock says fewer ──► table and log
+//!   grow     superblock says more ──► table and log
+//! ```
+//! Readers are served all the while: entries are withdrawn, or name other slots, before what they named goes. A daemon that is killed within has
+//! changed the superblock, or has not; its successor believes that.
+
+use crate::config::{Access, DeviceConfig, EngineConfig};
+use crate::context::Context;
+use crate::device::io::DeviceIo;
+use crate::device::{FileMedium, Geometry, Medium, superblock};
+use crate::io::{AlignedBuf, Io};
+use crate::path::resize;
+use crate::segment::{SegmentHandles, TargetTable};
+use crate::state::State;
+use crate::state::device::Device;
+use crate::state::targets::Targets;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use terrace_api::tiers::DeviceCounts;
+use terrace_policy::placement;
+use terrace_shm::PAGE_SIZE;
+use terrace_shm::device_table::TARGETS_MAX;
+
+/// How often the thread of a target is asked how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long those may take that are reading a target that is gone.
+const READ_WITHIN: Duration = Duration::from_secs(5);
+/// The end of a medium that may grow: reads and writes within it end where the file or device does.
+const NO_END: u64 = i64::MAX as u64 / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+
+/// The tier of each target, 0 the fastest, by number.
+pub type Levels = [(usize, u8)];
+
+/// The medium of a target.
+///
+/// # Errors
+/// It is not open.
+pub(crate) fn medium(config: &DeviceConfig, io: &Arc<dyn Io>) -> io::Result<Arc<dyn Medium>> {
+    match &config.access {
+        Access::File(fd) => Ok(Arc::new(FileMedium::new(*fd, io.clone(), NO_END))),
+        Access::Medium(medium) => Ok(medium.clone()),
+        Access::Unopened => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// Begins to use the targets of the configuration.
+///
+/// # Errors
+/// The devices'.
+pub(crate) fn open(
+    config: &EngineConfig,
+    handles: &SegmentHandles,
+    io: &Arc<dyn Io>,
+) -> io::Result<Vec<DeviceIo>> {
+    let open = |(config, table): (&DeviceConfig, Arc<TargetTable>)| {
+        DeviceIo::begin(config, medium(config, io)?, table)
+    };
+    config.devices.iter().zip(handles.tables()).map(open).collect()
+}
+
+/// What the state knows of them; None: there are none.
+///
+/// # Errors
+/// Numbers above the limit; the placement engine is unknown.
+pub(crate) fn targets(
+    config: &EngineConfig,
+    devices: &[DeviceIo],
+    frames_max: usize,
+) -> io::Result<Option<Targets>> {
+    let invalid = |m: String| io::Error::new(io::ErrorKind::InvalidInput, m);
+    if config.devices.iter().any(|device| device.number >= TARGETS_MAX) {
+        return Err(invalid(format!("{} targets of tiers: at most {TARGETS_MAX}", devices.len())));
+    }
+    let engine = |level: u8| {
+        placement::build(&config.placement, level.into()).ok_or_else(|| {
+            let known = placement::NAMES.join(", ");
+            invalid(format!("no placement {:?}; there are: {known}", config.placement))
+        })
+    };
+    let Some(lowest) = config.devices.iter().map(|device| device.level).max() else { return Ok(None) };
+    let engines = (0..=lowest).map(engine).collect::<io::Result<_>>()?;
+    let device = |(config, io): (&DeviceConfig, &DeviceIo)| Device::new(config.clone(), io.table());
+    let all = config.devices.iter().zip(devices).map(device).collect();
+    Ok(Some(Targets::new(all, frames_max, engines)))
+}
+
+/// Begins to use one more target. The caller starts its thread.
+///
+/// # Errors
+/// The device's; the placement engine is unknown.
+pub(crate) fn add(
+    cx: &Context,
+    config: DeviceConfig,
+    table: Arc<TargetTable>,
+    levels: &Levels,
+) -> io::Result<Arc<DeviceIo>> {
+    let number = config.number;
+    if placement::build(&cx.config.placement, 0).is_none() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the placement engine is unknown"));
+    }
+    if !cx.devices.may_have(number, &table.table) {
+        return Err(io::Error::other("the numbers of its regions are taken"));
+    }
+    let device = Arc::new(DeviceIo::begin(&config, medium(&config, &cx.io)?, table)?);
+    let totals = cx.read_totals();
+    let mut more = Device::new(config, device.table());
+    let clients = (totals.device_hits[number], totals.device_read_ns[number]);
+    more.begin_counts(cx.device_hits(&totals)[number], clients);
+    let frames_max = cx.handles.segment.geometry().frames_max as usize;
+    {
+        let mut state = cx.state.lock();
+        let targets = state.targets.get_or_insert_with(|| Targets::new(Vec::new(), frames_max, Vec::new()));
+        change(cx, targets, Some(more), levels);
+        cx.devices.put(device.clone());
+        tell_clients(cx);
+    }
+    resize::adjust_pool(cx);
+    Ok(device)
+}
+
+fn change(cx: &Context, targets: &mut Targets, more: Option<Device>, levels: &Levels) {
+    let engine =
+        |level: u8| placement::build(&cx.config.placement, level.into()).expect("known since the start");
+    targets.change(more, levels, engine);
+}
+
+/// Clients ask for the targets again before they read of one. Under the state lock, before an entry names a slot of a new one.
+fn tell_clients(cx: &Context) {
+    cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
+}
+
+/// Looks at a target until `is_done`.
+fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) -> io::Result<()> {
+    loop {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let device = cx.devices.get(number).ok_or_else(gone)?;
+        if cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)).is_none_or(&is_done) {
+            return Ok(());
+        }
+        if cx.is_stopping() {
+            return Err(io::Error::new(io::ErrorKind::Interrupted, "the instance ends"));
+        }
+        device.wakeup.signal();
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Has the thread of a target empty it: pages that are worth it go to other targets. Nothing is written to it any more. What was moved and dropped by that.
+///
+/// # Errors
+/// There is no such target; the instance ends.
+pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
+    let counts = || {
+        let state = cx.state.lock();
+        let of = state.targets.as_ref().and_then(|targets| targets.at(number));
+        of.map(|device| device.counts(0)).unwrap_or_default()
+    };
+    // Before the scan ends nobody knows what it holds; one that cannot be scanned loses it.
+    wait_until(cx, number, |device| !device.is_scanning() || device.config.access.trouble().is_some())?;
+    let before = counts();
+    if let Some(device) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+        device.leave();
+    }
+    wait_until(cx, number, |device| device.log.oldest().is_none())?;
+    let now = counts();
+    let (moved_down, dropped) = (now.moved_down - before.moved_down, now.dropped - before.dropped);
+    Ok(DeviceCounts { moved_down, dropped, ..DeviceCounts::default() })
+}
+
+/// Ends the use of a target that was emptied, and whose thread has ended. `levels`: of those that stay. Its file may be closed then.
+pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
+    let Some(device) = cx.devices.get(number) else { return };
+    device.writer.lock().ended = true;
+    {
+        let mut state = cx.state.lock();
+        state.drop_target(number);
+        if let Some(targets) = &mut state.targets {
+            targets.all.retain(|device| device.config.number != number);
+            change(cx, targets, None, levels);
+        }
+        drop(cx.devices.take(number));
+        tell_clients(cx);
+    }
+    resize::adjust_pool(cx);
+    let began = Instant::now();
+    while Arc::strong_count(&device) > 1 && began.elapsed() < READ_WITHIN {
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Gives a target another number of regions: `config` has it. What lies behind the new end goes as in [`empty`]; the file may be cut then. One that grows
+/// has its room already.
+///
+/// # Errors
+/// The device's: then nothing more is written to it.
+pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<TargetTable>> {
+    let number = config.number;
+    let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
+    let geometry = Geometry::new(config.region_bytes as u32, config.regions).ok_or_else(invalid)?;
+    wait_until(cx, number, |device| !device.is_scanning())?;
+    let device = cx.devices.get(number).ok_or(io::ErrorKind::NotFound)?;
+    if let Some(of) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+        of.log.retire(config.regions);
+    }
+    wait_until(cx, number, |device| device.log.is_retired() || !device.is_on())?;
+    let mut writer = device.writer.lock();
+    if !cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)).is_some_and(Device::is_on) {
+        return Err(io::Error::other("nothing is written to it any more"));
+    }
+    let table = Arc::new(device.table_files().resized(config)?);
+    if !cx.devices.may_have(number, &table.table) {
+        return Err(io::Error::other(
+            "the numbers of its regions are taken: remove the target, and add it again",
+        ));
+    }
+    let before = writer.superblock.geometry;
+    // Remains of an earlier life of the target do not count.
+    let zeros = |buf: &mut [u8]| {
+        buf.fill(0);
+        let mut new = before.regions()..geometry.regions();
+        new.try_for_each(|region| device.medium.write(geometry.byte(region, 0), buf))
+    };
+    let done = AlignedBuf::default()
+        .with(PAGE_SIZE, zeros)
+        .and_then(|()| superblock::resize(&*device.medium, &mut writer.superblock, geometry));
+    if let Err(e) = done {
+        super::append::give_up(cx, number, &e);
+        return Err(e);
+    }
+    {
+        let mut state = cx.state.lock();
+        if let Some(of) = state.targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+            let level = of.config.level;
+            of.resize(DeviceConfig { level, ..config.clone() }, table.table.clone());
+            device.set_table(table.clone());
+            tell_clients(cx);
+        }
+    }
+    drop(writer);
+    resize::adjust_pool(cx);
+    Ok(table)
+}
+
+impl State {
+    /// What still names slots of a target that goes: its keys were damaged, or never read.
+    fn drop_target(&mut self, number: usize) {
+        let Some(of) = self.targets.as_ref().and_then(|targets| targets.at(number)) else { return };
+        if of.log.live() > 0 || !of.is_counted() {
+            self.drop_slots(number, |_| true);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The command line of `terrace tier`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+/// `terrace tier`.
+#[derive(Debug, Subcommand)]
+pub enum Tier {
+    /// List the tiers that the configuration and running instances name, and those given; of a mount its own
+    List(TierList),
+    /// Show whose tier a file or block device is, and what is in it
+    Show(TierShow),
+    /// Empty a tier that is not in use; it stays the tier of its source, and keeps its space
+    Drop(TierDrop),
+    /// Use one more file or block device, while the mount serves
+    Add(TierAdd),
+    /// Use one no longer: its pages go to the others
+    Remove(TierRemove),
+    /// Give one another size
+    Resize(TierResize),
+}
+
+/// `terrace tier add`.
+#[derive(Debug, Args)]
+pub struct TierAdd {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// The file or block device, and its size, for example /ssd/second.tier:64GiB
+    #[arg(value_name = "PATH[:SIZE]")]
+    pub target: OsString,
+    /// Its name in statistics
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Erase what is on it
+    #[arg(long)]
+    pub format: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier remove`.
+#[derive(Debug, Args)]
+pub struct TierRemove {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Its name in statistics, or its path
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// Also the last: what is on it leaves the cache
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier resize`.
+#[derive(Debug, Args)]
+pub struct TierResize {
+    /// The mount
+    #[arg(value_name = "MNT")]
+    pub mnt: PathBuf,
+    /// Its name in statistics, or its path
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// The new size, for example 128GiB
+    #[arg(value_name = "SIZE")]
+    pub size: String,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier list`.
+#[derive(Debug, Args)]
+pub struct TierList {
+    /// Files and block devices, directories with files, mounts
+    #[arg(value_name = "PATH")]
+    pub paths: Vec<PathBuf>,
+    /// Print JSON, one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
+    #[arg(long, value_name = "FILE.toml")]
+    pub config: Option<PathBuf>,
+}
+
+/// `terrace tier show`.
+#[derive(Debug, Args)]
+pub struct TierShow {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `terrace tier drop`.
+#[derive(Debug, Args)]
+pub struct TierDrop {
+    /// The file or block device
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Do not ask
+    #[arg(long, short = 'y')]
+    pub yes: bool,
+}

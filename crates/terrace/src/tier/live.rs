@@ -1,0 +1,250 @@
+//! `terrace tier add`, `remove`, `resize` in terraced: one change at a time, while programs are served.
+
+use std::os::fd::{AsFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use terrace_api::control::{CommandError, ErrorCode, TierAdd, TierChange, TierRemove, TierResize};
+use terrace_api::tiers::TierKind;
+use terrace_engine::device::Geometry;
+use terrace_engine::device::target::{self, Others, TargetError};
+use terrace_engine::{Engine, TARGETS_MAX, TargetTable};
+use terrace_policy::placement::levels::levels;
+
+use super::{Held, record, region_numbers};
+use crate::config::{self, Device};
+use crate::engine::device_config;
+use crate::handover::Shared;
+use crate::instance::Instance;
+use crate::size::{Size, human};
+
+/// The targets of a running instance.
+pub struct Live {
+    engine: Arc<Engine>,
+    instance: Instance,
+    src: PathBuf,
+    config: config::Config,
+    /// Descriptors of the supervisor.
+    kept: Vec<RawFd>,
+    held: Mutex<Vec<Held>>,
+}
+
+type Change = Result<TierChange, CommandError>;
+
+fn no(why: impl std::fmt::Display) -> CommandError {
+    CommandError::failed(why)
+}
+
+/// The tier of each target, by number.
+fn levels_of<'a>(held: impl Iterator<Item = &'a Held> + Clone) -> Vec<(usize, u8)> {
+    let times: Vec<u64> = held.clone().map(|held| held.device.read_time().as_nanos() as u64).collect();
+    held.map(|held| held.number).zip(levels(&times)).collect()
+}
+
+impl Live {
+    /// Of this instance, whose engine has begun.
+    pub fn new(engine: Arc<Engine>, shared: &mut Shared) -> Live {
+        let mut held = std::mem::take(&mut shared.tier.held);
+        held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));
+        let (instance, src) = (shared.instance.clone(), shared.place.src.clone());
+        let (config, kept) = (shared.config.clone(), shared.kept.clone());
+        Live { engine, instance, src, config, kept, held: Mutex::new(held) }
+    }
+
+    /// One more target.
+    pub fn add(&self, asked: &TierAdd) -> Change {
+        let mut held = self.held.try_lock().ok_or_else(busy)?;
+        let mut device = Device {
+            name: asked.name.clone().unwrap_or_default(),
+            path: asked.path.clone(),
+            size: asked.bytes.map(Size),
+            ..Device::default()
+        };
+        let mut all: Vec<Device> = held.iter().map(|held| held.device.clone()).collect();
+        if asked.name.is_none() {
+            device.name = config::free_name(&all, &[]);
+        }
+        all.push(device.clone());
+        config::check_devices(&all).map_err(|wrong| no(format!("{wrong}; {}", wrong.cure)))?;
+        let one = config::Tier { device: vec![device], ..self.config.tier.clone() };
+        let mut config = config::Config { tier: one, ..self.config.clone() };
+        config.tier.format = asked.format;
+        config.look_up_device(&self.src).map_err(|failure| no(failure.line()))?;
+        let Some(device) = config.tier.device.pop() else { return Err(no("no device")) };
+        let made = !device.path.exists();
+        let others = others(&held, None);
+        let target =
+            super::target(&config, &device, &self.src, others).map_err(|failure| no(failure.line()))?;
+        let added = self.begin(&mut held, device, target, made);
+        self.tell(&held);
+        added
+    }
+
+    /// The target is open, and nothing else has happened.
+    fn begin(&self, held: &mut Vec<Held>, device: Device, target: target::Target, made: bool) -> Change {
+        let geometry = target.superblock.geometry;
+        let used: Vec<(u32, u32)> = held.iter().map(Held::regions).collect();
+        let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
+        let place = number.zip(region_numbers(&used, geometry.regions()));
+        let Some((number, first_region)) = place else {
+            return Err(no("no numbers are left for its regions"));
+        };
+        let mut new = Held { device, target, number, first_region, made, removed: false, table: None };
+        let config = device_config(&new, 0);
+        let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
+        new.table = Some(table.clone());
+        let change = TierChange::of(&new.device.name, &new.device.path, config.bytes);
+        held.push(new);
+        let levels = levels_of(held.iter());
+        let level = levels.last().map_or(0, |(_, level)| *level);
+        let config = terrace_engine::DeviceConfig { level, ..config };
+        let begun = record::write(&self.instance, held);
+        match begun.and_then(|()| self.engine.add_target(config, table, &levels)) {
+            Ok(()) => Ok(change),
+            Err(err) => {
+                held.pop().into_iter().for_each(|held| super::close(held, &self.kept));
+                Err(no(format!("{}: {err}", change.path.display())))
+            }
+        }
+    }
+
+    /// A target goes.
+    pub fn remove(&self, asked: &TierRemove) -> Change {
+        let mut held = self.held.try_lock().ok_or_else(busy)?;
+        let at = find(&held, &asked.target)?;
+        if held.len() == 1 && !asked.force {
+            let why = "it is the last target: what is on it would leave the cache; `--force` removes it all the same";
+            return Err(CommandError::new(ErrorCode::Refused, why));
+        }
+        held[at].removed = true;
+        record::write(&self.instance, &held).map_err(no)?;
+        let left: Vec<&Held> = held.iter().filter(|held| !held.removed).collect();
+        let levels = levels_of(left.into_iter());
+        let counts = self.engine.remove_target(held[at].number, &levels);
+        // Whatever the end: the record says that it is gone.
+        let counts = counts.map_err(no)?;
+        let gone = held.remove(at);
+        let mut change = TierChange::of(&gone.device.name, &gone.device.path, 0);
+        (change.moved_pages, change.dropped_pages) = (counts.moved_down, counts.dropped);
+        change.file_removed = gone.made;
+        super::close(gone, &self.kept);
+        self.tell(&held);
+        Ok(change)
+    }
+
+    /// A target gets another size.
+    pub fn resize(&self, asked: &TierResize) -> Change {
+        let mut held = self.held.try_lock().ok_or_else(busy)?;
+        let at = find(&held, &asked.target)?;
+        let name = held[at].device.name.clone();
+        let before = held[at].target.superblock.geometry;
+        let geometry = self.divided(&held, at, asked.bytes)?;
+        let path = held[at].device.path.clone();
+        let fd = held[at].target.fd.as_fd();
+        if geometry.regions() > before.regions() {
+            target::extend(fd, geometry.bytes()).map_err(|fault| no(TargetError::new(&path, fault)))?;
+        }
+        let counts = || {
+            self.engine.stats().tiers.into_iter().find(|row| row.name == name && row.kind == TierKind::Device)
+        };
+        let (was, mut new) = (counts().unwrap_or_default(), held[at].target.superblock.clone());
+        new.geometry = geometry;
+        let old = std::mem::replace(&mut held[at].target.superblock, new);
+        let level =
+            levels_of(held.iter()).iter().find(|(n, _)| *n == held[at].number).map_or(0, |(_, level)| *level);
+        let done = self.engine.resize_target(&device_config(&held[at], level));
+        let table = match done {
+            Ok(table) => table,
+            Err(err) => {
+                held[at].target.superblock = old;
+                return Err(no(format!("{}: {err}", path.display())));
+            }
+        };
+        let before_table = held[at].table.replace(table);
+        held[at].device.size = Some(Size(asked.bytes));
+        self.tell(&held);
+        drop(before_table);
+        if let Err(err) = target::cut(held[at].target.fd.as_fd(), geometry.bytes()) {
+            tracing::warn!("{}: it keeps its length: {err}", path.display());
+        }
+        let now = counts().unwrap_or_default();
+        let mut change = TierChange::of(&name, &path, geometry.bytes());
+        change.moved_pages = now.moved_down.saturating_sub(was.moved_down);
+        change.dropped_pages = now.dropped.saturating_sub(was.dropped);
+        Ok(change)
+    }
+
+    /// How a target of so many bytes is divided: in regions as it has.
+    fn divided(&self, held: &[Held], at: usize, bytes: u64) -> Result<Geometry, CommandError> {
+        let of = &held[at].target.superblock.geometry;
+        let region = human(of.region_bytes().into());
+        let Some(geometry) = of.resized(bytes) else {
+            let why = match bytes < of.bytes_min() {
+                true => {
+                    format!("is too small: it has regions of {region}, and needs {}", human(of.bytes_min()))
+                }
+                false => format!("is too large for regions of {region}: remove it, and add it again"),
+            };
+            return Err(no(format!("{} {why}", human(bytes))));
+        };
+        let others_end = held.iter().filter(|other| other.first_region > held[at].first_region);
+        let room = others_end.map(|other| other.first_region).min().unwrap_or(terrace_engine::REGIONS_MAX);
+        if geometry.regions() > room - held[at].first_region {
+            return Err(no("no numbers are left for so many regions: remove it, and add it again"));
+        }
+        target::check_memory(
+            &held[at].device.path,
+            geometry,
+            self.config.memory.most().0,
+            others(held, Some(at)),
+        )
+        .map_err(no)?;
+        Ok(geometry)
+    }
+
+    /// For the next terraced, and for commands.
+    fn tell(&self, held: &[Held]) {
+        let info = self.instance.info().map(|info| {
+            let tiers = held.iter().map(|held| held.device.path.clone()).collect();
+            terrace_api::instance::Info { tiers, ..info }
+        });
+        let told = record::write(&self.instance, held)
+            .and_then(|()| info.map_or(Ok(()), |info| self.instance.write_info(&info)));
+        if let Err(err) = told {
+            tracing::error!("the record of the tiers: {err}");
+        }
+    }
+}
+
+fn busy() -> CommandError {
+    CommandError::new(ErrorCode::Busy, "another target is being added, removed or resized")
+}
+
+/// The target of this name or path.
+fn find(held: &[Held], asked: &Path) -> Result<usize, CommandError> {
+    let same = |held: &Held| {
+        held.device.path == asked
+            || asked.to_str() == Some(&held.device.name)
+            || asked
+                .canonicalize()
+                .is_ok_and(|asked| held.device.path.canonicalize().is_ok_and(|path| path == asked))
+    };
+    held.iter().position(same).ok_or_else(|| {
+        let names: Vec<&str> = held.iter().map(|held| held.device.name.as_str()).collect();
+        let known = if names.is_empty() {
+            "there are none".to_owned()
+        } else {
+            format!("there are: {}", names.join(", "))
+        };
+        no(format!("no target {}; {known}", asked.display()))
+    })
+}
+
+/// What all targets take, but for one.
+fn others(held: &[Held], but: Option<usize>) -> Others {
+    let mut others = Others::default();
+    let rest = held.iter().enumerate().filter(|(n, _)| Some(*n) != but);
+    rest.for_each(|(_, held)| others.add(held.target.superblock.geometry));
+    others
+}
