@@ -35,7 +35,7 @@ WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # In the quick form, those that change files, and those that kill.
 BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # So that all of it stays within half an hour; `make soak` has the long forms.
-QUICK := TERRACE_SECONDS=4 TERRACE_CRASH_ROUNDS=8 TERRACE_DEVICE_KILLS=25 TERRACE_DEVICE_ROUNDS=50 TERRACE_SEQUENCES=200
+QUICK := TERRACE_SECONDS=4 TERRACE_POLICY_SECONDS=1 TERRACE_CRASH_ROUNDS=8 TERRACE_DEVICE_KILLS=25 TERRACE_DEVICE_ROUNDS=50 TERRACE_SEQUENCES=200 TERRACE_FSX=5000 TERRACE_PG_SECONDS=4 TERRACE_SQLITE_ROUNDS=3
 # A second quick run need not be as long as the first.
 SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
 

@@ -30,7 +30,7 @@ fn every_policy_serves_twice_the_memory() {
         stress.start("write", 0, true, &["sync=1"]);
         stress.start("read", 0, true, &["torn=ok"]);
         stress.start("read", 1, false, &["torn=ok"]);
-        stress.work(Duration::from_secs(amount("TERRACE_SECONDS", 1, 10)));
+        stress.work(Duration::from_secs(amount("TERRACE_POLICY_SECONDS", 1, 10)));
         stress.stop();
         stress.verify(Some(true), "acked");
         stress.verify(Some(false), "acked");
