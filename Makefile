@@ -37,7 +37,7 @@ BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: program
 # So that all of it stays within half an hour; `make soak` has the long forms.
 QUICK := TERRACE_SECONDS=4 TERRACE_POLICY_SECONDS=1 TERRACE_CRASH_ROUNDS=8 TERRACE_DEVICE_KILLS=25 TERRACE_DEVICE_ROUNDS=50 TERRACE_SEQUENCES=200 TERRACE_FSX=5000 TERRACE_PG_SECONDS=4 TERRACE_SQLITE_ROUNDS=3
 # A second quick run need not be as long as the first.
-SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=100 TERRACE_SECONDS=4
+SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=60 TERRACE_SECONDS=4 TERRACE_CRASH_ROUNDS=5
 
 # Nor in a soak.
 LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30
@@ -72,7 +72,7 @@ build: packages-build toolchain
 test: packages-test build tools lint loom
 	$(QUICK) $(CARGO) test --workspace --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
-	$(WITH_DEVICE) $(SHORTER) TERRACE_CRASH_ROUNDS=5 $(CARGO) test --locked $(BUSY_TESTS)
+	$(WITH_DEVICE) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
 	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set

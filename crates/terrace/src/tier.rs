@@ -203,16 +203,19 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         let key = path.canonicalize().unwrap_or(path.to_owned());
         found.entry(key).or_insert_with(|| report::brief(path));
     };
+    let mut are_mounts = !args.paths.is_empty();
     for path in &args.paths {
-        if let Some(tiers) = tiers_at(path) {
-            tiers.iter().for_each(|path| add(path));
-            continue;
-        }
-        targets(path)?.iter().for_each(|path| add(path));
+        let of_mount = tiers_at(path);
+        are_mounts &= of_mount.is_some();
+        let paths = of_mount.map_or_else(|| targets(path), Ok)?;
+        paths.iter().for_each(|path| add(path));
     }
-    config.tier.device.iter().for_each(|device| add(&device.path));
-    let living = instance::living();
-    living.iter().flat_map(|(_, info)| &info.tiers).for_each(|path| add(path));
+    // Of mounts their own alone.
+    if !are_mounts {
+        config.tier.device.iter().for_each(|device| add(&device.path));
+        let living = instance::living();
+        living.iter().flat_map(|(_, info)| &info.tiers).for_each(|path| add(path));
+    }
     if found.is_empty() {
         let cure = "name files, or directories that hold them, or make one with `terrace mount --tier`";
         return Err(Failure::new("tier list", "no tiers are known", cure).with_code(EXIT_NEGATIVE));
