@@ -24,7 +24,7 @@ trap finish EXIT
 trap 'exit 130' INT TERM
 
 mkdir "$work/src" "$work/mnt"
-fill=(--name=data --filename=data --size=384m --bs=4k --verify=crc32c)
+fill=(--name=data --filename=data --size=384m --bs=4k --verify=crc32c --verify_state_save=0)
 fio --directory="$work/src" "${fill[@]}" --rw=write --do_verify=0 --ioengine=psync --output=/dev/null
 "$bin/terrace" mount "$work/src" "$work/mnt" --memory 64MiB --tier "$work/first:128MiB"
 
