@@ -45,6 +45,8 @@ mod rings;
 pub mod segment;
 mod state;
 pub mod table;
+#[cfg(test)]
+mod testing;
 mod wakeup;
 mod yield_memory;
 

@@ -77,10 +77,15 @@ impl Direct {
         }
         let is_ours = table::is_helper(found.fd) && sys::is_still(found.fd, what);
         if !is_ours {
-            let closed = (found.word | TAKEN) + 1;
-            let _ = self.word.compare_exchange(found.word, closed, Ordering::AcqRel, Ordering::Relaxed);
+            self.clear(found.word);
         }
         is_ours
+    }
+
+    /// Forgets the descriptor of this word, unless another thread has.
+    fn clear(&self, word: u64) -> bool {
+        let closed = (word | TAKEN) + 1;
+        self.word.compare_exchange(word, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
     #[cold]
@@ -110,11 +115,9 @@ impl Direct {
         if fd1 == 0 || fd1 == TAKEN {
             return;
         }
-        let closed = (word | TAKEN) + 1;
-        if self.word.compare_exchange(word, closed, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-            && table::is_helper(fd1 as c_int - 1)
-        {
-            helper::lower(fd1 as c_int - 1);
+        let fd = fd1 as c_int - 1;
+        if self.clear(word) && table::is_helper(fd) {
+            helper::lower(fd);
         }
     }
 }

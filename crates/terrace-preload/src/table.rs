@@ -233,18 +233,20 @@ pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
     (first..end).filter(|&fd| is_helper(fd as c_int))
 }
 
+/// Numbers in `[first, last]` that a descriptor of the program may have.
+fn entered(first: u32, last: u32) -> impl Iterator<Item = c_int> {
+    let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
+    (first..end).map(|fd| fd as c_int)
+}
+
 /// Forgets all program descriptors in `[first, last]`.
 pub fn forget_range(first: u32, last: u32) {
-    let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
-    for fd in (first..end).filter(|&fd| !is_helper(fd as c_int)) {
-        forget(fd as c_int);
-    }
+    entered(first, last).filter(|&fd| !is_helper(fd)).for_each(forget);
 }
 
 /// The objects of all of them.
 pub fn objects(first: u32, last: u32) -> impl Iterator<Item = u64> {
-    let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
-    (first..end).filter_map(|fd| known_object(fd as c_int))
+    entered(first, last).filter_map(known_object)
 }
 
 /// A fork is near: every position will be known to two processes.

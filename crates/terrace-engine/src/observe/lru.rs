@@ -161,7 +161,8 @@ mod tests {
     use crate::Engine;
     use crate::clock::ManualClock;
     use crate::io::testing::NullIo;
-    use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
+    use crate::testing::started;
+    use crate::{AccessPath, EngineConfig, ObjectRef};
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::time::Duration;
@@ -184,9 +185,8 @@ mod tests {
             min_ttl,
             ..EngineConfig::default()
         };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let clock = Arc::new(ManualClock::default());
-        let engine = Engine::start(config, handles, clock.clone(), Arc::new(NullIo)).unwrap();
+        let engine = started(config, clock.clone(), NullIo);
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 1 << 30).unwrap();
         Stage { engine, clock, o, _file: file }

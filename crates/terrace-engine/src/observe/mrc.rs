@@ -300,7 +300,8 @@ mod tests {
     use crate::clock::ManualClock;
     use crate::io::testing::NullIo;
     use crate::state::sampler::EVENTS_MAX;
-    use crate::{AccessPath, EngineConfig, ObjectRef, SegmentHandles};
+    use crate::testing::started;
+    use crate::{AccessPath, EngineConfig, ObjectRef};
     use std::os::fd::AsRawFd;
     use terrace_testkit::rng::Rng;
 
@@ -333,9 +334,8 @@ mod tests {
             policy: policy.into(),
             ..EngineConfig::default()
         };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let clock = Arc::new(ManualClock::default());
-        let engine = Engine::start(config, handles, clock.clone(), Arc::new(NullIo)).unwrap();
+        let engine = started(config, clock.clone(), NullIo);
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), PAGES * 4096).unwrap();
         Stage { engine, clock, o, _file: file }

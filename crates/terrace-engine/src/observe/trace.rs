@@ -268,7 +268,8 @@ mod tests {
     use super::*;
     use crate::Engine;
     use crate::io::testing::NullIo;
-    use crate::{AccessPath, EngineConfig, SegmentHandles, SystemClock};
+    use crate::testing::started;
+    use crate::{AccessPath, EngineConfig, SystemClock};
     use std::os::fd::AsRawFd;
 
     fn engine() -> Arc<Engine> {
@@ -278,8 +279,7 @@ mod tests {
             readahead_max_bytes: 0,
             ..EngineConfig::default()
         };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
+        started(config, Arc::new(SystemClock), NullIo)
     }
 
     fn all(recorder: Recorder) -> (Vec<(u64, Kind)>, Lost) {

@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::jobs::Job;
 use crate::marks::Mark;
 use crate::path::ahead;
+use crate::state::State;
 use std::time::Duration;
 use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
@@ -32,6 +33,14 @@ pub(crate) fn mark_loop(cx: &Context) {
     }
 }
 
+/// Whether the reader has used at least half of what it should have read before the mark, by a sample.
+fn has_read_before(state: &State, mark: &Mark) -> bool {
+    let every = (mark.before.pages / JUDGED).max(1) as usize;
+    let sample = (mark.before.first..mark.before.end()).step_by(every);
+    let used = sample.clone().filter(|page| state.is_page_used(&mark.object, *page)).count();
+    used * 2 >= sample.count()
+}
+
 /// One look.
 fn look(cx: &Context) {
     let now_ns = cx.clock.now_ns();
@@ -42,16 +51,8 @@ fn look(cx: &Context) {
         let mut state = cx.state.lock();
         waiting.retain(|mark| {
             let is_touched = state.is_page_used(&mark.object, mark.page);
-            if is_touched {
-                let every = (mark.before.pages / JUDGED).max(1) as usize;
-                let (mut of, mut used) = (0, 0);
-                for page in (mark.before.first..mark.before.end()).step_by(every) {
-                    of += 1;
-                    used += u32::from(state.is_page_used(&mark.object, page));
-                }
-                if used * 2 >= of {
-                    touched.push((mark.object.clone(), mark.page, mark.next));
-                }
+            if is_touched && has_read_before(&state, mark) {
+                touched.push((mark.object.clone(), mark.page, mark.next));
             }
             !is_touched && now_ns.saturating_sub(mark.since_ns) < YOUNG_NS
         });
@@ -78,9 +79,9 @@ mod tests {
     use super::*;
     use crate::io::testing::NullIo;
     use crate::path::prefetch;
-    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use crate::testing::{sparse_object, started};
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SystemClock};
     use std::fs::File;
-    use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use terrace_testkit::rng::Rng;
 
@@ -100,11 +101,8 @@ mod tests {
                 memory_max_bytes: Some(mib << 20),
                 ..EngineConfig::default()
             };
-            let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-            let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
-            let file = tempfile::tempfile().unwrap();
-            file.set_len(PAGES * 4096).unwrap();
-            let o = engine.object(1, file.as_raw_fd(), PAGES * 4096).unwrap();
+            let engine = started(config, Arc::new(SystemClock), NullIo);
+            let (o, file) = sparse_object(&engine, 1, PAGES * 4096);
             engine.cx.jobs.open();
             World { engine, o, _file: file }
         }

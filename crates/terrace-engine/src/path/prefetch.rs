@@ -160,9 +160,9 @@ mod tests {
     use super::*;
     use crate::io::testing::{Call, HookIo, NullIo};
     use crate::io::{BlockingIo, Io};
-    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+    use crate::testing::{sparse_object, started};
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SystemClock};
     use std::fs::File;
-    use std::os::fd::AsRawFd;
     use std::sync::{Arc, OnceLock};
     use terrace_testkit::rng::Rng;
 
@@ -182,11 +182,8 @@ mod tests {
                 memory_max_bytes: Some(16 << 20),
                 ..EngineConfig::default()
             };
-            let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-            let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(io)).unwrap();
-            let file = tempfile::tempfile().unwrap();
-            file.set_len(PAGES * PAGE).unwrap();
-            let o = engine.object(1, file.as_raw_fd(), PAGES * PAGE).unwrap();
+            let engine = started(config, Arc::new(SystemClock), io);
+            let (o, file) = sparse_object(&engine, 1, PAGES * PAGE);
             engine.cx.jobs.open();
             World { engine, o, _file: file }
         }

@@ -89,9 +89,9 @@ impl State {
 mod tests {
     use crate::clock::ManualClock;
     use crate::io::testing::NullIo;
-    use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles};
+    use crate::testing::{sparse_object, started};
+    use crate::{AccessPath, Engine, EngineConfig, ObjectRef};
     use std::fs::File;
-    use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -105,12 +105,9 @@ mod tests {
             policy: policy.into(),
             ..EngineConfig::default()
         };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let clock = Arc::new(ManualClock::default());
-        let engine = Engine::start(config, handles, clock.clone(), Arc::new(NullIo)).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(PAGES * 4096).unwrap();
-        let o = engine.object(1, file.as_raw_fd(), PAGES * 4096).unwrap();
+        let engine = started(config, clock.clone(), NullIo);
+        let (o, file) = sparse_object(&engine, 1, PAGES * 4096);
         (engine, clock, o, file)
     }
 

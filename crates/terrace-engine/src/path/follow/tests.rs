@@ -1,8 +1,8 @@
 use super::*;
 use crate::io::testing::NullIo;
-use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
+use crate::testing::{sparse_object, started};
+use crate::{AccessPath, Engine, EngineConfig, SystemClock};
 use std::fs::File;
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use terrace_api::schedule::{self, Span};
@@ -42,11 +42,8 @@ impl World {
             readahead_max_bytes: 0,
             ..EngineConfig::default()
         };
-        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        let engine = Engine::start(config, handles, Arc::new(SystemClock), Arc::new(NullIo)).unwrap();
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(PAGES * 4096).unwrap();
-        let o = engine.object(1, file.as_raw_fd(), PAGES * 4096).unwrap();
+        let engine = started(config, Arc::new(SystemClock), NullIo);
+        let (o, file) = sparse_object(&engine, 1, PAGES * 4096);
         engine.serve().unwrap();
         World { engine, o, held: Arc::default(), _file: file }
     }
