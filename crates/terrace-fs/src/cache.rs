@@ -16,6 +16,12 @@ use crate::page_cache::{CachedFile, PageCache};
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
+/// The first page of a range of bytes, and how many it touches.
+fn pages_of(range: Range<u64>) -> (u64, u64) {
+    let first = range.start / PAGE;
+    (first, range.end.div_ceil(PAGE) - first)
+}
+
 /// Memory of one object: its metadata, its share of the object table, its inode.
 const OBJECT_BYTES: usize = 800;
 
@@ -126,12 +132,12 @@ impl PageCache for Engine {
         Engine::with_source(self, object, range, |_| act())
     }
     fn pin(&self, object: &ObjectRef, range: Range<u64>, time: Duration) -> u64 {
-        Engine::pin(self, object, range.start / PAGE, range.end.div_ceil(PAGE) - range.start / PAGE, time)
-            * PAGE
+        let (first, pages) = pages_of(range);
+        Engine::pin(self, object, first, pages, time) * PAGE
     }
     fn drop_clean(&self, object: &ObjectRef, range: Range<u64>) -> u64 {
-        let (first, end) = (range.start / PAGE, range.end.div_ceil(PAGE));
-        self.drop_pages(object, first, end - first) * PAGE
+        let (first, pages) = pages_of(range);
+        self.drop_pages(object, first, pages) * PAGE
     }
     fn is_client(&self, tid: u32) -> bool {
         Engine::is_client(self, tid)
