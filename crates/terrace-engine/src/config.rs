@@ -231,6 +231,6 @@ pub struct DeviceConfig {
     pub read_ns: Option<u64>,
     /// Time of a page when much is written, likewise.
     pub write_ns: Option<u64>,
-    /// For tests, whose source and device may be equally fast: a hit need not save a fifth of a read.
-    pub any_gain: bool,
+    /// For tests, whose source and device may be equally fast: a hit is taken to save a read of a slow source.
+    pub always_faster: bool,
 }

@@ -136,8 +136,8 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
 
 const PAGE_BYTES: f64 = 4096.0;
 
-/// See [`DeviceConfig::any_gain`].
-const ANY_GAIN: &str = "TERRACE_TEST_TIER_ANY_GAIN";
+/// See [`DeviceConfig::always_faster`].
+const ALWAYS_FASTER: &str = "TERRACE_TEST_TIER_ALWAYS_FASTER";
 
 /// The targets of the tiers on devices likewise, which are open as long as the supervisor lives.
 fn device_configs(held: &[Held]) -> Vec<DeviceConfig> {
@@ -163,7 +163,7 @@ pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
         rated_writes: device.rated_writes.map(|size| size.0),
         read_ns: device.speed.map(|speed| speed.read.as_nanos() as u64),
         write_ns: device.speed.map(|speed| (PAGE_BYTES * 1e9 / speed.write_bytes) as u64),
-        any_gain: std::env::var_os(ANY_GAIN).is_some(),
+        always_faster: std::env::var_os(ALWAYS_FASTER).is_some(),
     }
 }
 

@@ -128,7 +128,7 @@ mod tests {
             rated_writes: Some(600_000_000_000_000),
             read_ns: None,
             write_ns: None,
-            any_gain: false,
+            always_faster: false,
         }
     }
 

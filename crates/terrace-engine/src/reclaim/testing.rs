@@ -94,7 +94,7 @@ pub(super) fn device_config(number: usize, (target, level): &(File, u8), first_r
         rated_writes: None,
         read_ns: None,
         write_ns: None,
-        any_gain: true,
+        always_faster: true,
     }
 }
 

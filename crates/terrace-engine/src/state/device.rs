@@ -242,7 +242,8 @@ impl Device {
     pub(super) fn begin_batch(&mut self, passed: u64, source: &ReadCost) {
         self.budget.pass(passed);
         self.probes.pass(passed);
-        self.saved_a_hit = saved_a_hit(source, &self.cost, self.config.any_gain);
+        self.saved_a_hit =
+            if self.config.always_faster { SOURCE_NS as i64 } else { saved_a_hit(source, &self.cost) };
     }
     /// Whether a page is to be written here, or to another target of its tier, that leaves memory, or the tier above; `reused`: it was used again there, or
     /// came back. It has to be placed then ([`Device::take_pending`]).

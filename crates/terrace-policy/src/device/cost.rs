@@ -57,11 +57,10 @@ impl ReadCost {
 /// there, by that of a usual device in reads as long as those of the source.
 ///
 /// A fifth of the source's cost is left out: times of two places that are equally fast differ by as much where reads wait for processors, and a hit cuts
-/// a long read of the source in two. Not with `any_gain`.
-pub fn saved_a_hit(source: &ReadCost, device: &ReadCost, any_gain: bool) -> i64 {
+/// a long read of the source in two.
+pub fn saved_a_hit(source: &ReadCost, device: &ReadCost) -> i64 {
     let source_ns = source.page_ns().unwrap_or(SOURCE_NS);
-    let noise = if any_gain { 0 } else { source_ns / 5 };
-    (source_ns - noise) as i64 - device_ns(source, device) as i64
+    (source_ns - source_ns / 5) as i64 - device_ns(source, device) as i64
 }
 
 /// Cost of a page of the device, likewise.
@@ -127,8 +126,7 @@ mod tests {
 
     #[test]
     fn device_has_to_be_faster_by_a_fifth() {
-        let saved =
-            |source, device| saved_a_hit(&ReadCost::measured(source), &ReadCost::measured(device), false);
+        let saved = |source, device| saved_a_hit(&ReadCost::measured(source), &ReadCost::measured(device));
         // As fast but for the noise: nothing; a random read of a disk; a file read at 100 MB/s.
         assert!(saved(7_000, 6_000) < 0 && saved(5_000, 5_000) < 0);
         assert_eq!(saved(500_000, 92_000), 308_000);
