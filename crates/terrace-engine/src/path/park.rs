@@ -52,17 +52,17 @@ impl State {
     /// The object was just published: do its parked pages come back? True if some do.
     pub(crate) fn welcome(&mut self, o: &Object) -> bool {
         // Each target, not only the first that has some.
-        (0..TARGETS_MAX).filter(|number| self.welcome_on(*number, o)).count() > 0
+        (0..TARGETS_MAX).filter(|number| self.welcome_on(*number, o, &[])).count() > 0
     }
-    /// [`State::welcome`] for one target.
-    pub(crate) fn welcome_on(&mut self, number: usize, o: &Object) -> bool {
+    /// [`State::welcome`] for one target. `named`: pages that have slots there, and keep them.
+    pub(crate) fn welcome_on(&mut self, number: usize, o: &Object, named: &[u64]) -> bool {
         let id = o.id();
         let device = self.targets.as_mut().and_then(|targets| targets.at_mut(number));
         let Some(device) = device.filter(|device| !device.is_scanning()) else { return false };
         let Some(parked) = device.parked.get(&id) else { return false };
         let identity = o.identity.load(Ordering::Relaxed);
         if identity == 0 || parked.digest != Some(identity) {
-            device.unpark(id, 0, u64::MAX);
+            device.unpark_between(id, named);
             return false;
         }
         device.arriving.push(id);

@@ -527,9 +527,35 @@ impl Device {
         if parked.pages.is_empty() {
             self.parked.remove(&object);
         }
+        self.lose_parked(object, first, last, &gone);
+    }
+    /// No parked page of a file is its content, but the pages `named`, which are not parked, keep their slots: tombstones leave them out.
+    pub(crate) fn unpark_between(&mut self, object: ObjectId, named: &[u64]) {
+        let Some(parked) = self.parked.remove(&object) else { return };
+        let (mut pages, mut first) = (&parked.pages[..], 0);
+        for next in named.iter().copied().chain([u64::MAX]) {
+            let (gone, others) = pages.split_at(pages.partition_point(|(page, _)| u64::from(*page) < next));
+            let gone: Vec<DeviceSlot> = gone.iter().map(|(_, slot)| *slot).collect();
+            self.lose_parked(
+                object,
+                first,
+                if next == u64::MAX { next } else { next.saturating_sub(1) },
+                &gone,
+            );
+            (pages, first) = (others, next.saturating_add(1));
+        }
+    }
+    /// The slots of parked pages within `[first, last]` are dead.
+    pub(super) fn lose_parked(&mut self, object: ObjectId, first: u64, last: u64, gone: &[DeviceSlot]) {
         if !gone.is_empty() {
             self.bury(object, first, last);
-            gone.into_iter().for_each(|slot| self.kill(slot));
+            gone.iter().for_each(|slot| self.kill(*slot));
+        }
+    }
+    /// The pages of a file that is not published, or not yet all of it.
+    pub(super) fn keep_parked(&mut self, object: ObjectId, parked: Parked) {
+        if !parked.pages.is_empty() {
+            self.parked.insert(object, parked);
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::compressed::{WAS_HERE, WAS_READ};
-use crate::state::device::{DemoteCandidate, Restored};
+use crate::state::device::{DemoteCandidate, Parked, Restored};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
@@ -305,8 +305,8 @@ impl State {
         device.install(restored);
         let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
         for o in &objects {
-            self.take_over_slots(number, o);
-            self.welcome_on(number, o);
+            let kept = self.take_over_slots(number, o);
+            self.welcome_on(number, o, &kept);
         }
         let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else { return };
         let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
@@ -316,22 +316,31 @@ impl State {
     }
     /// Entries that a dead terraced has left name their slots, if the target holds what they say; so do pages that were read from such a
     /// slot meanwhile. Of what was found for other pages in memory, or on other targets, nothing is believed: a tombstone may have been lost.
-    fn take_over_slots(&mut self, number: usize, o: &Object) {
-        let mut places = Vec::new();
+    /// Returns the pages whose slots are named, in their order.
+    fn take_over_slots(&mut self, number: usize, o: &Object) -> Vec<u64> {
+        let (mut places, mut kept) = (Vec::new(), Vec::new());
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
+        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else {
+            return kept;
+        };
+        let Parked { digest, pages: found } = device.parked.remove(&o.id()).unwrap_or_default();
+        let (mut found, mut rest) = (found.into_iter().peekable(), Vec::new());
         for (page, place) in places {
+            rest.extend(std::iter::from_fn(|| found.next_if(|(at, _)| u64::from(*at) < page)));
+            let there = found.next_if(|(at, _)| u64::from(*at) == page);
             let entry = self.pages.index.get(place);
-            let Some(targets) = &mut self.targets else { return };
+            let Some(targets) = &mut self.targets else { return kept };
             let named = targets.slot_of(place, entry);
-            let Some(device) = targets.at_mut(number) else { return };
+            let Some(device) = targets.at_mut(number) else { return kept };
             let named = named.filter(|slot| device.has(*slot));
-            if named.is_some() && device.parked_at(o.id(), page) == named {
-                device.forget_parked(o.id(), page);
-                device.note_page_of(o.id());
+            if named.is_some() && there.map(|(_, slot)| slot) == named {
+                kept.push(page);
                 continue;
             }
-            if entry.state() != EntryState::Absent {
-                device.unpark(o.id(), page, page);
+            match there {
+                Some(there) if entry.state() == EntryState::Absent => rest.push(there),
+                Some((_, slot)) => device.lose_parked(o.id(), page, page, &[slot]),
+                None => {}
             }
             match (named, entry.frame(), entry.below()) {
                 (None, ..) => {}
@@ -341,6 +350,14 @@ impl State {
                 _ => {}
             }
         }
+        rest.extend(found);
+        if let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+            device.keep_parked(o.id(), Parked { digest, pages: rest });
+            if !kept.is_empty() {
+                device.note_page_of(o.id());
+            }
+        }
+        kept
     }
 }
 
