@@ -137,7 +137,7 @@ impl PageCache for Engine {
     }
     fn drop_clean(&self, object: &ObjectRef, range: Range<u64>) -> u64 {
         let (first, pages) = pages_of(range);
-        self.drop_pages(object, first, pages) * PAGE
+        self.drop_pages(object, first, pages)
     }
     fn is_client(&self, tid: u32) -> bool {
         Engine::is_client(self, tid)

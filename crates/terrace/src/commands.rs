@@ -19,7 +19,7 @@ use crate::mountpoint;
 use crate::mounts::{self, How};
 
 /// How often a request is sent again when the daemon died over it.
-const TRIES: usize = 4;
+const TRIES: usize = 16;
 /// How long a daemon may take to end after its unmount, and after which part of that processes that keep it
 /// are looked for.
 const END_WITHIN: Duration = Duration::from_secs(60);

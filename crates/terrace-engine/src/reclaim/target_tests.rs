@@ -5,6 +5,7 @@ use super::testing::{
 };
 use crate::device::{FileMedium, superblock};
 use crate::io::BlockingIo;
+use crate::segment::SegmentHandles;
 use crate::{CompressedConfig, Engine};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
@@ -131,6 +132,34 @@ fn restart_after_a_kill_shows_no_wrong_page() {
         w.work(&engine, &objects, &mut rng, 1_500, if turn % 2 == 0 { 0 } else { 10 });
         engine.flush_all(true).unwrap();
         assert_eq!(engine.check(), Vec::<String>::new());
+        engine.halt();
+    }
+}
+
+/// Files without a recorded identity: what entries name stays, the rest has tombstones, which must leave the former alone.
+#[test]
+fn pages_kept_after_a_kill_are_there_after_the_next() {
+    let mut w = World::with(without_compression(), &[(40 * MIB, 0)]);
+    let config = w.config();
+    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+    let (engine, objects) = w.start_on_files(config.clone(), handles.clone());
+    w.read_all(&engine, &objects);
+    w.work(&engine, &objects, &mut Rng::new(8), 4_000, 20);
+    engine.halt();
+    let mut before = None;
+    for turn in 0..3 {
+        let (engine, objects) = w.start_after_a_kill(config.clone(), handles.clone());
+        let found = device_pages(&engine);
+        assert!(
+            found > PAGES / 4 && found >= before.unwrap_or(0),
+            "turn {turn}: {found} of {before:?} pages"
+        );
+        before = Some(found);
+        super::device_loop::record_identities(&engine.cx, &engine.cx.devices.get(0).unwrap());
+        assert_eq!(engine.check(), Vec::<String>::new());
+        if turn == 2 {
+            w.read_all(&engine, &objects);
+        }
         engine.halt();
     }
 }

@@ -545,9 +545,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        let Some(asked) = stage::asked(cmd, argument) else { return reply.error(Errno::ENOTTY) };
-        let Some(asked) = asked else { return reply.error(Errno::EINVAL) };
-        let done = match asked {
+        let done = stage::asked(cmd, argument).and_then(|asked| match asked {
             Asked::Stage(offset, len) => {
                 with_buffer(len, |buf| self.namespace.stage(fh.0, offset, buf)).map(|bytes| bytes as i32)
             }
@@ -556,9 +554,9 @@ impl<C: PageCache> Filesystem for Adapter<C> {
             }
             Asked::Drop(offset, len) => {
                 let dropped = self.namespace.drop_clean(fh.0, offset, len);
-                dropped.map(|bytes| i32::try_from(bytes / 4096).unwrap_or(i32::MAX))
+                dropped.map(|pages| i32::try_from(pages).unwrap_or(i32::MAX))
             }
-        };
+        });
         match done {
             Ok(done) => reply.ioctl(done, &[]),
             Err(error) => reply.error(errno(&error)),

@@ -5,6 +5,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use terrace_engine::AccessPath;
 
 use crate::error::Result;
@@ -68,8 +69,11 @@ pub(crate) enum Asked {
     Drop(u64, u64),
 }
 
-/// The number of an ioctl and its argument. None: it is none of ours; Some(None): of another shape.
-pub(crate) fn asked(number: u32, argument: &[u8]) -> Option<Option<Asked>> {
+/// The number of an ioctl and its argument.
+///
+/// # Errors
+/// ENOTTY: it is none of ours; EINVAL: its argument has another shape, or more bytes than one may ask for.
+pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<Asked> {
     let word = |at: usize| {
         let bytes = argument.get(at * 8..at * 8 + 8)?;
         bytes.try_into().map(u64::from_ne_bytes).ok()
@@ -79,16 +83,15 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Option<Option<Asked>> {
         let (offset, len) = (word(0)?, word(1)?);
         (len <= most && offset.checked_add(len).is_some()).then_some((offset, len))
     };
-    match (number, words) {
-        (STAGE, 2) => Some(part(STAGE_BYTES_MAX).map(|(offset, len)| Asked::Stage(offset, len as usize))),
-        (PIN, 3) => Some(
-            part(STAGE_BYTES_MAX)
-                .and_then(|(offset, len)| Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))),
-        ),
-        (DROP, 2) => Some(part(u64::MAX).map(|(offset, len)| Asked::Drop(offset, len))),
-        (STAGE | PIN | DROP, _) => Some(None),
-        _ => None,
-    }
+    let asked = match (number, words) {
+        (STAGE, 2) => part(STAGE_BYTES_MAX).map(|(offset, len)| Asked::Stage(offset, len as usize)),
+        (PIN, 3) => part(STAGE_BYTES_MAX)
+            .and_then(|(offset, len)| Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))),
+        (DROP, 2) => part(u64::MAX).map(|(offset, len)| Asked::Drop(offset, len)),
+        (STAGE | PIN | DROP, _) => None,
+        _ => return Err(Errno::NOTTY.into()),
+    };
+    asked.ok_or(Errno::INVAL.into())
 }
 
 impl<C: PageCache> Namespace<C> {
@@ -108,7 +111,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(self.cache.pin(&handle.file()?.object, offset..offset + len, time))
     }
 
-    /// Drops what of a part of a file is clean; bytes.
+    /// Drops what of a part of a file is clean; pages.
     pub fn drop_clean(&self, fh: u64, offset: u64, len: u64) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.drop_clean(&handle.file()?.object, offset..offset + len))
@@ -122,14 +125,16 @@ mod tests {
     #[test]
     fn arguments_of_other_shapes_are_refused() {
         let argument = |offset: u64, len: u64| [offset.to_ne_bytes(), len.to_ne_bytes()].concat();
-        assert_eq!(asked(STAGE, &argument(4096, 1 << 20)), Some(Some(Asked::Stage(4096, 1 << 20))));
+        let asked = |number, argument: &[u8]| asked(number, argument).map_err(|error| error.errno());
+        assert_eq!(asked(STAGE, &argument(4096, 1 << 20)), Ok(Asked::Stage(4096, 1 << 20)));
         for bad in [argument(0, (1 << 20) + 1), argument(u64::MAX, 1), vec![0; 8], vec![0; 17]] {
-            assert_eq!(asked(STAGE, &bad), Some(None), "{bad:?}");
-            assert_eq!(asked(PIN, &bad), Some(None), "{bad:?}");
+            assert_eq!(asked(STAGE, &bad), Err(libc::EINVAL), "{bad:?}");
+            assert_eq!(asked(PIN, &bad), Err(libc::EINVAL), "{bad:?}");
         }
         let hour = [argument(0, 5), 3_600_000_u64.to_ne_bytes().to_vec()].concat();
-        assert_eq!(asked(PIN, &hour), Some(Some(Asked::Pin(0, 5, Duration::from_secs(3600)))));
-        assert_eq!(asked(DROP, &argument(7, 1 << 40)), Some(Some(Asked::Drop(7, 1 << 40))));
-        assert_eq!((asked(DROP, &hour), asked(STAGE + 9, &argument(0, 1))), (Some(None), None));
+        assert_eq!(asked(PIN, &hour), Ok(Asked::Pin(0, 5, Duration::from_secs(3600))));
+        assert_eq!(asked(DROP, &argument(7, 1 << 40)), Ok(Asked::Drop(7, 1 << 40)));
+        assert_eq!(asked(DROP, &hour), Err(libc::EINVAL));
+        assert_eq!(asked(STAGE + 9, &argument(0, 1)), Err(libc::ENOTTY));
     }
 }
