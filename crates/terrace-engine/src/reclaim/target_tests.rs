@@ -145,6 +145,9 @@ fn pages_kept_after_a_kill_are_there_after_the_next() {
     let (engine, objects) = w.start_on_files(config.clone(), handles.clone());
     w.read_all(&engine, &objects);
     w.work(&engine, &objects, &mut Rng::new(8), 4_000, 20);
+    // Their tombstones go with the daemon: the next one finds keys of pages that nobody has.
+    engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
+    engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
     engine.halt();
     let mut before = None;
     for turn in 0..3 {
@@ -158,7 +161,7 @@ fn pages_kept_after_a_kill_are_there_after_the_next() {
         super::device_loop::record_identities(&engine.cx, &engine.cx.devices.get(0).unwrap());
         assert_eq!(engine.check(), Vec::<String>::new());
         if turn == 2 {
-            w.read_all(&engine, &objects);
+            (0..1000).for_each(|page| w.read(&engine, &objects, 0, page));
         }
         engine.halt();
     }
