@@ -1,13 +1,16 @@
 #!/bin/bash
 # Staging, over a source far away with a bandwidth (`terrace-bench passthrough --delay-us --bandwidth`), with a quarter of the data's size in memory and the rest on
-# a device, in turn: random reads of 4 KiB after `run --stage-in` against the same without (cell `reads`), and the staging itself against plain reads of the source by as
-# many readers (cell `staging`, MiB/s). Every page that is read is checked. See bench/README.md, Staging.
+# a device, after `run --stage-in` and without it in turn. Every page that is read is checked. See bench/README.md, Staging. Cells:
+#   reads     random reads of 4 KiB a second
+#   staging   MiB a second of the staging itself, and of as many plain readers of the source
+#   passes    reads a second of two passes of as many random reads as there are pages, the time of the staging in it
 #
 # ROUNDS=10              measurements of each cell and system
 # DELAY_US=500           of each read of the source
 # BANDWIDTH=100          of all of them together, MiB/s
 # MIB=256 OPS=4000       size of the data, number of the reads
 # WORKERS=4              of the staging
+# CELLS="reads staging passes"
 # OUT=staging.csv        the figures; DATA_DIR=... where data and tier are (default /var/tmp)
 set -euo pipefail
 
@@ -47,6 +50,18 @@ reads() {
         sed -n 's/.*"reads_per_s":\([0-9.]*\).*/\1/p' | sed "s/^/$system,reads,$round,/" >> "$out"
 }
 
+passes() {
+    local system=$1 round=$2 staged=() begin pages=$((mib * 256))
+    [[ $system == none ]] || staged=(--stage-in data)
+    rm -f "$work/tier"
+    begin=$(date +%s.%N)
+    # shellcheck disable=SC2016
+    "$bin/terrace" run --on "$work/far" --memory "$memory" --tier "$tier" "${staged[@]}" -- \
+        bash -ec 'for pass in 1 2; do "$0" worker cold --file "$1" --order random --ops "$2" --seed "$3$pass"; done' \
+        "$bin/terrace-bench" "$work/far/data" "$pages" "$round" >/dev/null
+    awk "BEGIN { printf \"$system,passes,$round,%.3f\n\", 2 * $pages / ($(date +%s.%N) - $begin) }" >> "$out"
+}
+
 staging() {
     local system=$1 round=$2 begin part=$((mib / workers)) readers=()
     rm -f "$work/tier"
@@ -70,7 +85,7 @@ echo "system,cell,round,per_s" > "$out"
 for round in $(seq "$rounds"); do
     systems="none staged"
     (( round % 2 )) || systems="staged none"
-    for cell in reads staging; do
+    for cell in ${CELLS:-reads staging passes}; do
         for system in $systems; do
             "$cell" "$system" "$round"
         done

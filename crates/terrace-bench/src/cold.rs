@@ -20,9 +20,12 @@ pub struct Cold {
     /// sequential; streams:N, so many readers of one file, taking turns; stride:PAGES; random; zipf:THETA; normal:DEV.
     #[arg(long)]
     order: Order,
-    /// Reads of 4 KiB.
+    /// Number of reads.
     #[arg(long)]
     ops: u64,
+    /// Pages of 4 KiB that each reads; the order is one of such pieces.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pages: u64,
     /// Announce the order by posix_fadvise.
     #[arg(long)]
     advise: bool,
@@ -94,20 +97,22 @@ pub struct Outcome {
 /// A failed read; wrong data.
 pub fn run(o: &Cold) -> io::Result<Outcome> {
     let file = Reader::open(&o.file, false)?;
-    let pages: Vec<u64> = o.order.pages(o.ops, file.pages(), o.common.seed).collect();
+    let pieces: Vec<u64> = o.order.pages(o.ops, file.pages() / o.pages, o.common.seed).collect();
     if o.advise {
         file.advise(o.order.advice());
     }
-    let mut buf = Buffer::new(PAGE);
+    let bytes = o.pages as usize * PAGE;
+    let mut buf = Buffer::new(bytes);
     let mut wrong = 0_u64;
     let began = Instant::now();
-    for &page in &pages {
-        file.read(&mut buf[..PAGE], page * PAGE as u64)?;
-        wrong += u64::from(!pages::looks_right(page, &buf));
+    for &piece in &pieces {
+        file.read(&mut buf[..bytes], piece * bytes as u64)?;
+        let all = (piece * o.pages..).zip(buf[..bytes].chunks_exact(PAGE));
+        wrong += all.filter(|(page, content)| !pages::looks_right(*page, content)).count() as u64;
     }
     let took = began.elapsed();
     refuse(wrong)?;
-    let checked = file.check_pages(&o.common, pages.iter().rev().take(2048).copied())?;
+    let checked = file.check_pages(&o.common, pieces.iter().rev().take(2048).map(|piece| piece * o.pages))?;
     Ok(Outcome { ops: o.ops, reads_per_s: o.ops as f64 / took.as_secs_f64(), checked })
 }
 
