@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -11,7 +11,8 @@ export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
-PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
+# With targets in stores, which a plain build leaves out.
+PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim --features terrace/remote
 TOOLS := target/tools
 
 # Where `make install` puts things. DESTDIR goes before all of them, for packages.
@@ -76,7 +77,7 @@ test: packages-test build tools lint loom
 	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
-soak: packages-soak build tools $(TOOLS)/bin/cbindgen lint loom
+soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
@@ -197,7 +198,7 @@ demo: packages-demo build
 lint: packages-lint
 	$(CARGO) fmt --all --check
 	$(CARGO) run --quiet --locked -p xtask
-	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features terrace/remote --locked -- -D warnings
 	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
 	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
 
@@ -214,6 +215,12 @@ $(TOOLS)/bin/fsx:
 
 $(TOOLS)/bin/pjdfstest:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+
+## s3-server: a real S3 server for the tests of targets in a store, which are skipped without it; wants Go 1.24 or later
+s3-server:
+	@if [ -x $(TOOLS)/bin/versitygw ]; then :; \
+	elif command -v go >/dev/null; then GOBIN="$(CURDIR)/$(TOOLS)/bin" GOFLAGS=-mod=mod GOTOOLCHAIN=local go install github.com/versity/versitygw/cmd/versitygw@v1.8.0 || echo "s3-server: this Go cannot build it; the tests on S3 are skipped"; \
+	else echo "s3-server: no Go here; the tests on S3 are skipped"; fi
 
 $(TOOLS)/bin/cbindgen:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cbindgen@0.29.4

@@ -23,6 +23,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-python", &["terrace-store"]),
     ("terrace-fs", &["terrace-engine", "terrace-testkit"]),
     ("terrace-lease", &["terrace-engine", "terrace-shm", "terrace-testkit"]),
+    ("terrace-remote", &["terrace-api", "terrace-engine", "terrace-testkit"]),
     ("terrace-kv", &["terrace-store", "terrace-testkit"]),
     ("terrace-preload", &["terrace-shm", "terrace-testkit"]),
     (
@@ -35,6 +36,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "terrace-lease",
             "terrace-output",
             "terrace-policy",
+            "terrace-remote",
             "terrace-store",
             "terrace-testkit",
         ],

@@ -227,7 +227,7 @@ pub struct DeviceConfig {
     pub write_budget: Option<u64>,
     /// Bytes that the device's vendor warrants to be written in all (TBW); None: not known.
     pub rated_writes: Option<u64>,
-    /// Time of a 4 KiB read by the device profile, ns; None: not measured.
+    /// Time of a 4 KiB read by the device profile, or of a request to a medium of its own, ns; None: not measured.
     pub read_ns: Option<u64>,
     /// Time of a page when much is written, likewise.
     pub write_ns: Option<u64>,

@@ -245,7 +245,11 @@ impl Engine {
             let _ = t.join();
         }
     }
-
+    /// Records now what files the targets have pages of, which is done twice a minute.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn record_identities(&self) {
+        self.cx.devices.all().iter().for_each(|device| device_loop::record_identities(&self.cx, device));
+    }
     /// True once the engine is asked to end.
     pub fn is_stopping(&self) -> bool {
         self.cx.is_stopping()

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
-use terrace_tests::rig::{Rig, Side, SmallDisk, TestDir};
+use terrace_tests::rig::{Rig, Side, SmallDisk, TestDir, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, process};
 
@@ -405,4 +405,60 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     assert!(states.len() == 2 && states[1].0 == "device-2" && states[1].2.starts_with("off: "), "{states:?}");
     world.rig.check();
     world.rig.umount();
+}
+
+/// Whether the command was built with targets in stores.
+fn has_stores() -> bool {
+    let mut command = std::process::Command::new(product("terrace"));
+    let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
+    let has = !told.stderr.contains("built without");
+    if !has {
+        println!("skipped: this terrace was built without targets in stores; `make build` has them");
+    }
+    has
+}
+
+#[test]
+fn target_in_a_store_outlives_mounts_and_daemons() {
+    if !has_stores() {
+        return;
+    }
+    let dir = TestDir::new("device-store-tier");
+    let store = dir.path().join("store");
+    let tier = PathBuf::from(format!("fs://{}", store.display()));
+    let world = World::over("device-store", Side::Fast, &[(tier.clone(), 64)], dir);
+    world.warm();
+    let before = world.rig.terraced();
+    process::kill(before, libc::SIGKILL);
+    let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
+    assert!(process::wait_until(60, serves));
+    world.compare("killed");
+    world.compare_by_program(7);
+    world.rig.check();
+    let tool = |args: &[&str]| {
+        let mut command = std::process::Command::new(product("terrace"));
+        process::run(command.arg("tier").args(args).arg(&tier), 20)
+    };
+    let at = world.rig.at().display().to_string();
+    assert!(tool(&["list"]).expect_success().contains(&format!("in use by {at}")));
+    assert!(tool(&["drop", "--yes"]).stderr.contains(&format!("in use by the mount of {at}")));
+    // Nothing can be read or written there for a while.
+    let aside = store.with_extension("aside");
+    fs::rename(&store, &aside).unwrap();
+    fs::write(&store, "").unwrap();
+    world.compare("lost");
+    assert!(process::wait_until(60, || device(&world.rig.stat()).state.starts_with("off: ")));
+    fs::remove_file(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    assert!(process::wait_until(60, || device(&world.rig.stat()).state == SERVING));
+    world.warm();
+    world.rig.umount();
+    world.rig.mount();
+    world.compare("mounted again");
+    let row = device(&world.rig.stat());
+    assert!(row.promoted > 500, "{row:?}");
+    world.rig.umount();
+    assert!(tool(&["show"]).expect_success().contains("left clean"));
+    tool(&["drop", "--yes"]).expect_success();
+    assert!(tool(&["show"]).expect_success().contains("content      0 pages"));
 }

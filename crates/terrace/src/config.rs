@@ -23,7 +23,7 @@ use terrace_api::numa::NumaMode;
 use crate::http;
 use crate::size::{KIB, Size, Span};
 
-pub use device::{Device, Speed, check as check_devices, free_name, split as split_target};
+pub use device::{Device, Speed, check as check_devices, free_name, is_remote, split as split_target};
 pub use limits::parse_memory;
 pub use memory::MemoryLimit;
 

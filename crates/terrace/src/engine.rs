@@ -13,9 +13,9 @@ use terrace_engine::{
 };
 use terrace_policy::placement::levels::levels;
 
-use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier};
+use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier, is_remote};
 use crate::instance::Instance;
-use crate::tier::Held;
+use crate::tier::{Held, remote};
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -94,12 +94,20 @@ pub fn start(
 ) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
     let mut config = engine_config(config, targets);
+    open_media(&mut config.devices, targets)?;
     config.numa.saved = Some(instance.affinity());
     if let Some(sys) = std::env::var_os(SYS) {
         config.numa.sys = sys.into();
     }
     let io = io_of(config.io);
     Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
+}
+
+/// Opens what the engine reads and writes targets by that are no files; in its process.
+pub fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()> {
+    let unopened = |device: &DeviceConfig| matches!(device.access, Access::Unopened);
+    let mut all = devices.iter_mut().zip(held).filter(|(device, _)| unopened(device));
+    all.try_for_each(|(device, held)| remote::open_medium(device, &held.target))
 }
 
 /// The kernel may forbid io_uring (containers often do); plain calls then do the same work.
@@ -152,7 +160,10 @@ pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
     DeviceConfig {
         number: held.number,
         name: device.name.clone(),
-        access: Access::File(held.target.fd.as_raw_fd()),
+        access: match is_remote(&device.path) {
+            true => Access::Unopened,
+            false => Access::File(held.target.fd.as_raw_fd()),
+        },
         bytes: geometry.bytes(),
         region_bytes: geometry.region_bytes().into(),
         regions: geometry.regions(),

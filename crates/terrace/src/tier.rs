@@ -3,6 +3,7 @@
 mod change;
 pub mod live;
 pub mod record;
+pub mod remote;
 mod report;
 mod table;
 mod user;
@@ -21,7 +22,7 @@ use terrace_engine::{REGIONS_MAX, TargetTable};
 
 use crate::cli::{self, Tuning};
 use crate::commands;
-use crate::config::{Config, Device};
+use crate::config::{Config, Device, is_remote};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::instance;
 
@@ -90,6 +91,7 @@ pub fn close(held: Held, kept: &[RawFd]) {
     let path = &held.device.path;
     let done = match held.made && is_at(&held.target, path) {
         true => std::fs::remove_file(path),
+        false if is_remote(path) => remote::give_up(&held.target),
         false => target::give_up(&held.target),
     };
     if let Err(err) = done {
@@ -118,7 +120,7 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
     let mut devices = std::mem::take(&mut config.tier.device);
     devices.sort_by_key(Device::read_time);
     for (number, device) in devices.into_iter().enumerate() {
-        let made = !device.path.exists();
+        let made = !is_remote(&device.path) && !device.path.exists();
         match target(config, &device, src, others) {
             Ok(target) => {
                 others.add(target.superblock.geometry);
@@ -163,7 +165,8 @@ fn target(config: &Config, device: &Device, src: &Path, others: Others) -> Resul
         format: config.tier.format,
         others,
     };
-    target::open(&request).map_err(|err| refused(&err))
+    let open = if is_remote(&device.path) { remote::open } else { target::open };
+    open(&request).map_err(|err| refused(&err))
 }
 
 /// The line for a target that cannot be used. Of one that is in use the mount is named, if it is known.
@@ -241,7 +244,7 @@ fn targets(path: &Path) -> Result<Vec<PathBuf>> {
     let fail = |err: std::io::Error| {
         Failure::new(path.display(), reason(err), "name a file, a block device or a directory")
     };
-    if !path.metadata().map_err(fail)?.is_dir() {
+    if is_remote(path) || !path.metadata().map_err(fail)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let files = std::fs::read_dir(path).map_err(fail)?.flatten();
@@ -265,16 +268,23 @@ fn show(args: &cli::TierShow) -> Result<ExitCode> {
 fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
     let path = &args.path;
     let named = |err| refused(&err);
-    let look = target::look(path).map_err(named)?;
-    let source = target::tier_of(path, look.found).map_err(named)?.source.path;
-    if look.in_use {
-        return Err(refused(&TargetError::new(path, Fault::InUse(look.holder))));
-    }
+    let source = if is_remote(path) {
+        let tier = report::of_remote(path).map_err(named)?.tier;
+        tier.ok_or_else(|| refused(&TargetError::new(path, Fault::NoTier)))?.source.display().to_string()
+    } else {
+        let look = target::look(path).map_err(named)?;
+        let source = target::tier_of(path, look.found).map_err(named)?.source.path;
+        if look.in_use {
+            return Err(refused(&TargetError::new(path, Fault::InUse(look.holder))));
+        }
+        source
+    };
     if !args.yes && !agreed(&format!("Give up what is in the tier of {source}, {}?", path.display())) {
         println!("{}: nothing was changed", path.display());
         return Ok(ExitCode::from(EXIT_NEGATIVE));
     }
-    target::empty(path).map_err(named)?;
+    let empty = if is_remote(path) { remote::empty } else { target::empty };
+    empty(path).map_err(named)?;
     println!("{}: empty; it is the tier of {source} still", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -113,16 +113,23 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
 }
 
-/// Whether the file must be made. A path that exists must be a file or block device outside the source.
-fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
+/// Refuses a path, which must be absolute, that lies in the source.
+///
+/// # Errors
+/// It does, or the source cannot be looked at.
+pub fn check_outside(path: &Path, source: &Path) -> Result<(), Fault> {
     // By identity: the source may be mounted in several places.
     let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    let source = identity(&request.source).map_err(Fault::Io)?;
-    let outside = |path: PathBuf| match path.ancestors().any(|dir| identity(dir).is_ok_and(|it| it == source))
-    {
-        true => Err(Fault::InsideSource(request.source.clone())),
+    let its = identity(source).map_err(Fault::Io)?;
+    match path.ancestors().any(|dir| identity(dir).is_ok_and(|it| it == its)) {
+        true => Err(Fault::InsideSource(source.to_owned())),
         false => Ok(()),
-    };
+    }
+}
+
+/// Whether the file must be made. A path that exists must be a file or block device outside the source.
+fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
+    let outside = |path: PathBuf| check_outside(&path, &request.source);
     match std::fs::metadata(&request.path) {
         Ok(meta) => {
             outside(request.path.canonicalize().map_err(Fault::Io)?)?;
@@ -155,7 +162,11 @@ fn size_min() -> u64 {
     (1..).map(|mib: u64| mib << 20).find(|bytes| Geometry::plan(*bytes).is_some()).expect("some size works")
 }
 
-fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Geometry, Fault> {
+/// Whether the index of a target of this division fits.
+///
+/// # Errors
+/// It does not.
+pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Geometry, Fault> {
     const MIB: u64 = 1 << 20;
     let mut all = others;
     all.add(geometry);
@@ -492,7 +503,8 @@ fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
 }
 
 impl Fault {
-    fn is_cured_by_formatting(&self) -> bool {
+    /// Whether a target of which this is wrong can be used once it is formatted.
+    pub fn is_cured_by_formatting(&self) -> bool {
         matches!(
             self,
             Fault::OtherSource { .. }
@@ -558,7 +570,7 @@ fn medium(fd: impl AsFd, bytes: u64) -> FileMedium {
 }
 
 /// Seconds since 1970.
-fn now() -> u64 {
+pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 

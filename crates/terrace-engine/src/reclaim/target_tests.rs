@@ -126,9 +126,7 @@ fn restart_after_a_kill_shows_no_wrong_page() {
         w.work(&engine, &objects, &mut rng, 4_000, 15);
         engine.flush_all(true).unwrap();
         std::thread::sleep(Duration::from_millis(30));
-        for device in &engine.cx.devices.all() {
-            super::device_loop::record_identities(&engine.cx, device);
-        }
+        engine.record_identities();
         w.work(&engine, &objects, &mut rng, 1_500, if turn % 2 == 0 { 0 } else { 10 });
         engine.flush_all(true).unwrap();
         assert_eq!(engine.check(), Vec::<String>::new());

@@ -14,7 +14,7 @@
 //! Pages of files that are not published are *parked* ([`Parked`]): found by the scan of a restart, or left by a file that the kernel has
 //! forgotten. They come back when the file does, if its identity is what it was (`path/park.rs`).
 
-use crate::config::DeviceConfig;
+use crate::config::{Access, DeviceConfig};
 use crate::device::Record;
 use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
@@ -184,7 +184,11 @@ impl Device {
             benefit: Benefit::new(log.capacity()),
             saved_a_hit: 0,
             pending: 0,
-            cost: config.read_ns.map_or_else(ReadCost::default, ReadCost::measured),
+            cost: match (&config.access, config.read_ns) {
+                (Access::Medium(_), Some(ns)) => ReadCost::of_request(ns),
+                (_, Some(ns)) => ReadCost::measured(ns),
+                _ => ReadCost::default(),
+            },
             log,
             table,
             config,

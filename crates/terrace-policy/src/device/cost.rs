@@ -13,6 +13,8 @@ pub struct ReadCost {
     samples: u32,
     /// Only reads of pages that were in memory before are in it.
     of_known: bool,
+    /// Time of a request, however long, before anything was read.
+    request_ns: Option<u64>,
 }
 
 impl ReadCost {
@@ -23,7 +25,18 @@ impl ReadCost {
 
     /// A cost that was measured before, ns a page.
     pub fn measured(page_ns: u64) -> ReadCost {
-        ReadCost { read_ns: page_ns as f64, pages: 1.0, samples: ReadCost::SAMPLES, of_known: true }
+        ReadCost {
+            read_ns: page_ns as f64,
+            pages: 1.0,
+            samples: ReadCost::SAMPLES,
+            of_known: true,
+            request_ns: None,
+        }
+    }
+
+    /// A place far away, of which the time of a request was measured, ns: long reads cost as much as short ones.
+    pub fn of_request(ns: u64) -> ReadCost {
+        ReadCost { request_ns: Some(ns), ..ReadCost::default() }
     }
 
     /// A read of `pages` pages took `ns`; `known`: most of them had been in memory before.
@@ -65,7 +78,8 @@ pub fn saved_a_hit(source: &ReadCost, device: &ReadCost) -> i64 {
 
 /// Cost of a page of the device, likewise.
 pub fn device_ns(source: &ReadCost, device: &ReadCost) -> u64 {
-    device.page_ns().unwrap_or((DEVICE_NS / source.pages() + DEVICE_PAGE_NS) as u64)
+    let request_ns = device.request_ns.map_or(DEVICE_NS, |ns| ns as f64);
+    device.page_ns().unwrap_or((request_ns / source.pages() + DEVICE_PAGE_NS) as u64)
 }
 
 /// A read of the source, of which nothing is known.
@@ -122,6 +136,10 @@ mod tests {
         assert_eq!(device_ns(&guess, &guess), 92_000);
         assert_eq!(device_ns(&read(&[(128, 128 * 40_000, false)]), &guess), 2_703);
         assert_eq!(device_ns(&read(&[(128, 128 * 40_000, false)]), &ReadCost::measured(1_000)), 1_000);
+        let mut far = ReadCost::of_request(1_280_000);
+        assert_eq!(device_ns(&read(&[(128, 128 * 40_000, false)]), &far), 12_000);
+        far.note(1, 2_000_000, true);
+        assert_eq!(device_ns(&guess, &far), 2_000_000);
     }
 
     #[test]

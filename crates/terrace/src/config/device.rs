@@ -14,6 +14,7 @@ use crate::error::{Failure, Result, reason};
 use crate::size::{MIB, Size};
 
 const READ_USUAL: Duration = Duration::from_micros(90);
+const READ_USUAL_REMOTE: Duration = Duration::from_millis(10);
 /// Names are shown in a column.
 const NAME_MAX: usize = 32;
 /// One batch: with less nothing could be written.
@@ -25,7 +26,7 @@ const WRITE_BUDGET_MIN: Size = Size(MIB);
 pub struct Device {
     /// Its name in statistics and messages.
     pub name: String,
-    /// A file or a block device.
+    /// A file, a block device, or a place in a store (`s3://`, `fs://`).
     pub path: PathBuf,
     /// How large; none: as large as the file or device is.
     pub size: Option<Size>,
@@ -60,10 +61,16 @@ impl Default for Device {
     }
 }
 
+/// Whether a path names a place in a store, and no file.
+pub fn is_remote(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("fs://"))
+}
+
 impl Device {
-    /// Mean time of a 4 KiB read: that of a usual SSD, if it was not measured.
+    /// Mean time of a 4 KiB read: that of a usual SSD, or of a usual store, if it was not measured.
     pub fn read_time(&self) -> Duration {
-        self.speed.map_or(READ_USUAL, |speed| speed.read)
+        let usual = if is_remote(&self.path) { READ_USUAL_REMOTE } else { READ_USUAL };
+        self.speed.map_or(usual, |speed| speed.read)
     }
 
     /// A path on its file system: that of the file, or, if that does not exist yet, its directory.
@@ -118,7 +125,7 @@ pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
 
 /// Relative paths of a configuration file are looked for beside it.
 pub fn resolve(devices: &mut [Device], beside: &Path) {
-    for device in devices {
+    for device in devices.iter_mut().filter(|device| !is_remote(&device.path)) {
         device.path = beside.join(&device.path);
     }
 }
@@ -128,7 +135,9 @@ pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     let bytes = text.as_bytes();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let colon = bytes.iter().rposition(|byte| *byte == b':');
-    let sized = colon.and_then(|at| {
+    // Of a place in a store it may be a port.
+    let has_unit = bytes.last().is_some_and(u8::is_ascii_alphabetic);
+    let sized = colon.filter(|_| has_unit || !is_remote(Path::new(text))).and_then(|at| {
         let size = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse::<Size>().ok()?;
         Some((path(&bytes[..at]), Some(size)))
     });
@@ -149,8 +158,8 @@ pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
             ));
         }
         // The supervisor works in another directory.
-        let path = std::path::absolute(&path)
-            .map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
+        let absolute = if is_remote(&path) { Ok(path) } else { std::path::absolute(&path) };
+        let path = absolute.map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
         let known = of_file.iter().find(|device| device.path == path).cloned();
         let mut device =
             known.unwrap_or_else(|| Device { name: free_name(&tier.device, &of_file), ..Device::default() });
@@ -188,6 +197,11 @@ mod tests {
         assert_eq!(split_of("/ssd/pci-0:1f:"), ("/ssd/pci-0:1f:".to_owned(), None));
         assert_eq!(split_of("/ssd/t:12:x"), ("/ssd/t:12:x".to_owned(), None));
         assert_eq!(split_of(":1G"), (String::new(), Some(GIB)));
+        let place = "s3://b/p?endpoint=http://[::1]:9000";
+        assert_eq!(split_of(place), (place.to_owned(), None));
+        assert_eq!(split_of(&format!("{place}:2GiB")), (place.to_owned(), Some(2 * GIB)));
+        let place = "s3://b/p?endpoint=http://h:1G&region=x";
+        assert_eq!(split_of(place), (place.to_owned(), None));
         let bytes = OsStr::from_bytes(b"/ssd/\xff:\xff");
         assert_eq!(split(bytes), (PathBuf::from(bytes), None));
     }

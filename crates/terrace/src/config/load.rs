@@ -86,7 +86,7 @@ impl Config {
         if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
             eprintln!("{}", measured::unknown(&self.tier.probe, src));
         }
-        for device in &mut self.tier.device {
+        for device in self.tier.device.iter_mut().filter(|device| !device::is_remote(&device.path)) {
             device.speed = measured::speed(&self.tier.probe, device.measured_at())?;
         }
         Ok(())

@@ -15,6 +15,7 @@ use super::answers::Answers;
 use super::setup::Kept;
 use crate::control;
 use crate::daemon::{abort_on_panic, metrics};
+use crate::engine::open_media;
 use crate::error::{Failure, Result, reason};
 use crate::handover::channel::Channel;
 use crate::handover::{EXIT_LOST, EXIT_REFUSED};
@@ -53,7 +54,10 @@ fn live(
     let refused = |failure| (failure, EXIT_REFUSED);
     terrace_fs::set_up_heap();
     let signals = sys::signal_fd(&[libc::SIGTERM]).map_err(|err| refused(cannot("signals", err)))?;
-    let store = Store::open_over(&kept.dir, &kept.store, &kept.segment)
+    let mut options = kept.store.clone();
+    open_media(&mut options.engine.devices, &kept.tier.held)
+        .map_err(|err| refused(cannot("a tier in a store", err)))?;
+    let store = Store::open_over(&kept.dir, &options, &kept.segment)
         .map_err(|err| refused(Failure::from_line(&err.to_string())))?;
     let running = start(kept, &store, keeper).map_err(refused)?;
     to_supervisor.say("ready");

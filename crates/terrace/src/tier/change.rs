@@ -77,6 +77,9 @@ fn told(change: &TierChange, json: bool, said: &str) -> ExitCode {
 
 /// The daemon works in another directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
+    if config::is_remote(path) {
+        return Ok(path.to_owned());
+    }
     std::path::absolute(path)
         .map_err(|err| Failure::new(path.display(), reason(err), "write an absolute path"))
 }

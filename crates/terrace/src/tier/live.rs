@@ -14,7 +14,7 @@ use terrace_policy::placement::levels::levels;
 
 use super::{Held, record, region_numbers};
 use crate::config::{self, Device};
-use crate::engine::device_config;
+use crate::engine::{device_config, open_media};
 use crate::handover::Shared;
 use crate::instance::Instance;
 use crate::size::{Size, human};
@@ -72,7 +72,7 @@ impl Live {
         config.tier.format = asked.format;
         config.look_up_device(&self.src).map_err(|failure| no(failure.line()))?;
         let Some(device) = config.tier.device.pop() else { return Err(no("no device")) };
-        let made = !device.path.exists();
+        let made = !config::is_remote(&device.path) && !device.path.exists();
         let others = others(&held, None);
         let target =
             super::target(&config, &device, &self.src, others).map_err(|failure| no(failure.line()))?;
@@ -93,6 +93,8 @@ impl Live {
         let mut new = Held { device, target, number, first_region, made, removed: false, table: None };
         let config = device_config(&new, 0);
         let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
+        let mut config = config;
+        open_media(std::slice::from_mut(&mut config), std::slice::from_ref(&new)).map_err(no)?;
         new.table = Some(table.clone());
         let change = TierChange::of(&new.device.name, &new.device.path, config.bytes);
         held.push(new);
@@ -138,6 +140,9 @@ impl Live {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let at = find(&held, &asked.target)?;
         let name = held[at].device.name.clone();
+        if config::is_remote(&held[at].device.path) {
+            return Err(no("a target in a store keeps its size: remove it, and add it again"));
+        }
         let before = held[at].target.superblock.geometry;
         let geometry = self.divided(&held, at, asked.bytes)?;
         let path = held[at].device.path.clone();

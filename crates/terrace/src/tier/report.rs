@@ -5,27 +5,26 @@ use std::path::{Path, PathBuf};
 
 use terrace_api::tiers::{SourceState, TargetState, TierContent, TierFacts, TierReport};
 use terrace_engine::device::target::{self, Fault, Look, TargetError};
-use terrace_engine::device::{Found, Superblock};
+use terrace_engine::device::{Found, Scanned, Superblock};
 
+use super::remote;
 use super::user::user_of;
+use crate::config::is_remote;
 
 const PAGE_BYTES: u64 = 4096;
 
 /// A tier with what is in it, unless it is in use.
 pub fn full(path: &Path) -> Result<TierReport, TargetError> {
+    if is_remote(path) {
+        return full_remote(path);
+    }
     let look = target::look(path)?;
     let superblock = target::tier_of(path, look.found.clone())?;
     let content = match look.in_use {
         true => None,
         false => {
             let scanned = look.scan(&superblock).map_err(|err| TargetError::new(path, Fault::Io(err)))?;
-            let pages = scanned.files.values().map(|file| file.pages.len() as u64).sum();
-            Some(TierContent {
-                files: scanned.files.len() as u64,
-                pages,
-                bytes: pages * PAGE_BYTES,
-                pages_damaged: scanned.pages_damaged,
-            })
+            Some(content_of(&scanned))
         }
     };
     let mut report = of(path, look);
@@ -33,9 +32,48 @@ pub fn full(path: &Path) -> Result<TierReport, TargetError> {
     Ok(report)
 }
 
+/// The sums of a scan.
+fn content_of(scanned: &Scanned) -> TierContent {
+    let pages = scanned.files.values().map(|file| file.pages.len() as u64).sum();
+    TierContent {
+        files: scanned.files.len() as u64,
+        pages,
+        bytes: pages * PAGE_BYTES,
+        pages_damaged: scanned.pages_damaged,
+    }
+}
+
+/// A target as `terrace tier` shows it, without counting what is in it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn of_remote(path: &Path) -> Result<TierReport, TargetError> {
+    let (found, holder) = remote::look(path)?;
+    let bytes = match &found {
+        Found::Ours(superblock) => superblock.geometry.bytes(),
+        _ => 0,
+    };
+    let report = of_found(path, found, bytes, holder.is_some(), holder.flatten());
+    // What was never written is not there.
+    let state = if report.state == TargetState::Empty { TargetState::Missing } else { report.state };
+    Ok(TierReport { state, ..report })
+}
+
+fn full_remote(path: &Path) -> Result<TierReport, TargetError> {
+    let mut report = of_remote(path)?;
+    let Some(facts) = &mut report.tier else { return Err(TargetError::new(path, Fault::NoTier)) };
+    if !report.in_use {
+        facts.content = Some(content_of(&remote::count(path)?));
+    }
+    Ok(report)
+}
+
 /// Without counting what is in it. An unreadable target has only a state.
 pub fn brief(path: &Path) -> TierReport {
     let report = TierReport { path: path.to_owned(), ..TierReport::default() };
+    if is_remote(path) {
+        return of_remote(path).unwrap_or(TierReport { state: TargetState::Unreadable, ..report });
+    }
     match target::look(path) {
         Ok(look) => of(path, look),
         Err(TargetError { fault: Fault::Io(err), .. }) if err.kind() == ErrorKind::NotFound => report,
@@ -44,8 +82,13 @@ pub fn brief(path: &Path) -> TierReport {
 }
 
 fn of(path: &Path, look: Look) -> TierReport {
-    let user = look.in_use.then(|| user_of(path, look.holder)).flatten();
-    let state = match look.found {
+    of_found(path, look.found, look.bytes, look.in_use, look.holder)
+}
+
+/// What was found on a target of so many bytes, and who uses it.
+fn of_found(path: &Path, found: Found, bytes: u64, in_use: bool, holder: Option<i32>) -> TierReport {
+    let user = in_use.then(|| user_of(path, holder)).flatten();
+    let state = match found {
         Found::Ours(_) => TargetState::Tier,
         Found::Layout(_) => TargetState::Layout,
         Found::Damaged => TargetState::Damaged,
@@ -54,12 +97,12 @@ fn of(path: &Path, look: Look) -> TierReport {
     };
     TierReport {
         state,
-        bytes: look.bytes,
-        in_use: look.in_use,
-        pid: user.as_ref().map(|info| info.pid).or(look.holder),
+        bytes,
+        in_use,
+        pid: user.as_ref().map(|info| info.pid).or(holder),
         mnt: user.map(|info| info.mnt),
-        tier: match look.found {
-            Found::Ours(superblock) => Some(facts(superblock, look.in_use)),
+        tier: match found {
+            Found::Ours(superblock) => Some(facts(superblock, in_use)),
             _ => None,
         },
         path: path.to_owned(),

@@ -100,6 +100,8 @@ pub enum Fault {
     NoTier,
     /// A call failed.
     Io(std::io::Error),
+    /// What a place that is no file says: why, and a cure behind a semicolon.
+    Other(String),
 }
 
 impl TargetError {
@@ -236,6 +238,7 @@ impl Fault {
             Fault::Foreign => write!(f, "it holds something that is not terrace's; {ERASE}"),
             Fault::NoTier => write!(f, "there is no tier of terrace here; name its file or device"),
             Fault::Io(err) => write!(f, "{}; name another file or device", reason(err)),
+            Fault::Other(line) => f.write_str(line),
             _ => unreachable!("told by the caller"),
         }
     }

@@ -1,0 +1,309 @@
+//! One instance a target: `lock/NUMBER`, which its holder writes again and again.
+//!
+//! A number is taken by the first who writes an object of its name, which both S3 and file systems can decide. Somebody else's lock that is not written for
+//! [`Timing::valid`] is out of force: then the next number is free to be taken. Times are compared by the store's own clock. A holder that could not write for half as
+//! long stops to change the store by itself, and gives up for good when it sees a higher number.
+
+use crate::store::{Failed, SOON, Store};
+use bytes::Bytes;
+use std::fmt;
+use std::time::Duration;
+use terrace_engine::device::TierId;
+
+const FOLDER: &str = "lock/";
+/// Content of a lock that nobody holds.
+const GIVEN_BACK: &[u8] = b"given back\n";
+
+/// How long locks are in force.
+#[derive(Debug, Clone, Copy)]
+pub struct Timing {
+    /// One that was not written for so long is out of force.
+    pub valid: Duration,
+    /// Its holder writes it this often.
+    pub renew: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing { valid: Duration::from_secs(60), renew: Duration::from_secs(15) }
+    }
+}
+
+/// A lock that is held: as long as somebody renews it.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    number: u64,
+    content: Bytes,
+}
+
+/// Why there is none.
+#[derive(Debug)]
+pub enum NotTaken {
+    /// Somebody has it; it goes out of force after this time if he is not there any more.
+    Held(Holder, Option<Duration>),
+    /// The store does not keep to the condition that an object must be new.
+    NoConditions,
+    /// A request failed.
+    Failed(Failed),
+}
+
+impl From<Failed> for NotTaken {
+    fn from(failed: Failed) -> NotTaken {
+        NotTaken::Failed(failed)
+    }
+}
+
+/// The process that holds a lock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Holder {
+    /// Its machine.
+    pub host: String,
+    /// Its number there.
+    pub pid: i32,
+    start: String,
+    /// The run of the machine's kernel, and the process' world in it.
+    boot: String,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.host.is_empty() {
+            true => f.write_str("another process"),
+            false => write!(f, "process {} of {}", self.pid, self.host),
+        }
+    }
+}
+
+impl Holder {
+    /// This process.
+    fn this() -> Holder {
+        let pid = std::process::id() as i32;
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Holder { host, pid, start: start_of(pid).unwrap_or_default(), boot: boot() }
+    }
+    fn encode(&self) -> String {
+        let Holder { host, pid, start, boot } = self;
+        format!("host={host}\npid={pid}\nstart={start}\nboot={boot}\n")
+    }
+    fn decode(content: &[u8]) -> Holder {
+        let text = String::from_utf8_lossy(content);
+        let value = |key: &str| {
+            let of_line = |line: &str| line.strip_prefix(key)?.strip_prefix('=').map(str::to_owned);
+            text.lines().find_map(of_line).unwrap_or_default()
+        };
+        Holder {
+            host: value("host"),
+            pid: value("pid").parse().unwrap_or(0),
+            start: value("start"),
+            boot: value("boot"),
+        }
+    }
+    /// Whether it is a process of this machine that can be seen from here.
+    pub fn is_here(&self) -> bool {
+        !self.boot.is_empty() && self.boot == boot()
+    }
+    /// Whether it is known to have ended.
+    fn is_gone(&self) -> bool {
+        self.is_here() && start_of(self.pid).is_none_or(|start| start != self.start)
+    }
+}
+
+/// The run of this machine's kernel, and the namespace in which processes have their numbers.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    format!("{} {}", id.trim(), namespace.display())
+}
+
+/// When a process began, as the kernel counts it.
+fn start_of(pid: i32) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(") ")?;
+    // A process that has ended and that nobody has waited for.
+    (!fields.starts_with('Z')).then(|| fields.split(' ').nth(19).unwrap_or_default().to_owned())
+}
+
+fn name(number: u64) -> String {
+    format!("{FOLDER}{number:010}")
+}
+
+/// The numbers of the locks that there are.
+fn numbers(store: &Store) -> Result<Vec<u64>, Failed> {
+    let listed = store.list(FOLDER, SOON)?;
+    Ok(listed.iter().filter_map(|object| object.name.strip_prefix(FOLDER)?.parse().ok()).collect())
+}
+
+/// Who holds a target, if somebody does, and how long he does in any case.
+///
+/// # Errors
+/// The store's.
+pub fn holder(store: &Store, timing: Timing) -> Result<Option<(Holder, Option<Duration>)>, Failed> {
+    match numbers(store)?.into_iter().max() {
+        Some(last) => holder_of(store, timing, last),
+        None => Ok(None),
+    }
+}
+
+/// Likewise of the lock with the highest number.
+fn holder_of(store: &Store, timing: Timing, last: u64) -> Result<Option<(Holder, Option<Duration>)>, Failed> {
+    // One that is gone was replaced meanwhile, by a higher one.
+    let content = store.get(&name(last))?.unwrap_or_default();
+    let holder = Holder::decode(&content);
+    if content == GIVEN_BACK || holder.is_gone() {
+        return Ok(None);
+    }
+    if holder.is_here() {
+        return Ok(Some((holder, None)));
+    }
+    let age = age(store, &name(last))?.unwrap_or_default();
+    Ok(timing.valid.checked_sub(age).map(|left| (holder, Some(left))))
+}
+
+/// How long ago an object was written, by the store's clock. None: it is gone.
+fn age(store: &Store, name: &str) -> Result<Option<Duration>, Failed> {
+    let now = format!("{FOLDER}now-{}", random());
+    store.put(&now, Bytes::from_static(b"now"), SOON)?;
+    let (now_is, was) = (store.written(&now), store.written(name));
+    store.delete(&now)?;
+    let (Some(now_is), Some(was)) = (now_is?, was?) else { return Ok(None) };
+    Ok(Some(now_is.duration_since(was).unwrap_or_default()))
+}
+
+fn random() -> String {
+    TierId::random().map(|id| id.to_string()).unwrap_or_default()
+}
+
+impl Lease {
+    /// Takes the lock of a target for this process, and those that it starts.
+    ///
+    /// # Errors
+    /// Somebody else has it.
+    pub fn take(store: &Store, timing: Timing) -> Result<Lease, NotTaken> {
+        let before = numbers(store)?;
+        let last = before.iter().copied().max().unwrap_or(0);
+        if last > 0
+            && let Some((holder, left)) = holder_of(store, timing, last)?
+        {
+            return Err(NotTaken::Held(holder, left));
+        }
+        let number = last + 1;
+        let content = Bytes::from(format!("{}random={}\n", Holder::this().encode(), random()));
+        if !store.put_first(&name(number), content.clone())? {
+            let first = store.get(&name(number))?.unwrap_or_default();
+            return Err(NotTaken::Held(Holder::decode(&first), None));
+        }
+        if store.put_first(&name(number), content.clone())? {
+            store.delete(&name(number))?;
+            return Err(NotTaken::NoConditions);
+        }
+        // Somebody who took the next one may have removed this one before.
+        if let Some(higher) = numbers(store)?.into_iter().find(|higher| *higher > number) {
+            store.delete(&name(number))?;
+            let content = store.get(&name(higher))?.unwrap_or_default();
+            return Err(NotTaken::Held(Holder::decode(&content), None));
+        }
+        for old in before {
+            store.delete(&name(old))?;
+        }
+        Ok(Lease { number, content })
+    }
+
+    /// Its number and content.
+    pub fn parts(&self) -> (u64, &[u8]) {
+        (self.number, &self.content)
+    }
+
+    /// The one of these.
+    pub fn of_parts(number: u64, content: &str) -> Lease {
+        Lease { number, content: Bytes::from(content.to_owned()) }
+    }
+
+    /// Keeps it in force. False: somebody else has taken the target.
+    ///
+    /// # Errors
+    /// The store's: it goes out of force some time.
+    pub fn renew(&self, store: &Store) -> Result<bool, Failed> {
+        if numbers(store)?.into_iter().any(|number| number > self.number) {
+            store.delete(&name(self.number))?;
+            return Ok(false);
+        }
+        store.put(&name(self.number), self.content.clone(), SOON).map(|()| true)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Errors
+    /// The store's: it goes out of force by itself.
+    pub fn give_back(&self, store: &Store) -> Result<(), Failed> {
+        // It keeps its number, so that numbers never begin again.
+        store.put(&name(self.number), Bytes::from_static(GIVEN_BACK), SOON)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::location::Location;
+
+    fn store() -> (tempfile::TempDir, Store) {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(&Location::Fs(dir.path().into())).unwrap();
+        (dir, store)
+    }
+
+    /// A lock of a machine that is not this one.
+    fn put_foreign(store: &Store, number: u64) {
+        let holder = Holder { host: "far".to_owned(), pid: 7, start: "1".to_owned(), boot: "x".to_owned() };
+        store.put(&name(number), holder.encode().into(), SOON).unwrap();
+    }
+
+    const SHORT: Timing = Timing { valid: Duration::from_millis(300), renew: Duration::from_millis(50) };
+
+    #[test]
+    fn second_instance_is_told_who_has_the_target() {
+        let (_dir, store) = store();
+        let lease = Lease::take(&store, Timing::default()).unwrap();
+        let Err(NotTaken::Held(holder, None)) = Lease::take(&store, Timing::default()) else { panic!() };
+        assert_eq!(holder, Holder::this());
+        assert!(lease.renew(&store).unwrap());
+        lease.give_back(&store).unwrap();
+        Lease::take(&store, Timing::default()).unwrap();
+    }
+
+    #[test]
+    fn lock_of_a_process_that_has_ended_is_taken_at_once() {
+        let (_dir, store) = store();
+        let ended = Holder { start: "0".to_owned(), ..Holder::this() };
+        store.put(&name(4), ended.encode().into(), SOON).unwrap();
+        assert_eq!(Lease::take(&store, Timing::default()).unwrap().number, 5);
+        assert_eq!(numbers(&store).unwrap(), [5]);
+    }
+
+    #[test]
+    fn lock_of_another_machine_goes_out_of_force() {
+        let (_dir, store) = store();
+        put_foreign(&store, 1);
+        let Err(NotTaken::Held(holder, Some(_))) = Lease::take(&store, Timing::default()) else { panic!() };
+        assert_eq!(holder.to_string(), "process 7 of far");
+        std::thread::sleep(SHORT.valid);
+        let lease = Lease::take(&store, SHORT).unwrap();
+        assert!(lease.renew(&store).unwrap());
+        put_foreign(&store, 3);
+        assert!(!lease.renew(&store).unwrap(), "another has taken it");
+        assert_eq!(numbers(&store).unwrap(), [3]);
+    }
+
+    #[test]
+    fn one_of_many_takes_the_lock() {
+        let (_dir, store) = store();
+        put_foreign(&store, 1);
+        std::thread::sleep(SHORT.valid);
+        let won = std::thread::scope(|scope| {
+            let take =
+                |_| scope.spawn(|| Lease::take(&store, Timing { valid: SHORT.valid, ..SHORT }).is_ok());
+            let threads: Vec<_> = (0..8).map(take).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap().then_some(())).count()
+        });
+        assert_eq!(won, 1);
+    }
+}

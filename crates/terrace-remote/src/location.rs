@@ -1,0 +1,136 @@
+//! `s3://BUCKET[/PREFIX][?endpoint=URL&region=NAME&credentials=FILE]` and `fs:///DIRECTORY`.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+const S3: &str = "s3://";
+const FS: &str = "fs://";
+
+/// Where the objects of a target are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// Below a prefix of a bucket.
+    S3(Bucket),
+    /// In a directory that several machines may see.
+    Fs(PathBuf),
+}
+
+/// A bucket, or a part of one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Its name.
+    pub name: String,
+    /// Without slashes at its ends; empty: all of the bucket.
+    pub prefix: String,
+    /// The server; none: that of AWS.
+    pub endpoint: Option<String>,
+    /// Its region; none: by the environment.
+    pub region: Option<String>,
+    /// A file with the access key, as that of AWS' tools; none: by the environment.
+    pub credentials: Option<PathBuf>,
+}
+
+/// A path that names no place; one line with its cure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Invalid(pub String);
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// Whether a target's path names a place that this crate serves.
+pub fn is_remote(path: &Path) -> bool {
+    path.to_str().is_some_and(|text| text.starts_with(S3) || text.starts_with(FS))
+}
+
+impl Location {
+    /// The place that a path names.
+    ///
+    /// # Errors
+    /// It names none, or has a secret in it.
+    pub fn parse(path: &Path) -> Result<Location, Invalid> {
+        let text = path.to_str().unwrap_or_default();
+        if let Some(dir) = text.strip_prefix(FS) {
+            return match dir.strip_prefix('/') {
+                Some(_) => Ok(Location::Fs(dir.into())),
+                None => Err(Invalid("the directory is relative; write fs:///DIRECTORY".to_owned())),
+            };
+        }
+        let Some(rest) = text.strip_prefix(S3) else {
+            return Err(Invalid("no remote place; write s3://BUCKET/PREFIX or fs:///DIRECTORY".to_owned()));
+        };
+        let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
+        let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
+        if name.is_empty() {
+            return Err(Invalid("the bucket is missing; write s3://BUCKET/PREFIX".to_owned()));
+        }
+        let prefix = prefix.trim_matches('/').to_owned();
+        let mut bucket = Bucket { name: name.to_owned(), prefix, ..Bucket::default() };
+        for option in options.split('&').filter(|option| !option.is_empty()) {
+            bucket.set(option)?;
+        }
+        Ok(Location::S3(bucket))
+    }
+}
+
+impl Bucket {
+    fn set(&mut self, option: &str) -> Result<(), Invalid> {
+        let (key, value) = option.split_once('=').unwrap_or((option, ""));
+        match key {
+            "endpoint" => self.endpoint = Some(value.to_owned()),
+            "region" => self.region = Some(value.to_owned()),
+            "credentials" => self.credentials = Some(value.into()),
+            // Its value may be a secret: it is not repeated.
+            other => {
+                let known = "endpoint, region and credentials=FILE";
+                return Err(Invalid(format!(
+                    "the option `{other}` is not known; there are {known}, and keys come from the environment or that file"
+                )));
+            }
+        }
+        match value.is_empty() {
+            true => Err(Invalid(format!("the option `{key}` has no value; write {key}=VALUE"))),
+            false => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Location, String> {
+        Location::parse(Path::new(text)).map_err(|invalid| invalid.0)
+    }
+
+    #[test]
+    fn places_are_read() {
+        let all = "s3://b/a/c/?endpoint=http://127.0.0.1:9000&region=x&credentials=/etc/keys";
+        let bucket = Bucket {
+            name: "b".to_owned(),
+            prefix: "a/c".to_owned(),
+            endpoint: Some("http://127.0.0.1:9000".to_owned()),
+            region: Some("x".to_owned()),
+            credentials: Some("/etc/keys".into()),
+        };
+        assert_eq!(parse(all), Ok(Location::S3(bucket)));
+        let whole = Bucket { name: "b".to_owned(), ..Bucket::default() };
+        assert_eq!(parse("s3://b"), Ok(Location::S3(whole)));
+        assert_eq!(parse("fs:///a/b"), Ok(Location::Fs("/a/b".into())));
+        assert!(is_remote(Path::new("fs:///a")) && !is_remote(Path::new("/a")));
+    }
+
+    #[test]
+    fn what_names_no_place_is_one_line_without_values() {
+        for text in
+            ["s3://", "s3:///a", "fs://a", "fs://", "gs://a", "s3://b?region", "s3://b?secret_key=abc"]
+        {
+            let line = parse(text).unwrap_err();
+            assert!(line.contains("; ") && !line.contains("abc"), "{text}: {line}");
+        }
+    }
+}

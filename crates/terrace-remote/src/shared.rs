@@ -1,0 +1,322 @@
+//! What readers, the writer and the uploader of a target share: where its regions are, what is to be done in the store, and whether that works.
+
+use crate::lease::{Lease, Timing};
+use crate::store::{Failed, Kind, Part, Store};
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use terrace_engine::device::{DATA_AT, Geometry};
+
+/// The objects of the two copies of the superblock.
+pub const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];
+/// The folder of regions.
+pub const REGIONS: &str = "r/";
+/// Full regions that may wait for the store: with more, pages leave memory without being kept here.
+pub const WAITING_MAX: usize = 2;
+/// Time to find out what is there.
+const LIST_WITHIN: Duration = Duration::from_secs(10);
+
+/// What readers, the writer and the uploader share.
+#[derive(Debug)]
+pub struct Shared {
+    pub store: Store,
+    /// For messages.
+    pub name: String,
+    pub geometry: Geometry,
+    pub lease: Lease,
+    pub timing: Timing,
+    pub places: RwLock<Option<Places>>,
+    /// Held by the one who finds out what is there.
+    pub attaching: Mutex<()>,
+    pub queue: Mutex<Queue>,
+    /// The queue is another.
+    pub changed: Condvar,
+    pub health: Health,
+    pub waiting: AtomicUsize,
+}
+
+/// What is to be done in the store, in order.
+#[derive(Debug, Default)]
+pub struct Queue {
+    pub requests: VecDeque<Request>,
+    /// The uploader is to end.
+    pub is_ending: bool,
+    pub has_ended: bool,
+}
+
+/// A change of the store.
+#[derive(Debug, Clone)]
+pub enum Request {
+    /// What a region holds so far, or in the end.
+    Put { region: u32, filling: u64, content: Bytes, is_last: bool },
+    /// An object that nothing names any more.
+    Delete(String),
+}
+
+/// Whether the store works.
+#[derive(Debug, Default)]
+pub struct Health {
+    why: Mutex<Option<String>>,
+    /// There is a reason: nothing is written.
+    is_failing: AtomicBool,
+    /// Reads fail, too: none is tried.
+    pub reads_fail: AtomicBool,
+    /// For good.
+    is_lost: AtomicBool,
+}
+
+impl Health {
+    /// A request failed. True: all went well before.
+    pub fn fail(&self, why: &str) -> bool {
+        *self.why.lock() = Some(why.to_owned());
+        !self.is_failing.swap(true, Ordering::AcqRel)
+    }
+    /// The target is another's.
+    pub fn lose(&self, why: &str) {
+        self.is_lost.store(true, Ordering::Release);
+        self.fail(why);
+    }
+    /// All goes well. True: it did not before.
+    pub fn recover(&self) -> bool {
+        if self.is_lost() || !self.is_failing.load(Ordering::Acquire) {
+            return false;
+        }
+        self.reads_fail.store(false, Ordering::Release);
+        *self.why.lock() = None;
+        self.is_failing.swap(false, Ordering::AcqRel)
+    }
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+    pub fn is_failing(&self) -> bool {
+        self.is_failing.load(Ordering::Acquire)
+    }
+    pub fn why(&self) -> Option<String> {
+        if self.is_failing() { self.why.lock().clone() } else { None }
+    }
+    /// The error of what is not even tried.
+    pub fn error(&self) -> io::Error {
+        io::Error::new(io::ErrorKind::TimedOut, self.why().unwrap_or_else(|| "the store fails".to_owned()))
+    }
+}
+
+/// Where the regions are.
+#[derive(Debug, Default)]
+pub struct Places {
+    pub of: HashMap<u32, Place>,
+    pub open: Option<u32>,
+    pub fillings: u64,
+    /// Sequence of the next object.
+    next: u64,
+    random: u32,
+}
+
+#[derive(Debug, Default)]
+pub struct Place {
+    /// Its number since this run began.
+    pub filling: u64,
+    /// Name and bytes.
+    pub object: Option<(String, u64)>,
+    pub content: Option<Content>,
+}
+
+#[derive(Debug)]
+pub enum Content {
+    Open(Vec<u8>),
+    Full(Bytes),
+}
+
+/// Part of a region, as it can be had at the moment.
+pub enum Found {
+    Here(Vec<u8>),
+    /// What is behind its end reads as zeros.
+    There(Part),
+}
+
+/// `REGION-SEQUENCE-RANDOM`
+fn region_name(region: u32, sequence: u64, random: u32) -> String {
+    format!("{REGIONS}{region:06}-{sequence:016x}-{random:08x}")
+}
+
+/// The region and sequence of an object.
+fn parse_name(name: &str) -> Option<(u32, u64)> {
+    let mut parts = name.strip_prefix(REGIONS)?.split('-');
+    let region = parts.next()?.parse().ok()?;
+    let sequence = u64::from_str_radix(parts.next()?, 16).ok()?;
+    Some((region, sequence))
+}
+
+/// Runs of the daemon have sequences of their own, from `run << RUN_BITS` on.
+const RUN_BITS: u32 = 32;
+
+impl Places {
+    /// Those that are in the store, and objects that count no longer.
+    fn find(store: &Store, geometry: Geometry) -> Result<(Places, Vec<String>), Failed> {
+        let mut places = Places::default();
+        let mut newest: HashMap<u32, (u64, String, u64)> = HashMap::new();
+        let (mut old, mut last) = (Vec::new(), 0);
+        for object in store.list(REGIONS, LIST_WITHIN)? {
+            let Some((region, sequence)) = parse_name(&object.name) else { continue };
+            last = last.max(sequence);
+            let is_sound = region < geometry.regions() && object.bytes <= geometry.region_bytes().into();
+            match newest.get(&region) {
+                _ if !is_sound => old.push(object.name),
+                Some((newer, ..)) if *newer > sequence => old.push(object.name),
+                _ => {
+                    let replaced = newest.insert(region, (sequence, object.name, object.bytes));
+                    old.extend(replaced.map(|(_, name, _)| name));
+                }
+            }
+        }
+        for (region, (_, name, bytes)) in newest {
+            places.of.insert(region, Place { object: Some((name, bytes)), ..Place::default() });
+        }
+        places.next = ((last >> RUN_BITS) + 1) << RUN_BITS;
+        // Names of a run of which nothing was listed are others all the same.
+        places.random = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_nsec as u32;
+        Ok((places, old))
+    }
+
+    /// `len` bytes from `offset` on of a region.
+    fn find_part(&self, region: u32, offset: u64, len: u64) -> io::Result<Found> {
+        let beyond = || io::Error::from(io::ErrorKind::UnexpectedEof);
+        let place = self.of.get(&region);
+        let (end, content) = match place.map(|place| (&place.content, &place.object)) {
+            Some((Some(Content::Open(content)), _)) => (content.len() as u64, Some(&content[..])),
+            Some((Some(Content::Full(content)), _)) => (content.len() as u64, Some(&content[..])),
+            Some((None, Some((_, bytes)))) => (*bytes, None),
+            _ => (0, None),
+        };
+        // Batches are written whole. Keys are looked for where one would begin, but no content lies there.
+        let there = end.checked_sub(offset).ok_or_else(beyond)?.min(len);
+        if there == 0 {
+            return Ok(Found::Here(Vec::new()));
+        }
+        match (content, place.and_then(|place| place.object.as_ref())) {
+            (Some(content), _) => {
+                Ok(Found::Here(content[offset as usize..(offset + there) as usize].to_vec()))
+            }
+            (None, Some((name, _))) => {
+                Ok(Found::There(Part { name: name.clone(), range: offset..offset + there }))
+            }
+            (None, None) => Err(beyond()),
+        }
+    }
+}
+
+impl Shared {
+    /// Finds out what is in the store, once.
+    fn attach(&self) -> io::Result<()> {
+        let _one = self.attaching.lock();
+        if self.places.read().is_some() {
+            return Ok(());
+        }
+        if self.health.reads_fail.load(Ordering::Acquire) {
+            return Err(self.health.error());
+        }
+        let (places, old) =
+            Places::find(&self.store, self.geometry).map_err(|failed| self.note_read(failed))?;
+        *self.places.write() = Some(places);
+        self.queue.lock().requests.extend(old.into_iter().map(Request::Delete));
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// A read has failed: if it is the store's fault, no more are tried until it is seen to work.
+    pub fn note_read(&self, failed: Failed) -> io::Error {
+        if failed.kind != Kind::Absent {
+            self.health.reads_fail.store(true, Ordering::Release);
+            self.tell(&failed.why);
+        }
+        failed.into()
+    }
+
+    /// A request has failed.
+    pub fn tell(&self, why: &str) {
+        if self.health.fail(why) {
+            tracing::warn!("tier {}: {why}; the source is read until the store works again", self.name);
+        }
+        self.changed.notify_all();
+    }
+
+    /// A name for the next object of a region.
+    pub fn next_name(&self, region: u32) -> String {
+        let mut places = self.places.write();
+        let places = places.get_or_insert_default();
+        places.next += 1;
+        region_name(region, places.next, places.random)
+    }
+
+    /// An object with the content of a region is in the store; the one that counts no longer.
+    pub fn has_put(&self, request: &Request, name: String) -> Option<String> {
+        let Request::Put { region, filling, content, is_last } = request else { return None };
+        if *is_last {
+            self.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut places = self.places.write();
+        let place = places.as_mut().and_then(|places| places.of.get_mut(region));
+        let Some(place) = place.filter(|place| place.filling == *filling) else { return Some(name) };
+        if *is_last {
+            place.content = None;
+        }
+        place.object.replace((name, content.len() as u64)).map(|(old, _)| old)
+    }
+
+    pub fn push(&self, requests: impl IntoIterator<Item = Request>) {
+        self.queue.lock().requests.extend(requests);
+        self.changed.notify_all();
+    }
+
+    pub fn region_of(&self, at: u64) -> Option<(u32, u64)> {
+        let at = at.checked_sub(DATA_AT)?;
+        let bytes = u64::from(self.geometry.region_bytes());
+        let region = u32::try_from(at / bytes).ok().filter(|region| *region < self.geometry.regions())?;
+        Some((region, at % bytes))
+    }
+
+    /// Where the bytes of a read are. None: those of the superblocks.
+    pub fn find(&self, at: u64, len: u64) -> io::Result<Option<Found>> {
+        let Some((region, offset)) = self.region_of(at) else {
+            return if at + len <= DATA_AT { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
+        };
+        if self.places.read().is_none() {
+            self.attach()?;
+        }
+        let places = self.places.read();
+        let places = places.as_ref().ok_or(io::ErrorKind::UnexpectedEof)?;
+        match places.find_part(region, offset, len)? {
+            Found::There(_) if self.health.reads_fail.load(Ordering::Acquire) => Err(self.health.error()),
+            found => Ok(Some(found)),
+        }
+    }
+
+    /// The open region is complete: it goes to the store.
+    pub fn close_open(&self, places: &mut Places) -> Option<Request> {
+        let region = places.open.take()?;
+        let place = places.of.get_mut(&region)?;
+        let Some(Content::Open(content)) = place.content.take() else { return None };
+        let content = Bytes::from(content);
+        place.content = Some(Content::Full(content.clone()));
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        Some(Request::Put { region, filling: place.filling, content, is_last: true })
+    }
+
+    /// What the open region has that the store has not.
+    pub fn copy_open(&self) -> Option<Request> {
+        let places = self.places.read();
+        let places = places.as_ref()?;
+        let region = places.open?;
+        let place = places.of.get(&region)?;
+        let Some(Content::Open(content)) = &place.content else { return None };
+        let has = place.object.as_ref().map_or(0, |(_, bytes)| *bytes);
+        (content.len() as u64 > has).then(|| Request::Put {
+            region,
+            filling: place.filling,
+            content: Bytes::copy_from_slice(content),
+            is_last: false,
+        })
+    }
+}

@@ -1,0 +1,396 @@
+//! A target in a store, opened and checked before a mount is made.
+//!
+//! ```text
+//!   path ──► place ──► outside the source? ──► lock ──► superblocks ──► ours: used as it is; empty: formatted;
+//!                                                                       anything else: refused, or formatted if that was asked for
+//! ```
+//! What opens it need not be the process that uses it: the lock is handed on ([`Target::handed_on`]).
+
+use crate::lease::{self, Holder, Lease, NotTaken, Timing};
+use crate::location::Location;
+use crate::medium::{IN_MEMORY_MAX, RemoteMedium, read_superblocks, write_superblock};
+use crate::shared::{REGIONS, SUPERBLOCKS};
+use crate::store::{Failed, Kind, SOON, Store, UNFINISHED};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use terrace_engine::device::superblock;
+use terrace_engine::device::target::{
+    self, Fault, TargetError, TargetRequest, check_index, check_outside, now, source_of, tier_of,
+};
+use terrace_engine::device::{DATA_AT, Found, Geometry, Medium, Scanned, Source, Superblock, scan};
+use terrace_engine::io::IoVec;
+
+const PAGE_SIZE: usize = 4096;
+/// Regions of a target in a store: a request costs the same for a large one, but the open one and some others are in memory.
+const REGION_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
+/// So many regions has a target that is not large.
+const REGIONS_USUAL: u64 = 256;
+/// The regions in memory take this part of it at the most.
+const MEMORY_PART: u64 = 8;
+/// Names of all that belongs to a target.
+const LOCKS: &str = "lock/";
+
+/// A target that can be used, and that no other instance has.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// Its superblock, as it was found or made.
+    pub superblock: Superblock,
+    /// There was nothing before.
+    pub fresh: bool,
+    /// Time of a small read.
+    pub read: Duration,
+    path: PathBuf,
+    location: Location,
+    lease: Lease,
+    timing: Timing,
+}
+
+/// Content of a target that others may be using.
+#[derive(Debug)]
+pub struct Look {
+    /// Its superblocks.
+    pub found: Found,
+    /// The process that uses it.
+    pub holder: Option<Holder>,
+}
+
+/// Opens and checks a target, and formats it if it is empty or may be erased.
+///
+/// # Errors
+/// All that is wrong with it.
+pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
+    open_with(request, Timing::default()).map_err(|fault| TargetError::new(&request.path, fault))
+}
+
+fn open_with(request: &TargetRequest, timing: Timing) -> Result<Target, Fault> {
+    let location = place(&request.path)?;
+    if let Location::Fs(dir) = &location {
+        let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok()).unwrap_or_default();
+        check_outside(&there, &request.source)?;
+    }
+    let store = Store::new(&location).map_err(fault)?;
+    let lease = Lease::take(&store, timing).map_err(not_taken)?;
+    if let Location::Fs(dir) = &location {
+        remove_unfinished(dir);
+    }
+    let opened = prepare(&store, request);
+    match opened {
+        Ok((superblock, fresh)) => {
+            let began = Instant::now();
+            store.get(SUPERBLOCKS[0]).map_err(fault)?;
+            let (read, path) = (began.elapsed(), request.path.clone());
+            Ok(Target { superblock, fresh, read, path, location, lease, timing })
+        }
+        Err(fault) => {
+            // It goes out of force by itself if that fails.
+            let _ = lease.give_back(&store);
+            Err(fault)
+        }
+    }
+}
+
+/// Removes what a crash has left that nobody else can be writing.
+fn remove_unfinished(dir: &Path) {
+    let left = std::fs::read_dir(dir.join(UNFINISHED)).into_iter().flatten().flatten();
+    left.for_each(|file| drop(std::fs::remove_file(file.path())));
+}
+
+/// Looks at a target without using it.
+///
+/// # Errors
+/// It cannot be read.
+pub fn look(path: &Path) -> Result<Look, TargetError> {
+    let look = || {
+        let Some(store) = Store::look(&place(path)?).map_err(fault)? else {
+            return Ok(Look { found: Found::Empty, holder: None });
+        };
+        let found = superblock::find(&Superblocks(&store)).map_err(Fault::Io)?;
+        let holder = lease::holder(&store, Timing::default()).map_err(fault)?.map(|(holder, _)| holder);
+        Ok(Look { found, holder })
+    };
+    look().map_err(|fault| TargetError::new(path, fault))
+}
+
+/// Counts what is in a target that nobody uses; nobody can meanwhile.
+///
+/// # Errors
+/// As [`open`], but for its source and its size.
+pub fn count(path: &Path) -> Result<Scanned, TargetError> {
+    let count = || {
+        let target = take(path)?;
+        let medium = target.medium().map_err(Fault::Io)?;
+        let scanned = scan(&*medium, &target.superblock, &mut |_| {});
+        medium.close();
+        scanned.map_err(Fault::Io)
+    };
+    count().map_err(|fault| TargetError::new(path, fault))
+}
+
+/// Empties a target that nobody uses: it stays the target of its source. Returns what it was.
+///
+/// # Errors
+/// It is none, in use, or cannot be written.
+pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
+    let empty = || {
+        let Target { superblock: was, location, lease, .. } = take(path)?;
+        let store = Store::new(&location).map_err(fault)?;
+        let done = format(&store, was.source.clone(), was.geometry);
+        lease.give_back(&store).map_err(fault)?;
+        done.map(|_| was)
+    };
+    empty().map_err(|fault| TargetError::new(path, fault))
+}
+
+/// Takes a target as it is.
+fn take(path: &Path) -> Result<Target, Fault> {
+    let (location, timing) = (place(path)?, Timing::default());
+    if matches!(&location, Location::Fs(dir) if !dir.exists()) {
+        return Err(Fault::NoTier);
+    }
+    let store = Store::new(&location).map_err(fault)?;
+    let lease = Lease::take(&store, timing).map_err(not_taken)?;
+    let found = superblock::find(&Superblocks(&store)).map_err(Fault::Io);
+    match found.and_then(|found| tier_of(path, found).map_err(|err| err.fault)) {
+        Ok(superblock) => {
+            let read = Duration::ZERO;
+            Ok(Target { superblock, fresh: false, read, path: path.to_owned(), location, lease, timing })
+        }
+        Err(fault) => {
+            let _ = lease.give_back(&store);
+            Err(fault)
+        }
+    }
+}
+
+/// First lines of a description behind its superblock: path, number of the lock, time of a read in ns. The rest is the lock's content.
+const DESCRIPTION_LINES: usize = 3;
+
+impl Target {
+    /// What the engine reads and writes it by. For the process that has it; nothing is asked of the store yet.
+    ///
+    /// # Errors
+    /// No more threads, or credentials that cannot be read any more.
+    pub fn medium(&self) -> io::Result<Arc<dyn Medium>> {
+        let store = Store::new(&self.location)?;
+        let held = (self.lease.clone(), self.timing);
+        let name = self.path.display().to_string();
+        Ok(Arc::new(RemoteMedium::new(store, name, self.superblock.geometry, held)?))
+    }
+
+    /// Gives it up, if it was never used.
+    pub fn give_back(&self) {
+        if let Ok(store) = Store::new(&self.location) {
+            let _ = self.lease.give_back(&store);
+        }
+    }
+
+    /// Gives up what is in it, and the target itself.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn give_up(&self) -> io::Result<()> {
+        let store = Store::new(&self.location)?;
+        let done = format(&store, self.superblock.source.clone(), self.superblock.geometry);
+        self.lease.give_back(&store)?;
+        done.map(drop).map_err(|fault| io::Error::other(fault.to_string()))
+    }
+
+    /// As a target that is held by a descriptor, which is inherited as those of files are: it is a description of the target.
+    ///
+    /// # Errors
+    /// Out of memory or descriptors.
+    pub fn handed_on(self) -> io::Result<target::Target> {
+        let fd = memfd_create("terrace-remote", MemfdFlags::CLOEXEC)?;
+        let (number, content) = self.lease.parts();
+        let head = format!("{}\n{number}\n{}\n", self.path.display(), self.read.as_nanos());
+        let mut file = File::from(fd);
+        // As a target has it: whoever looks at the descriptor finds what it holds.
+        (0..2).try_for_each(|_| file.write_all(&self.superblock.encode()))?;
+        file.write_all(head.as_bytes())?;
+        file.write_all(content)?;
+        Ok(target::Target { fd: file.into(), superblock: self.superblock, fresh: self.fresh })
+    }
+
+    /// The target that a descriptor describes.
+    ///
+    /// # Errors
+    /// `InvalidData`: it describes none.
+    pub fn taken_over(fd: BorrowedFd<'_>) -> io::Result<Target> {
+        let mut content = Vec::new();
+        let file = File::from(fd.try_clone_to_owned()?);
+        content.resize(file.metadata()?.len() as usize, 0);
+        file.read_exact_at(&mut content, 0)?;
+        let parse = || {
+            let (page, rest) = content.split_at_checked(2 * PAGE_SIZE)?;
+            let Found::Ours(superblock) = Superblock::decode(&page[..PAGE_SIZE]) else { return None };
+            let mut lines = rest.splitn(DESCRIPTION_LINES + 1, |byte| *byte == b'\n');
+            let mut line = || str::from_utf8(lines.next()?).ok();
+            let (path, number, read) = (PathBuf::from(line()?), line()?.parse().ok()?, line()?.parse().ok()?);
+            let (location, lease) = (Location::parse(&path).ok()?, Lease::of_parts(number, line()?));
+            let (read, timing) = (Duration::from_nanos(read), Timing::default());
+            Some(Target { superblock, fresh: false, read, path, location, lease, timing })
+        };
+        parse().ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+fn place(path: &Path) -> Result<Location, Fault> {
+    Location::parse(path).map_err(|invalid| Fault::Other(invalid.to_string()))
+}
+
+/// A request that failed, with a cure.
+fn fault(failed: Failed) -> Fault {
+    let cure = match failed.kind {
+        Kind::Refused if failed.why.contains("refuses") => {
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or credentials=FILE, to a key that may read and write there"
+        }
+        Kind::Refused if failed.why.contains("others") => {
+            "take their rights away (chmod go=), or name another directory"
+        }
+        Kind::Refused => "look at its address and credentials",
+        Kind::Unreachable | Kind::Absent => "look at its address, or start its server",
+    };
+    Fault::Other(format!("{}; {cure}", failed.why))
+}
+
+fn not_taken(why: NotTaken) -> Fault {
+    match why {
+        NotTaken::Held(holder, None) if holder.is_here() => Fault::InUse(Some(holder.pid)),
+        NotTaken::Held(holder, left) => {
+            let left = left.map_or(String::new(), |left| {
+                format!(", or, if it has ended, try again in {} seconds", left.as_secs() + 1)
+            });
+            Fault::Other(format!(
+                "the tier is in use by {holder}; each instance needs a prefix of its own: name another{left}"
+            ))
+        }
+        NotTaken::NoConditions => Fault::Other(
+            "the store does not keep to If-None-Match, without which two instances could use one tier; use another store"
+                .to_owned(),
+        ),
+        NotTaken::Failed(failed) => fault(failed),
+    }
+}
+
+/// The superblock, if there is one that can be used, or that of a new tier. True: there was nothing.
+fn prepare(store: &Store, request: &TargetRequest) -> Result<(Superblock, bool), Fault> {
+    let source = source_of(&request.source).map_err(Fault::Io)?;
+    match content(store, request, &source) {
+        Ok(Some(superblock)) => Ok((superblock, false)),
+        Ok(None) => format(store, source, planned(request)?),
+        Err(fault) if request.format && fault.is_cured_by_formatting() => {
+            format(store, source, planned(request)?)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+fn content(store: &Store, request: &TargetRequest, source: &Source) -> Result<Option<Superblock>, Fault> {
+    let found = match superblock::find(&Superblocks(store)).map_err(Fault::Io)? {
+        Found::Ours(superblock) => superblock,
+        Found::Layout(version) => return Err(Fault::OtherLayout(version)),
+        Found::Damaged => return Err(Fault::Damaged),
+        Found::Foreign => return Err(Fault::Foreign),
+        Found::Empty if is_empty(store).map_err(fault)? => return Ok(None),
+        Found::Empty => return Err(Fault::Foreign),
+    };
+    if found.source.hash != source.hash {
+        return Err(Fault::OtherSource { theirs: found.source.path, ours: request.source.clone() });
+    }
+    let region = u64::from(found.geometry.region_bytes());
+    if let Some(asked) = request.size
+        && divide(asked, region) != Some(found.geometry)
+    {
+        return Err(Fault::OtherSize { bytes: region * u64::from(found.geometry.regions()), asked });
+    }
+    if IN_MEMORY_MAX * region > request.memory_bytes / MEMORY_PART && region > *REGION_BYTES.start() {
+        let most = (IN_MEMORY_MAX * region) >> 20;
+        return Err(Fault::Other(format!(
+            "its regions take up to {most}MiB of memory; give --memory at least {}MiB, or begin anew with --format-tier",
+            most * MEMORY_PART
+        )));
+    }
+    check_index(request.memory_bytes, request.others, found.geometry).map(Some)?;
+    Ok(Some(found))
+}
+
+/// Whether nothing lies there but locks.
+fn is_empty(store: &Store) -> Result<bool, Failed> {
+    let mut is_empty = true;
+    store.each("", SOON, |object| {
+        is_empty = object.name.starts_with(LOCKS);
+        is_empty
+    })?;
+    Ok(is_empty)
+}
+
+/// The division of `bytes` into regions of so many. None: there would be too few of them.
+fn divide(bytes: u64, region: u64) -> Option<Geometry> {
+    Geometry::new(region as u32, u32::try_from(bytes / region).ok()?)
+}
+
+/// The size of regions for a tier of so many bytes beside so much memory.
+fn region_bytes(bytes: u64, memory: u64) -> u64 {
+    let most = (memory / MEMORY_PART / IN_MEMORY_MAX).min(bytes / REGIONS_USUAL);
+    1 << most.clamp(*REGION_BYTES.start(), *REGION_BYTES.end()).ilog2()
+}
+
+/// The division of a new tier.
+fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
+    let bytes = request.size.ok_or(Fault::Other(
+        "the tier does not exist, and its size is not given; give one, as in --tier s3://BUCKET/PREFIX:64GiB"
+            .to_owned(),
+    ))?;
+    let min = (1..).map(|n| n << 20).find(|bytes| divide(*bytes, *REGION_BYTES.start()).is_some());
+    let geometry = divide(bytes, region_bytes(bytes, request.memory_bytes));
+    check_index(
+        request.memory_bytes,
+        request.others,
+        geometry.ok_or(Fault::TooSmall { bytes, min: min.unwrap_or_default() })?,
+    )
+}
+
+/// Makes it an empty tier.
+fn format(store: &Store, source: Source, geometry: Geometry) -> Result<(Superblock, bool), Fault> {
+    let mut superblock = Superblock::new(source, geometry, now()).map_err(Fault::Io)?;
+    superblock::format(&Superblocks(store), &mut superblock).map_err(Fault::Io)?;
+    for old in store.list(REGIONS, SOON).map_err(fault)? {
+        store.delete(&old.name).map_err(fault)?;
+    }
+    Ok((superblock, true))
+}
+
+/// The superblocks alone.
+#[derive(Debug)]
+struct Superblocks<'a>(&'a Store);
+
+impl Medium for Superblocks<'_> {
+    unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
+        let len: usize = bufs.iter().map(|buf| buf.len).sum();
+        let content = read_superblocks(self.0, at, len as u64)?;
+        let mut rest = &content[..];
+        for buf in bufs {
+            let (part, behind) = rest.split_at(buf.len);
+            // SAFETY: the caller's promise; the content is this function's own.
+            unsafe { buf.ptr.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+            rest = behind;
+        }
+        Ok(())
+    }
+    fn write(&self, at: u64, buf: &[u8]) -> io::Result<()> {
+        write_superblock(self.0, at, buf)
+    }
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+    fn bytes(&self) -> u64 {
+        // As many as any target has: nothing else is written.
+        u64::MAX / 2 + DATA_AT
+    }
+}
