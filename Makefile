@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -11,8 +11,11 @@ export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
-# With targets in stores, which a plain build leaves out.
-PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim --features terrace/remote
+PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
+# FEATURES=remote: with targets in stores (--tier s3://... and fs://...), which need as many crates as all the rest.
+FEATURES ?=
+WITH = $(addprefix --features terrace/,$(FEATURES))
+WORKSPACE = --workspace $(or $(WITH),--exclude terrace-remote)
 TOOLS := target/tools
 
 # Where `make install` puts things. DESTDIR goes before all of them, for packages.
@@ -67,16 +70,21 @@ PACKAGES_soak := $(PACKAGES_test) $(PACKAGES_vm) chromium
 
 ## build: the command, the preload library, the benchmarks and the simulator, in target/release
 build: packages-build toolchain
-	$(CARGO) build --release --locked $(PRODUCT)
+	$(CARGO) build --release --locked $(PRODUCT) $(WITH)
+
+## remote: the same with targets in object stores and shared directories (--tier s3://..., fs://...), as `make FEATURES=remote` of all others; a minute and a half more
+remote: FEATURES := remote
+remote: build
 
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test build tools lint loom
-	$(QUICK) $(CARGO) test --workspace --locked
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
 	$(WITH_DEVICE) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
 	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
+soak: FEATURES := remote
 soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
@@ -198,7 +206,7 @@ demo: packages-demo build
 lint: packages-lint
 	$(CARGO) fmt --all --check
 	$(CARGO) run --quiet --locked -p xtask
-	$(CARGO) clippy --workspace --all-targets --features terrace/remote --locked -- -D warnings
+	$(CARGO) clippy $(WORKSPACE) --all-targets --locked -- -D warnings
 	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
 	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
 

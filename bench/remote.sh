@@ -16,6 +16,7 @@ server=${S3:-$root/target/tools/bin/versitygw}
 out=${OUT:-$root/target/remote.csv}
 rounds=${ROUNDS:-6} delay=${DELAY:-5000} reads=${READS:-2000} mib=${MIB:-128}
 [[ -x $server ]] || { echo "remote.sh: no S3 server at $server; run \`make s3-server\`, or set S3" >&2; exit 2; }
+[[ $("$bin/terrace" tier show fs:///none 2>&1 || true) != *'built without'* ]] || { echo "remote.sh: $bin/terrace has no targets in stores; run \`make remote\`" >&2; exit 2; }
 work=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-bench-remote.XXXXXX")
 far= s3=
 

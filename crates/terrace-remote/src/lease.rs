@@ -75,9 +75,8 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// This process.
-    fn this() -> Holder {
-        let pid = std::process::id() as i32;
+    /// A process of this machine.
+    fn of(pid: i32) -> Holder {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Holder { host, pid, start: start_of(pid).unwrap_or_default(), boot: boot() }
     }
@@ -174,11 +173,11 @@ fn random() -> String {
 }
 
 impl Lease {
-    /// Takes the lock of a target for this process, and those that it starts.
+    /// Takes the lock of a target for a process of this machine, and those that it starts.
     ///
     /// # Errors
     /// Somebody else has it.
-    pub fn take(store: &Store, timing: Timing) -> Result<Lease, NotTaken> {
+    pub fn take(store: &Store, timing: Timing, pid: i32) -> Result<Lease, NotTaken> {
         let before = numbers(store)?;
         let last = before.iter().copied().max().unwrap_or(0);
         if last > 0
@@ -187,7 +186,7 @@ impl Lease {
             return Err(NotTaken::Held(holder, left));
         }
         let number = last + 1;
-        let content = Bytes::from(format!("{}random={}\n", Holder::this().encode(), random()));
+        let content = Bytes::from(format!("{}random={}\n", Holder::of(pid).encode(), random()));
         if !store.put_first(&name(number), content.clone())? {
             let first = store.get(&name(number))?.unwrap_or_default();
             return Err(NotTaken::Held(Holder::decode(&first), None));
@@ -251,6 +250,14 @@ mod tests {
         (dir, store)
     }
 
+    fn this() -> i32 {
+        std::process::id() as i32
+    }
+
+    fn take(store: &Store, timing: Timing) -> Result<Lease, NotTaken> {
+        Lease::take(store, timing, this())
+    }
+
     /// A lock of a machine that is not this one.
     fn put_foreign(store: &Store, number: u64) {
         let holder = Holder { host: "far".to_owned(), pid: 7, start: "1".to_owned(), boot: "x".to_owned() };
@@ -262,31 +269,43 @@ mod tests {
     #[test]
     fn second_instance_is_told_who_has_the_target() {
         let (_dir, store) = store();
-        let lease = Lease::take(&store, Timing::default()).unwrap();
-        let Err(NotTaken::Held(holder, None)) = Lease::take(&store, Timing::default()) else { panic!() };
-        assert_eq!(holder, Holder::this());
+        let lease = take(&store, Timing::default()).unwrap();
+        let Err(NotTaken::Held(holder, None)) = take(&store, Timing::default()) else { panic!() };
+        assert_eq!(holder, Holder::of(this()));
         assert!(lease.renew(&store).unwrap());
         lease.give_back(&store).unwrap();
-        Lease::take(&store, Timing::default()).unwrap();
+        take(&store, Timing::default()).unwrap();
     }
 
     #[test]
     fn lock_of_a_process_that_has_ended_is_taken_at_once() {
         let (_dir, store) = store();
-        let ended = Holder { start: "0".to_owned(), ..Holder::this() };
+        let ended = Holder { start: "0".to_owned(), ..Holder::of(this()) };
         store.put(&name(4), ended.encode().into(), SOON).unwrap();
-        assert_eq!(Lease::take(&store, Timing::default()).unwrap().number, 5);
+        assert_eq!(take(&store, Timing::default()).unwrap().number, 5);
         assert_eq!(numbers(&store).unwrap(), [5]);
+    }
+
+    #[test]
+    fn lock_is_in_force_as_long_as_the_process_that_it_names() {
+        let (_dir, store) = store();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        Lease::take(&store, Timing::default(), child.id() as i32).unwrap();
+        let Err(NotTaken::Held(holder, None)) = take(&store, Timing::default()) else { panic!() };
+        assert_eq!(holder.pid, child.id() as i32);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        take(&store, Timing::default()).unwrap();
     }
 
     #[test]
     fn lock_of_another_machine_goes_out_of_force() {
         let (_dir, store) = store();
         put_foreign(&store, 1);
-        let Err(NotTaken::Held(holder, Some(_))) = Lease::take(&store, Timing::default()) else { panic!() };
+        let Err(NotTaken::Held(holder, Some(_))) = take(&store, Timing::default()) else { panic!() };
         assert_eq!(holder.to_string(), "process 7 of far");
         std::thread::sleep(SHORT.valid);
-        let lease = Lease::take(&store, SHORT).unwrap();
+        let lease = take(&store, SHORT).unwrap();
         assert!(lease.renew(&store).unwrap());
         put_foreign(&store, 3);
         assert!(!lease.renew(&store).unwrap(), "another has taken it");
@@ -299,8 +318,7 @@ mod tests {
         put_foreign(&store, 1);
         std::thread::sleep(SHORT.valid);
         let won = std::thread::scope(|scope| {
-            let take =
-                |_| scope.spawn(|| Lease::take(&store, Timing { valid: SHORT.valid, ..SHORT }).is_ok());
+            let take = |_| scope.spawn(|| take(&store, SHORT).is_ok());
             let threads: Vec<_> = (0..8).map(take).collect();
             threads.into_iter().filter_map(|thread| thread.join().unwrap().then_some(())).count()
         });

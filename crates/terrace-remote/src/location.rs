@@ -83,6 +83,11 @@ impl Bucket {
         match key {
             "endpoint" => self.endpoint = Some(value.to_owned()),
             "region" => self.region = Some(value.to_owned()),
+            "credentials" if !value.is_empty() && !value.starts_with('/') => {
+                return Err(Invalid(
+                    "the path of credentials=FILE is relative; write an absolute one".to_owned(),
+                ));
+            }
             "credentials" => self.credentials = Some(value.into()),
             // Its value may be a secret: it is not repeated.
             other => {
@@ -126,9 +131,16 @@ mod tests {
 
     #[test]
     fn what_names_no_place_is_one_line_without_values() {
-        for text in
-            ["s3://", "s3:///a", "fs://a", "fs://", "gs://a", "s3://b?region", "s3://b?secret_key=abc"]
-        {
+        for text in [
+            "s3://",
+            "s3:///a",
+            "fs://a",
+            "fs://",
+            "gs://a",
+            "s3://b?region",
+            "s3://b?secret_key=abc",
+            "s3://b?credentials=abc",
+        ] {
             let line = parse(text).unwrap_err();
             assert!(line.contains("; ") && !line.contains("abc"), "{text}: {line}");
         }

@@ -60,22 +60,23 @@ pub struct Look {
     pub holder: Option<Holder>,
 }
 
-/// Opens and checks a target, and formats it if it is empty or may be erased.
+/// Opens and checks a target, and formats it if it is empty or may be erased. It is in use as long as the process `holder` of this machine lives, or until it is
+/// given back.
 ///
 /// # Errors
 /// All that is wrong with it.
-pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
-    open_with(request, Timing::default()).map_err(|fault| TargetError::new(&request.path, fault))
+pub fn open(request: &TargetRequest, holder: i32) -> Result<Target, TargetError> {
+    open_by(request, holder).map_err(|fault| TargetError::new(&request.path, fault))
 }
 
-fn open_with(request: &TargetRequest, timing: Timing) -> Result<Target, Fault> {
-    let location = place(&request.path)?;
+fn open_by(request: &TargetRequest, holder: i32) -> Result<Target, Fault> {
+    let (location, timing) = (place(&request.path)?, Timing::default());
     if let Location::Fs(dir) = &location {
         let there = dir.ancestors().find_map(|dir| dir.canonicalize().ok()).unwrap_or_default();
         check_outside(&there, &request.source)?;
     }
     let store = Store::new(&location).map_err(fault)?;
-    let lease = Lease::take(&store, timing).map_err(not_taken)?;
+    let lease = Lease::take(&store, timing, holder).map_err(not_taken)?;
     if let Location::Fs(dir) = &location {
         remove_unfinished(dir);
     }
@@ -154,7 +155,7 @@ fn take(path: &Path) -> Result<Target, Fault> {
         return Err(Fault::NoTier);
     }
     let store = Store::new(&location).map_err(fault)?;
-    let lease = Lease::take(&store, timing).map_err(not_taken)?;
+    let lease = Lease::take(&store, timing, std::process::id() as i32).map_err(not_taken)?;
     let found = superblock::find(&Superblocks(&store)).map_err(Fault::Io);
     match found.and_then(|found| tier_of(path, found).map_err(|err| err.fault)) {
         Ok(superblock) => {
@@ -196,9 +197,12 @@ impl Target {
     /// The store's.
     pub fn give_up(&self) -> io::Result<()> {
         let store = Store::new(&self.location)?;
-        let done = format(&store, self.superblock.source.clone(), self.superblock.geometry);
         self.lease.give_back(&store)?;
-        done.map(drop).map_err(|fault| io::Error::other(fault.to_string()))
+        match empty(&self.path) {
+            // Its medium has given it back before, and another instance was quick.
+            Ok(_) | Err(TargetError { fault: Fault::InUse(_), .. }) => Ok(()),
+            Err(err) => Err(io::Error::other(err.to_string())),
+        }
     }
 
     /// As a target that is held by a descriptor, which is inherited as those of files are: it is a description of the target.

@@ -408,12 +408,12 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
 }
 
 /// Whether the command was built with targets in stores.
-fn has_stores() -> bool {
+pub fn has_stores() -> bool {
     let mut command = std::process::Command::new(product("terrace"));
     let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
     let has = !told.stderr.contains("built without");
     if !has {
-        println!("skipped: this terrace was built without targets in stores; `make build` has them");
+        println!("skipped: this terrace was built without targets in stores; `make remote` has them");
     }
     has
 }

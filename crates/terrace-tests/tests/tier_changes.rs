@@ -212,6 +212,40 @@ fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     world.rig.umount();
 }
 
+/// The lock in the store must outlive the terraced that took it, and a target that is removed must be free for others.
+#[test]
+fn target_in_a_store_comes_and_goes() {
+    if !crate::device::has_stores() {
+        return;
+    }
+    let world = World::new("tier-store", Side::Fast);
+    let other = World::new("tier-store-other", Side::Mount);
+    let place = format!("fs://{}", world.path("store").display());
+    let sized = format!("{place}:48MiB");
+    let added = world.changed("add", &[&sized, "--name", "store"]);
+    assert_eq!(added.path.to_str(), Some(&*place), "{added:?}");
+    let readers = world.readers();
+    assert!(wait_until(60, || use_of(&world.rows(), "device").pages > 1000), "{:?}", world.rows());
+    world.changed("remove", &["device"]);
+    assert!(wait_until(60, || use_of(&world.rows(), "store").hits > 100), "{:?}", world.rows());
+    world.refused("resize", &["store", "64MiB"], "keeps its size");
+    let before = world.rig.terraced();
+    process::kill(before, libc::SIGKILL);
+    let serves = || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
+    assert!(wait_until(60, serves) && world.names() == ["store"], "{:?}", world.rows());
+    other.refused("add", &[&sized], "in use by the mount of");
+    let told = world.tier("remove", &[&place, "--force"]).expect_success();
+    assert!(told.contains("the place in the store is empty"), "{told}");
+    assert!(world.names().is_empty(), "{:?}", world.names());
+    readers.end();
+    world.compare("removed");
+    assert_eq!(fs::read_dir(world.path("store/r")).unwrap().count(), 0, "no region stays behind");
+    other.refused("add", &[&sized], "the tier belongs to ");
+    world.changed("add", &[&sized, "--name", "store"]);
+    world.rig.check();
+    world.rig.umount();
+}
+
 #[test]
 fn changes_that_cannot_be_are_refused_with_a_reason() {
     let world = World::new("tier-refused", Side::Mount);

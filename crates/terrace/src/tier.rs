@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use rustix::process::Pid;
 use terrace_api::tiers::{TargetState, TierKind, TierReport, TierRow};
 use terrace_engine::device::target::{self, Fault, Others, Target, TargetError, TargetRequest};
 use terrace_engine::{REGIONS_MAX, TargetTable};
@@ -121,7 +122,7 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
     devices.sort_by_key(Device::read_time);
     for (number, device) in devices.into_iter().enumerate() {
         let made = !is_remote(&device.path) && !device.path.exists();
-        match target(config, &device, src, others) {
+        match target(config, &device, src, others, rustix::process::getpid()) {
             Ok(target) => {
                 others.add(target.superblock.geometry);
                 config.tier.device.push(device.clone());
@@ -156,7 +157,8 @@ impl Tier {
     }
 }
 
-fn target(config: &Config, device: &Device, src: &Path, others: Others) -> Result<Target> {
+/// Opens a target for the process `holder`, which lives as long as the instance.
+fn target(config: &Config, device: &Device, src: &Path, others: Others, holder: Pid) -> Result<Target> {
     let request = TargetRequest {
         path: device.path.clone(),
         size: device.size.map(|size| size.0),
@@ -165,8 +167,11 @@ fn target(config: &Config, device: &Device, src: &Path, others: Others) -> Resul
         format: config.tier.format,
         others,
     };
-    let open = if is_remote(&device.path) { remote::open } else { target::open };
-    open(&request).map_err(|err| refused(&err))
+    let opened = match is_remote(&device.path) {
+        true => remote::open(&request, holder),
+        false => target::open(&request),
+    };
+    opened.map_err(|err| refused(&err))
 }
 
 /// The line for a target that cannot be used. Of one that is in use the mount is named, if it is known.

@@ -193,6 +193,7 @@ pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     while Arc::strong_count(&device) > 1 && began.elapsed() < READ_WITHIN {
         std::thread::sleep(LOOK_EVERY);
     }
+    device.medium.close();
 }
 
 /// Gives a target another number of regions: `config` has it. What lies behind the new end goes as in [`empty`]; the file may be cut then. One that grows

@@ -142,7 +142,8 @@ fn store_that_is_lost_and_comes_back_is_used_again() {
 fn target_of_another_instance_source_or_size_is_refused() {
     let w = World::new(None);
     let target = w.open().unwrap();
-    let refused = |request| terrace_remote::open(&request).unwrap_err().to_string();
+    let refused =
+        |request| terrace_remote::open(&request, std::process::id() as i32).unwrap_err().to_string();
     let line = refused(w.request(Some(48 << 20)));
     assert!(
         line.ends_with(&format!(
@@ -186,6 +187,26 @@ fn instance_whose_target_was_taken_writes_nothing_more() {
     assert_eq!(w.row(&life).bytes_written, written);
     life.engine.shutdown().unwrap();
     assert!(w.store().join("lock/0000000009").exists());
+}
+
+#[test]
+fn target_that_is_given_up_is_empty_and_free() {
+    let w = World::new(None);
+    let life = w.start();
+    w.read_all(&life);
+    w.flush(&life);
+    let regions = || std::fs::read_dir(w.store().join("r")).unwrap().count();
+    assert!(regions() > 3);
+    let target = life.target.clone();
+    life.engine.shutdown().unwrap();
+    drop(life);
+    // Another has it already: nothing of his goes.
+    let theirs = w.open().unwrap();
+    target.give_up().unwrap();
+    assert!(regions() > 3, "{}", regions());
+    theirs.give_up().unwrap();
+    assert_eq!(regions(), 0);
+    w.open().unwrap().give_back();
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl World {
     }
 
     pub fn open(&self) -> Result<Target, TargetError> {
-        terrace_remote::open(&self.request(Some(48 << 20)))
+        terrace_remote::open(&self.request(Some(48 << 20)), std::process::id() as i32)
     }
 
     /// A new instance, once it has looked at the target.
@@ -221,7 +221,7 @@ fn config(target: &Target, medium: Arc<dyn Medium>) -> EngineConfig {
         rated_writes: None,
         read_ns: None,
         write_ns: None,
-        any_gain: true,
+        always_faster: true,
     };
     EngineConfig {
         devices: vec![device],

@@ -38,6 +38,7 @@ pub fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     let target = named(&args.target)?;
     let change = ask(&args.mnt, &target.clone(), TierRemove { target, force: args.force })?;
     let file = match change.file_removed {
+        _ if config::is_remote(&change.path) => "the place in the store is empty",
         true => "the file is removed",
         false => "the file is empty, and can be removed",
     };
@@ -103,7 +104,9 @@ where
             ErrorCode::Silent => format!("`terrace tier list {}` says what is in force", mnt.display()),
             _ => format!("see `terrace tier list {}`", mnt.display()),
         };
-        Failure::new(target.display(), why, cure)
+        // What failed is named by both sides.
+        let (named, why) = (format!("{}: ", target.display()), why.to_string());
+        Failure::new(target.display(), why.strip_prefix(&named).unwrap_or(&why), cure)
     };
     let silent = |err| fail(CommandError::new(ErrorCode::Silent, err));
     // Not sent again if the daemon dies over it: the next one may have ended the change.

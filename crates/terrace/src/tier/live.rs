@@ -2,14 +2,16 @@
 
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use rustix::process::Pid;
 use terrace_api::control::{CommandError, ErrorCode, TierAdd, TierChange, TierRemove, TierResize};
 use terrace_api::tiers::TierKind;
 use terrace_engine::device::Geometry;
 use terrace_engine::device::target::{self, Others, TargetError};
-use terrace_engine::{Engine, TARGETS_MAX, TargetTable};
+use terrace_engine::{DeviceConfig, Engine, TARGETS_MAX, TargetTable};
 use terrace_policy::placement::levels::levels;
 
 use super::{Held, record, region_numbers};
@@ -27,6 +29,7 @@ pub struct Live {
     config: config::Config,
     /// Descriptors of the supervisor.
     kept: Vec<RawFd>,
+    supervisor: Pid,
     held: Mutex<Vec<Held>>,
 }
 
@@ -48,8 +51,8 @@ impl Live {
         let mut held = std::mem::take(&mut shared.tier.held);
         held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));
         let (instance, src) = (shared.instance.clone(), shared.place.src.clone());
-        let (config, kept) = (shared.config.clone(), shared.kept.clone());
-        Live { engine, instance, src, config, kept, held: Mutex::new(held) }
+        let (config, kept, supervisor) = (shared.config.clone(), shared.kept.clone(), shared.supervisor);
+        Live { engine, instance, src, config, kept, supervisor, held: Mutex::new(held) }
     }
 
     /// One more target.
@@ -74,33 +77,29 @@ impl Live {
         let Some(device) = config.tier.device.pop() else { return Err(no("no device")) };
         let made = !config::is_remote(&device.path) && !device.path.exists();
         let others = others(&held, None);
-        let target =
-            super::target(&config, &device, &self.src, others).map_err(|failure| no(failure.line()))?;
-        let added = self.begin(&mut held, device, target, made);
+        let target = super::target(&config, &device, &self.src, others, self.supervisor)
+            .map_err(|failure| no(failure.line()))?;
+        let (number, first_region, removed, table) = (0, 0, false, None);
+        let new = Held { device, target, number, first_region, made, removed, table };
+        let added = self.begin(&mut held, new);
         self.tell(&held);
         added
     }
 
     /// The target is open, and nothing else has happened.
-    fn begin(&self, held: &mut Vec<Held>, device: Device, target: target::Target, made: bool) -> Change {
-        let geometry = target.superblock.geometry;
-        let used: Vec<(u32, u32)> = held.iter().map(Held::regions).collect();
-        let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
-        let place = number.zip(region_numbers(&used, geometry.regions()));
-        let Some((number, first_region)) = place else {
-            return Err(no("no numbers are left for its regions"));
+    fn begin(&self, held: &mut Vec<Held>, mut new: Held) -> Change {
+        let (config, table) = match prepare(held, &mut new) {
+            Ok(prepared) => prepared,
+            Err(why) => {
+                super::close(new, &self.kept);
+                return Err(why);
+            }
         };
-        let mut new = Held { device, target, number, first_region, made, removed: false, table: None };
-        let config = device_config(&new, 0);
-        let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
-        let mut config = config;
-        open_media(std::slice::from_mut(&mut config), std::slice::from_ref(&new)).map_err(no)?;
-        new.table = Some(table.clone());
         let change = TierChange::of(&new.device.name, &new.device.path, config.bytes);
         held.push(new);
         let levels = levels_of(held.iter());
         let level = levels.last().map_or(0, |(_, level)| *level);
-        let config = terrace_engine::DeviceConfig { level, ..config };
+        let config = DeviceConfig { level, ..config };
         let begun = record::write(&self.instance, held);
         match begun.and_then(|()| self.engine.add_target(config, table, &levels)) {
             Ok(()) => Ok(change),
@@ -220,6 +219,19 @@ impl Live {
             tracing::error!("the record of the tiers: {err}");
         }
     }
+}
+
+/// Gives a new target its numbers and its table, and opens what the engine reads and writes it by.
+fn prepare(held: &[Held], new: &mut Held) -> Result<(DeviceConfig, Arc<TargetTable>), CommandError> {
+    let used: Vec<(u32, u32)> = held.iter().map(Held::regions).collect();
+    let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
+    let place = number.zip(region_numbers(&used, new.regions().1));
+    (new.number, new.first_region) = place.ok_or_else(|| no("no numbers are left for its regions"))?;
+    let mut config = device_config(new, 0);
+    let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
+    open_media(slice::from_mut(&mut config), slice::from_ref(new)).map_err(no)?;
+    new.table = Some(table.clone());
+    Ok((config, table))
 }
 
 fn busy() -> CommandError {

@@ -7,15 +7,17 @@ use terrace_engine::DeviceConfig;
 use terrace_engine::device::target::{Target, TargetError, TargetRequest};
 use terrace_engine::device::{Found, Scanned, Superblock};
 
+use rustix::process::Pid;
+
 #[cfg(feature = "remote")]
 mod built {
     use super::*;
     use terrace_engine::Access;
     use terrace_engine::device::target::Fault;
 
-    /// Opens a target. What holds it is a descriptor, as of others.
-    pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
-        let handed_on = terrace_remote::open(request)?.handed_on();
+    /// Opens a target for the process `holder` and those that it starts. What stands for it is a descriptor, as of others.
+    pub fn open(request: &TargetRequest, holder: Pid) -> Result<Target, TargetError> {
+        let handed_on = terrace_remote::open(request, holder.as_raw_pid())?.handed_on();
         handed_on.map_err(|err| TargetError::new(&request.path, Fault::Io(err)))
     }
 
@@ -59,12 +61,12 @@ mod built {
 
     fn missing(path: &Path) -> TargetError {
         let line =
-            "this terrace was built without targets in stores; build it with `make build`, or name a file";
+            "this terrace was built without targets in stores; build it with `make remote`, or name a file";
         TargetError::new(path, Fault::Other(line.to_owned()))
     }
 
     /// There is none.
-    pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
+    pub fn open(request: &TargetRequest, _: Pid) -> Result<Target, TargetError> {
         Err(missing(&request.path))
     }
 
