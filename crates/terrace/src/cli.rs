@@ -83,7 +83,8 @@ pub struct Tuning {
     /// Eviction policy; the names are the policies' own.
     #[arg(long, value_name = "NAME", help = policy_help())]
     pub policy: Option<String>,
-    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device. Up to eight times: those that were
+    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device; or in a store,
+    /// by s3://BUCKET/PREFIX or fs:///DIRECTORY. Up to eight times: those that were
     /// measured to be alike share the pages, slower ones get what faster ones give up [environment: TERRACE_TIER]
     #[arg(long, value_name = "PATH[:SIZE]")]
     pub tier: Vec<OsString>,

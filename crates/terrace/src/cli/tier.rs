@@ -28,7 +28,7 @@ pub struct TierAdd {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
-    /// The file or block device, and its size, for example /ssd/second.tier:64GiB
+    /// The file, block device or place in a store, and its size, for example /ssd/second.tier:64GiB
     #[arg(value_name = "PATH[:SIZE]")]
     pub target: OsString,
     /// Its name in statistics
