@@ -131,10 +131,10 @@ bench-tiers: packages-tiers build bench-foyer
 	for name in tiers tiers-overhead tiers-hits tiers-restart tiers-restart-full; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
-## bench-real: real programs against the kernel's page cache, in equal memory; two hours; wants a quiet machine
+## bench-real: real programs against the kernel's page cache, in equal memory; two hours and a half; wants a quiet machine
 bench-real: packages-real build
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-real; failed=; \
-	for name in real-databases real-build; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
+	for name in real-databases real-build real-build-many; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
 
 ## bench-everyday: what users try first, against the plain directory; 75 minutes; wants a quiet machine

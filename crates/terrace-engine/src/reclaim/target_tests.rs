@@ -4,9 +4,11 @@ use super::testing::{
     FAILS, FILES, NONE, PAGE, PAGES, Troubled, World, all, content, device_pages, without_compression,
 };
 use crate::device::{FileMedium, superblock};
+use crate::file::object::ObjectRef;
 use crate::io::BlockingIo;
 use crate::segment::SegmentHandles;
 use crate::{CompressedConfig, Engine};
+use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -21,18 +23,31 @@ fn rows(engine: &Engine) -> Vec<TierRow> {
     engine.stats().tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect()
 }
 
+/// The tier that holds a page, alone or beside memory.
+fn level_of(engine: &Engine, o: &ObjectRef, page: u64) -> Option<u8> {
+    let state = engine.cx.state.lock();
+    let place = state.pages.index.find(o.slot_index(), page)?;
+    let targets = state.targets.as_ref()?;
+    let slot = targets.slot_of(place, state.pages.index.get(place))?;
+    Some(targets.of(slot)?.config.level)
+}
+
 #[test]
 fn pages_are_spread_over_targets_and_read_from_each() {
     for placement in terrace_policy::placement::NAMES {
         let mut w =
             World { placement, ..World::with(without_compression(), &[(40 * MIB, 0), (24 * MIB, 0)]) };
         let (engine, objects) = w.start_on(Troubled::of(&w));
-        w.read_all(&engine, &objects);
-        w.work(&engine, &objects, &mut Rng::new(1), 2_000, 20);
+        // The engine that fills one target after the other need not come to the second.
+        let wanted = if *placement == "min-io-sum" { 1 } else { 2 };
+        let is_used = |row: &TierRow| row.pages > PAGES / 4 && row.hits > 100;
+        let spread = (0..10).any(|turn| {
+            w.read_all(&engine, &objects);
+            w.work(&engine, &objects, &mut Rng::new(1 + turn), 2_000, 20);
+            rows(&engine).iter().filter(|row| is_used(row)).count() >= wanted
+        });
         let rows = rows(&engine);
-        let used = rows.iter().filter(|row| row.pages > PAGES / 4 && row.hits > 100).count();
-        // The engine that fills one target after the other need not have come to the second.
-        assert!(used == 2 || used == 1 && *placement == "min-io-sum", "{placement}: {rows:?}");
+        assert!(spread, "{placement}: {rows:?}");
         assert_eq!(rows.iter().map(|row| row.level).collect::<Vec<_>>(), [Some(0), Some(0)]);
         assert_eq!(engine.check(), Vec::<String>::new());
         engine.shutdown().unwrap();
@@ -73,13 +88,7 @@ fn page_read_twice_in_a_lower_tier_rises() {
     let w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.read_all(&engine, &objects);
-    let level_of = |page: u64| {
-        let state = engine.cx.state.lock();
-        let place = state.pages.index.find(objects[0].slot_index(), page)?;
-        let targets = state.targets.as_ref()?;
-        let slot = targets.slot_of(place, state.pages.index.get(place))?;
-        Some(targets.of(slot)?.config.level)
-    };
+    let level_of = |page| level_of(&engine, &objects[0], page);
     let low = (0..PAGES).find(|page| level_of(*page) == Some(1)).unwrap();
     // Read again and again, with enough other pages between that it leaves memory each time.
     let rose = (0..6).any(|_| {
@@ -217,8 +226,18 @@ fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
 fn file_forgotten_comes_back_with_its_pages_of_all_targets() {
     let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, mut objects) = w.start_on(Troubled::of(&w));
-    w.read_all(&engine, &objects);
-    w.work(&engine, &objects, &mut Rng::new(10), 3_000, 20);
+    // A region that is reclaimed late, on a busy machine, is dropped and does not go down.
+    let on_both = || {
+        let levels: HashSet<u8> =
+            (0..PAGES).filter_map(|page| level_of(&engine, &objects[2], page)).collect();
+        levels.len() == 2
+    };
+    let spread = (0..20).any(|turn| {
+        w.read_all(&engine, &objects);
+        w.work(&engine, &objects, &mut Rng::new(10 + turn), 3_000, 20);
+        on_both()
+    });
+    assert!(spread, "{:?}", rows(&engine));
     engine.flush_all(true).unwrap();
     std::thread::sleep(Duration::from_millis(60));
     engine.forget_object(objects[2].id()).unwrap();
