@@ -124,8 +124,10 @@ fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
         return Vec::new();
     }
     let slot = o.slot_index();
+    // The file may have become shorter since the spans were cut to its size: a truncate drops what is claimed before it, and sets the size before that.
+    let end = o.size().div_ceil(PAGE);
     let mut absent = Vec::new();
-    for page in spans.iter().flat_map(|span| span.first..span.end()) {
+    for page in spans.iter().flat_map(|span| span.first..span.end().min(end)) {
         if state.in_flight.contains(&(slot, page)) {
             continue;
         }
@@ -231,6 +233,17 @@ mod tests {
         }
         let (fetched, misses) = w.counts();
         assert!(fetched < misses / 100, "{fetched} pages fetched for {misses} misses");
+        w.finish();
+    }
+
+    /// A worker looked at the size, then the file was cut.
+    #[test]
+    fn nothing_is_fetched_beyond_an_end_that_came_meanwhile() {
+        let w = World::new(BlockingIo::default());
+        w.engine.truncate(&w.o, 5 * PAGE + 9).unwrap();
+        let mut came = Vec::new();
+        assert!(fetch(&w.engine.cx, &w.o, &[Span { first: 2, pages: 60 }], &mut |page| came.push(page)));
+        assert_eq!(came, [2, 3, 4, 5]);
         w.finish();
     }
 
