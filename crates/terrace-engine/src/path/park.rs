@@ -57,7 +57,7 @@ impl State {
     /// [`State::welcome`] for one target. `named`: pages that have slots there, and keep them.
     pub(crate) fn welcome_on(&mut self, number: usize, o: &Object, named: &[u64]) -> bool {
         let id = o.id();
-        let device = self.targets.as_mut().and_then(|targets| targets.at_mut(number));
+        let device = self.target_mut(number);
         let Some(device) = device.filter(|device| !device.is_scanning()) else { return false };
         let Some(parked) = device.parked.get(&id) else { return false };
         let identity = o.identity.load(Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl State {
     /// Some of the parked pages of a file come back; true if there are more.
     fn bring_back(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
-        let device = self.targets.as_mut().and_then(|targets| targets.at_mut(number));
+        let device = self.target_mut(number);
         let Some(device) = device else { return false };
         let Some(parked) = device.parked.get_mut(&id) else { return false };
         let from = parked.pages.len().saturating_sub(most);

@@ -248,7 +248,7 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
 
 /// A write to a target has failed: from now on it is read only, alone. A restart finds it again as it is.
 pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
-    if let Some(device) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+    if let Some(device) = cx.state.lock().target_mut(number) {
         let name = &device.config.name;
         tracing::error!(
             "tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end"

@@ -165,7 +165,7 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
     // Before the scan ends nobody knows what it holds; one that cannot be scanned loses it.
     wait_until(cx, number, |device| !device.is_scanning() || device.config.access.trouble().is_some())?;
     let before = counts();
-    if let Some(device) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+    if let Some(device) = cx.state.lock().target_mut(number) {
         device.leave();
     }
     wait_until(cx, number, |device| device.log.oldest().is_none())?;
@@ -207,7 +207,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     let geometry = Geometry::new(config.region_bytes as u32, config.regions).ok_or_else(invalid)?;
     wait_until(cx, number, |device| !device.is_scanning())?;
     let device = cx.devices.get(number).ok_or(io::ErrorKind::NotFound)?;
-    if let Some(of) = cx.state.lock().targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+    if let Some(of) = cx.state.lock().target_mut(number) {
         of.log.retire(config.regions);
     }
     wait_until(cx, number, |device| device.log.is_retired() || !device.is_on())?;
@@ -237,7 +237,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     }
     {
         let mut state = cx.state.lock();
-        if let Some(of) = state.targets.as_mut().and_then(|targets| targets.at_mut(number)) {
+        if let Some(of) = state.target_mut(number) {
             let level = of.config.level;
             of.resize(DeviceConfig { level, ..config.clone() }, table.table.clone());
             device.set_table(table.clone());

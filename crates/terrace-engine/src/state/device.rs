@@ -540,12 +540,7 @@ impl Device {
         for next in named.iter().copied().chain([u64::MAX]) {
             let (gone, others) = pages.split_at(pages.partition_point(|(page, _)| u64::from(*page) < next));
             let gone: Vec<DeviceSlot> = gone.iter().map(|(_, slot)| *slot).collect();
-            self.lose_parked(
-                object,
-                first,
-                if next == u64::MAX { next } else { next.saturating_sub(1) },
-                &gone,
-            );
+            self.lose_parked(object, first, next.saturating_sub(1), &gone);
             (pages, first) = (others, next.saturating_add(1));
         }
     }
@@ -554,12 +549,6 @@ impl Device {
         if !gone.is_empty() {
             self.bury(object, first, last);
             gone.iter().for_each(|slot| self.kill(*slot));
-        }
-    }
-    /// The pages of a file that is not published, or not yet all of it.
-    pub(super) fn keep_parked(&mut self, object: ObjectId, parked: Parked) {
-        if !parked.pages.is_empty() {
-            self.parked.insert(object, parked);
         }
     }
 }

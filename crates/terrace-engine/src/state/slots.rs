@@ -3,7 +3,7 @@
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
 use crate::state::compressed::{WAS_HERE, WAS_READ};
-use crate::state::device::{DemoteCandidate, Parked, Restored};
+use crate::state::device::{DemoteCandidate, Device, Parked, Restored};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
@@ -196,6 +196,10 @@ impl State {
 
 /// Files come and go.
 impl State {
+    /// The target with this number, if there is one.
+    pub(crate) fn target_mut(&mut self, number: usize) -> Option<&mut Device> {
+        self.targets.as_mut()?.at_mut(number)
+    }
     /// Memory for the tiers on devices beside the index, bytes.
     pub(crate) fn device_bytes(&self) -> u64 {
         self.targets.as_ref().map_or(0, |targets| targets.bytes(self.frames.populated()))
@@ -301,14 +305,14 @@ impl State {
     }
     /// The results of a scan become the content of target `number`.
     pub(crate) fn install(&mut self, number: usize, restored: Restored) {
-        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else { return };
+        let Some(device) = self.target_mut(number) else { return };
         device.install(restored);
         let objects: Vec<ObjectRef> = self.objects.values().cloned().collect();
         for o in &objects {
             let kept = self.take_over_slots(number, o);
             self.welcome_on(number, o, &kept);
         }
-        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else { return };
+        let Some(device) = self.target_mut(number) else { return };
         let unknown = device.parked.iter().filter(|(_, parked)| parked.digest.is_none());
         for id in unknown.map(|(id, _)| *id).collect::<Vec<_>>() {
             device.unpark(id, 0, u64::MAX);
@@ -320,7 +324,7 @@ impl State {
     fn take_over_slots(&mut self, number: usize, o: &Object) -> Vec<u64> {
         let (mut places, mut kept) = (Vec::new(), Vec::new());
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
-        let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) else {
+        let Some(device) = self.target_mut(number) else {
             return kept;
         };
         let Parked { digest, pages: found } = device.parked.remove(&o.id()).unwrap_or_default();
@@ -351,8 +355,10 @@ impl State {
             }
         }
         rest.extend(found);
-        if let Some(device) = self.targets.as_mut().and_then(|targets| targets.at_mut(number)) {
-            device.keep_parked(o.id(), Parked { digest, pages: rest });
+        if let Some(device) = self.target_mut(number) {
+            if !rest.is_empty() {
+                device.parked.insert(o.id(), Parked { digest, pages: rest });
+            }
             if !kept.is_empty() {
                 device.note_page_of(o.id());
             }
