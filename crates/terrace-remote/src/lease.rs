@@ -9,6 +9,7 @@ use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
 use terrace_engine::device::TierId;
+use terrace_engine::proc::stat_fields;
 
 const FOLDER: &str = "lock/";
 /// Content of a lock that nobody holds.
@@ -117,9 +118,10 @@ fn boot() -> String {
 /// When a process began, as the kernel counts it.
 fn start_of(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = stat_fields(&stat);
     // A process that has ended and that nobody has waited for.
-    (!fields.starts_with('Z')).then(|| fields.split(' ').nth(19).unwrap_or_default().to_owned())
+    let has_ended = fields.next()? == "Z";
+    (!has_ended).then(|| fields.nth(18).unwrap_or_default().to_owned())
 }
 
 fn name(number: u64) -> String {
@@ -242,13 +244,7 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::location::Location;
-
-    fn store() -> (tempfile::TempDir, Store) {
-        let dir = tempfile::tempdir().unwrap();
-        let store = Store::new(&Location::Fs(dir.path().into())).unwrap();
-        (dir, store)
-    }
+    use crate::store::tests::store;
 
     fn this() -> i32 {
         std::process::id() as i32

@@ -27,6 +27,5 @@ mod store;
 mod target;
 mod uploader;
 
-pub use location::{Bucket, Invalid, Location, is_remote};
 pub use medium::RemoteMedium;
 pub use target::{Look, Target, count, empty, look, open};

@@ -42,11 +42,6 @@ impl fmt::Display for Invalid {
 
 impl std::error::Error for Invalid {}
 
-/// Whether a target's path names a place that this crate serves.
-pub fn is_remote(path: &Path) -> bool {
-    path.to_str().is_some_and(|text| text.starts_with(S3) || text.starts_with(FS))
-}
-
 impl Location {
     /// The place that a path names.
     ///
@@ -126,7 +121,6 @@ mod tests {
         let whole = Bucket { name: "b".to_owned(), ..Bucket::default() };
         assert_eq!(parse("s3://b"), Ok(Location::S3(whole)));
         assert_eq!(parse("fs:///a/b"), Ok(Location::Fs("/a/b".into())));
-        assert!(is_remote(Path::new("fs:///a")) && !is_remote(Path::new("/a")));
     }
 
     #[test]

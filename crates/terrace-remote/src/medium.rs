@@ -77,7 +77,7 @@ impl Drop for RemoteMedium {
 ///
 /// # Safety
 /// Each of `bufs` must be valid for writes.
-unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
+pub unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
     let mut rest = from;
     for buf in bufs {
         let (part, behind) = rest.split_at(buf.len.min(rest.len()));

@@ -434,11 +434,12 @@ fn plain(err: &std::io::Error) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    fn store() -> (tempfile::TempDir, Store) {
+    /// A store in a directory.
+    pub fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(&Location::Fs(dir.path().into())).unwrap();
         (dir, store)

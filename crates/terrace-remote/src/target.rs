@@ -8,7 +8,7 @@
 
 use crate::lease::{self, Holder, Lease, NotTaken, Timing};
 use crate::location::Location;
-use crate::medium::{IN_MEMORY_MAX, RemoteMedium, read_superblocks, write_superblock};
+use crate::medium::{IN_MEMORY_MAX, RemoteMedium, read_superblocks, scatter, write_superblock};
 use crate::shared::{REGIONS, SUPERBLOCKS};
 use crate::store::{Failed, Kind, SOON, Store, UNFINISHED};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -378,13 +378,8 @@ impl Medium for Superblocks<'_> {
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len).sum();
         let content = read_superblocks(self.0, at, len as u64)?;
-        let mut rest = &content[..];
-        for buf in bufs {
-            let (part, behind) = rest.split_at(buf.len);
-            // SAFETY: the caller's promise; the content is this function's own.
-            unsafe { buf.ptr.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
-            rest = behind;
-        }
+        // SAFETY: the caller's promise.
+        unsafe { scatter(&content, bufs) };
         Ok(())
     }
     fn write(&self, at: u64, buf: &[u8]) -> io::Result<()> {

@@ -27,16 +27,8 @@ fn restart_begins_warm() {
     w.work(&life, &mut Rng::new(2), 6_000, 50);
     w.read_all(&life);
     w.flush(&life);
-    life.engine.shutdown().unwrap();
-    let before = w.row(&life).pages;
-    drop(life);
-    let life = w.start();
-    wait_until("its pages", || w.row(&life).pages * 10 >= before * 9);
-    w.read_all(&life);
-    let row = w.row(&life);
-    assert!(before > PAGES / 2 && row.promoted * 10 >= before * 8, "{before}: {row:?}");
-    w.check(&life);
-    life.engine.shutdown().unwrap();
+    let before = w.restart_warm(life);
+    assert!(before > PAGES / 2, "{before}");
 }
 
 /// Neither the open region nor the superblock got to the store; the lock stays behind, too.

@@ -24,15 +24,7 @@ fn restart_begins_warm_from_a_bucket() {
     assert!(row.hits > 300 && row.pages > PAGES / 2, "{row:?}");
     w.check(&life);
     w.flush(&life);
-    life.engine.shutdown().unwrap();
-    let before = w.row(&life).pages;
-    drop(life);
-    let life = w.start();
-    wait_until("its pages", || w.row(&life).pages * 10 >= before * 9);
-    w.read_all(&life);
-    assert!(w.row(&life).promoted * 10 >= before * 8, "{before}: {:?}", w.row(&life));
-    w.check(&life);
-    life.engine.shutdown().unwrap();
+    w.restart_warm(life);
 }
 
 #[test]

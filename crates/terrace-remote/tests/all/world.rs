@@ -155,6 +155,21 @@ impl World {
         Life { engine, objects, handles, target, medium }
     }
 
+    /// The next instance after an orderly end has what the target had, and reads it from there. The pages that it had.
+    pub fn restart_warm(&self, life: Life) -> u64 {
+        life.engine.shutdown().unwrap();
+        let before = self.row(&life).pages;
+        drop(life);
+        let life = self.start();
+        wait_until("its pages", || self.row(&life).pages * 10 >= before * 9);
+        self.read_all(&life);
+        let row = self.row(&life);
+        assert!(row.promoted * 10 >= before * 8, "{before}: {row:?}");
+        self.check(&life);
+        life.engine.shutdown().unwrap();
+        before
+    }
+
     /// What `terrace stat` says of the target.
     pub fn row(&self, life: &Life) -> terrace_api::tiers::TierRow {
         life.engine.stats().tiers.pop().unwrap()

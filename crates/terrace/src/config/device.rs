@@ -197,6 +197,7 @@ mod tests {
         assert_eq!(split_of("/ssd/pci-0:1f:"), ("/ssd/pci-0:1f:".to_owned(), None));
         assert_eq!(split_of("/ssd/t:12:x"), ("/ssd/t:12:x".to_owned(), None));
         assert_eq!(split_of(":1G"), (String::new(), Some(GIB)));
+        assert!(is_remote(Path::new("fs:///a")) && !is_remote(Path::new("/a")));
         let place = "s3://b/p?endpoint=http://[::1]:9000";
         assert_eq!(split_of(place), (place.to_owned(), None));
         assert_eq!(split_of(&format!("{place}:2GiB")), (place.to_owned(), Some(2 * GIB)));
