@@ -25,8 +25,9 @@ mod reserve;
 mod stop;
 mod thread;
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
 use terrace_engine::Engine;
@@ -74,13 +75,14 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
     }
     // Never dropped: closing its descriptors here would close them for the supervisor too.
     let shared: &'static mut Shared = Box::leak(Box::new(shared));
-    let (began, begin) = std::sync::mpsc::channel();
+    let (recorded, is_recorded) = std::sync::mpsc::channel();
     let life = std::thread::Builder::new().name("terraced".to_owned()).spawn(move || {
         wait_for_go(shared);
-        let _ = began.send(());
-        live(shared, recovering)
+        live(shared, recovering, recorded)
     });
-    let _ = begin.recv();
+    // Not before info.json names this process: a mount whose supervisor is dead counts as dead if its record names no living terraced, and the
+    // next one begins while this process would still write.
+    let _ = is_recorded.recv();
     let _ = rustix::process::set_parent_process_death_signal(None);
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
 }
@@ -88,7 +90,11 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
 /// Waits for the supervisor, which opens a descriptor to watch this thread: none may be opened during a recovery.
 fn wait_for_go(shared: &mut Shared) {
     shared.to_supervisor.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
-    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&shared.go, &mut [0u8; 1]));
+    wait_for_byte(&shared.go);
+}
+
+fn wait_for_byte(go: impl AsFd) {
+    let _ = rustix::io::retry_on_intr(|| rustix::io::read(&go, &mut [0u8; 1]));
 }
 
 /// Makes every panic a crash: the next terraced repairs half-done work, this one does not work around it.
@@ -100,8 +106,8 @@ pub fn abort_on_panic() {
     }));
 }
 
-fn live(shared: &mut Shared, recovering: bool) -> i32 {
-    match serve(shared, recovering) {
+fn live(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> i32 {
+    match serve(shared, recovering, recorded) {
         Ok(Served::Written) => {
             clean_up_for_dead_supervisor(shared);
             0
@@ -121,7 +127,7 @@ fn live(shared: &mut Shared, recovering: bool) -> i32 {
 }
 
 /// From start to unmount.
-fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
+fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> Result<Served> {
     let mut orphan_fds = match recovering {
         true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
         false => OrphanFds::default(),
@@ -146,7 +152,8 @@ fn serve(shared: &mut Shared, recovering: bool) -> Result<Served> {
     let also = (front.leases(), Live::new(engine.clone(), shared));
     let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
     let answers = Arc::new(answers);
-    let threads = start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, serves);
+    let threads =
+        start_threads(shared, &engine, (&control, answers), &stopper, orphan_fds, (serves, recorded));
     threads.map_err(|err| cannot("threads", err))?;
     guard.start(&engine, shared).map_err(|err| cannot("threads", err))?;
     if let Some(schedule) = shared.schedule.take() {
@@ -184,7 +191,7 @@ fn start_threads(
     (control, answers): (&Arc<Server>, Arc<answers::Answers>),
     stopper: &Arc<Stopper>,
     orphan_fds: OrphanFds,
-    serves: Receiver<()>,
+    (serves, recorded): (Receiver<()>, Sender<()>),
 ) -> std::io::Result<()> {
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     metrics::start(shared.metrics.as_ref(), &answers, &shared.instance)?;
@@ -203,7 +210,7 @@ fn start_threads(
         assert!(std::fs::remove_file(&path).is_err(), "{PANIC_AT} asked for it");
         thread("panic", move || panic_when_there(path.as_ref()))?;
     }
-    let mut to_supervisor = shared.to_supervisor.try_clone()?;
+    let (mut to_supervisor, go) = (shared.to_supervisor.try_clone()?, shared.go.try_clone()?);
     thread("ready", move || {
         // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
         // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
@@ -216,6 +223,8 @@ fn start_threads(
             tracing::warn!("no descriptors are kept back for the next terraced: {err}");
         }
         to_supervisor.say("ready");
+        wait_for_byte(&go);
+        let _ = recorded.send(());
     })
 }
 

@@ -362,6 +362,7 @@ impl Watch {
             Some(Event::Ready) => {
                 self.ready = true;
                 self.write_info(child);
+                let _ = rustix::io::write(&self.go, b"r");
                 if !self.served
                     && let Some(starter) = &mut self.starter
                 {
