@@ -515,6 +515,11 @@ impl Engine {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
     }
+    /// The clean ones among these pages that no program used again go from DRAM to the tier on devices of this level (0: the fastest), whether it would admit
+    /// them or not: how many, none if there is no such tier.
+    pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
+        reclaim::stage_down(&self.cx, o, Span { first, pages }, level)
+    }
     /// Evicts all clean pages. Pages dropped.
     pub fn drop_clean(&self) -> u64 {
         reclaim::drop_clean(&self.cx)

@@ -135,6 +135,10 @@ impl PageCache for Engine {
         let (first, pages) = pages_of(range);
         Engine::pin(self, object, first, pages, time) * PAGE
     }
+    fn stage_down(&self, object: &ObjectRef, range: Range<u64>, level: u8) -> u64 {
+        let (first, pages) = pages_of(range);
+        Engine::stage_down(self, object, first, pages, level) * PAGE
+    }
     fn drop_clean(&self, object: &ObjectRef, range: Range<u64>) -> u64 {
         let (first, pages) = pages_of(range);
         self.drop_pages(object, first, pages)

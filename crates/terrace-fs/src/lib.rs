@@ -59,7 +59,7 @@ pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
 pub use ops::hold::Held;
 pub use ops::lookup::Entry;
-pub use ops::stage::{drop_content, pin, stage};
+pub use ops::stage::{drop_content, pin, stage, stage_down};
 pub use page_cache::{CachedFile, PageCache};
 pub use pressure::heap::set_up_heap;
 pub use pressure::limits;

@@ -65,6 +65,8 @@ pub trait PageCache: Send + Sync + 'static {
     ) -> io::Result<T>;
     /// Keeps the pages of a range that are in memory there for so long, as far as there is room for that; bytes.
     fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
+    /// Moves the clean pages of a range that no program used again from memory to the tier on devices of this level, 0 the fastest; bytes.
+    fn stage_down(&self, object: &Self::Object, range: Range<u64>, level: u8) -> u64;
     /// Drops the clean pages of a range; how many.
     fn drop_clean(&self, object: &Self::Object, range: Range<u64>) -> u64;
     /// Is the thread one of a registered preload client? Its opens bypass the kernel's page cache, so that its data

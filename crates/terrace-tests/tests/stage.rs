@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use terrace_api::stats::Stats;
 use terrace_tests::process::{self, Background};
 use terrace_tests::rig::{Rig, Side, TestDir, product};
 use terrace_tests::rng::{Rng, seed};
@@ -142,6 +143,36 @@ fn pinned_files_outlive_others_that_are_read_more() {
     let told = stage(&["other", "--pin", "1h"]);
     let pinned = told["pinned_bytes"].as_u64().unwrap() + BYTES as u64;
     assert!(pinned > 8 << 20 && pinned <= 16 << 20, "{told}");
+    rig.finish();
+}
+
+/// Three times the memory goes to a tier, and memory keeps what programs use.
+#[test]
+fn what_is_staged_to_a_tier_leaves_memory_to_others() {
+    let dir = TestDir::new("stage-to-tier");
+    let tier = format!("{}:64MiB", dir.path().join("tier").display());
+    let rig = Rig::with("stage-to", Side::Fast, &["--memory", "16MiB", "--tier", &tier]);
+    let script = prepare(&rig);
+    let other = Rng::new(seed("stage-to")).bytes(40 << 20);
+    std::fs::write(rig.src().join("other"), &other).unwrap();
+    let stage = |args: &[&str]| {
+        let mut command = Command::new(product("terrace"));
+        process::run(command.args(["stage", "in", "--json", "--mount"]).arg(rig.at()).args(args), 60)
+    };
+    let refused = stage(&["other", "--to", "elsewhere"]);
+    assert!(!refused.status.success() && refused.stderr.contains("name one of"), "{refused}");
+    (0..3).for_each(|_| compares(&rig, &script));
+    let said = stage(&["other", "--to", "0"]).expect_success();
+    let told: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&told["bytes"], &told["below_bytes"]), (&other.len().into(), &other.len().into()), "{told}");
+    let before = rig.stat().cache;
+    compares(&rig, &script);
+    assert_eq!(std::fs::read(rig.at().join("other")).unwrap(), other);
+    let after = rig.stat().cache;
+    assert_eq!(after.preload.misses, before.preload.misses, "what was in use stayed: {:?}", after.preload);
+    let device = |stats: &Stats| stats.tiers.iter().find(|row| row.level == Some(0)).expect("the tier").hits;
+    let from_tier = device(&after) - device(&before);
+    assert!(from_tier * 4096 >= other.len() as u64 * 9 / 10, "{from_tier} pages from the tier: {after:?}");
     rig.finish();
 }
 

@@ -420,6 +420,9 @@ pub struct StageIn {
     /// Keep it in memory for so long, for example 2h: other pages leave first. Half of the memory can be kept so
     #[arg(long, value_name = "TIME")]
     pub pin: Option<Span>,
+    /// Keep it in this tier instead of memory: the name or level of a tier on devices, as `terrace stat` shows them. What programs used again stays in memory
+    #[arg(long, value_name = "TIER", conflicts_with = "pin")]
+    pub to: Option<String>,
 }
 
 /// `terrace stage out`.

@@ -160,7 +160,7 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
         return Ok(());
     }
     let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
-    let staged = stage::files(&paths, stage::Way::In(Part::ALL, None), cli::STAGE_WORKERS)?;
+    let staged = stage::files(&paths, stage::Way::In(Part::ALL, stage::Then::Stays), cli::STAGE_WORKERS)?;
     staged.failed.iter().for_each(|line| eprintln!("--stage-in: {line}"));
     Ok(())
 }

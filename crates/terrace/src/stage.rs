@@ -24,6 +24,7 @@ use crate::error::{Failure, Result, reason};
 use crate::instance;
 use crate::mountpoint;
 use crate::size::{Part, human};
+use crate::stat;
 
 /// Bytes of a piece.
 const PIECE: u64 = 64 << 20;
@@ -31,12 +32,23 @@ const PIECE: u64 = 64 << 20;
 /// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Its content is read into the cache: this part of each file, to be kept in memory for so long.
-    In(Part, Option<Duration>),
+    /// Its content is read into the cache: this part of each file.
+    In(Part, Then),
     /// Its unwritten data are written to the source.
     Out,
     /// Likewise, and then all of it leaves memory.
     OutAndDrop,
+}
+
+/// What becomes of content that was read into memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// It stays as long as it is worth it.
+    Stays,
+    /// It is kept for so long.
+    Pinned(Duration),
+    /// It goes to the tier on devices of this level.
+    Below(u8),
 }
 
 /// Sums of the staged files.
@@ -48,6 +60,8 @@ pub struct Staged {
     pub bytes: u64,
     /// Bytes that are kept in memory for the time that was asked for.
     pub pinned_bytes: u64,
+    /// Bytes that went to the tier that was asked for.
+    pub below_bytes: u64,
     /// Bytes that have left memory.
     pub dropped_bytes: u64,
     /// Time that it took.
@@ -66,15 +80,19 @@ struct Report<'a> {
 
 /// `terrace stage in|out PATH...`: 1 if a file failed.
 pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
-    let (args, way) = match args {
-        cli::Stage::In(args) => {
-            (&args.common, Way::In(args.part.unwrap_or(Part::ALL), args.pin.map(|time| time.0)))
-        }
-        cli::Stage::Out(args) => (&args.common, if args.drop { Way::OutAndDrop } else { Way::Out }),
+    let common = match args {
+        cli::Stage::In(args) => &args.common,
+        cli::Stage::Out(args) => &args.common,
     };
-    let base = args.mount.as_deref().unwrap_or(Path::new(""));
-    let paths: Vec<PathBuf> =
-        args.paths.iter().map(|path| served(&base.join(path))).collect::<Result<_>>()?;
+    let base = common.mount.as_deref().unwrap_or(Path::new(""));
+    let served: Vec<Served> =
+        common.paths.iter().map(|path| served(&base.join(path))).collect::<Result<_>>()?;
+    let way = match args {
+        cli::Stage::In(args) => Way::In(args.part.unwrap_or(Part::ALL), then(args, &served)?),
+        cli::Stage::Out(args) if args.drop => Way::OutAndDrop,
+        cli::Stage::Out(_) => Way::Out,
+    };
+    let (paths, args): (Vec<PathBuf>, _) = (served.into_iter().map(|served| served.path).collect(), common);
     let staged = files(&paths, way, args.workers)?;
     let text = match args.json {
         true => commands::json(&Report {
@@ -91,15 +109,61 @@ pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!staged.failed.is_empty())))
 }
 
+/// A path on a mount.
+struct Served {
+    path: PathBuf,
+    instance: instance::Instance,
+    info: instance::Info,
+}
+
+/// What the arguments say of the content.
+fn then(args: &cli::StageIn, served: &[Served]) -> Result<Then> {
+    if let Some(time) = args.pin {
+        return Ok(Then::Pinned(time.0));
+    }
+    let Some(tier) = &args.to else { return Ok(Then::Stays) };
+    let mut levels = served.iter().map(|served| level_of(tier, served));
+    let first = levels.next().unwrap_or(Ok(0))?;
+    for level in levels {
+        if level? != first {
+            return Err(Failure::new(
+                tier,
+                "it is not the same tier in all of these mounts",
+                "name paths on one mount",
+            ));
+        }
+    }
+    Ok(Then::Below(first))
+}
+
+/// The level of the tier of this name or level among those of a mount.
+fn level_of(tier: &str, served: &Served) -> Result<u8> {
+    let rows = stat::read(&served.instance, &served.info)?.cache.tiers;
+    let on_devices = || rows.iter().filter_map(|row| Some((row, row.level?)));
+    let found = on_devices().find(|(row, level)| row.name == tier || level.to_string() == tier);
+    if let Some(level) = found.and_then(|(_, level)| u8::try_from(level).ok()) {
+        return Ok(level);
+    }
+    let names: Vec<&str> = on_devices().map(|(row, _)| row.name.as_str()).collect();
+    let cure = match names[..] {
+        [] => "mount it with --tier PATH:SIZE".to_owned(),
+        _ => format!("name one of {}, or its level", names.join(", ")),
+    };
+    Err(Failure::new(tier, format!("{} has no such tier on a device", served.info.mnt.display()), cure))
+}
+
 /// The path, if terrace serves it.
-fn served(path: &Path) -> Result<PathBuf> {
+fn served(path: &Path) -> Result<Served> {
     let fail =
         |err: io::Error| Failure::new(path.display(), reason(err), "name a file or directory on a mount");
     let absolute = mountpoint::absolute(path).map_err(fail)?;
     let is_on = |(_, info): &(instance::Instance, instance::Info)| absolute.starts_with(&info.mnt);
-    match instance::living().iter().any(is_on) {
-        true => Ok(absolute),
-        false => Err(Failure::new(
+    // Of mounts below others, the deepest.
+    let here =
+        instance::living().into_iter().filter(is_on).max_by_key(|(_, info)| info.mnt.components().count());
+    match here {
+        Some((instance, info)) => Ok(Served { path: absolute, instance, info }),
+        None => Err(Failure::new(
             path.display(),
             "terrace serves nothing here",
             "name files by their paths on a mount of terrace; `terrace stat` lists the mounts",
@@ -108,13 +172,14 @@ fn served(path: &Path) -> Result<PathBuf> {
 }
 
 fn told(staged: &Staged) -> String {
-    let Staged { files, bytes, pinned_bytes, dropped_bytes, seconds, failed } = staged;
+    let Staged { files, bytes, pinned_bytes, below_bytes, dropped_bytes, seconds, failed } = staged;
     let speed = human((*bytes as f64 / seconds.max(1e-9)) as u64);
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
     let part =
         |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
-    let more = part(*pinned_bytes, "pinned") + &part(*dropped_bytes, "dropped");
+    let more = [(pinned_bytes, "pinned"), (below_bytes, "to the tier"), (dropped_bytes, "dropped")];
+    let more: String = more.map(|(bytes, what)| part(*bytes, what)).concat();
     format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n", human(*bytes))
 }
 
@@ -140,10 +205,15 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     let pieces = pieces(&found, way);
     let (failed, done) = work(&found, &pieces, way, workers);
     let files = (found.len() - failed.len()) as u64;
-    let Done { bytes, pinned, dropped } = done;
-    let (bytes, pinned_bytes, dropped_bytes) =
-        (bytes.into_inner(), pinned.into_inner(), dropped.into_inner());
-    Ok(Staged { files, bytes, pinned_bytes, dropped_bytes, seconds: start.elapsed().as_secs_f64(), failed })
+    Ok(Staged {
+        files,
+        bytes: done.bytes.into_inner(),
+        pinned_bytes: done.pinned.into_inner(),
+        below_bytes: done.below.into_inner(),
+        dropped_bytes: done.dropped.into_inner(),
+        seconds: start.elapsed().as_secs_f64(),
+        failed,
+    })
 }
 
 /// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed.
@@ -177,6 +247,7 @@ fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
 struct Done {
     bytes: AtomicU64,
     pinned: AtomicU64,
+    below: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -208,7 +279,7 @@ fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) ->
 
 fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
     let file = File::open(path)?;
-    let Way::In(_, pin) = way else {
+    let Way::In(_, then) = way else {
         file.sync_all()?;
         done.bytes.fetch_add(piece.end - piece.begin, Ordering::Relaxed);
         if way == Way::OutAndDrop {
@@ -224,10 +295,12 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
         if staged == 0 {
             break;
         }
-        if let Some(time) = pin {
-            let pinned = terrace_fs::pin(file.as_fd(), at, staged, time)?;
-            done.pinned.fetch_add(pinned, Ordering::Relaxed);
-        }
+        let (sum, bytes) = match then {
+            Then::Stays => (&done.pinned, 0),
+            Then::Pinned(time) => (&done.pinned, terrace_fs::pin(file.as_fd(), at, staged, time)?),
+            Then::Below(level) => (&done.below, terrace_fs::stage_down(file.as_fd(), at, staged, level)?),
+        };
+        sum.fetch_add(bytes, Ordering::Relaxed);
         at += staged;
         done.bytes.fetch_add(staged, Ordering::Relaxed);
     }
@@ -244,8 +317,11 @@ mod tests {
         let shown = |way| -> Vec<_> {
             pieces(&files, way).iter().map(|piece| (piece.file, piece.begin, piece.end)).collect()
         };
-        assert_eq!(shown(Way::In(Part::ALL, None)), [(0, 0, PIECE), (0, PIECE, PIECE + 1), (2, 0, 10)]);
-        assert_eq!(shown(Way::In(Part { begin: 5, end: 7 }, None)), [(0, 5, 7), (2, 5, 7)]);
+        assert_eq!(
+            shown(Way::In(Part::ALL, Then::Stays)),
+            [(0, 0, PIECE), (0, PIECE, PIECE + 1), (2, 0, 10)]
+        );
+        assert_eq!(shown(Way::In(Part { begin: 5, end: 7 }, Then::Stays)), [(0, 5, 7), (2, 5, 7)]);
         assert_eq!(shown(Way::Out), [(0, 0, PIECE + 1), (1, 0, 0), (2, 0, 10)]);
     }
 }

@@ -1,9 +1,13 @@
 //! Pages that leave DRAM and are worth it are written to a device first: then they leave as pages do that are there already.
 
 use crate::context::Context;
+use crate::file::object::Object;
 use crate::reclaim::place;
 use crate::state::Leaving;
 use crate::state::device::DemoteCandidate;
+use crate::state::targets::{Speeds, Targets};
+use terrace_policy::placement::Share;
+use terrace_policy::prefetch::Span;
 
 /// Writes the pages that are to go to devices. They leave their frames, or join those to be compressed.
 pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
@@ -11,33 +15,54 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     // Within a tier they stay in their order.
     all.sort_by_key(|page| page.level);
     for of_tier in all.chunk_by(|a, b| a.level == b.level) {
-        demote_to(cx, of_tier[0].level, of_tier, leaving);
+        let level = of_tier[0].level;
+        let ask =
+            |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| targets.place(level, pieces, speeds);
+        demote_to(cx, of_tier, ask, leaving);
     }
 }
 
-fn demote_to(cx: &Context, level: u8, pages: &[DemoteCandidate], leaving: &mut Leaving) {
+/// Writes the clean pages of a span that were used once at the most and have no copy to a tier on devices, whether that would admit them or not, and they leave
+/// their frames; how many.
+pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
+    let pages = cx.state.lock().begin_stage_down(o, span);
+    let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };
+    let ask = |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| {
+        targets.place_last(level, pieces, speeds, false)
+    };
+    demote_to(cx, &pages, ask, &mut leaving)
+}
+
+/// Shares the pages out as `ask` says, and writes them; how many were written.
+fn demote_to(
+    cx: &Context,
+    pages: &[DemoteCandidate],
+    ask: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
+    leaving: &mut Leaving,
+) -> u64 {
     let (now_ns, compresses) = (leaving.now_ns, leaving.compresses);
-    let shares = place::place(
-        cx,
-        pages,
-        |page| (page.object, page.page),
-        |targets, pieces, speeds| targets.place(level, pieces, speeds),
-    );
+    let shares = place::place(cx, pages, |page| (page.object, page.page), ask);
     let done = place::for_each(&shares, |device, numbers| {
         let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
-        let mut left = Leaving { now_ns, compresses, ..Leaving::default() };
+        let (mut left, mut written) = (Leaving { now_ns, compresses, ..Leaving::default() }, 0);
         let dealt_with = place::write(cx, device, &its, |state, page, at| match at {
-            Some((slot, crc)) => state.finish_demotion(page, slot, crc, &mut left),
+            Some((slot, crc)) => {
+                written += 1;
+                state.finish_demotion(page, slot, crc, &mut left);
+            }
             None => state.stay(page),
         });
-        (left.to_compressed, numbers[dealt_with..].to_vec())
+        (written, left.to_compressed, numbers[dealt_with..].to_vec())
     });
     let mut stay = vec![true; pages.len()];
     shares.iter().flat_map(|(_, numbers)| numbers).for_each(|i| stay[*i] = false);
-    for (to_compressed, refused) in done {
+    let mut sum = 0;
+    for (written, to_compressed, refused) in done {
+        sum += written;
         leaving.to_compressed.extend(to_compressed);
         refused.into_iter().for_each(|i| stay[i] = true);
     }
     let state = cx.state.lock();
     pages.iter().zip(stay).filter(|(_, stay)| *stay).for_each(|(page, _)| state.stay(page));
+    sum
 }

@@ -26,6 +26,7 @@ use crate::context::Context;
 use crate::path::resize;
 use crate::state::chunks::Backed;
 use balance::BalanceClock;
+pub(crate) use demote::stage_down;
 use evict::Waiting;
 pub(crate) use evict::drop_clean;
 use std::sync::atomic::Ordering;

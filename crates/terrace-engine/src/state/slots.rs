@@ -7,6 +7,7 @@ use crate::state::device::{DemoteCandidate, Device, Parked, Restored};
 use crate::state::{Leaving, State};
 use std::sync::atomic::Ordering;
 use terrace_policy::device::log::{REINSERT_AT, REMEMBER_AT};
+use terrace_policy::prefetch::Span;
 use terrace_policy::{AccessCounts, InsertReason, Victim};
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
@@ -212,6 +213,25 @@ impl State {
             *next += 1;
         }
         found
+    }
+    /// Clean pages of a span that were used once at the most, have no copy, and are not to stay: nothing else takes them until they are written.
+    pub(crate) fn begin_stage_down(&self, o: &Object, span: Span) -> Vec<DemoteCandidate> {
+        let mut frames = Vec::new();
+        if self.objects.is_known(o) && span.pages > 0 {
+            self.pages.index.for_range(o.slot_index(), span.first, span.end() - 1, |_, place| {
+                frames.extend(self.pages.index.get(place).frame());
+            });
+        }
+        let is_free = |frame: &u32| {
+            let flags = self.pages.flags(*frame).load(Ordering::Relaxed);
+            flags & LEAVING == 0 && self.lru.policy.contains(*frame) && !self.pins.hold(*frame)
+        };
+        let pages = frames.into_iter().filter(is_free).filter_map(|frame| self.clean_page(frame, false));
+        let pages: Vec<DemoteCandidate> = pages.collect();
+        pages.iter().for_each(|page| {
+            self.pages.flags(page.frame).fetch_or(LEAVING, Ordering::Relaxed);
+        });
+        pages
     }
     fn clean_page(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
         let page = self.candidate(frame, self.pages.place_of(frame)?)?;

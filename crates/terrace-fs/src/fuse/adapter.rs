@@ -552,6 +552,9 @@ impl<C: PageCache> Filesystem for Adapter<C> {
             Asked::Pin(offset, len, time) => {
                 self.namespace.pin(fh.0, offset, len, time).map(|bytes| bytes as i32)
             }
+            Asked::Down(offset, len, level) => {
+                self.namespace.stage_down(fh.0, offset, len, level).map(|bytes| bytes as i32)
+            }
             Asked::Drop(offset, len) => {
                 let dropped = self.namespace.drop_clean(fh.0, offset, len);
                 dropped.map(|pages| i32::try_from(pages).unwrap_or(i32::MAX))

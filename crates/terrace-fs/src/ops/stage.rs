@@ -18,6 +18,8 @@ pub(crate) const STAGE: u32 = 0x4010_7401;
 pub(crate) const PIN: u32 = 0x4018_7402;
 /// `_IOW('t', 3, [u64; 2])`: offset and length. What of it is clean leaves memory; its result is the number of pages.
 pub(crate) const DROP: u32 = 0x4010_7403;
+/// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. What of it is in memory and was used by no program goes there; its result is the number of bytes that did.
+pub(crate) const DOWN: u32 = 0x4018_7404;
 /// Longest part of a file in one ioctl.
 const STAGE_BYTES_MAX: u64 = 1 << 20;
 
@@ -44,6 +46,17 @@ pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::
     u64::try_from(pinned).map_err(|_| std::io::Error::last_os_error())
 }
 
+/// Asks the mount's daemon to move what of a part of a file is in memory and was used by no program to the tier on devices of this level, 0 the fastest; bytes.
+///
+/// # Errors
+/// ENOTTY: the file is on no mount of terrace.
+pub fn stage_down(file: BorrowedFd<'_>, offset: u64, len: u64, level: u8) -> std::io::Result<u64> {
+    let part = [offset, len.min(STAGE_BYTES_MAX), level.into()];
+    // SAFETY: as in `stage`.
+    let moved = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(DOWN), part.as_ptr()) };
+    u64::try_from(moved).map_err(|_| std::io::Error::last_os_error())
+}
+
 /// Asks the mount's daemon to drop the clean content of a file from memory, and the kernel, too; pages that the daemon has dropped.
 ///
 /// # Errors
@@ -65,6 +78,8 @@ pub(crate) enum Asked {
     Stage(u64, usize),
     /// Likewise, for so long.
     Pin(u64, u64, Duration),
+    /// Likewise, to a tier.
+    Down(u64, u64, u8),
     /// Likewise.
     Drop(u64, u64),
 }
@@ -87,8 +102,10 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<Asked> {
         (STAGE, 2) => part(STAGE_BYTES_MAX).map(|(offset, len)| Asked::Stage(offset, len as usize)),
         (PIN, 3) => part(STAGE_BYTES_MAX)
             .and_then(|(offset, len)| Some(Asked::Pin(offset, len, Duration::from_millis(word(2)?)))),
+        (DOWN, 3) => part(STAGE_BYTES_MAX)
+            .and_then(|(offset, len)| Some(Asked::Down(offset, len, u8::try_from(word(2)?).ok()?))),
         (DROP, 2) => part(u64::MAX).map(|(offset, len)| Asked::Drop(offset, len)),
-        (STAGE | PIN | DROP, _) => None,
+        (STAGE | PIN | DOWN | DROP, _) => None,
         _ => return Err(Errno::NOTTY.into()),
     };
     asked.ok_or(Errno::INVAL.into())
@@ -109,6 +126,12 @@ impl<C: PageCache> Namespace<C> {
     pub fn pin(&self, fh: u64, offset: u64, len: u64, time: Duration) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.pin(&handle.file()?.object, offset..offset + len, time))
+    }
+
+    /// Moves what of a part of a file is in memory and was used by no program to a tier on devices; bytes.
+    pub fn stage_down(&self, fh: u64, offset: u64, len: u64, level: u8) -> Result<u64> {
+        let handle = self.handles.get(fh)?;
+        Ok(self.cache.stage_down(&handle.file()?.object, offset..offset + len, level))
     }
 
     /// Drops what of a part of a file is clean; pages.
@@ -133,6 +156,9 @@ mod tests {
         }
         let hour = [argument(0, 5), 3_600_000_u64.to_ne_bytes().to_vec()].concat();
         assert_eq!(asked(PIN, &hour), Ok(Asked::Pin(0, 5, Duration::from_secs(3600))));
+        let level = |level: u64| [argument(0, 5), level.to_ne_bytes().to_vec()].concat();
+        assert_eq!(asked(DOWN, &level(1)), Ok(Asked::Down(0, 5, 1)));
+        assert_eq!(asked(DOWN, &level(256)), Err(libc::EINVAL));
         assert_eq!(asked(DROP, &argument(7, 1 << 40)), Ok(Asked::Drop(7, 1 << 40)));
         assert_eq!(asked(DROP, &hour), Err(libc::EINVAL));
         assert_eq!(asked(STAGE + 9, &argument(0, 1)), Err(libc::ENOTTY));

@@ -131,6 +131,9 @@ impl PageCache for Direct {
         act()
     }
 
+    fn stage_down(&self, _: &Self::Object, _: std::ops::Range<u64>, _: u8) -> u64 {
+        0
+    }
     fn pin(&self, _: &Self::Object, _: std::ops::Range<u64>, _: std::time::Duration) -> u64 {
         0
     }
