@@ -5,47 +5,35 @@
 # ROUNDS=10      measurements of each order and system
 # MIB=1024       size of the file
 # OUT=cold-sequential.csv   the figures; DATA_DIR=... where the file is (default /var/tmp)
-set -euo pipefail
+# shellcheck source=bench/lib.sh
+. "$(dirname "$0")/lib.sh" cold-sequential 10
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${TERRACE_BIN:-$root/target/release}
-out=${OUT:-$root/target/cold-sequential.csv}
-rounds=${ROUNDS:-10} mib=${MIB:-1024}
-work=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-bench-cold.XXXXXX")
-
-finish() {
-    "$bin/terrace" umount "$work/mnt" 2>/dev/null || true
-    rm -rf "$work/src" && rmdir "$work/mnt" "$work"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
+mib=${MIB:-1024}
 mkdir "$work/src" "$work/mnt"
-"$bin/terrace-bench" worker data --file "$work/src/data" --mib "$mib" >/dev/null
+at_end unmount_terrace "$work/mnt"
+data "$work/src" "$mib"
 
 # reads SYSTEM ORDER ROUND
 reads() {
-    local dir=$work/src
+    local dir=$work/src rate
     if [[ $1 == mount ]]; then
         dir=$work/mnt
         "$bin/terrace" mount "$work/src" "$dir" --memory $((mib / 4))MiB
     fi
     sync "$work/src/data"
     dd if="$work/src/data" iflag=nocache count=0 status=none
-    "$bin/terrace-bench" worker cold --file "$dir/data" --order "$2" --pages 256 --ops "$mib" |
-        sed -n 's/.*"reads_per_s":\([0-9.]*\).*/\1/p' | sed "s/^/$1,$2,$3,/" >> "$out"
+    rate=$("$bin/terrace-bench" worker cold --file "$dir/data" --order "$2" --pages 256 --ops "$mib" | field reads_per_s)
+    row "$1" "$2" "$3" "$rate"
     [[ $1 == plain ]] || "$bin/terrace" umount "$dir"
 }
 
-echo "system,order,round,mib_s" > "$out"
-for round in $(seq "$rounds"); do
-    systems="plain mount"
-    (( round % 2 )) || systems="mount plain"
+all() {
+    local order system
     for order in sequential streams:4; do
-        for system in $systems; do
-            reads "$system" "$order" "$round"
-        done
+        for system in $(in_turn "$1" plain mount); do reads "$system" "$order" "$1"; done
     done
-    echo "round $round of $rounds" >&2
-done
-"$bin/terrace-bench" compare "$out" --metric mib_s --factor system --baseline plain --by order --pair round
+}
+
+echo "system,order,round,mib_s" > "$out"
+each_round all
+compare mib_s plain order

@@ -8,33 +8,15 @@
 # MIB=256 MEMORY=96MiB
 # ORDERS=...         orders of `terrace-bench worker cold`, each with its number of reads
 # OUT=prefetch.csv   the figures; DATA_DIR=... where the file is (default /var/tmp)
-set -euo pipefail
+# shellcheck source=bench/lib.sh
+. "$(dirname "$0")/lib.sh" prefetch 10
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${TERRACE_BIN:-$root/target/release}
-out=${OUT:-$root/target/prefetch.csv}
-rounds=${ROUNDS:-10}
-work=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-bench-prefetch.XXXXXX")
-far=
-
-finish() {
-    [[ -z $far ]] || { kill "$far"; wait "$far"; } 2>/dev/null || true
-    rm -rf "$work/near" "$work/schedule" "$work/trace" && rmdir "$work/far" "$work"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
-mkdir "$work/near" "$work/far"
-"$bin/terrace-bench" worker data --file "$work/near/data" --mib "${MIB:-256}" >/dev/null
-"$bin/terrace-bench" passthrough "$work/near" "$work/far" --threads 64 --delay-us "${DELAY_US:-1000}" &
-far=$!
-for _ in $(seq 100); do
-    [[ -e $work/far/data ]] && break
-    sleep 0.05
-done
+mkdir "$work/near"
+data "$work/near" "${MIB:-256}"
+far_source "$work/near" --delay-us "${DELAY_US:-1000}"
 
 measure() {
-    local system=$1 order=$2 ops=$3 round=$4 config=()
+    local system=$1 order=$2 ops=$3 round=$4 config=() rate
     [[ $system == none ]] && config=(--config "$root/bench/configs/no-readahead.toml")
     local seed=$round drawn=$order
     case $order in
@@ -42,40 +24,43 @@ measure() {
     wrong) drawn=random ;;
     esac
     [[ $order != recorded && $order != wrong || $system == none ]] || config=(--prefetch "$work/schedule")
-    "$bin/terrace" run --on "$work/far" --memory "${MEMORY:-96MiB}" --mount "${config[@]}" -- \
-        "$bin/terrace-bench" worker cold --file "$work/far/data" --order "$drawn" --ops "$ops" --seed "$seed" |
-        sed -n 's/.*"reads_per_s":\([0-9.]*\).*/\1/p' | sed "s/^/$system,$order,$round,/" >> "$out"
+    rate=$("$bin/terrace" run --on "$work/far" --memory "${MEMORY:-96MiB}" --mount "${config[@]}" -- \
+        "$bin/terrace-bench" worker cold --file "$work/far/data" --order "$drawn" --ops "$ops" --seed "$seed" | field reads_per_s)
+    row "$system" "$order" "$round" "$rate"
 }
 
-# A schedule of the order of this seed.
+# A schedule of the order of this seed. The recording ends before the program does: the end of the mount would cut it off.
 recorded=1000
 record() {
-    "$bin/terrace" run --on "$work/far" --mount -- sh -c "until [ -e '$work/near/go' ]; do sleep 0.05; done
-        exec '$bin/terrace-bench' worker cold --file '$work/far/data' --order random --ops $1 --seed $recorded" >/dev/null &
+    "$bin/terrace" run --on "$work/far" --mount -- sh -ec "until [ -e '$work/near/go' ]; do sleep 0.05; done
+        '$bin/terrace-bench' worker cold --file '$work/far/data' --order random --ops $1 --seed $recorded
+        touch '$work/near/read'
+        while [ -e '$work/near/go' ]; do sleep 0.05; done" >/dev/null &
     local program=$!
-    until "$bin/terrace" stat "$work/far" >/dev/null 2>&1; do sleep 0.05; done
+    wait_until 10 "$bin/terrace" stat "$work/far"
     "$bin/terrace" trace "$work/far" -o "$work/trace" >/dev/null &
     local recorder=$!
-    until [[ -s $work/trace ]]; do sleep 0.05; done
+    wait_until 10 test -s "$work/trace"
     touch "$work/near/go"
-    wait "$program" "$recorder"
+    wait_until 120 test -e "$work/near/read"
+    kill -TERM "$recorder"
+    wait "$recorder"
+    rm "$work/near/go"
+    wait "$program"
     "$bin/terrace-bench" schedule "$work/trace" -o "$work/schedule" >&2
-    rm "$work/near/go" "$work/trace"
 }
 
-echo "system,order,round,reads_per_s" > "$out"
 orders=${ORDERS:-sequential=4000 streams:4=4000 stride:16=4000 random=2000 zipf:0.8=2000 recorded=4000 wrong=2000}
-for cell in $orders; do
-    [[ $cell == recorded=* ]] && record "${cell#*=}"
-done
-for round in $(seq "$rounds"); do
-    systems="none ahead"
-    (( round % 2 )) || systems="ahead none"
+all() {
+    local cell system
     for cell in $orders; do
-        for system in $systems; do
-            measure "$system" "${cell%=*}" "${cell#*=}" "$round"
-        done
+        for system in $(in_turn "$1" none ahead); do measure "$system" "${cell%=*}" "${cell#*=}" "$1"; done
     done
-    echo "round $round of $rounds" >&2
+}
+
+for cell in $orders; do
+    [[ $cell != recorded=* ]] || record "${cell#*=}"
 done
-"$bin/terrace-bench" compare "$out" --metric reads_per_s --factor system --baseline none --by order --pair round
+echo "system,order,round,reads_per_s" > "$out"
+each_round all
+compare reads_per_s none order

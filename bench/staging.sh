@@ -12,42 +12,24 @@
 # WORKERS=4              of the staging
 # CELLS="reads staging passes"
 # OUT=staging.csv        the figures; DATA_DIR=... where data and tier are (default /var/tmp)
-set -euo pipefail
+# shellcheck source=bench/lib.sh
+. "$(dirname "$0")/lib.sh" staging 10
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${TERRACE_BIN:-$root/target/release}
-out=${OUT:-$root/target/staging.csv}
-rounds=${ROUNDS:-10}
 mib=${MIB:-256}
 workers=${WORKERS:-4}
-work=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-bench-staging.XXXXXX")
-far=
-
-finish() {
-    "$bin/terrace" umount "$work/mnt" 2>/dev/null || true
-    [[ -z $far ]] || { kill "$far"; wait "$far"; } 2>/dev/null || true
-    rm -rf "$work/near" "$work/tier" && rmdir "$work/far" "$work/mnt" "$work"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
-mkdir "$work/near" "$work/far" "$work/mnt"
-"$bin/terrace-bench" worker data --file "$work/near/data" --mib "$mib" >/dev/null
-"$bin/terrace-bench" passthrough "$work/near" "$work/far" --threads 64 --delay-us "${DELAY_US:-500}" --bandwidth "${BANDWIDTH:-100}" &
-far=$!
-for _ in $(seq 100); do
-    [[ -e $work/far/data ]] && break
-    sleep 0.05
-done
+mkdir "$work/near" "$work/mnt"
+at_end unmount_terrace "$work/mnt"
+data "$work/near" "$mib"
+far_source "$work/near" --delay-us "${DELAY_US:-500}" --bandwidth "${BANDWIDTH:-100}"
 memory=$((mib / 4 + 16))MiB tier=$work/tier:$((mib + 64))MiB
 
 reads() {
-    local system=$1 round=$2 staged=()
+    local system=$1 round=$2 staged=() rate
     [[ $system == none ]] || staged=(--stage-in data)
     rm -f "$work/tier"
-    "$bin/terrace" run --on "$work/far" --memory "$memory" --tier "$tier" "${staged[@]}" -- \
-        "$bin/terrace-bench" worker cold --file "$work/far/data" --order random --ops "${OPS:-4000}" --seed "$round" |
-        sed -n 's/.*"reads_per_s":\([0-9.]*\).*/\1/p' | sed "s/^/$system,reads,$round,/" >> "$out"
+    rate=$("$bin/terrace" run --on "$work/far" --memory "$memory" --tier "$tier" "${staged[@]}" -- \
+        "$bin/terrace-bench" worker cold --file "$work/far/data" --order random --ops "${OPS:-4000}" --seed "$round" | field reads_per_s)
+    row "$system" reads "$round" "$rate"
 }
 
 passes() {
@@ -59,11 +41,11 @@ passes() {
     "$bin/terrace" run --on "$work/far" --memory "$memory" --tier "$tier" "${staged[@]}" -- \
         bash -ec 'for pass in 1 2; do "$0" worker cold --file "$1" --order random --ops "$2" --seed "$3$pass"; done' \
         "$bin/terrace-bench" "$work/far/data" "$pages" "$round" >/dev/null
-    awk "BEGIN { printf \"$system,passes,$round,%.3f\n\", 2 * $pages / ($(date +%s.%N) - $begin) }" >> "$out"
+    row "$system" passes "$round" "$(awk "BEGIN { printf \"%.3f\", 2 * $pages / ($(date +%s.%N) - $begin) }")"
 }
 
 staging() {
-    local system=$1 round=$2 begin part=$((mib / workers)) readers=()
+    local system=$1 round=$2 begin part=$((mib / workers)) readers=() rate
     rm -f "$work/tier"
     if [[ $system == none ]]; then
         begin=$(date +%s.%N)
@@ -72,24 +54,22 @@ staging() {
             readers+=($!)
         done
         wait "${readers[@]}"
-        awk "BEGIN { printf \"none,staging,$round,%.3f\n\", $mib / ($(date +%s.%N) - $begin) }" >> "$out"
+        rate=$(awk "BEGIN { printf \"%.3f\", $mib / ($(date +%s.%N) - $begin) }")
     else
         "$bin/terrace" mount "$work/far" "$work/mnt" --memory "$memory" --tier "$tier"
-        "$bin/terrace" stage in "$work/mnt/data" --workers "$workers" --json |
-            jq -r "\"staged,staging,$round,\" + (.bytes / 1048576 / .seconds | tostring)" >> "$out"
+        rate=$("$bin/terrace" stage in "$work/mnt/data" --workers "$workers" --json | jq '.bytes / 1048576 / .seconds')
         "$bin/terrace" umount "$work/mnt"
     fi
+    row "$system" staging "$round" "$rate"
+}
+
+all() {
+    local cell system
+    for cell in ${CELLS:-reads staging passes}; do
+        for system in $(in_turn "$1" none staged); do "$cell" "$system" "$1"; done
+    done
 }
 
 echo "system,cell,round,per_s" > "$out"
-for round in $(seq "$rounds"); do
-    systems="none staged"
-    (( round % 2 )) || systems="staged none"
-    for cell in ${CELLS:-reads staging passes}; do
-        for system in $systems; do
-            "$cell" "$system" "$round"
-        done
-    done
-    echo "round $round of $rounds" >&2
-done
-"$bin/terrace-bench" compare "$out" --metric per_s --factor system --baseline none --by cell --pair round
+each_round all
+compare per_s none cell

@@ -6,26 +6,14 @@
 # SECONDS_LONG=6     of each
 # DATA_DIR=/var/tmp  the source and the targets
 # OUT=tier-changes.csv
-set -euo pipefail
+# shellcheck source=bench/lib.sh
+. "$(dirname "$0")/lib.sh" tier-changes 8
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${TERRACE_BIN:-$root/target/release}
-out=${OUT:-$root/target/tier-changes.csv}
-rounds=${ROUNDS:-8} long=${SECONDS_LONG:-6}
-work=$(mktemp -d "${DATA_DIR:-/var/tmp}/terrace-bench-changes.XXXXXX")
-changes=
-
-finish() {
-    [[ -z $changes ]] || { kill "$changes"; wait "$changes"; } 2>/dev/null || true
-    "$bin/terrace" umount "$work/mnt" || true
-    rm -rf "$work"
-}
-trap finish EXIT
-trap 'exit 130' INT TERM
-
+long=${SECONDS_LONG:-6}
 mkdir "$work/src" "$work/mnt"
 fill=(--name=data --filename=data --size=384m --bs=4k --verify=crc32c --verify_state_save=0)
 fio --directory="$work/src" "${fill[@]}" --rw=write --do_verify=0 --ioengine=psync --output=/dev/null
+at_end unmount_terrace "$work/mnt"
 "$bin/terrace" mount "$work/src" "$work/mnt" --memory 64MiB --tier "$work/first:128MiB"
 
 # change: each change in turn until it is ended; a line for each.
@@ -42,7 +30,7 @@ change() {
     done >> "$work/changes.log"
 }
 
-# read CELL ROUND: fio for a while; its 99th percentile, us, and its reads a second.
+# read_for_a_while CELL ROUND: fio for a while; its 99th percentile, us, and its reads a second.
 read_for_a_while() {
     fio --directory="$work/mnt" "${fill[@]}" --rw=randread --ioengine=psync --direct=1 --numjobs=2 --group_reporting --time_based \
         --runtime="$long" --randrepeat=0 --norandommap --verify_fatal=1 --random_distribution=zipf:0.9 --output-format=json --output="$work/fio.json"
@@ -55,23 +43,30 @@ print(f"tier changes,{sys.argv[2]},{sys.argv[3]},{read['clat_ns']['percentile'][
 END
 }
 
-echo "cell,system,round,p99_us,reads_s" > "$out"
-read_for_a_while warm 0
-sed -i '$d' "$out"
-for round in $(seq "$rounds"); do
-    read_for_a_while quiet "$round"
+changing() {
     change &
-    changes=$!
-    read_for_a_while changes "$round"
-    kill "$changes" && wait "$changes" || true
-    changes=
+    local changes=$!
+    at_end stop "$changes"
+    read_for_a_while changes "$1"
+    stop "$changes"
+    unset 'ends[-1]'
     # A change may be under way.
     for _ in $(seq 100); do
         "$bin/terrace" tier remove "$work/mnt" second >/dev/null 2>&1 || break
     done
-    echo "round $round of $rounds: $(wc -l < "$work/changes.log") changes" >&2
-done
+}
+
+both() {
+    local system
+    for system in $(in_turn "$1" quiet changes); do
+        if [[ $system == quiet ]]; then read_for_a_while quiet "$1"; else changing "$1"; fi
+    done
+    echo "$(wc -l < "$work/changes.log") changes" >&2
+}
+
+echo "cell,system,round,p99_us,reads_per_s" > "$out"
+read_for_a_while warm 0
+sed -i '$d' "$out"
+each_round both
 "$bin/terrace" check "$work/mnt"
-for metric in p99_us reads_s; do
-    "$bin/terrace-bench" compare "$out" --metric "$metric" --factor system --baseline quiet --by cell --pair round
-done
+for metric in p99_us reads_per_s; do compare "$metric" quiet cell; done

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Writes in pieces of 1 MiB, and what was written: for a file, and for CTE (iowarp-core 2.3.2, the successor of Hermes). See bench/README.md, The hierarchy.
+
+    pieces.py write FILE MIB SEED EVERY   a line `ACK DURABLE`: seconds until all writes were answered, and until an fsync after them was
+    pieces.py check FILE MIB SEED         every byte
+    pieces.py cte MIB SEED ENGINE WORK PATH:MIB...   both, by blobs in CTE, with its runtime in the process, on files (or `ram:MIB`), the fastest first
+
+A thread of the writer asks for what is written to be durable, each EVERY MiB; 0: never before the end. For CTE, durable is when the file systems of its files are synced.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+PIECE = 1 << 20
+PAGE = 4096
+
+
+class Pieces:
+    """Piece i: random bytes, with the number of each page at its start."""
+
+    def __init__(self, seed):
+        self.piece = bytearray(random.Random(seed).randbytes(PIECE))
+
+    def __getitem__(self, number):
+        for page in range(PIECE // PAGE):
+            self.piece[page * PAGE : page * PAGE + 8] = (number * PIECE // PAGE + page).to_bytes(8, "little")
+        return self.piece
+
+
+def write(path, mib, seed, every):
+    pieces, file, due = Pieces(seed), os.open(path, os.O_RDWR | os.O_CREAT, 0o644), threading.Semaphore(0)
+    ended = False
+
+    def sync():
+        while due.acquire() and not ended:
+            os.fdatasync(file)
+
+    syncing = threading.Thread(target=sync)
+    syncing.start()
+    began = time.perf_counter()
+    for number in range(mib):
+        assert os.pwrite(file, pieces[number], number * PIECE) == PIECE
+        if every and number % every == every - 1:
+            due.release()
+    ack = time.perf_counter() - began
+    ended = True
+    due.release()
+    syncing.join()
+    os.fsync(file)
+    print(f"{ack:.4f} {time.perf_counter() - began:.4f}", flush=True)
+
+
+def check(path, mib, seed):
+    pieces = Pieces(seed)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        for number in range(mib):
+            if file.read(PIECE) != pieces[number]:
+                sys.exit(f"{path}: piece {number} is not what was written")
+
+
+CONFIG = """
+runtime: {{num_threads: 2}}
+compose:
+  - {{mod_name: clio_bdev, pool_name: "ram::chi_default_bdev", pool_query: local, pool_id: "301.0", bdev_type: ram, capacity: 256m}}
+  - mod_name: clio_cte_core
+    pool_name: cte_main
+    pool_query: local
+    pool_id: "512.0"
+    storage:
+{storage}
+    dpe: {{dpe_type: {engine}}}
+"""
+
+
+def cte(mib, seed, engine, work, *tiers):
+    lines, directories = [], set()
+    for place, tier in enumerate(tiers):
+        path, room = tier.rsplit(":", 1)
+        score = 1.0 - place / len(tiers)
+        if path == "ram":
+            lines.append(f'      - {{path: "ram::tier{place}", bdev_type: ram, capacity_limit: {room}m, score: {score}}}')
+        else:
+            lines.append(f'      - {{path: "{path}", bdev_type: file, capacity_limit: {room}m, growth_unit: {room}m, score: {score}, persistence_level: long_term}}')
+            directories.add(str(Path(path).parent))
+    config = Path(work, "clio.yaml")
+    config.write_text(CONFIG.format(storage="\n".join(lines), engine=engine))
+    os.environ |= {"CLIO_SERVER_CONF": str(config), "CLIO_STORAGE_ROOT": work, "HOME": work, "CTP_LOG_LEVEL": "error"}
+    import iowarp_core  # noqa: F401, makes the next one loadable
+    import iowarp_core.ext.clio_cte_core_ext as core
+
+    if not (core.clio_init(core.RuntimeMode.kClient, True) and core.initialize_cte("", core.PoolQuery.Dynamic())):
+        sys.exit("CTE does not start")
+    pieces, blobs = Pieces(seed), core.Tag("blobs")
+    began = time.perf_counter()
+    for number in range(mib):
+        blobs.PutBlob(f"{number:06}", bytes(pieces[number]))
+    ack = time.perf_counter() - began
+    for directory in directories:
+        subprocess.run(["sync", "-f", directory], check=True)
+    durable = time.perf_counter() - began
+    for number in range(mib):
+        if blobs.GetBlob(f"{number:06}", PIECE) != pieces[number]:
+            sys.exit(f"CTE: piece {number} is not what was put")
+    print(f"{ack:.4f} {durable:.4f}", flush=True)
+    # CTE's runtime does not end by itself.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["write", path, mib, seed, every]:
+            write(path, int(mib), int(seed), int(every))
+        case ["check", path, mib, seed]:
+            check(path, int(mib), int(seed))
+        case ["cte", mib, seed, *rest]:
+            cte(int(mib), int(seed), *rest)
+        case _:
+            sys.exit(__doc__)
