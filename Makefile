@@ -90,7 +90,7 @@ soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
-	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command caches $(CARGO) xtask vm caches; \
+	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command dax $(CARGO) xtask vm dax; bash .ci/soak command caches $(CARGO) xtask vm caches; \
 	bash .ci/soak command python bash .ci/python test; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
 		bash .ci/soak part traces -p terrace-sim --test real_traces -- --ignored --nocapture; \

@@ -232,7 +232,7 @@ const GIT_REPOSITORY: &str = r#"
 export GIT_AUTHOR_NAME=t GIT_AUTHOR_EMAIL=t@t GIT_COMMITTER_NAME=t GIT_COMMITTER_EMAIL=t@t HOME=$PWD GIT_CONFIG_NOSYSTEM=1
 git init -q -b main origin
 cd origin
-for n in 1 2 3 4 5 6; do
+for n in $(seq "$2"); do
     mkdir -p part$n
     cp -rL "$1"/* part$n/
     echo "$n" > part$n/number
@@ -268,8 +268,10 @@ fn git(side: Side) {
     let rig = Rig::new("git", side, "32MiB");
     let aside = rig.aside();
     let sources = terrace_tests::rig::workspace().join("crates");
+    // Commits, each of all sources again; the work goes back by two.
+    let parts = if soak() { "6" } else { "3" };
     let run = |script: &str, argument: &Path, command: &mut Command| {
-        command.arg("-euc").arg(script).arg("script").arg(argument);
+        command.arg("-euc").arg(script).arg("script").arg(argument).arg(parts);
         process::run(command, 600).expect_success();
     };
     run(GIT_REPOSITORY, &sources, Command::new("/bin/bash").current_dir(&aside));

@@ -1,7 +1,8 @@
 //! In the virtual machine: its nodes, their persistent memory, terrace and the load.
 
 use super::super::command::{output, wrong};
-use super::words::{PAGE, REST, STOP, TIDS, list};
+use super::super::pmem::{self, make_file};
+use super::words::{REST, STOP, TIDS, list};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -47,18 +48,12 @@ impl Stage {
         Ok(stage)
     }
 
-    /// Drivers are probed in the background.
     fn make_file_systems(&self) -> io::Result<()> {
-        for pmem in 0..self.nodes.len() {
-            let device = format!("/dev/pmem{pmem}");
-            if !holds_within(Duration::from_secs(20), || Path::new(&device).exists()) {
-                return Err(wrong(format!("{device} does not appear")));
-            }
-            let node = fs::read_to_string(format!("/sys/block/pmem{pmem}/device/numa_node"))?;
+        for number in 0..self.nodes.len() {
+            pmem::wait_for(number)?;
+            let node = fs::read_to_string(format!("/sys/block/pmem{number}/device/numa_node"))?;
             let dir = format!("/mnt/{}", node.trim());
-            fs::create_dir_all(&dir)?;
-            output(Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-O", "^has_journal", &device]))?;
-            output(Command::new("mount").args(["-t", "ext4", "-o", "dax=always", &device, &dir]))?;
+            pmem::make_file_system(number, &dir)?;
             make_file(&format!("{dir}/large"), LARGE_PAGES)?;
             (0..4).try_for_each(|n| make_file(&format!("{dir}/own.{n}"), LARGE_PAGES / 8))?;
             make_file(&format!("{dir}/small"), SMALL_PAGES)?;
@@ -230,13 +225,4 @@ pub fn processes() -> Vec<u32> {
     };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
-}
-
-/// Each page begins with its number.
-fn make_file(path: &str, pages: u64) -> io::Result<()> {
-    let mut content = vec![0; pages as usize * PAGE];
-    for (number, page) in content.chunks_mut(PAGE).enumerate() {
-        page[..8].copy_from_slice(&(number as u64).to_le_bytes());
-    }
-    fs::write(path, content)
 }

@@ -1,0 +1,43 @@
+//! `vm dax`: a tier on a file of persistent memory (ext4 with DAX): clients read it, terraced is killed, the mount ends and begins again.
+
+pub mod inside;
+
+use super::command::wrong;
+use super::image::Image;
+use super::kernel::Kernel;
+use super::machine::{Machine, directory, told};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(300);
+const MEMORY_MIB: u32 = 1024;
+const PMEM_MIB: u32 = 192;
+/// The firmware keeps the last pages of all.
+const BEHIND_MIB: u32 = 128;
+
+/// Boots the machine.
+pub fn run(root: &Path) -> io::Result<()> {
+    let dir = directory(root);
+    let kernel = Kernel::get(&dir)?;
+    let image = Image::new(&dir.join("dax"), &kernel, &["fuse", "nd_pmem", "nd_e820"], "dax")?;
+    let built = root.join("target/release");
+    for name in ["terrace", inside::LIBRARY] {
+        if !built.join(name).exists() {
+            return Err(wrong(format!("{} is missing; `make build` builds it", built.join(name).display())));
+        }
+        image.add_program_at(&built.join(name), &format!("bin/{name}"))?;
+    }
+    image.add_program("mkfs.ext4")?;
+    let at = u64::from(MEMORY_MIB - BEHIND_MIB - PMEM_MIB) << 20;
+    let machine = Machine {
+        kernel: kernel.image.clone(),
+        initial: image.pack()?,
+        hardware: ["-m", &format!("{MEMORY_MIB}M"), "-smp", "2"].map(str::to_owned).to_vec(),
+        parameters: format!("memmap={PMEM_MIB}M!{at:#x}"),
+        limit: LIMIT,
+    };
+    let lines = machine.run()?;
+    println!("dax: {} checks passed", told(&lines, "ok").len());
+    Ok(())
+}
