@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -51,6 +51,7 @@ PACKAGES_build := gcc libc6-dev git ca-certificates
 PACKAGES_demo := $(PACKAGES_build) fuse3 fio util-linux
 PACKAGES_bench := $(PACKAGES_demo) e2fsprogs
 PACKAGES_tiers := $(PACKAGES_bench) jq
+PACKAGES_hermes := $(PACKAGES_tiers) python3 python3-venv python3-h5py-mpi python3-mpi4py openmpi-bin
 PACKAGES_everyday := $(PACKAGES_demo) gcc libc6-dev git golang-go python3 tar
 PACKAGES_real := $(PACKAGES_demo) postgresql mariadb-server sysbench linux-source make flex bison bc xz-utils
 PACKAGES_xfstests := $(PACKAGES_demo) make xfsprogs xfslibs-dev e2fsprogs acl attr libacl1-dev libaio-dev libattr1-dev libcap-dev \
@@ -130,6 +131,14 @@ bench-tiers: packages-tiers build bench-foyer
 	out=bench/runs/$$(date -u +%Y%m%dT%H%M)-$$(uname -n)-tiers; failed=; \
 	for name in tiers tiers-overhead tiers-hits tiers-restart tiers-restart-full; do target/release/terrace-bench matrix bench/$$name.toml --out "$$out/$$name" || failed=1; done; \
 	[ -z "$$failed" ]
+
+## bench-hermes: each part of Hermes' published study, beside the published figures and its successor CTE, on one page; two hours, as root; QUICK=1: 5 minutes, figures of no worth; wants a quiet machine
+bench-hermes: packages-hermes build target/cte
+	bash bench/hermes.sh
+
+# Its successor, for the measurements alone; without the registry they leave it out. The Python package of this project, if `make python` has made it.
+target/cte:
+	python3 -m venv $@ && $@/bin/pip install --quiet iowarp-core==2.3.2 $(wildcard target/wheels/*.whl) || { rm -rf $@; echo "bench-hermes: CTE cannot be installed: its cells are not measured"; }
 
 ## bench-real: real programs against the kernel's page cache, in equal memory; two hours and a half; wants a quiet machine
 bench-real: packages-real build
