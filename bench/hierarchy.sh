@@ -81,12 +81,12 @@ written() {
 }
 
 # config RATIO DURABLE
-config() { printf '[dirty]\nratio = %d\nbackground_ratio = %d\n%s\n' "$1" $(($1 - 1)) "${2:+durable = \"$2\"}" > "$work/config.toml"; }
+config() { printf '[dirty]\nratio = %d\nbackground_ratio = %d\nexpire = "10m"\n%s\n' "$1" $(($1 - 1)) "${2:+durable = \"$2\"}" > "$work/config.toml"; }
 
 # Whether an fsync may be answered by a tier.
 bursts() {
     config 80 tier
-    "$bin/terrace" run --on "$work/ssd/src" --memory 64MiB --config "$work/config.toml" --tier "$tier" --format-tier -- true
+    "$bin/terrace" run --on "$work/ssd/src" --memory 64MiB --config "$work/config.toml" --tier "$tier" -- true
 }
 tiers=(plain ssd)
 if bursts > /dev/null 2>&1; then tiers+=(nvme); else echo "hierarchy: this build has no [dirty] durable = \"tier\": nvme is not measured" >&2; fi
@@ -121,7 +121,9 @@ tier_system() {
         written "$system" "$round" "${run[@]}" --memory 64MiB -- ;;
     nvme)
         config 80 tier
-        written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" --format-tier -- ;;
+        # Nothing is there from the round before.
+        blkdiscard "$tier"
+        written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     ram)
         config 80
         written "$system" "$round" "${run[@]}" --memory "$memory" -- ;;
