@@ -20,7 +20,7 @@ loop_device "$work/device" $((outputs_mib * 5 / 4 + 256))
 mkdir "$work/ssd"
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop"
 mount "$loop" "$work/ssd"
-at_end umount "$work/ssd"
+at_end wait_until 10 umount "$work/ssd"
 throttle "$loop" "$ssd" "$ssd"
 
 # run CELL SYSTEM ROUND

@@ -28,7 +28,7 @@ device() {
     loop_device "$work/memory/$1" $(((mib > each ? mib : each) * 9 / 4 + 192))
     mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop"
     mount "$loop" "$work/$1"
-    at_end umount "$work/$1"
+    at_end wait_until 10 umount "$work/$1"
     mkdir "$work/$1/src"
 }
 device ssd

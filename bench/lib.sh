@@ -121,7 +121,7 @@ loop_device() {
 memory_dir() {
     mkdir "$work/memory"
     mount -t tmpfs -o size="$1m" terrace-bench "$work/memory"
-    at_end umount "$work/memory"
+    at_end wait_until 10 umount "$work/memory"
 }
 
 # memory_group MIB: a group with so much memory, page cache included, for `in_memory_group COMMAND...`. Before `throttle`, whose limits hold there, too.
