@@ -3,7 +3,7 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -36,6 +36,8 @@ pub trait Record {
 pub struct Server {
     open: AtomicUsize,
     answering: AtomicUsize,
+    /// Recordings end.
+    finishing: AtomicBool,
 }
 
 impl Server {
@@ -63,8 +65,9 @@ impl Server {
         }
     }
 
-    /// Waits until every request that was read is answered: the request to stop ends the process that answers it.
+    /// Waits until every request that was read is answered, for the request to stop ends the process that answers it, and until recordings have ended.
     pub fn finish(&self, within: Duration) {
+        self.finishing.store(true, Ordering::Release);
         let start = Instant::now();
         while self.answering.load(Ordering::Acquire) > 0 && start.elapsed() < within {
             std::thread::sleep(Duration::from_millis(1));
@@ -81,12 +84,12 @@ impl Server {
                 _ => return,
             }
             let asked = parse(&line);
+            self.answering.fetch_add(1, Ordering::Release);
             if matches!(asked, Ok(Request::Trace(_))) {
-                // Not among those that are being answered: it ends when its reader likes, or with us.
-                let _ = record(stream, answer);
+                let _ = self.record(stream, answer);
+                self.answering.fetch_sub(1, Ordering::Release);
                 return;
             }
-            self.answering.fetch_add(1, Ordering::Release);
             let sent = say(stream, &asked.and_then(|request| answer.answer(request)));
             self.answering.fetch_sub(1, Ordering::Release);
             if sent.is_err() {
@@ -94,24 +97,25 @@ impl Server {
             }
         }
     }
+
+    /// A recording over its connection, which carries nothing after it. It ends when its reader likes, or with the server.
+    fn record(&self, stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
+        let recording = match answer.record() {
+            Ok(recording) => recording,
+            Err(no) => return say(stream, &Err::<Reply, _>(no)),
+        };
+        // A client that does not read loses the recording: meanwhile everything would be lost.
+        stream.set_write_timeout(Some(READ_WITHIN))?;
+        say(stream, &Ok(Done {}))?;
+        let mut ended = || self.finishing.load(Ordering::Acquire) || has_ended(stream);
+        let summary = recording.run(&mut Framed(stream), &mut ended)?;
+        Framed(stream).frame(&[])?;
+        say(stream, &Ok(summary))
+    }
 }
 
 fn say(mut stream: &UnixStream, answer: &Result<impl Serialize, CommandError>) -> std::io::Result<()> {
     stream.write_all(&write_answer(answer)?)
-}
-
-/// A recording over its connection, which carries nothing after it.
-fn record(stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
-    let recording = match answer.record() {
-        Ok(recording) => recording,
-        Err(no) => return say(stream, &Err::<Reply, _>(no)),
-    };
-    // A client that does not read loses the recording: meanwhile everything would be lost.
-    stream.set_write_timeout(Some(READ_WITHIN))?;
-    say(stream, &Ok(Done {}))?;
-    let summary = recording.run(&mut Framed(stream), &mut || has_ended(stream))?;
-    Framed(stream).frame(&[])?;
-    say(stream, &Ok(summary))
 }
 
 /// Bytes in frames.

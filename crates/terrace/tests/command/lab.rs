@@ -98,7 +98,8 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
     let child = recording(&stage, &file, &[]);
     drop(data);
     stage.ask("umount", &[]).fine();
-    ended(child);
+    // In order, with its summary.
+    traced(ended(child));
     stage.nothing_is_left();
 }
 
