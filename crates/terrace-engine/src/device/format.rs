@@ -202,12 +202,47 @@ pub enum Record {
         /// Digest of what identifies the file and its state.
         digest: u64,
     },
+    /// An *owed* page: content that the source lacks (`scan/owed.rs`).
+    Owed {
+        /// The file.
+        object: u64,
+        /// The page of it.
+        page: u64,
+        /// Checksum of the content ([`crc`]).
+        crc: u32,
+    },
+    /// The file's identity, durable in the source, over which its owed pages are to be written.
+    Base {
+        /// The file.
+        object: u64,
+        /// Digest of what identifies the file and its state.
+        digest: u64,
+    },
+    /// From here on this run may change the file in the source, which has owed pages, up to a time.
+    Lease {
+        /// The file.
+        object: u64,
+        /// The time: ns since 1970.
+        until: u64,
+        /// Which file and which boot of the machine ([`holder`]).
+        holder: u32,
+    },
+    /// The source has all pages of the file that were owed before, durably.
+    Paid {
+        /// The file.
+        object: u64,
+    },
+}
+
+/// Who has a lease: a mark of the boot of the machine, and one of the file's birth.
+pub fn holder(boot: u16, birth: u16) -> u32 {
+    u32::from(boot) << 16 | u32::from(birth)
 }
 
 impl Record {
     /// Whether the record belongs to a page of content.
     pub fn is_content(&self) -> bool {
-        matches!(self, Record::Page { .. } | Record::Void)
+        matches!(self, Record::Page { .. } | Record::Void | Record::Owed { .. })
     }
 
     fn encode(&self, out: &mut [u8]) {
@@ -216,6 +251,10 @@ impl Record {
             Record::Void => (0, 0, 0, 2),
             Record::Dead { object, first, count } => (object, first, count, 3),
             Record::File { object, digest } => (object, digest, 0, 4u32),
+            Record::Owed { object, page, crc } => (object, page, crc, 5),
+            Record::Base { object, digest } => (object, digest, 0, 6),
+            Record::Lease { object, until, holder } => (object, until, holder, 7),
+            Record::Paid { object } => (object, 0, 0, 8),
         };
         out[..8].copy_from_slice(&object.to_le_bytes());
         out[8..16].copy_from_slice(&second.to_le_bytes());
@@ -230,6 +269,10 @@ impl Record {
             2 => Some(Record::Void),
             3 => Some(Record::Dead { object, first: second, count: third }),
             4 => Some(Record::File { object, digest: second }),
+            5 => Some(Record::Owed { object, page: second, crc: third }),
+            6 => Some(Record::Base { object, digest: second }),
+            7 => Some(Record::Lease { object, until: second, holder: third }),
+            8 => Some(Record::Paid { object }),
             _ => None,
         }
     }
@@ -350,6 +393,11 @@ impl Batch {
             records: records.collect::<Option<_>>()?,
         };
         batch.is_sound(geometry.region_pages()).then_some(batch)
+    }
+
+    /// Whether a batch of the tier `id` seems to begin with these bytes, sound or not.
+    pub fn begins(id: TierId, bytes: &[u8]) -> bool {
+        bytes.len() >= HEAD && u32_at(bytes, 4) == MAGIC && bytes[8..24] == id.0
     }
 
     /// Whether it keeps the rules of the format, in a region of so many pages.

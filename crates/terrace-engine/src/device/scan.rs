@@ -27,14 +27,18 @@
 //! ([`super::PastFilling::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
 //! later: so a damaged page that nothing else holds gets a tombstone, too ([`Scanned::damaged`], rule 4).
 
+mod owed;
+
 use super::format::{Batch, Filling, KEY_PAGES_MAX, PastFilling, Record, TO_THE_END, crc};
 use super::medium::{Medium, ReadPiece};
-use super::superblock::Superblock;
+use super::superblock::{OwedPages, Superblock};
 use crate::io::{AlignedBuf, IoVec};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::ops::Bound::{Excluded, Included};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+pub use owed::{Owed, OwedFile};
 
 /// Regions whose keys are read at a time; their records are in memory together (a full region of 16 MiB has up to 130 KiB of them).
 const WINDOW: usize = 64;
@@ -81,6 +85,8 @@ pub struct Scanned {
     pub regions_lost: u32,
     /// Reads that failed; what lies there counts as damaged.
     pub reads_failed: u64,
+    /// What the source lacks.
+    pub owed: Owed,
 }
 
 /// Finds out what a device holds. `superblock`: the one that was found on it, or the one with which the run began. `progress` is told now
@@ -106,7 +112,13 @@ pub fn scan(
     let oldest = keys.oldest(&found).max(oldest);
     let links = chain(&found, oldest, geometry.region_pages());
     let mut done = geometry.regions() - links.len() as u32;
-    let mut log = Log::default();
+    let (mut log, mut owed) = (Log::default(), Owed::default());
+    let may_owe = superblock.owed == OwedPages::Perhaps;
+    if may_owe {
+        keys.owed_in_lost(&found, &links, oldest, &mut owed);
+        let named = links.first().and_then(|link| link.filling.before);
+        owed.hidden |= named.is_some_and(|before| before.lap >= oldest) || keys.heads_damaged > 0;
+    }
     for window in links.chunks(WINDOW) {
         for (link, batches) in window.iter().zip(keys.of_regions(window)) {
             let checked = if link.torn || link.newest && !superblock.is_flushed(link.filling.lap) {
@@ -114,7 +126,14 @@ pub fn scan(
             } else {
                 Vec::new()
             };
-            log.add(link, &batches, &checked);
+            let whole = log.add(link, &batches, &checked);
+            if may_owe {
+                if !whole {
+                    owed.hole();
+                }
+                owed.add(link, &batches, &checked);
+                owed.hidden |= link.newest && keys.goes_on_behind(link, &batches);
+            }
         }
         done += window.len() as u32;
         progress(done);
@@ -122,7 +141,7 @@ pub fn scan(
     let highest = found.iter().map(|(_, filling)| filling.lap).max().unwrap_or(0);
     let lap = superblock.lap_base().max(highest + 1);
     let regions_lost = (found.len() - log.regions.len()) as u32;
-    Ok(log.finish(lap, regions_lost, keys.reads_failed))
+    Ok(log.finish(lap, regions_lost, keys.reads_failed, owed.finish()))
 }
 
 /// All records of a region that is reclaimed, with the slots of the pages of content, in the order in which they were written; for
@@ -200,6 +219,8 @@ struct Keys<'a> {
     reads: u64,
     reads_failed: u64,
     error: Option<io::Error>,
+    /// Heads of this tier that are not sound.
+    heads_damaged: u64,
 }
 
 /// Heads that are read at once: 1 MiB.
@@ -207,7 +228,8 @@ const HEADS: usize = 128;
 
 impl<'a> Keys<'a> {
     fn new(medium: &'a dyn Medium, superblock: &'a Superblock) -> Keys<'a> {
-        Keys { medium, superblock, buf: AlignedBuf::default(), reads: 0, reads_failed: 0, error: None }
+        let buf = AlignedBuf::default();
+        Keys { medium, superblock, buf, reads: 0, reads_failed: 0, error: None, heads_damaged: 0 }
     }
 
     /// The last error, if no read was done.
@@ -244,7 +266,9 @@ impl<'a> Keys<'a> {
                 for ((piece, (_, at)), keys) in pieces.into_iter().zip(wanted).zip(buf.chunks(KEYS_BYTES)) {
                     let len = piece.bufs[0].len;
                     let read = self.note(piece.result);
-                    heads.push(Batch::decode(id, geometry, *at, &keys[..len]).filter(|_| read));
+                    let batch = Batch::decode(id, geometry, *at, &keys[..len]).filter(|_| read);
+                    self.heads_damaged += u64::from(batch.is_none() && Batch::begins(id, &keys[..len]));
+                    heads.push(batch);
                 }
             });
         }
@@ -265,6 +289,33 @@ impl<'a> Keys<'a> {
             }
         }
         (found, oldest)
+    }
+
+    /// Adds what is owed in regions that are given up.
+    fn owed_in_lost(&mut self, found: &[(u32, Filling)], links: &[Link], oldest: u64, owed: &mut Owed) {
+        let counted: HashSet<u64> = links.iter().map(|link| link.filling.lap).collect();
+        let pages = self.superblock.geometry.region_pages();
+        let is_lost = |one: &&(u32, Filling)| one.1.lap >= oldest && !counted.contains(&one.1.lap);
+        let mut lost: Vec<Link> = found
+            .iter()
+            .filter(is_lost)
+            .map(|one| Link { newest: false, ..Link::newest(one, pages) })
+            .collect();
+        lost.sort_unstable_by_key(|link| link.filling.lap);
+        for (link, batches) in lost.iter().zip(self.of_regions(&lost)) {
+            owed.add(link, &batches, &[]);
+            owed.hole();
+        }
+    }
+
+    /// Whether the newest region has a batch whose keys are damaged, or one behind such: it may have named owed pages. (Or power was cut while it was
+    /// written.)
+    fn goes_on_behind(&mut self, link: &Link, batches: &[Batch]) -> bool {
+        let (end, before) = (batches.last().map_or(0, Batch::end), self.heads_damaged);
+        let places: Vec<(u32, u32)> = (end..link.pages).map(|page| (link.region, page)).collect();
+        let heads = self.heads(&places);
+        self.heads_damaged > before
+            || heads.into_iter().flatten().any(|batch| batch.filling.lap == link.filling.lap)
     }
 
     /// The batches of these regions up to the first that is damaged. Reads one batch of each region at a time.
@@ -310,7 +361,9 @@ impl<'a> Keys<'a> {
                 let unread = self.read_content(region, first, buf);
                 let pages = batch.pages_of_content().zip(buf.chunks(PAGE_SIZE));
                 damaged.extend(pages.filter_map(|((page, record), content)| {
-                    let Record::Page { crc: said, .. } = *record else { return None };
+                    let (Record::Page { crc: said, .. } | Record::Owed { crc: said, .. }) = *record else {
+                        return None;
+                    };
                     (unread.contains(&page) || crc(content) != said).then_some(page)
                 }));
             });
@@ -347,9 +400,12 @@ struct Log {
 }
 
 impl Log {
-    fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) {
+    /// False: there is a hole before this region.
+    fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) -> bool {
         let named = link.filling.before.map(|before| (before.lap, before.pages));
-        if self.last.map(|last| (last.lap, last.pages)) != named {
+        let first = self.last.is_none();
+        let whole = self.last.map(|last| (last.lap, last.pages)) == named;
+        if !whole {
             // A hole: tombstones may have stood there.
             *self = Log { pages_damaged: self.pages_damaged, ..Log::default() };
         }
@@ -360,6 +416,7 @@ impl Log {
         self.last = Some(PastFilling { lap: link.filling.lap, pages, torn: !damaged.is_empty() });
         self.regions.push(FilledRegion { region: link.region, lap: link.filling.lap, pages_used: pages });
         self.pages_damaged += damaged.len() as u64;
+        whole || first
     }
 
     fn add_batch(&mut self, region: u32, batch: &Batch, damaged: &[u32]) {
@@ -367,7 +424,11 @@ impl Log {
             match *record {
                 Record::Dead { object, first, count } => self.kill(object, first, count),
                 Record::File { object, digest } => _ = self.digests.insert(object, digest),
-                Record::Page { .. } | Record::Void => unreachable!("decoding refuses it"),
+                // What is owed is told by itself.
+                Record::Base { .. } | Record::Lease { .. } | Record::Paid { .. } => {}
+                Record::Page { .. } | Record::Void | Record::Owed { .. } => {
+                    unreachable!("decoding refuses it")
+                }
             }
         }
         for (at, record) in batch.pages_of_content() {
@@ -393,7 +454,7 @@ impl Log {
         self.pages.extract_if(dead, |_, _| true).for_each(drop);
     }
 
-    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64) -> Scanned {
+    fn finish(mut self, lap: u64, regions_lost: u32, reads_failed: u64, owed: Owed) -> Scanned {
         self.damaged.retain(|key| !self.pages.contains_key(key));
         let mut files: HashMap<u64, ScannedFile> = HashMap::new();
         for ((object, page), (slot, crc)) in self.pages {
@@ -403,7 +464,7 @@ impl Log {
         let oldest = self.regions.first().map_or(lap, |region| region.lap);
         let next = Filling { lap, before: self.last };
         let Log { regions, pages_damaged, damaged, .. } = self;
-        Scanned { regions, next, oldest, files, pages_damaged, damaged, regions_lost, reads_failed }
+        Scanned { regions, next, oldest, files, pages_damaged, damaged, regions_lost, reads_failed, owed }
     }
 }
 

@@ -4,6 +4,7 @@
 //!    0 magic (8 bytes)    16 id of the tier (16)    40 sequence     64 bytes of a region    72 clean: 1 or 0
 //!    8 layout version     32 hash of the source's   48 created      68 regions              76 bytes of the path
 //!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
+//!                                                                   1112 owed pages: 1 or 0
 //! ```
 //! Magic, layout version and crc stay where they are in all layouts. Both copies are written whenever one changes, the second after
 //! the first is durable: so one of them is always sound, and a run begins only when neither says any longer that the one before ended clean.
@@ -21,8 +22,10 @@ use terrace_shm::PAGE_SIZE;
 pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
 /// Bytes of the source's path that are kept.
 pub const PATH_MAX: usize = 1024;
-/// The layout that this program reads and writes.
+/// The layout of a target that never had owed pages.
 pub const LAYOUT: u32 = 1;
+/// The layout since a run could write owed pages: programs that do not know their records refuse it.
+pub const LAYOUT_OWED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
 const CRC_AT: usize = 12;
@@ -30,6 +33,7 @@ const PATH_AT: usize = 80;
 /// Bits of a lap below those of the run.
 const LAP_BITS: u32 = 32;
 const RUN_AT: usize = PATH_AT + PATH_MAX;
+const OWED_AT: usize = RUN_AT + 8;
 /// Largest number of runs that a superblock may have, so that later runs can be counted.
 const RUNS_MAX: u64 = 1 << 31;
 
@@ -40,6 +44,17 @@ pub struct Source {
     pub hash: u64,
     /// Its path, for messages; what is longer than [`PATH_MAX`] bytes is cut off.
     pub path: String,
+}
+
+/// Whether a target holds pages that the source lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwedPages {
+    /// No run could write any: there are no records of such.
+    Never,
+    /// None is owed any more.
+    Settled,
+    /// Perhaps: a scan tells.
+    Perhaps,
 }
 
 /// Description that a target holds of itself.
@@ -53,6 +68,8 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// The last run flushed everything and ended.
     pub clean: bool,
+    /// Whether it holds pages that the source lacks.
+    pub owed: OwedPages,
     /// Higher in what was written later.
     pub sequence: u64,
     /// The last run that began.
@@ -97,6 +114,7 @@ impl Superblock {
             source: Source { hash: 0, path: String::new() },
             geometry,
             clean: false,
+            owed: OwedPages::Never,
             sequence: 0,
             run: 0,
             begun: false,
@@ -110,7 +128,8 @@ impl Superblock {
         let path = &self.source.path.as_bytes()[..self.source.path.floor_char_boundary(PATH_MAX)];
         let mut page = [0; PAGE_SIZE];
         page[..8].copy_from_slice(&MAGIC);
-        page[8..12].copy_from_slice(&LAYOUT.to_le_bytes());
+        let layout = if self.owed == OwedPages::Never { LAYOUT } else { LAYOUT_OWED };
+        page[8..12].copy_from_slice(&layout.to_le_bytes());
         page[16..32].copy_from_slice(&self.id.0);
         for (at, value) in [
             (32, self.source.hash),
@@ -121,10 +140,14 @@ impl Superblock {
         ] {
             page[at..at + 8].copy_from_slice(&value.to_le_bytes());
         }
-        let (geometry, clean) = (self.geometry, u32::from(self.clean));
-        for (at, value) in
-            [(64, geometry.region_bytes()), (68, geometry.regions()), (72, clean), (76, path.len() as u32)]
-        {
+        let (geometry, owed) = (self.geometry, self.owed == OwedPages::Perhaps);
+        for (at, value) in [
+            (64, geometry.region_bytes()),
+            (68, geometry.regions()),
+            (72, self.clean.into()),
+            (76, path.len() as u32),
+            (OWED_AT, owed.into()),
+        ] {
             page[at..at + 4].copy_from_slice(&value.to_le_bytes());
         }
         page[PATH_AT..PATH_AT + path.len()].copy_from_slice(path);
@@ -145,7 +168,7 @@ impl Superblock {
             return Found::Damaged;
         }
         match u32_at(page, 8) {
-            LAYOUT => Self::fields(page).map_or(Found::Damaged, Found::Ours),
+            LAYOUT | LAYOUT_OWED => Self::fields(page).map_or(Found::Damaged, Found::Ours),
             other => Found::Layout(other),
         }
     }
@@ -157,6 +180,11 @@ impl Superblock {
             source: Source { hash: u64_at(page, 32), path: str::from_utf8(path).ok()?.to_owned() },
             geometry: Geometry::new(u32_at(page, 64), u32_at(page, 68))?,
             clean: u32_at(page, 72) == 1,
+            owed: match (u32_at(page, 8), u32_at(page, OWED_AT)) {
+                (LAYOUT, _) => OwedPages::Never,
+                (_, 0) => OwedPages::Settled,
+                _ => OwedPages::Perhaps,
+            },
             sequence: u64_at(page, 40),
             run: u64_at(page, RUN_AT),
             begun: false,

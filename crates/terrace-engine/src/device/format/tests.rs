@@ -17,7 +17,9 @@ fn number() -> impl Strategy<Value = u64> {
 fn content() -> impl Strategy<Value = Record> {
     let page =
         (number(), number(), any::<u32>()).prop_map(|(object, page, crc)| Record::Page { object, page, crc });
-    prop_oneof![9 => page, 1 => Just(Record::Void)]
+    let owed =
+        (number(), number(), any::<u32>()).prop_map(|(object, page, crc)| Record::Owed { object, page, crc });
+    prop_oneof![9 => page, 3 => owed, 1 => Just(Record::Void)]
 }
 
 fn other() -> impl Strategy<Value = Record> {
@@ -26,7 +28,18 @@ fn other() -> impl Strategy<Value = Record> {
         first,
         count,
     });
-    prop_oneof![dead, (number(), number()).prop_map(|(object, digest)| Record::File { object, digest })]
+    let lease = (number(), number(), any::<u32>()).prop_map(|(object, until, holder)| Record::Lease {
+        object,
+        until,
+        holder,
+    });
+    prop_oneof![
+        dead,
+        lease,
+        (number(), number()).prop_map(|(object, digest)| Record::File { object, digest }),
+        (number(), number()).prop_map(|(object, digest)| Record::Base { object, digest }),
+        number().prop_map(|object| Record::Paid { object }),
+    ]
 }
 
 fn batches() -> impl Strategy<Value = Batch> {

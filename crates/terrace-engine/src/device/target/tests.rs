@@ -212,12 +212,12 @@ fn other_layout_and_damage_are_refused() {
     refused(stage.open(None), &["both superblocks of the tier are damaged", "--format-tier"]);
     assert!(stage.format(None).fresh);
     page[100] ^= 1;
-    page[8] += 1;
+    page[8] += 2;
     page[12..16].fill(0);
     let crc = crate::device::format::crc(&page).to_le_bytes();
     page[12..16].copy_from_slice(&crc);
     write(&page);
-    refused(stage.open(None), &["layout version 2, made by another version of terrace", "--format-tier"]);
+    refused(stage.open(None), &["layout version 3, made by another version of terrace", "--format-tier"]);
     assert!(stage.format(None).fresh);
 }
 

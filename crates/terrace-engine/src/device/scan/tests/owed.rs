@@ -1,0 +1,265 @@
+//! What is owed is found again after every power cut, and told where keys are damaged.
+
+use super::super::*;
+use super::writer::{formatted, found};
+use crate::device::SimMedium;
+use crate::device::superblock::{self, OwedPages};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+use terrace_testkit::rng::{Rng, seed};
+
+const OBJECTS: u64 = 3;
+const PAGES: u64 = 6;
+const REGIONS: u32 = 6;
+
+type Key = (u64, u64);
+
+/// What is owed: file and page, and a word of the content.
+type Books = BTreeMap<Key, u64>;
+
+fn content(of: u64) -> Vec<u8> {
+    of.to_le_bytes().repeat(PAGE_SIZE / 8)
+}
+
+/// A writer that never reclaims: its books after each batch, and how many of them were flushed.
+struct Writer<'a> {
+    medium: &'a SimMedium,
+    superblock: Superblock,
+    filling: Filling,
+    region: u32,
+    at: u32,
+    next: u64,
+    books: Vec<Books>,
+    /// The same, between the batch's records and its pages.
+    paid: Vec<Books>,
+    flushed: usize,
+    /// Where each batch lies.
+    places: Vec<(u32, u32)>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(medium: &'a SimMedium) -> Writer<'a> {
+        let mut superblock = found(medium);
+        superblock.owed = OwedPages::Perhaps;
+        superblock::begin(medium, &mut superblock, 2).unwrap();
+        let filling = Filling { lap: superblock.lap_base(), before: None };
+        let (books, paid, places) = (vec![Books::new()], vec![Books::new()], Vec::new());
+        Writer { medium, superblock, filling, region: 0, at: 0, next: 1, books, paid, flushed: 0, places }
+    }
+    fn flush(&mut self) {
+        self.medium.flush().unwrap();
+        self.flushed = self.books.len() - 1;
+    }
+    /// Opens the next region if this one has no room; false: there is none.
+    fn make_room(&mut self, pages: u32) -> bool {
+        if self.at + pages <= self.superblock.geometry.region_pages() {
+            return true;
+        }
+        if self.region + 1 == REGIONS {
+            return false;
+        }
+        self.filling = self.filling.next(self.at);
+        (self.region, self.at) = (self.region + 1, 0);
+        self.flush();
+        true
+    }
+    fn put(&mut self, others: Vec<Record>, owed: &[Key], clean: &[Key]) -> bool {
+        if !self.make_room(1 + (owed.len() + clean.len()) as u32) {
+            return false;
+        }
+        let mut books = self.books.last().unwrap().clone();
+        for other in &others {
+            if let Record::Paid { object } = other {
+                books.retain(|(of, _), _| of != object);
+            }
+        }
+        // What was paid is so even if the batch's own pages do not arrive.
+        let paid = books.clone();
+        let (mut records, mut contents) = (Vec::new(), Vec::new());
+        for (n, (object, page)) in owed.iter().chain(clean).copied().enumerate() {
+            let bytes = content(self.next);
+            let crc = crc(&bytes);
+            records.push(match n < owed.len() {
+                true => Record::Owed { object, page, crc },
+                false => Record::Page { object, page, crc },
+            });
+            if n < owed.len() {
+                books.insert((object, page), self.next);
+            }
+            contents.extend(bytes);
+            self.next += 1;
+        }
+        let pages = records.len() as u32;
+        records.extend(others);
+        let batch = Batch { filling: self.filling, oldest: 0, at: self.at, content: pages, records };
+        AlignedBuf::default().with(batch.pages() as usize * PAGE_SIZE, |bytes| {
+            let (keys, rest) = bytes.split_at_mut(PAGE_SIZE);
+            batch.encode(self.superblock.id, keys);
+            rest.copy_from_slice(&contents);
+            self.medium.write(self.superblock.geometry.byte(self.region, self.at), bytes).unwrap();
+        });
+        self.places.push((self.region, self.at));
+        self.at = batch.end();
+        self.books.push(books);
+        self.paid.push(paid);
+        true
+    }
+    /// A random batch, or a flush.
+    fn step(&mut self, rng: &mut Rng) -> bool {
+        if rng.chance(30) {
+            self.flush();
+            return true;
+        }
+        let mut keys: Vec<Key> = (0..rng.below(5)).map(|_| (rng.below(OBJECTS), rng.below(PAGES))).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let object = rng.below(OBJECTS);
+        let mut others = Vec::new();
+        if rng.chance(25) {
+            others.push(Record::Paid { object });
+        }
+        // None of these settles anything.
+        if rng.chance(20) {
+            others.push(Record::Dead { object, first: 0, count: TO_THE_END });
+        }
+        if rng.chance(20) {
+            others.push(Record::File { object, digest: 1 });
+        }
+        let (owed, clean) = keys.split_at(rng.index(keys.len() + 1));
+        let files: BTreeSet<u64> = owed.iter().map(|(object, _)| *object).collect();
+        others.extend(files.iter().map(|object| Record::Base { object: *object, digest: *object + 7 }));
+        self.put(others, owed, clean)
+    }
+}
+
+fn look(medium: &SimMedium) -> Owed {
+    scan(medium, &found(medium), &mut |_| {}).unwrap().owed
+}
+
+/// Owed pages, with the word of the content that the device holds.
+fn listed(medium: &SimMedium, owed: &Owed) -> Books {
+    let (bytes, geometry) = (medium.content(), found(medium).geometry);
+    let word = |slot: &DeviceSlot, said: u32| {
+        let content = &bytes[geometry.byte_of(*slot) as usize..][..PAGE_SIZE];
+        assert_eq!(crc(content), said, "{slot:?}");
+        u64::from_le_bytes(content[..8].try_into().unwrap())
+    };
+    let of = |(object, file): (&u64, &OwedFile)| {
+        let object = *object;
+        file.pages.iter().map(move |(page, (slot, crc))| ((object, *page), (*slot, *crc))).collect::<Vec<_>>()
+    };
+    owed.files.iter().flat_map(of).map(|(key, (slot, crc))| (key, word(&slot, crc))).collect()
+}
+
+/// A life that ends with a power cut. Each page that is listed is what some moment since the last flush had, and none of that flush is missing that was
+/// still owed at all of them.
+fn life(seed: u64) {
+    let rng = &mut Rng::new(seed);
+    let medium = formatted();
+    let mut writer = Writer::new(&medium);
+    for _ in 0..rng.below(60) {
+        if !writer.step(rng) {
+            break;
+        }
+    }
+    let flushed = writer.flushed;
+    let since = [&writer.books[flushed..], &writer.paid[flushed + 1..]].concat();
+    medium.power_cut(rng);
+    let owed = look(&medium);
+    let listed = listed(&medium, &owed);
+    let keys: BTreeSet<Key> = since.iter().flat_map(|books| books.keys().copied()).collect();
+    assert!(listed.keys().all(|key| keys.contains(key)), "seed {seed}: {listed:?} since batch {flushed}");
+    for key in keys {
+        let may_be: Vec<Option<u64>> = since.iter().map(|books| books.get(&key).copied()).collect();
+        assert!(
+            may_be.contains(&listed.get(&key).copied()),
+            "seed {seed}: {key:?} of {may_be:?}: {listed:?}"
+        );
+    }
+    let bases = owed.files.iter().map(|(object, file)| file.base == Some(*object + 7));
+    assert!(bases.into_iter().all(|known| known), "seed {seed}: {owed:?}");
+    assert!(owed.files.values().all(|file| !file.doubtful), "seed {seed}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn power_cut_takes_nothing_owed(seed in any::<u64>()) {
+        life(seed);
+    }
+}
+
+#[test]
+fn only_paid_settles_what_is_owed() {
+    let medium = formatted();
+    let mut writer = Writer::new(&medium);
+    let base = |object| Record::Base { object, digest: 5 };
+    writer.put(vec![base(1), base(2)], &[(1, 0), (1, 1), (2, 0)], &[]);
+    let lease = Record::Lease { object: 1, until: 9, holder: 4 };
+    let dead = Record::Dead { object: 1, first: 0, count: TO_THE_END };
+    writer.put(vec![lease, dead, Record::File { object: 1, digest: 6 }], &[], &[(1, 0)]);
+    writer.put(vec![Record::Paid { object: 2 }], &[(1, 1)], &[]);
+    let owed = look(&medium);
+    assert_eq!(listed(&medium, &owed), Books::from([((1, 0), 1), ((1, 1), 5)]));
+    let file = &owed.files[&1];
+    assert_eq!((file.base, file.lease, file.doubtful), (Some(5), Some((9, 4)), false));
+    assert_eq!((file.since, owed.hidden, owed.damaged), (writer.filling.lap, false, 0));
+}
+
+/// Until a run has written owed pages, nothing looks for them.
+#[test]
+fn target_that_owes_nothing_is_not_searched() {
+    let medium = formatted();
+    let mut writer = Writer::new(&medium);
+    writer.put(vec![Record::Base { object: 1, digest: 5 }], &[(1, 0)], &[]);
+    writer.superblock.owed = OwedPages::Settled;
+    superblock::end(&medium, &mut writer.superblock, 3).unwrap();
+    assert_eq!(look(&medium), Owed::default());
+}
+
+#[test]
+fn damaged_keys_of_owed_pages_are_told() {
+    for behind in 0..8 {
+        let medium = formatted();
+        let mut writer = Writer::new(&medium);
+        // Each batch takes half a region.
+        for page in 0..8 {
+            let keys: Vec<Key> = (0..7).map(|_| (1, page)).collect();
+            writer.put(vec![Record::Base { object: 1, digest: 5 }], &keys, &[]);
+        }
+        writer.flush();
+        let (region, at) = writer.places[behind];
+        let at = writer.superblock.geometry.byte(region, at);
+        // Behind what tells that a batch begins there.
+        medium.flip_bit(at + 24..at + 100, &mut Rng::new(seed("damaged_keys") + behind as u64));
+        let owed = look(&medium);
+        assert!(owed.hidden, "batch {behind}: {owed:?}");
+        let found: BTreeSet<u64> = owed.files.values().flat_map(|file| file.pages.keys().copied()).collect();
+        // In its region the batches behind the damaged one cannot be reached.
+        let lost: BTreeSet<u64> = match behind % 2 {
+            0 => [behind as u64, behind as u64 + 1].into(),
+            _ => [behind as u64].into(),
+        };
+        assert!((0..8).all(|page| found.contains(&page) != lost.contains(&page)), "{behind}: {found:?}");
+        let doubtful = owed.files[&1].doubtful;
+        assert_eq!(doubtful, (2..6).contains(&behind) || behind == 1, "batch {behind}");
+    }
+}
+
+#[test]
+fn damaged_owed_page_gives_way_to_the_one_before() {
+    let medium = formatted();
+    let mut writer = Writer::new(&medium);
+    writer.put(vec![Record::Base { object: 1, digest: 5 }], &[(1, 0)], &[]);
+    writer.put(Vec::new(), &[(1, 0), (1, 2)], &[]);
+    let at = writer.superblock.geometry.byte(0, writer.at - 2);
+    medium.flip_bit(at..at + 2 * PAGE_SIZE as u64, &mut Rng::new(seed("damaged_page")));
+    let owed = look(&medium);
+    let found = listed(&medium, &owed);
+    assert_eq!(owed.damaged, 1);
+    assert!(
+        found == Books::from([((1, 0), 1), ((1, 2), 3)]) || found == Books::from([((1, 0), 2)]),
+        "{found:?}"
+    );
+}
