@@ -390,6 +390,10 @@ pub struct Writeback {
     pub dirty: u64,
     /// Dirty pages, bytes.
     pub dirty_bytes: u64,
+    /// Of these, bytes that are durable on a tier.
+    pub owed_bytes: u64,
+    /// Bytes of earlier runs that only tiers have, kept because their files were changed since.
+    pub conflict_bytes: u64,
     /// Pages being written now.
     pub writeback: u64,
     /// Pages written to the kernel's page cache that may not be on the device yet.

@@ -47,6 +47,10 @@ pub struct EngineConfig {
     pub io_max_bytes: usize,
     /// Farthest that a sequential reader past the kernel's page cache is read ahead, bytes.
     pub readahead_max_bytes: usize,
+    /// fsync is answered when a target has what was written; else when the source has.
+    pub durable_in_tier: bool,
+    /// For tests: a mark of another boot of the machine.
+    pub boot: Option<u16>,
     /// Kind of I/O.
     pub io: IoKind,
     /// The compressed tier.
@@ -111,6 +115,8 @@ impl Default for EngineConfig {
             writeback_interval: Duration::from_secs(5),
             io_max_bytes: 1 << 20,
             readahead_max_bytes: 512 << 10,
+            durable_in_tier: false,
+            boot: None,
             io: IoKind::Uring,
             compressed: CompressedConfig::default(),
             devices: Vec::new(),
@@ -185,6 +191,14 @@ impl Access {
     /// Whether it takes writes at the moment.
     pub(crate) fn is_ready(&self) -> bool {
         !matches!(self, Access::Medium(medium) if !medium.is_ready())
+    }
+    /// Whether what is durable there may stand for the source.
+    pub(crate) fn takes_owed(&self) -> bool {
+        match self {
+            Access::File(_) => true,
+            Access::Medium(medium) => medium.takes_owed(),
+            Access::Unopened => false,
+        }
     }
     /// Memory that it may take, bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {

@@ -116,6 +116,10 @@ impl std::fmt::Debug for Context {
 }
 
 impl Context {
+    /// Whether a target may have pages that the source lacks.
+    pub(crate) fn may_owe(&self) -> bool {
+        self.config.durable_in_tier || self.devices.may_owe()
+    }
     pub(crate) fn new(
         config: EngineConfig,
         memory_bytes: u64,

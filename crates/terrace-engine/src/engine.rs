@@ -23,7 +23,8 @@ use crate::path::flusher::{self, DirtyReport};
 use crate::path::follow::{self, ScheduledFiles};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
-use crate::path::{ahead, decompress, markers, objects, prefetch, resize, sync, write};
+use crate::path::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
+use crate::path::{ahead, burst, decompress, markers, objects, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim;
 use crate::reclaim::{device_loop, live};
@@ -381,6 +382,18 @@ impl Engine {
     pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
         recover::reattach_object(&self.cx, id, path_fd.into())
     }
+    /// Pages of files that a target has and the source lacks, left by earlier runs. Waits until all targets are known that may have some: before files are
+    /// served, and after [`Engine::serve`].
+    pub fn owed(&self) -> Vec<OwedPages> {
+        replay::owed(&self.cx)
+    }
+    /// Writes such pages of a file to the source if it is as the run left it, or decides otherwise.
+    ///
+    /// # Errors
+    /// The source's: the pages are kept.
+    pub fn replay(&self, file: ObjectId, at: Whereabouts, decision: Decision) -> io::Result<Replayed> {
+        replay::replay(&self.cx, file, at, decision)
+    }
     /// Takes over all pages of the reattached objects, and empties the slots of all others.
     pub fn recover_pages(&self) -> Recovered {
         recover::recover_pages(&self.cx)
@@ -445,7 +458,7 @@ impl Engine {
     /// # Errors
     /// A failure that this handle has not heard of.
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
-        sync::fsync(&self.cx, o, data_only, seen)
+        burst::fsync(&self.cx, o, data_only, seen)
     }
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///
@@ -453,7 +466,7 @@ impl Engine {
     /// The first failure, after everything was tried. Failures of a file without a name do not count: it
     /// cannot be found in the source, and programs that have it open still have its pages.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
-        sync::flush_all(&self.cx, sync)
+        burst::flush_all(&self.cx, sync)
     }
     /// True if the thread belongs to a registered client: its opens bypass the kernel's page cache.
     pub fn is_client(&self, tid: u32) -> bool {

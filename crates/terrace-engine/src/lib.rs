@@ -65,6 +65,7 @@ pub use file::serve::Serve;
 pub use object::{Object, ObjectId, ObjectRef};
 pub use path::follow::ScheduledFiles;
 pub use path::read::AccessPath;
+pub use path::replay::{Conflict, Decision, OwedPages, Replayed, Whereabouts};
 pub use segment::{SegmentHandles, TargetTable};
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;

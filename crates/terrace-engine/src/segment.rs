@@ -112,6 +112,8 @@ pub mod flag {
     pub const LEAVING: u8 = 16;
     /// The page was used since it came, if only once, and its touch count shows it no longer.
     pub const USED: u8 = 32;
+    /// A dirty page whose content is durable on a target.
+    pub const OWED: u8 = 64;
 }
 
 impl SegmentHandles {

@@ -219,7 +219,7 @@ pub enum Record {
         digest: u64,
     },
     /// From here on this run may change the file in the source, which has owed pages, up to a time.
-    Lease {
+    Permit {
         /// The file.
         object: u64,
         /// The time: ns since 1970.
@@ -234,7 +234,7 @@ pub enum Record {
     },
 }
 
-/// Who has a lease: a mark of the boot of the machine, and one of the file's birth.
+/// Whose permit it is: a mark of the boot of the machine, and one of the file's birth.
 pub fn holder(boot: u16, birth: u16) -> u32 {
     u32::from(boot) << 16 | u32::from(birth)
 }
@@ -253,7 +253,7 @@ impl Record {
             Record::File { object, digest } => (object, digest, 0, 4u32),
             Record::Owed { object, page, crc } => (object, page, crc, 5),
             Record::Base { object, digest } => (object, digest, 0, 6),
-            Record::Lease { object, until, holder } => (object, until, holder, 7),
+            Record::Permit { object, until, holder } => (object, until, holder, 7),
             Record::Paid { object } => (object, 0, 0, 8),
         };
         out[..8].copy_from_slice(&object.to_le_bytes());
@@ -271,7 +271,7 @@ impl Record {
             4 => Some(Record::File { object, digest: second }),
             5 => Some(Record::Owed { object, page: second, crc: third }),
             6 => Some(Record::Base { object, digest: second }),
-            7 => Some(Record::Lease { object, until: second, holder: third }),
+            7 => Some(Record::Permit { object, until: second, holder: third }),
             8 => Some(Record::Paid { object }),
             _ => None,
         }

@@ -3,11 +3,11 @@
 use crate::config::DeviceConfig;
 use crate::device::format::{Filling, Geometry, TierId};
 use crate::device::medium::Medium;
-use crate::device::superblock::{self, Found, Superblock};
+use crate::device::superblock::{self, Found, OwedPages, Superblock};
 use crate::io::AlignedBuf;
 use crate::segment::TargetTable;
 use crate::wakeup::Wakeup;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,9 +33,22 @@ pub(crate) struct DeviceIo {
     write_cost: Mutex<ReadCost>,
     /// Bytes that are being written.
     queued: AtomicU64,
+    /// It may have pages that the source lacks.
+    may_owe: AtomicBool,
+    flushes: Mutex<Flushes>,
+    flushed: Condvar,
     /// Its thread has work before its time, or is to end.
     pub wakeup: Wakeup,
     ending: AtomicBool,
+}
+
+/// Flushes by number: the last that began, that was done, that failed.
+#[derive(Debug, Default)]
+struct Flushes {
+    begun: u64,
+    ended: u64,
+    failed: u64,
+    under_way: bool,
 }
 
 /// Where the log goes on. The regions themselves are in `state/device.rs`.
@@ -106,6 +119,7 @@ impl DeviceIo {
         let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
         let buf = AlignedBuf::default();
         let writer = Writer { superblock, is_known, filling, pages: 0, buf, ended: false };
+        let writer_owes = !is_known || writer.superblock.owed == OwedPages::Perhaps;
         let write_cost = config.write_ns.map_or_else(ReadCost::default, ReadCost::measured);
         Ok(DeviceIo {
             number: config.number,
@@ -117,6 +131,9 @@ impl DeviceIo {
             writer: Mutex::new(writer),
             write_cost: Mutex::new(write_cost),
             queued: AtomicU64::new(0),
+            may_owe: AtomicBool::new(writer_owes),
+            flushes: Mutex::default(),
+            flushed: Condvar::new(),
             wakeup: Wakeup::default(),
             ending: AtomicBool::new(false),
         })
@@ -141,6 +158,48 @@ impl DeviceIo {
     /// A slot of the target as entries name it.
     pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
+    }
+    /// Whether it may have pages that the source lacks.
+    pub(crate) fn may_owe(&self) -> bool {
+        self.may_owe.load(Ordering::Acquire)
+    }
+    /// From now on it may, or does not.
+    pub(crate) fn set_may_owe(&self, may_owe: bool) {
+        self.may_owe.store(may_owe, Ordering::Release);
+    }
+    /// Makes everything durable that was written before. Those who ask while a flush is under way have the next one in common.
+    ///
+    /// # Errors
+    /// The medium's.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        let mut flushes = self.flushes.lock();
+        let needed = flushes.begun + 1;
+        loop {
+            if flushes.failed >= needed {
+                return Err(io::Error::other("a flush has failed"));
+            }
+            if flushes.ended >= needed {
+                return Ok(());
+            }
+            if flushes.under_way {
+                self.flushed.wait(&mut flushes);
+                continue;
+            }
+            (flushes.under_way, flushes.begun) = (true, flushes.begun + 1);
+            let this = flushes.begun;
+            drop(flushes);
+            let done = self.medium.flush();
+            flushes = self.flushes.lock();
+            flushes.under_way = false;
+            match &done {
+                Ok(()) => flushes.ended = this,
+                Err(_) => flushes.failed = this,
+            }
+            self.flushed.notify_all();
+            if this >= needed {
+                return done;
+            }
+        }
     }
     /// Its thread is to end.
     pub(crate) fn end(&self) {

@@ -91,6 +91,11 @@ pub trait Medium: Send + Sync + Debug {
     /// Waits until it does, or until then.
     fn wait_ready(&self, _until: Instant) {}
 
+    /// Whether what is durable there may stand for the source: it is a device of this machine.
+    fn takes_owed(&self) -> bool {
+        self.file().is_some()
+    }
+
     /// Why it fails at the moment, if it does and may work again: until then it takes no writes, and reads fail at once.
     fn trouble(&self) -> Option<String> {
         None

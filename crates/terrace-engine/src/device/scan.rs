@@ -425,7 +425,7 @@ impl Log {
                 Record::Dead { object, first, count } => self.kill(object, first, count),
                 Record::File { object, digest } => _ = self.digests.insert(object, digest),
                 // What is owed is told by itself.
-                Record::Base { .. } | Record::Lease { .. } | Record::Paid { .. } => {}
+                Record::Base { .. } | Record::Permit { .. } | Record::Paid { .. } => {}
                 Record::Page { .. } | Record::Void | Record::Owed { .. } => {
                     unreachable!("decoding refuses it")
                 }

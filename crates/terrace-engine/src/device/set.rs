@@ -62,6 +62,10 @@ impl Devices {
         }
         self.places.read().iter().flatten().cloned().collect()
     }
+    /// Whether one of them may have pages that the source lacks.
+    pub(crate) fn may_owe(&self) -> bool {
+        !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_owe())
+    }
     /// The number of the target that has a slot.
     pub(crate) fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
         self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number)

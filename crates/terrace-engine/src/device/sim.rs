@@ -160,6 +160,10 @@ impl Medium for SimMedium {
         Ok(())
     }
 
+    fn takes_owed(&self) -> bool {
+        true
+    }
+
     fn bytes(&self) -> u64 {
         self.image.lock().now.len() as u64
     }

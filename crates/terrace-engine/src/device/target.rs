@@ -13,7 +13,7 @@ mod lock;
 use super::format::{DATA_AT, Geometry};
 use super::medium::{FileMedium, erase, is_zero};
 use super::scan::{Scanned, scan};
-use super::superblock::{self, Found, Source, Superblock};
+use super::superblock::{self, Found, OwedPages, Source, Superblock};
 use crate::io::{AlignedBuf, BlockingIo};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -285,6 +285,7 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     std::fs::metadata(path).map_err(Fault::Io).and_then(|meta| check_kind(&meta)).map_err(named)?;
     let file = File::open(path, false).map_err(named)?;
     let found = find(&file.fd, file.bytes).map_err(|err| named(Fault::Io(err)))?;
+    refuse_to_lose(&found).map_err(named)?;
     let was = tier_of(path, found)?;
     let write = || {
         let mut superblock = Superblock::new(was.source.clone(), was.geometry, now())?;
@@ -292,6 +293,14 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     };
     write().map_err(|err| named(Fault::Io(err)))?;
     Ok(was)
+}
+
+/// What may hold data that is nowhere else is not erased.
+fn refuse_to_lose(found: &Found) -> Result<(), Fault> {
+    match found {
+        Found::Ours(superblock) if superblock.owed == OwedPages::Perhaps => Err(Fault::Owes),
+        _ => Ok(()),
+    }
 }
 
 /// The target that a dead daemon has left open, and locked.
@@ -447,6 +456,7 @@ impl File {
 
     /// Makes it an empty tier.
     fn format(&self, request: &TargetRequest, source: Source) -> Result<(Superblock, bool), Fault> {
+        refuse_to_lose(&find(&self.fd, self.bytes).map_err(Fault::Io)?)?;
         let bytes = request.size.unwrap_or(self.bytes);
         if self.is_device && bytes > self.bytes {
             return Err(Fault::DeviceTooSmall { bytes: self.bytes, asked: bytes });

@@ -1,6 +1,7 @@
 //! Which pages of one file the source does not have for certain.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 /// Pages of one object that the source does not have. Only `state/dirty.rs` changes them; it counts all
 /// objects together.
@@ -8,7 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
     pub dirty: BTreeSet<u64>,
-    /// Since when the oldest of them is (ns, engine clock).
+    /// Dirty pages whose content is durable on a target, likewise; not among the former.
+    pub owed: BTreeSet<u64>,
+    /// Since when the oldest of both is (ns, engine clock).
     pub dirty_since: u64,
     /// Pages under writeback.
     pub writeback: u64,
@@ -25,13 +28,23 @@ pub(crate) struct DirtyPages {
 impl DirtyPages {
     /// Pages that the source does not show yet.
     pub fn unwritten(&self) -> u64 {
-        self.dirty.len() as u64 + self.writeback
+        (self.dirty.len() + self.owed.len()) as u64 + self.writeback
+    }
+    /// The first dirty pages of a range, at most so many, in file order.
+    pub fn first(&self, range: Range<u64>, most: usize) -> Vec<u64> {
+        let mut first: Vec<u64> = self.dirty.range(range.clone()).take(most).copied().collect();
+        if !self.owed.is_empty() {
+            first.extend(self.owed.range(range).take(most));
+            first.sort_unstable();
+            first.truncate(most);
+        }
+        first
     }
     /// How many pages are in each state.
     pub fn totals(&self) -> DirtyTotals {
-        let dirty = self.dirty.len() as u64;
+        let (dirty, owed) = ((self.dirty.len() + self.owed.len()) as u64, self.owed.len() as u64);
         let failing = if self.errno == 0 { 0 } else { dirty };
-        DirtyTotals { dirty, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }
+        DirtyTotals { dirty, owed, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }
     }
 }
 
@@ -39,6 +52,8 @@ impl DirtyPages {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyTotals {
     pub dirty: u64,
+    /// Of these, those whose content is durable on a target.
+    pub owed: u64,
     pub writeback: u64,
     pub unstable: u64,
     /// Dirty pages of objects whose last writeback failed.

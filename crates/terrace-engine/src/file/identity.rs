@@ -18,7 +18,9 @@ pub struct Identity {
     /// Of birth time, inode, size, mtime and ctime. Never 0.
     pub digest: u64,
     /// When it last changed, ns since 1970.
-    ctime: i64,
+    pub ctime: i64,
+    /// A mark of the file itself, whatever its state; 0: the file system knows no time of birth.
+    pub birth: u16,
 }
 
 impl Identity {
@@ -39,7 +41,8 @@ impl Identity {
         let mtime = ns(st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec);
         // Not its device's number, which may be another after a restart of the machine.
         let words = [st.stx_ino, st.stx_size, born as u64, mtime as u64, ctime as u64];
-        Ok(Identity { digest: digest(&words), ctime })
+        let birth = if born == 0 { 0 } else { digest(&[st.stx_ino, born as u64]) as u16 | 1 };
+        Ok(Identity { digest: digest(&words), ctime, birth })
     }
 
     /// Whether a change from `now` (ns since 1970) on is sure to give it another ctime.
@@ -83,7 +86,7 @@ mod tests {
 
     #[test]
     fn fresh_change_is_not_settled() {
-        let at = Identity { digest: 1, ctime: 1_000_000_000 };
+        let at = Identity { digest: 1, ctime: 1_000_000_000, birth: 1 };
         assert!(
             !at.is_settled(1_000_000_000) && !at.is_settled(1_019_000_000) && at.is_settled(1_021_000_001)
         );

@@ -1,6 +1,7 @@
 //! A file of the source as the cache knows it: its descriptors and its state in the cache.
 
 pub(crate) mod backoff;
+pub(crate) mod burst;
 pub(crate) mod dirty_pages;
 pub mod errseq;
 pub mod identity;

@@ -1,6 +1,7 @@
 //! An object: a regular file as the cache knows it.
 
 use crate::file::backoff::Backoff;
+use crate::file::burst::Burst;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::errseq::{ErrorCursor, ErrorSequence};
 use crate::file::source::{DataFd, SourceFile};
@@ -41,6 +42,10 @@ pub struct Object {
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
+    /// What is known of its state in the source. Locked inside the writeback lock, outside those of targets and the state.
+    pub(crate) burst: Mutex<Burst>,
+    /// A dead terraced has left it.
+    pub(crate) recovered: AtomicBool,
     /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
     /// Changed since its file was last made stable.
@@ -69,6 +74,8 @@ impl Object {
             prefetcher: Mutex::new(Prefetcher::default()),
             errors: ErrorSequence::new(),
             identity: AtomicU64::new(0),
+            burst: Mutex::default(),
+            recovered: AtomicBool::new(false),
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
             doomed: AtomicBool::new(false),

@@ -31,7 +31,8 @@ impl Object {
         slot.ctime.store(ctime.cast_unsigned(), Ordering::Relaxed);
         slot.times_known.store(TIMES_KNOWN | if restore { TIMES_RESTORE } else { 0 }, Ordering::Release);
     }
-    fn restore_due(&self) -> bool {
+    /// Whether the source is to get the time of a write.
+    pub(crate) fn restore_due(&self) -> bool {
         self.slot().times_known.load(Ordering::Relaxed) & TIMES_RESTORE != 0
     }
 
@@ -96,6 +97,13 @@ impl Object {
         let (newest, _) = times_of(stat);
         let resized = stat.st_size as u64 != self.size();
         self.known_times().is_some_and(|(mtime, _)| !self.restore_due() && (newest != mtime || resized))
+    }
+
+    /// Gives the source's file a new ctime, and leaves all else of it.
+    pub(crate) fn renew_ctime(&self) -> std::io::Result<()> {
+        let _times = self.times.lock();
+        let (mtime, _) = times_of(&self.source().stat()?);
+        self.set_mtime_of_source(mtime)
     }
 
     /// By path, for no descriptor that writes need be open any more.

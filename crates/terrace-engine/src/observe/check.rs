@@ -5,7 +5,7 @@ use crate::device::io::DeviceIo;
 use crate::device::scan::scan;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::object::Object;
-use crate::segment::flag::{DIRTY, HELD, UNSTABLE, WRITEBACK};
+use crate::segment::flag::{DIRTY, HELD, OWED, UNSTABLE, WRITEBACK};
 use crate::state::State as CacheState;
 use crate::state::device::Device;
 use crate::state::slots::Named;
@@ -33,7 +33,8 @@ fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: F
     };
     expect(state.pages.place_of(frame) == Some(place), &|| "the frame's owner is another".into());
     expect(!state.frames.is_free(frame), &|| "the frame is free".into());
-    let agree = dirty_pages.dirty.contains(&page) == (flags & DIRTY != 0)
+    let agree = dirty_pages.dirty.contains(&page) == (flags & (DIRTY | OWED) == DIRTY)
+        && dirty_pages.owed.contains(&page) == (flags & OWED != 0)
         && dirty_pages.unstable.contains_key(&page) == (flags & UNSTABLE != 0);
     expect(agree, &|| format!("dirty set and flags ({flags}) disagree"));
     let known = state.pages.index.get(place).state() != State::Present || state.lru.policy.contains(frame);
@@ -128,7 +129,7 @@ fn check_memory(cx: &Context) -> Vec<String> {
     let (mut named, mut dirty, mut unstable, mut flagged) = (0u32, 0u64, 0u64, [0u64; 3]);
     for o in state.objects.values() {
         let dirty_pages = o.dirty.lock();
-        dirty += dirty_pages.dirty.len() as u64;
+        dirty += (dirty_pages.dirty.len() + dirty_pages.owed.len()) as u64;
         unstable += dirty_pages.unstable.len() as u64;
         state.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| {
             let e = state.pages.index.get(place);

@@ -5,6 +5,7 @@ use crate::config::DeviceConfig;
 use crate::context::Context;
 use crate::path::{resize, throttle};
 use crate::rings::Rings;
+use crate::state::targets::Targets;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_api::stats::{
     GenerationRow, Memory, MountPath, Prefetch, PreloadPath, Reclaim, Schema, Stats, Writeback,
@@ -99,6 +100,8 @@ fn counted(cx: &Context, rings: &Rings) -> Stats {
         writeback: Writeback {
             dirty: dirty.dirty,
             dirty_bytes: dirty.dirty * PAGE_SIZE as u64,
+            owed_bytes: dirty.owed * PAGE_SIZE as u64,
+            conflict_bytes: state.targets.as_ref().map_or(0, Targets::pages_left) * PAGE_SIZE as u64,
             writeback: dirty.writeback,
             unstable: dirty.unstable,
             dirty_limit: throttle::dirty_limit(cx),

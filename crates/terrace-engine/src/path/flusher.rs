@@ -65,7 +65,10 @@ fn write_back_due(cx: &Context) {
     for (since, o) in objects {
         let (none, failed_at) = {
             let dirty = o.dirty.lock();
-            (dirty.dirty.is_empty(), Some(dirty.failed_at).filter(|_| dirty.errno != 0))
+            (
+                dirty.dirty.is_empty() && dirty.owed.is_empty(),
+                Some(dirty.failed_at).filter(|_| dirty.errno != 0),
+            )
         };
         let resting =
             failed_at.is_some_and(|at| cx.clock.now_ns().saturating_sub(at) < RETRY_AFTER.as_nanos() as u64);

@@ -1,6 +1,7 @@
 //! Operations of programs: reads, writes, syncs, and their parts.
 
 pub(crate) mod ahead;
+pub(crate) mod burst;
 pub(crate) mod decompress;
 pub(crate) mod fetch;
 pub mod flusher;
@@ -8,10 +9,12 @@ pub(crate) mod follow;
 pub(crate) mod markers;
 pub(crate) mod objects;
 pub(crate) mod park;
+pub(crate) mod permit;
 pub(crate) mod prefetch;
 pub(crate) mod promote;
 pub mod read;
 pub mod recover;
+pub mod replay;
 pub(crate) mod resize;
 pub(crate) mod sync;
 pub(crate) mod throttle;

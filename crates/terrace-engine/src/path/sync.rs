@@ -138,7 +138,7 @@ pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
 
 /// fsync or fdatasync of an object without unstable pages. If it fails, it fails for those too that have become so
 /// meanwhile.
-fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
+pub(crate) fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
     let _syncing = o.syncing.read();
     let fd = match o.source().any() {
         Err(e) if is_shortage(&e) => return Err(e),

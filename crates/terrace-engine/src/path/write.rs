@@ -9,7 +9,7 @@ use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::io::IoVec;
 use crate::path::fetch::{self, Piece};
-use crate::path::{promote, sync, throttle, writeback};
+use crate::path::{burst, permit, promote, sync, throttle, writeback};
 use crate::state::NotPromoted;
 use rustix::io::Errno;
 use std::io;
@@ -65,6 +65,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
     let writer = o.source().writer()?;
     let source = writer.raw();
+    let _change = (end > old_size).then(|| permit::change(cx, o));
     if end > old_size {
         cx.io.truncate(source, end)?;
         // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
@@ -268,6 +269,7 @@ fn abandon(cx: &Context, batch: &[Changing]) {
 
 /// Writes a piece of one page straight to the source, for when the index is full.
 fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
+    let _change = permit::change(cx, o);
     let fd = o.source().buffered()?;
     let mut copy = data.to_vec();
     let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
@@ -285,6 +287,8 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
+    burst::settle_locked(cx, o)?;
+    let _change = permit::change(cx, o);
     let writer = o.source().writer()?;
     o.unsynced.store(true, Ordering::Relaxed);
     let old = o.size();
@@ -323,6 +327,8 @@ pub(crate) fn with_source<T>(
     let _writeback = o.writeback.lock();
     writeback::write_back_locked(cx, o, range.clone(), false)?;
     sync::stabilize_locked(cx, o, true)?;
+    burst::settle_locked(cx, o)?;
+    let _change = permit::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
     // Before, so that a thread that read the old content cannot publish it; after, for threads that read

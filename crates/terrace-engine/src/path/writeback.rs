@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, WriteOp};
+use crate::path::permit;
 use crate::state::dirty::WritebackOutcome;
 use std::io;
 use std::ops::Range;
@@ -46,10 +47,14 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cac
         let Some(last) = going.last() else { break };
         next = last.page + 1;
         o.unsynced.store(true, Ordering::Relaxed);
+        let _change = permit::change(cx, o);
         result = write_out(cx, o, &going, cached);
         note_outcome(cx, o, &result);
     }
-    o.restore_times();
+    if o.restore_due() {
+        let _change = permit::change(cx, o);
+        o.restore_times();
+    }
     result
 }
 
@@ -72,7 +77,7 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
 /// Takes the first dirty pages of a range on their way: clean in the books, but not evictable.
 fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
-    let first: Vec<u64> = o.dirty.lock().dirty.range(pages).take(BATCH).copied().collect();
+    let first = o.dirty.lock().first(pages, BATCH);
     let mut going = Vec::with_capacity(first.len());
     for page in first {
         let frame = state.begin_writeback(o, page);

@@ -1,7 +1,7 @@
 //! Threads for slow operations: syncs, and the close of a descriptor of a foreign file system.
 
 use crate::context::Context;
-use crate::path::sync;
+use crate::path::burst;
 use crate::preload_server::connection::{Connection, SHOWN_MAX, send};
 use crate::preload_server::credentials::shown_inode;
 use rustix::io::Errno;
@@ -86,7 +86,7 @@ fn sync_loop(cx: &Context, queue: &Receiver<(Arc<OwnedFd>, Arc<AtomicBool>)>, wa
         if cx.is_stopping() {
             return;
         }
-        let errno = sync::flush_all(cx, true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        let errno = burst::flush_all(cx, true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
         for (socket, flushing) in all {
             flushing.store(false, Ordering::Release);
             waiting.fetch_sub(1, Ordering::AcqRel);

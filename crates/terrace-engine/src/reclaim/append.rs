@@ -97,11 +97,39 @@ pub(crate) fn append(
     identities: &[Record],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
-    // No page gets a new key before all its tombstones have theirs.
+    bury_all(cx, device, writer)?;
+    append_batch(cx, device, writer, &Wanted { pages, others: identities, owed: false }, is_still)
+}
+
+/// Writes pages that the source lacks, with `others` before them in time. How many pages were dealt with. None: nothing could be.
+pub(crate) fn append_owed(
+    cx: &Context,
+    device: &DeviceIo,
+    writer: &mut Writer,
+    pages: &[Content],
+    others: &[Record],
+) -> Option<usize> {
+    bury_all(cx, device, writer)?;
+    // Their frames stay; what is written to one meanwhile is dirty anew.
+    let wanted = Wanted { pages, others, owed: true };
+    append_batch(cx, device, writer, &wanted, |_, _| true).map(|appended| appended.taken)
+}
+
+/// No page gets a new key before all its tombstones have theirs.
+fn bury_all(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> {
     while dead(cx, device) > OTHERS_MAX {
-        append_batch(cx, device, writer, &[], &[], |_, _| false)?;
+        append_batch(cx, device, writer, &Wanted { pages: &[], others: &[], owed: false }, |_, _| false)?;
     }
-    append_batch(cx, device, writer, pages, identities, is_still)
+    Some(())
+}
+
+/// What is to be written.
+struct Wanted<'a> {
+    pages: &'a [Content],
+    /// Records that are no pages.
+    others: &'a [Record],
+    /// The source lacks the pages.
+    owed: bool,
 }
 
 /// Tombstones that wait.
@@ -114,15 +142,15 @@ fn append_batch(
     cx: &Context,
     device: &DeviceIo,
     writer: &mut Writer,
-    pages: &[Content],
-    identities: &[Record],
+    wanted: &Wanted<'_>,
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Appended> {
+    let pages = wanted.pages;
     let mut buf = std::mem::take(&mut writer.buf);
     let bytes = format::BATCH_PAGES_MAX as usize * PAGE_SIZE;
     let written = buf.with(bytes, |buf| {
         let crcs = copy(&pages[..pages.len().min(CONTENT_MAX)], buf);
-        let planned = plan(cx, device, writer, pages, &crcs, identities, is_still)?;
+        let planned = plan(cx, device, writer, wanted, &crcs, is_still)?;
         let (bytes, began) = (u64::from(planned.batch.pages()) * PAGE_SIZE as u64, cx.clock.now_ns());
         match device.queue(bytes, || write(device, writer, &planned, buf)) {
             Ok(()) => {
@@ -180,19 +208,24 @@ fn plan(
     cx: &Context,
     device: &DeviceIo,
     writer: &mut Writer,
-    pages: &[Content],
+    wanted: &Wanted<'_>,
     crcs: &[u32],
-    identities: &[Record],
     is_still: impl Fn(&State, usize) -> bool,
 ) -> Option<Planned> {
+    let Wanted { pages, others: given, owed } = *wanted;
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
     let device = state.targets.as_mut()?.at_mut(device.number)?;
     if writer.ended || !device.is_serving() {
         return None;
     }
+    // What settles pages that the source lacks needs room when these have filled all other regions.
+    let keeps_room = owed || !device.owed.is_empty();
+    if !crcs.is_empty() && keeps_room && !device.log.has_spare() {
+        return None;
+    }
     let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });
-    others.extend(identities);
+    others.extend(given);
     let room = device.log.room(LEAST.min(crcs.len() as u32 + KEY_PAGES_MAX));
     let fits = format::content_max(others.len(), room).map_or(0, |most| most.min(crcs.len() as u32));
     let head = format::key_pages(fits as usize + others.len());
@@ -205,7 +238,11 @@ fn plan(
         open(writer);
         device.fillings[stretch.region as usize] = (writer.filling.lap, 0);
     }
+    if owed && fits > 0 {
+        device.owed.note(pages[0].object, writer.filling.lap, fits.into());
+    }
     let record = |i: usize| match still[i] {
+        true if owed => Record::Owed { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
         true => Record::Page { object: pages[i].object, page: pages[i].page, crc: crcs[i] },
         false => Record::Void,
     };

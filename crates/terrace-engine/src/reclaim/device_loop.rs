@@ -4,10 +4,11 @@ use crate::context::Context;
 use crate::device::format::{Geometry, Record};
 use crate::device::io::DeviceIo;
 use crate::device::scan::{Scanned, ScannedFile, scan};
-use crate::device::superblock;
+use crate::device::superblock::{self, OwedPages};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
-use crate::path::park;
+use crate::path::permit::on_target;
+use crate::path::{burst, park};
 use crate::reclaim::{append, hibernate, organize};
 use crate::state::device::{Device, Parked, Restored};
 use crate::state::targets::Targets;
@@ -31,6 +32,7 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     while let Err(e) = open(cx, device) {
         if device.medium.trouble().is_none() {
+            burst::adopt_unknown(cx, device);
             append::give_up(cx, device.number, &e);
             // What it held is unknown, but it may be removed.
             break;
@@ -43,6 +45,7 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     let mut recorded = Instant::now();
     while !cx.is_stopping() && !device.is_ending() {
         park::bring_back(cx, device.number);
+        burst::settle_due(cx, device);
         while !cx.is_stopping() && organize::reclaim_one(cx, device) {}
         if recorded.elapsed() >= RECORD_EVERY {
             record_identities(cx, device);
@@ -65,7 +68,14 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let mut writer = device.writer.lock();
     writer.look_again(device)?;
     let began = Instant::now();
-    let scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
+    let mut scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
+    let owed = std::mem::take(&mut scanned.owed);
+    if cx.config.durable_in_tier {
+        writer.superblock.owed = OwedPages::Perhaps;
+    } else if owed.files.is_empty() && writer.superblock.owed == OwedPages::Perhaps {
+        writer.superblock.owed = OwedPages::Settled;
+    }
+    let owes = writer.superblock.owed == OwedPages::Perhaps;
     superblock::begin(&*device.medium, &mut writer.superblock, now(cx))?;
     writer.filling = scanned.next;
     let restored = restore(device, writer.superblock.geometry, scanned);
@@ -73,7 +83,9 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let name = &device.name;
     let files = restored.parked.len();
     tracing::info!("tier {name}: {pages} pages of {files} files found in {:?}", began.elapsed());
+    burst::adopt(cx, device, owed);
     cx.state.lock().install(device.number, restored);
+    device.set_may_owe(owes);
     Ok(())
 }
 
@@ -166,6 +178,10 @@ pub(crate) fn close(cx: &Context) {
         // Nothing is written behind the clean superblock.
         let end = |targets: &mut Targets| targets.at_mut(device.number).is_some_and(Device::end);
         let ended = cx.state.lock().targets.as_mut().is_some_and(end);
+        let settled = on_target(&mut cx.state.lock(), device.number, |of| of.owed.is_empty()) == Some(true);
+        if settled && writer.superblock.owed == OwedPages::Perhaps {
+            writer.superblock.owed = OwedPages::Settled;
+        }
         if ended && let Err(e) = superblock::end(&*device.medium, &mut writer.superblock, now(cx)) {
             append::give_up(cx, device.number, &e);
         }

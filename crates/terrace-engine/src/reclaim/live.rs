@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::device::io::DeviceIo;
 use crate::device::{FileMedium, Geometry, Medium, superblock};
 use crate::io::{AlignedBuf, Io};
-use crate::path::resize;
+use crate::path::{burst, resize};
 use crate::segment::{SegmentHandles, TargetTable};
 use crate::state::State;
 use crate::state::device::Device;
@@ -165,6 +165,9 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
     // Before the scan ends nobody knows what it holds; one that cannot be scanned loses it.
     wait_until(cx, number, |device| !device.is_scanning() || device.config.access.trouble().is_some())?;
     let before = counts();
+    if let Some(device) = cx.devices.get(number) {
+        burst::close(cx, &device)?;
+    }
     if let Some(device) = cx.state.lock().target_mut(number) {
         device.leave();
     }
@@ -207,6 +210,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     let geometry = Geometry::new(config.region_bytes as u32, config.regions).ok_or_else(invalid)?;
     wait_until(cx, number, |device| !device.is_scanning())?;
     let device = cx.devices.get(number).ok_or(io::ErrorKind::NotFound)?;
+    burst::refuse_left(cx, &device)?;
     if let Some(of) = cx.state.lock().target_mut(number) {
         of.log.retire(config.regions);
     }

@@ -16,7 +16,7 @@ mod live_tests;
 mod organize;
 mod pages;
 mod place;
-mod regions;
+pub(crate) mod regions;
 #[cfg(test)]
 mod target_tests;
 #[cfg(test)]

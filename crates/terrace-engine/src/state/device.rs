@@ -18,6 +18,7 @@ use crate::config::{Access, DeviceConfig};
 use crate::device::Record;
 use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
+use crate::state::owed::OwedBooks;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -133,6 +134,8 @@ pub(crate) struct Device {
     read_before: (u64, u64),
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
+    /// What the source lacks.
+    pub owed: OwedBooks,
     /// Tombstones that wait for the next write.
     dead: Vec<Record>,
     admit: Admit,
@@ -177,6 +180,7 @@ impl Device {
             hits_before: 0,
             read_before: (0, 0),
             hits: vec![0; table.slots()],
+            owed: OwedBooks::default(),
             dead: Vec::new(),
             admit: Admit::Reused,
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),
@@ -517,6 +521,11 @@ impl Device {
     /// Whether pages are written to it, if not just now.
     pub(crate) fn is_on(&self) -> bool {
         self.status == Status::Serving
+    }
+    /// Whether pages come here that the source lacks.
+    pub(crate) fn takes_owed(&self) -> bool {
+        let room = self.owed.takes_one_more(self.log.region_pages());
+        room && !self.owed.closed && self.config.access.takes_owed()
     }
     /// Whether pages are written to it now.
     pub(crate) fn is_serving(&self) -> bool {

@@ -8,7 +8,7 @@
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};
-use crate::segment::flag::{DIRTY, UNSTABLE, WRITEBACK};
+use crate::segment::flag::{DIRTY, OWED, UNSTABLE, WRITEBACK};
 use crate::state::page_table::PageTable;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -60,6 +60,7 @@ impl DirtyAccounting {
         let after = dirty.totals();
         let all = &mut self.totals;
         all.dirty = all.dirty + after.dirty - before.dirty;
+        all.owed = all.owed + after.owed - before.owed;
         all.writeback = all.writeback + after.writeback - before.writeback;
         all.unstable = all.unstable + after.unstable - before.unstable;
         all.failing = all.failing + after.failing - before.failing;
@@ -78,7 +79,16 @@ impl DirtyAccounting {
 
     /// Marks a page dirty, given the flags of its frame. Before it is published: a crash in between must not lose it.
     pub(crate) fn mark(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
-        if flags.fetch_or(DIRTY, Ordering::Release) & DIRTY != 0 {
+        let before = flags.fetch_or(DIRTY, Ordering::Release);
+        if before & DIRTY != 0 {
+            if before & OWED != 0 {
+                // What the target has is its content no longer.
+                flags.fetch_and(!OWED, Ordering::Release);
+                self.account(o, |dirty| {
+                    dirty.owed.remove(&page);
+                    dirty.dirty.insert(page);
+                });
+            }
             return;
         }
         // A page that is written again need not be stable before.
@@ -114,7 +124,7 @@ impl DirtyAccounting {
     fn account_dirty(&mut self, o: &Object, page: u64, now_ns: u64) {
         self.account(o, |dirty| {
             dirty.unstable.remove(&page);
-            if dirty.dirty.is_empty() {
+            if dirty.dirty.is_empty() && dirty.owed.is_empty() {
                 dirty.dirty_since = now_ns;
             }
             dirty.dirty.insert(page);
@@ -123,9 +133,10 @@ impl DirtyAccounting {
 
     /// Forgets that a page is dirty or unstable: it goes, or it need not be written.
     pub(crate) fn clean(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
-        if flags.fetch_and(!(DIRTY | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
+        if flags.fetch_and(!(DIRTY | OWED | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
             self.account(o, |dirty| {
                 dirty.dirty.remove(&page);
+                dirty.owed.remove(&page);
                 dirty.unstable.remove(&page);
             });
         }
@@ -134,9 +145,10 @@ impl DirtyAccounting {
     /// A dirty page sets out.
     pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
         flags.fetch_or(WRITEBACK, Ordering::Release);
-        flags.fetch_and(!DIRTY, Ordering::Release);
+        flags.fetch_and(!(DIRTY | OWED), Ordering::Release);
         self.account(o, |dirty| {
             dirty.dirty.remove(&page);
+            dirty.owed.remove(&page);
             dirty.writeback += 1;
         });
     }
@@ -162,6 +174,24 @@ impl DirtyAccounting {
         self.arrived += u64::from(outcome != WritebackOutcome::Failed);
         flags.fetch_and(!WRITEBACK, Ordering::Release);
         self.account(o, |dirty| dirty.writeback -= 1);
+    }
+
+    /// It went to a target, which has it durably soon if `owed`. It is dirty, since `since` at the latest.
+    pub(crate) fn end_owed(&mut self, flags: &AtomicU8, o: &Object, page: u64, owed: bool, since: u64) {
+        let anew = flags.load(Ordering::Relaxed) & DIRTY != 0;
+        if !owed {
+            self.mark(flags, o, page, since);
+        } else if !anew {
+            flags.fetch_or(DIRTY | OWED, Ordering::Release);
+        }
+        flags.fetch_and(!WRITEBACK, Ordering::Release);
+        self.account(o, |dirty| {
+            if owed && !anew {
+                dirty.owed.insert(page);
+            }
+            dirty.writeback -= 1;
+            dirty.dirty_since = dirty.dirty_since.min(since);
+        });
     }
 
     /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.

@@ -14,6 +14,7 @@ pub(crate) mod hints;
 pub(crate) mod lru;
 pub(crate) mod metadata;
 pub(crate) mod objects;
+pub(crate) mod owed;
 pub(crate) mod page_table;
 pub(crate) mod pins;
 pub(crate) mod sampler;
@@ -221,6 +222,10 @@ impl State {
         now_ns: u64,
     ) {
         self.dirty.end_writeback(self.pages.flags(frame), o, page, outcome, now_ns);
+    }
+    /// A page that was to be made durable on a target was, or not: it is dirty all the same, since then or this time.
+    pub(crate) fn end_owed(&mut self, o: &Object, page: u64, frame: u32, owed: bool, since: u64) {
+        self.dirty.end_owed(self.pages.flags(frame), o, page, owed, since);
     }
     /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
     pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {

@@ -99,6 +99,10 @@ impl Targets {
         let of_tier = self.all.iter().filter(|device| device.config.level == level);
         of_tier.map(|device| device.config.number).collect()
     }
+    /// Pages of earlier runs that only they have.
+    pub(crate) fn pages_left(&self) -> u64 {
+        self.all.iter().map(|device| device.owed.pages_left()).sum()
+    }
     /// Bytes of all of them.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.all.iter().map(|device| device.config.bytes).sum()

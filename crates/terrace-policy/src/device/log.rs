@@ -134,6 +134,11 @@ impl Log {
         !self.free.is_empty()
     }
 
+    /// Whether one would still be free if another was opened.
+    pub fn has_spare(&self) -> bool {
+        self.free.len() > 1
+    }
+
     /// Pages live in a region.
     pub fn live_in(&self, region: u32) -> u32 {
         self.live[region as usize]

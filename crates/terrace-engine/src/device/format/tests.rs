@@ -28,14 +28,14 @@ fn other() -> impl Strategy<Value = Record> {
         first,
         count,
     });
-    let lease = (number(), number(), any::<u32>()).prop_map(|(object, until, holder)| Record::Lease {
+    let permit = (number(), number(), any::<u32>()).prop_map(|(object, until, holder)| Record::Permit {
         object,
         until,
         holder,
     });
     prop_oneof![
         dead,
-        lease,
+        permit,
         (number(), number()).prop_map(|(object, digest)| Record::File { object, digest }),
         (number(), number()).prop_map(|(object, digest)| Record::Base { object, digest }),
         number().prop_map(|object| Record::Paid { object }),

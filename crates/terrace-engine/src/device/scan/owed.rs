@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   Base, Owed ...   fsync: the source has this identity, durably; these pages are to be written over it
-//!   Lease            the run may change the source from here on, until then
+//!   Permit            the run may change the source from here on, until then
 //!   Paid             the source has all of them, durably
 //! ```
 //! Nothing but a later *paid* record or a later owed page settles an owed page. A tombstone does not: the page was changed in memory, and the new content
@@ -21,7 +21,7 @@ pub struct OwedFile {
     /// The identity over which they are to be written.
     pub base: Option<u64>,
     /// Until when the run may have changed the source (ns since 1970), and who it was ([`crate::device::format::holder`]).
-    pub lease: Option<(u64, u32)>,
+    pub permit: Option<(u64, u32)>,
     /// Page, where it lies, checksum of the content.
     pub pages: BTreeMap<u64, (DeviceSlot, u32)>,
     /// The lap of the oldest region that has records of it.
@@ -63,9 +63,9 @@ impl Owed {
         match *record {
             Record::Base { object, digest } => self.file(object, lap).base = Some(digest),
             // Without pages there is nothing to be written.
-            Record::Lease { object, until, holder } => {
+            Record::Permit { object, until, holder } => {
                 if let Some(file) = self.files.get_mut(&object) {
-                    file.lease = Some((until, holder));
+                    file.permit = Some((until, holder));
                 }
             }
             Record::Paid { object } => drop(self.files.remove(&object)),

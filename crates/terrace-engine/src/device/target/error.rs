@@ -94,6 +94,8 @@ pub enum Fault {
         /// The size of the tier.
         tier: u64,
     },
+    /// It may hold what programs have synced, and its source lacks.
+    Owes,
     /// Something that is not terrace's.
     Foreign,
     /// Nothing, or not a tier: for commands about what is there.
@@ -235,6 +237,10 @@ impl Fault {
                 let (bytes, tier) = (Size(*bytes), Size(*tier));
                 write!(f, "the file has {bytes} of the {tier} of its tier, somebody cut it; {ERASE}")
             }
+            Fault::Owes => write!(
+                f,
+                "it may hold data that programs have synced and its source lacks; mount the source with it, or see `terrace recover`"
+            ),
             Fault::Foreign => write!(f, "it holds something that is not terrace's; {ERASE}"),
             Fault::NoTier => write!(f, "there is no tier of terrace here; name its file or device"),
             Fault::Io(err) => write!(f, "{}; name another file or device", reason(err)),
@@ -304,6 +310,7 @@ mod tests {
             Fault::OtherLayout(9),
             Fault::Damaged,
             Fault::Short { bytes, tier: asked },
+            Fault::Owes,
             Fault::Foreign,
             Fault::NoTier,
             Fault::Io(err()),

@@ -1,0 +1,312 @@
+//! The burst buffer: with `[dirty] durable = "tier"` an fsync is answered when the file's dirty pages are durable on a device.
+//!
+//! ```text
+//!   fsync ──► source durable as the base says? ──yes──► new dirty pages as an owed batch ──► flush of the target ──► answer
+//!                 │ no
+//!                 └──► all dirty pages to the source, fsync there, paid record, flush of the target ──► answer, and a new base
+//! ```
+//! Owed pages stay dirty in memory until the source has them: a target is read only after a power cut (`path/replay.rs`). So a page that is owed is evicted,
+//! changed, cut and written home as any dirty page is, and the target's part is told by three records (`device/scan/owed.rs`, `path/permit.rs`).
+//!
+//! What grows a file, or changes it in another way than by writes within its end, has its next fsync answered by the source: an fsync promises the file's
+//! size and existence, too.
+
+use crate::context::Context;
+use crate::device::format::Record;
+use crate::device::io::DeviceIo;
+use crate::device::scan::Owed;
+use crate::file::errseq::ErrorCursor;
+use crate::file::identity::Identity;
+use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::path::permit::{self, PERMIT_NS, on_target};
+use crate::path::sync;
+use crate::path::writeback::{self, is_shortage};
+use crate::reclaim::append::{CONTENT_MAX, Content};
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// Of its pages, most that a target keeps for the source.
+const SHARE_MAX: u64 = 4;
+
+/// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
+///
+/// # Errors
+/// A failure that this handle has not heard of.
+pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
+    if !cx.may_owe() {
+        return sync::fsync(cx, o, data_only, seen);
+    }
+    wait_for_scans(cx);
+    let _writeback = o.writeback.lock();
+    if cx.config.durable_in_tier && owe(cx, o) {
+        return o.take_error(seen);
+    }
+    let home = bring_home(cx, o);
+    if home.as_ref().is_err_and(is_shortage) {
+        return home;
+    }
+    o.take_error(seen)
+}
+
+/// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
+fn wait_for_scans(cx: &Context) {
+    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+pub(crate) fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
+    let state = cx.state.lock();
+    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
+    device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
+}
+
+/// Makes the dirty pages of a file durable on a target. False: the source has to. The caller holds its writeback lock.
+fn owe(cx: &Context, o: &Object) -> bool {
+    let mut burst = o.burst.lock();
+    let Some(base) = burst.base else { return false };
+    let is_base = || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base);
+    let growing = o.growing.load(Ordering::Acquire) != 0;
+    if burst.changing > 0 || growing || o.gone.load(Ordering::Relaxed) || !is_base() {
+        return false;
+    }
+    let (pages, since) = {
+        let dirty = o.dirty.lock();
+        if !dirty.unstable.is_empty() {
+            return false;
+        }
+        (dirty.dirty.iter().copied().collect::<Vec<u64>>(), dirty.dirty_since)
+    };
+    if pages.is_empty() {
+        return true;
+    }
+    let device = match burst.target {
+        Some(number) => cx.devices.get(number),
+        None => permit::choose(cx, o),
+    };
+    let Some(device) = device else { return false };
+    burst.target = Some(device.number);
+    let base = Record::Base { object: o.id(), digest: base };
+    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since))
+        && permit::flush(cx, &device)
+}
+
+/// Writes some of them. They stay dirty.
+fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], base: Record, since: u64) -> bool {
+    let going: Vec<(u64, u32)> = {
+        let mut state = cx.state.lock();
+        let still: Vec<u64> = {
+            let dirty = o.dirty.lock();
+            pages.iter().copied().filter(|page| dirty.dirty.contains(page)).collect()
+        };
+        still.into_iter().map(|page| (page, state.begin_writeback(o, page))).collect()
+    };
+    let content = |(page, frame): &(u64, u32)| {
+        // A frame under writeback stays where it is. If it is written meanwhile, it is dirty anew.
+        Content { object: o.id(), page: *page, from: cx.handles.segment.frame(*frame) }
+    };
+    let content: Vec<Content> = going.iter().map(content).collect();
+    let mut done = 0;
+    while done < content.len() {
+        let Some(taken) = permit::append_owed(cx, device, &content[done..], &[base]) else { break };
+        done += taken;
+    }
+    let mut state = cx.state.lock();
+    for (i, (page, frame)) in going.iter().enumerate() {
+        state.end_owed(o, *page, *frame, i < done, since);
+    }
+    drop(state);
+    cx.dirty_done.notify_all();
+    done == content.len()
+}
+
+/// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.
+fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
+    writeback::write_back_locked(cx, o, 0..u64::MAX, false)?;
+    if o.gone.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    let (changes, calm) = {
+        let burst = o.burst.lock();
+        (burst.changes, burst.changing == 0)
+    };
+    let stable = o.dirty.lock().unstable.is_empty();
+    match stable {
+        true => sync::sync(cx, o, false)?,
+        false => sync::stabilize_locked(cx, o, false)?,
+    }
+    let identity = Identity::of(o.source().as_path()).ok();
+    let mut burst = o.burst.lock();
+    permit::pay(cx, o, &mut burst).inspect_err(|e| o.note_error(e))?;
+    let same = calm && burst.changing == 0 && burst.changes == changes;
+    burst.base = identity.filter(|_| same && is_found_again(cx, o)).map(|identity| identity.digest);
+    Ok(())
+}
+
+/// Whether the file's number leads to it after a restart: it is that of its inode.
+fn is_found_again(cx: &Context, o: &Object) -> bool {
+    let of_root = |dev: u64| cx.source_root.get().is_none_or(|root| root.dev == dev);
+    o.source().stat().is_ok_and(|stat| stat.st_ino == o.id() && of_root(stat.st_dev))
+}
+
+/// What a target has of the file is settled. The caller holds its writeback lock.
+///
+/// # Errors
+/// The source does not take it: it is owed as before.
+pub(crate) fn settle_locked(cx: &Context, o: &Object) -> io::Result<()> {
+    if o.burst.lock().target.is_none() {
+        return Ok(());
+    }
+    bring_home(cx, o)
+}
+
+/// The file is no more. It owes until the source's file system is sure to know that: until then a power cut could bring it back.
+pub(crate) fn let_go(cx: &Context, o: &Object) {
+    let mut burst = o.burst.lock();
+    if let Some(number) = burst.target.take() {
+        on_target(&mut cx.state.lock(), number, |of| of.owed.gone.push(o.id()));
+    }
+}
+
+/// [`sync::flush_all`]; with `sync` nothing is owed any more.
+///
+/// # Errors
+/// The first failure, after everything was tried.
+pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
+    let flushed = sync::flush_all(cx, sync);
+    if !sync || !cx.may_owe() {
+        return flushed;
+    }
+    let mut settled = Ok(());
+    for device in &cx.devices.all() {
+        for id in owing(cx, device) {
+            settled = settled.and(settle(cx, id));
+        }
+        settle_gone(cx, device);
+    }
+    flushed.and(settled)
+}
+
+fn owing(cx: &Context, device: &DeviceIo) -> Vec<ObjectId> {
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.files()).unwrap_or_default()
+}
+
+fn settle(cx: &Context, id: ObjectId) -> io::Result<()> {
+    let Some(o) = cx.lookup_object(id) else { return Ok(()) };
+    let _writeback = o.writeback.lock();
+    // Nobody can read it any more.
+    if o.doomed.load(Ordering::Relaxed) { Ok(()) } else { settle_locked(cx, &o) }
+}
+
+/// Tells the target of files that are no more, once the source's file system is sure to know.
+fn settle_gone(cx: &Context, device: &DeviceIo) {
+    let gone = on_target(&mut cx.state.lock(), device.number, |of| of.owed.gone.clone()).unwrap_or_default();
+    if gone.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
+        return;
+    }
+    for some in gone.chunks(32) {
+        let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();
+        if !permit::write_records(cx, device, &paid) {
+            return;
+        }
+        on_target(&mut cx.state.lock(), device.number, |of| {
+            of.owed.gone.retain(|object| !some.contains(object));
+            some.iter().for_each(|object| of.owed.paid(*object));
+        });
+    }
+}
+
+/// Settles files of a target: those of which nothing is dirty any more, and the oldest while they are in the way. By the target's own thread.
+pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
+    if !device.may_owe() {
+        return;
+    }
+    settle_gone(cx, device);
+    for id in owing(cx, device) {
+        let Some(o) = cx.lookup_object(id) else { continue };
+        if cx.is_stopping() || device.is_ending() {
+            return;
+        }
+        let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
+            let most = of.log.capacity() / SHARE_MAX;
+            let due = of.log.due().map(|region| of.fillings[region as usize].0);
+            of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))
+        });
+        if in_the_way == Some(true) || !o.is_unsettled() {
+            // Its handles report a failure.
+            let _ = settle(cx, id);
+        }
+    }
+}
+
+/// No more pages come to a target that goes, and those that it has go to the source.
+///
+/// # Errors
+/// The source does not take them; it has some of an earlier run that were not to be written.
+pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
+    refuse_left(cx, device)?;
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = true);
+    let settled = owing(cx, device).into_iter().try_for_each(|id| settle(cx, id));
+    settle_gone(cx, device);
+    let empty = on_target(&mut cx.state.lock(), device.number, |of| of.owed.is_empty()) != Some(false);
+    if settled.is_ok() && empty {
+        return Ok(());
+    }
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = false);
+    settled.and_then(|()| {
+        Err(io::Error::other("files that were deleted may come back until the source is synced"))
+    })
+}
+
+/// What an earlier run has left on a target stays there.
+///
+/// # Errors
+/// It has some.
+pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
+    match on_target(&mut cx.state.lock(), device.number, |of| of.owed.pages_left()) {
+        None | Some(0) => Ok(()),
+        _ => Err(io::Error::other(
+            "it has data of an earlier run that the source lacks: unmount, and see `terrace recover`",
+        )),
+    }
+}
+
+/// What a scan has found. Files whose pages a dead terraced has left in memory owe as they did: what is owed of them is dirty there, or was written to the
+/// source. Of all others only the target has it.
+pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
+    let name = &device.name;
+    if owed.hidden || owed.damaged > 0 {
+        tracing::error!(
+            "tier {name}: damaged keys, and {} damaged pages: they may have been written by programs and acknowledged, and the source lacks them",
+            owed.damaged
+        );
+    }
+    if !owed.files.is_empty() {
+        tracing::warn!("tier {name}: it has pages of {} files that the source lacks", owed.files.len());
+    }
+    for (id, file) in owed.files {
+        let known = cx.lookup_object(id).filter(|o| o.recovered.load(Ordering::Relaxed));
+        let mut burst = known.as_ref().map(|o| o.burst.lock()).filter(|burst| burst.target.is_none());
+        if let Some(burst) = &mut burst {
+            burst.target = Some(device.number);
+            burst.permit = file.permit.map_or(0, |(until, _)| until.cast_signed());
+        }
+        on_target(&mut cx.state.lock(), device.number, |of| match burst {
+            Some(_) => of.owed.note(id, file.since, file.pages.len() as u64),
+            None => drop(of.owed.left.insert(id, file)),
+        });
+    }
+}
+
+/// Nobody knows what the target has that a dead terraced used: any file that was left in memory may owe.
+pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
+    for o in cx.objects().iter().filter(|o| device.may_owe() && o.recovered.load(Ordering::Relaxed)) {
+        let mut burst = o.burst.lock();
+        burst.target.get_or_insert(device.number);
+        burst.permit = burst.permit.max(cx.clock.wall_ns() + PERMIT_NS);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,591 @@
+//! Power is cut, and the daemon killed, at random times of a life with fsyncs that a target answers: nothing that was acknowledged is lost, and nothing that
+//! somebody else has written since is overwritten.
+
+use super::*;
+use crate::config::{Access, CompressedConfig, DeviceConfig};
+use crate::device::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
+use crate::io::{BlockingIo, Io, IoVec};
+use crate::path::replay::{Conflict, Decision, Replayed, Whereabouts};
+use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use terrace_testkit::rng::{Rng, seed};
+use terrace_testkit::wait::wait_until;
+
+const PAGE: usize = 4096;
+const FILES: usize = 2;
+const PAGES: usize = 12;
+/// A life that takes longer may outlive its permits.
+const LIFE_MAX: Duration = Duration::from_secs(3);
+
+/// Writes to the source that nobody has synced: reads see them, a power cut takes any of them.
+#[derive(Debug, Default)]
+struct Volatile {
+    inner: BlockingIo,
+    files: Vec<File>,
+    writes: Mutex<Vec<(u64, u64, Vec<u8>)>>,
+    failing: AtomicBool,
+}
+
+fn inode(fd: RawFd) -> u64 {
+    rustix::fs::fstat(unsafe_borrow(fd)).unwrap().st_ino
+}
+
+fn unsafe_borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: the engine keeps it open during the call.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+impl Volatile {
+    fn apply(&self, which: impl Fn(u64) -> bool, mut keeps: impl FnMut() -> bool) {
+        for (of, at, bytes) in self.writes.lock().extract_if(.., |(of, ..)| which(*of)) {
+            let file = self.files.iter().find(|file| file.metadata().unwrap().ino() == of).unwrap();
+            if keeps() {
+                file.write_all_at(&bytes, at).unwrap();
+            }
+        }
+    }
+    fn power_cut(&self, rng: &mut Rng) {
+        let kept = *rng.pick(&[0, 50, 100]);
+        self.apply(|_| true, || rng.chance(kept));
+    }
+}
+
+impl Io for Volatile {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        let n = unsafe { self.inner.read(fd, offset, bufs)? };
+        let (of, writes) = (inode(fd), self.writes.lock());
+        for (_, at, bytes) in writes.iter().filter(|(file, ..)| *file == of) {
+            let mut start = offset;
+            for buf in bufs {
+                for (i, byte) in bytes.iter().enumerate() {
+                    let to = at + i as u64;
+                    if (start..start + buf.len as u64).contains(&to) && to < offset + n as u64 {
+                        // SAFETY: within the caller's buffer.
+                        unsafe { *buf.ptr.add((to - start) as usize) = *byte };
+                    }
+                }
+                start += buf.len as u64;
+            }
+        }
+        Ok(n)
+    }
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
+        if self.failing.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        // SAFETY: the caller's promise.
+        let bytes = bufs.iter().flat_map(|b| unsafe { std::slice::from_raw_parts(b.ptr, b.len) });
+        self.writes.lock().push((inode(fd), offset, bytes.copied().collect()));
+        Ok(())
+    }
+    fn sync(&self, fd: RawFd, _data_only: bool) -> io::Result<()> {
+        let of = inode(fd);
+        self.apply(|file| file == of, || true);
+        Ok(())
+    }
+    fn sync_fs(&self, _fd: RawFd) -> io::Result<()> {
+        self.apply(|_| true, || true);
+        Ok(())
+    }
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
+        let of = inode(fd);
+        self.writes.lock().retain_mut(|(file, at, bytes)| {
+            if *file == of {
+                bytes.truncate(size.saturating_sub(*at) as usize);
+            }
+            !bytes.is_empty()
+        });
+        self.inner.truncate(fd, size)
+    }
+}
+
+/// A page: what the last fsync left at least, and what was written since.
+type Versions = BTreeSet<u32>;
+
+struct World {
+    io: Arc<Volatile>,
+    medium: Arc<SimMedium>,
+    config: EngineConfig,
+    handles: Arc<SegmentHandles>,
+    engine: Arc<Engine>,
+    objects: Vec<ObjectRef>,
+    /// By file and page. 0: zeros.
+    may_be: Vec<Vec<Versions>>,
+    now: Vec<Vec<u32>>,
+    next: u32,
+    began: Instant,
+    /// fsyncs that the target answered.
+    owed: u64,
+}
+
+fn content(version: u32) -> Vec<u8> {
+    version.to_le_bytes().repeat(PAGE / 4)
+}
+
+fn formatted(regions: u32) -> Arc<SimMedium> {
+    let geometry = Geometry::new(64 << 10, regions).unwrap();
+    let medium = SimMedium::new(geometry.bytes());
+    let source = Source { hash: 7, path: "/src".into() };
+    superblock::format(&medium, &mut Superblock::new(source, geometry, 0).unwrap()).unwrap();
+    Arc::new(medium)
+}
+
+fn config(medium: &Arc<SimMedium>) -> EngineConfig {
+    let Found::Ours(found) = superblock::find(&**medium).unwrap() else { panic!("not formatted") };
+    let device = DeviceConfig {
+        number: 0,
+        name: "burst".into(),
+        access: Access::Medium(medium.clone()),
+        bytes: found.geometry.bytes(),
+        region_bytes: found.geometry.region_bytes().into(),
+        regions: found.geometry.regions(),
+        first_region: 0,
+        level: 0,
+        tier_id: found.id.0,
+        write_budget: None,
+        rated_writes: None,
+        read_ns: None,
+        write_ns: None,
+        always_faster: true,
+    };
+    EngineConfig {
+        devices: vec![device],
+        memory_bytes: 16 << 20,
+        memory_max_bytes: Some(16 << 20),
+        compressed: CompressedConfig { codec: None, ..CompressedConfig::default() },
+        durable_in_tier: true,
+        boot: Some(1),
+        prefetch_workers: 0,
+        huge_pages: false,
+        ..EngineConfig::default()
+    }
+}
+
+impl World {
+    fn new(regions: u32) -> World {
+        let file = |_| {
+            let file = tempfile::tempfile_in("/var/tmp").unwrap();
+            file.set_len((PAGES * PAGE) as u64).unwrap();
+            file
+        };
+        let io = Arc::new(Volatile { files: (0..FILES).map(file).collect(), ..Volatile::default() });
+        let medium = formatted(regions);
+        let config = config(&medium);
+        let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+        let engine =
+            Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
+        engine.serve().unwrap();
+        let mut world = World {
+            io,
+            medium,
+            config,
+            handles,
+            engine,
+            objects: Vec::new(),
+            may_be: vec![vec![Versions::from([0]); PAGES]; FILES],
+            now: vec![vec![0; PAGES]; FILES],
+            next: 1,
+            began: Instant::now(),
+            owed: 0,
+        };
+        world.scanned();
+        world.publish();
+        world
+    }
+    fn scanned(&self) {
+        let is_scanning = || on_target(&mut self.engine.cx.state.lock(), 0, |of| of.is_scanning());
+        wait_until("the scan", || is_scanning() == Some(false));
+    }
+    fn publish(&mut self) {
+        let object = |file: &File| {
+            let meta = file.metadata().unwrap();
+            self.engine.object(meta.ino(), file.as_raw_fd(), meta.len()).unwrap()
+        };
+        self.objects = self.io.files.iter().map(object).collect();
+    }
+    fn write(&mut self, file: usize, page: usize, pages: usize) {
+        let pages = page..(page + pages).min(PAGES);
+        let data: Vec<u8> = pages.clone().flat_map(|page| content(self.next + page as u32)).collect();
+        self.engine.write(&self.objects[file], (pages.start * PAGE) as u64, &data).unwrap();
+        for page in pages {
+            let version = self.next + page as u32;
+            self.may_be[file][page].insert(version);
+            self.now[file][page] = version;
+        }
+        self.next += PAGES as u32;
+    }
+    fn fsync(&mut self, file: usize) {
+        let cursor = self.objects[file].error_cursor();
+        let before = self.dirty(file);
+        self.engine.fsync(&self.objects[file], false, &cursor).unwrap();
+        self.owed += u64::from(before > 0 && self.dirty(file) > 0);
+        self.acknowledge(file);
+    }
+    fn acknowledge(&mut self, file: usize) {
+        for (may_be, now) in self.may_be[file].iter_mut().zip(&self.now[file]) {
+            *may_be = [*now].into();
+        }
+    }
+    fn dirty(&self, file: usize) -> u64 {
+        self.objects[file].dirty_pages()
+    }
+    /// Cuts a file and makes it as long as before.
+    fn cut(&mut self, file: usize, page: usize) {
+        let o = &self.objects[file];
+        self.engine.truncate(o, (page * PAGE) as u64).unwrap();
+        self.engine.truncate(o, (PAGES * PAGE) as u64).unwrap();
+        for page in page..PAGES {
+            // The source of these tests is cut durably.
+            (self.may_be[file][page], self.now[file][page]) = ([0].into(), 0);
+        }
+    }
+    fn check(&self) {
+        for file in 0..FILES {
+            let mut buf = vec![0; PAGES * PAGE];
+            self.engine.read(&self.objects[file], 0, &mut buf, AccessPath::Preload).unwrap();
+            for (page, buf) in buf.chunks(PAGE).enumerate() {
+                assert!(buf == content(self.now[file][page]), "file {file} page {page}");
+            }
+        }
+        assert_eq!(self.engine.check(), Vec::<String>::new());
+    }
+    /// The daemon is killed; the next one takes over.
+    fn kill(&mut self) {
+        self.engine.halt();
+        let (config, handles) = (self.config.clone(), self.handles.clone());
+        self.engine = Engine::start(config, handles, Arc::new(SystemClock), self.io.clone()).unwrap();
+        let object =
+            |file: &File| self.engine.reattach_object(file.metadata().unwrap().ino(), file.as_raw_fd());
+        self.objects = self.io.files.iter().map(|file| object(file).unwrap()).collect();
+        self.engine.recover_pages();
+        self.engine.serve().unwrap();
+        assert_eq!(self.engine.owed(), [], "files in memory owe as they did");
+    }
+    /// Power is cut, and the next engine begins. Pages that were written to the source, and conflicts.
+    fn power_cut(&mut self, rng: &mut Rng) -> (u64, Vec<Conflict>) {
+        self.engine.halt();
+        self.medium.power_cut(rng);
+        self.io.power_cut(rng);
+        self.restart(self.config.boot.map(|boot| boot + 1))
+    }
+    fn restart(&mut self, boot: Option<u16>) -> (u64, Vec<Conflict>) {
+        self.config.boot = boot;
+        self.handles = Arc::new(SegmentHandles::create(&self.config).unwrap());
+        let (config, handles) = (self.config.clone(), self.handles.clone());
+        self.engine = Engine::start(config, handles, Arc::new(SystemClock), self.io.clone()).unwrap();
+        self.engine.serve().unwrap();
+        let (mut written, mut conflicts) = (0, Vec::new());
+        for owed in self.engine.owed() {
+            match self.replay(owed.file, Decision::Keep) {
+                Replayed::Written(pages) => written += pages,
+                Replayed::Kept(why) => conflicts.push(why),
+                Replayed::Dropped => panic!("the file is there"),
+            }
+        }
+        self.scanned();
+        self.publish();
+        (written, conflicts)
+    }
+    fn replay(&self, id: u64, decision: Decision) -> Replayed {
+        let file = self.io.files.iter().find(|file| file.metadata().unwrap().ino() == id).unwrap();
+        self.engine.replay(id, Whereabouts::Found(file.as_raw_fd().into()), decision).unwrap()
+    }
+    /// The source holds nothing that it must not, and goes on from there.
+    fn look(&mut self, what: &str) {
+        for file in 0..FILES {
+            let mut buf = vec![0; PAGES * PAGE];
+            self.io.files[file].read_exact_at(&mut buf, 0).unwrap();
+            for (page, buf) in buf.chunks(PAGE).enumerate() {
+                let version = u32::from_le_bytes(buf[..4].try_into().unwrap());
+                let may_be = &self.may_be[file][page];
+                assert!(
+                    may_be.contains(&version) && buf == content(version),
+                    "{what}: file {file} page {page} is {version}, not of {may_be:?}"
+                );
+                (self.now[file][page], self.may_be[file][page]) = (version, [version].into());
+            }
+        }
+        self.began = Instant::now();
+    }
+    fn step(&mut self, rng: &mut Rng) {
+        let (file, page) = (rng.index(FILES), rng.index(PAGES));
+        match rng.below(100) {
+            0..40 => self.write(file, page, 1 + rng.index(4)),
+            40..75 => self.fsync(file),
+            75..82 => self.engine.flush(&self.objects[file], 0..u64::MAX).unwrap(),
+            82..86 => self.cut(file, page),
+            86..89 => {
+                self.engine.flush_all(true).unwrap();
+                (0..FILES).for_each(|file| self.acknowledge(file));
+            }
+            89..92 => settle_due(&self.engine.cx, &self.engine.cx.devices.get(0).unwrap()),
+            92..95 => {
+                let id = self.objects[file].id();
+                self.engine.forget_object(id).unwrap();
+                self.publish();
+            }
+            95..97 => self.kill(),
+            _ => self.check(),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.engine.halt();
+    }
+}
+
+/// Several lives of one world, each ended by a power cut: pages written back in the ends, and fsyncs that the target answered.
+fn lives(seed: u64, regions: u32) -> (u64, u64) {
+    let rng = &mut Rng::new(seed);
+    let mut world = World::new(regions);
+    let mut written = 0;
+    for life in 0..4 {
+        for _ in 0..rng.below(60) {
+            world.step(rng);
+        }
+        world.check();
+        let (pages, conflicts) = world.power_cut(rng);
+        if world.began.elapsed() > LIFE_MAX {
+            break;
+        }
+        assert_eq!(conflicts, [], "seed {seed} life {life}");
+        written += pages;
+        world.look(&format!("seed {seed} life {life}"));
+        world.check();
+    }
+    (written, world.owed)
+}
+
+#[test]
+fn power_cuts_take_nothing_that_was_acknowledged() {
+    let first = seed("power_cuts_take_nothing_that_was_acknowledged");
+    let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 400 } else { 12 };
+    let (mut written, mut owed) = (0, 0);
+    for round in 0..rounds {
+        // A small log is full of owed pages now and then.
+        let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
+        (written, owed) = (written + pages, owed + answered);
+    }
+    assert!(written > rounds && owed > 5 * rounds, "{written} pages written, {owed} fsyncs of the target");
+}
+
+/// A world with a page of file 0 that only the target has: version 2, over version 1.
+fn owing() -> World {
+    let mut world = World::new(8);
+    world.write(0, 0, 1);
+    world.fsync(0);
+    world.write(0, 0, 1);
+    world.fsync(0);
+    assert_eq!((world.owed, world.now[0][0]), (1, 1 + PAGES as u32));
+    world
+}
+
+fn source_page(world: &World) -> Vec<u8> {
+    let mut buf = vec![0; PAGE];
+    world.io.files[0].read_exact_at(&mut buf, 0).unwrap();
+    buf
+}
+
+#[test]
+fn change_by_others_after_a_power_cut_stays() {
+    for decision in [Decision::Write, Decision::Discard] {
+        let mut world = owing();
+        world.engine.halt();
+        world.medium.power_cut(&mut Rng::new(1));
+        world.io.files[0].write_all_at(&content(77), 0).unwrap();
+        assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
+        assert!(source_page(&world) == content(77));
+        // The file is served as it is, and its fsyncs are the source's.
+        world.now[0][0] = 77;
+        world.check();
+        world.write(0, 3, 1);
+        world.fsync(0);
+        world.write(0, 3, 1);
+        world.fsync(0);
+        assert_eq!(world.owed, 1, "the target would take the new pages for the old run's");
+        // A clean end keeps them, too, and so does each start.
+        world.engine.shutdown().unwrap();
+        assert_eq!(world.restart(Some(3)), (0, vec![Conflict::Changed]));
+        let id = world.objects[0].id();
+        let (done, expected) = match decision {
+            Decision::Write => (Replayed::Written(1), content(1 + PAGES as u32)),
+            _ => (Replayed::Dropped, content(77)),
+        };
+        assert_eq!(world.replay(id, decision), done);
+        assert!(source_page(&world) == expected);
+        world.engine.halt();
+        assert_eq!(world.restart(Some(4)), (0, vec![]));
+    }
+}
+
+/// Without a restart of the machine the source's own state tells whether somebody has changed it, but not who.
+#[test]
+fn change_within_a_permit_is_a_conflict_on_the_same_boot() {
+    let mut world = owing();
+    world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
+    world.engine.halt();
+    world.io.apply(|_| true, || true);
+    assert_eq!(world.restart(Some(1)), (0, vec![Conflict::SameBoot]));
+    let mut world = owing();
+    world.engine.halt();
+    assert_eq!(world.restart(Some(1)), (1, vec![]), "nobody has changed it");
+    assert!(source_page(&world) == content(1 + PAGES as u32));
+}
+
+/// What the source has acknowledged after the target has failed is not overwritten by what the target has.
+#[test]
+fn target_that_fails_gives_back_no_old_page() {
+    let permitted =
+        if std::env::var_os("TERRACE_SOAK").is_some() { [false, true].as_slice() } else { &[false] };
+    for fails in [SimCall::Flush, SimCall::Write { at: 0, len: 0 }] {
+        for permitted in permitted {
+            let mut world = owing();
+            if *permitted {
+                world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
+            }
+            let kind = std::mem::discriminant(&fails);
+            world.medium.set_hook(move |call| match std::mem::discriminant(&call) == kind {
+                true => Err(io::Error::from_raw_os_error(libc::EIO)),
+                false => Ok(()),
+            });
+            world.write(0, 0, 2);
+            world.fsync(0);
+            assert_eq!(world.owed, 1, "{fails:?}: the source has answered");
+            assert!(source_page(&world) == content(world.now[0][0]));
+            world.engine.halt();
+            world.medium.clear_hook();
+            let (written, conflicts) = world.power_cut(&mut Rng::new(5));
+            assert_eq!(
+                (written, conflicts),
+                (0, vec![Conflict::Changed]),
+                "{fails:?}, permitted: {permitted}"
+            );
+            world.look("after the failure");
+        }
+    }
+}
+
+#[test]
+fn clean_end_owes_nothing() {
+    let mut world = owing();
+    world.engine.shutdown().unwrap();
+    assert!(source_page(&world) == content(world.now[0][0]));
+    let Found::Ours(found) = superblock::find(&*world.medium).unwrap() else { panic!("no superblock") };
+    assert_eq!((found.clean, found.owed), (true, superblock::OwedPages::Settled));
+    assert_eq!(world.restart(Some(1)), (0, vec![]));
+}
+
+/// More is synced than the target has room for, faster than it is brought home.
+#[test]
+fn full_target_has_the_source_answer() {
+    let mut world = World::new(5);
+    let rounds = 30;
+    for _ in 0..rounds {
+        world.write(0, 0, PAGES);
+        world.fsync(0);
+    }
+    assert!((2..rounds).contains(&world.owed), "{} of {rounds}", world.owed);
+    world.check();
+    let (_, conflicts) = world.power_cut(&mut Rng::new(3));
+    assert_eq!(conflicts, []);
+    world.look("after the cut");
+}
+
+/// A file that was deleted is owed until its file system is sure to know that.
+#[test]
+fn deleted_file_owes_until_the_source_is_synced() {
+    let world = owing();
+    let id = world.objects[0].id();
+    world.engine.discard_object(id);
+    let device = world.engine.cx.devices.get(0).unwrap();
+    settle_due(&world.engine.cx, &device);
+    let owes = || on_target(&mut world.engine.cx.state.lock(), 0, |of| of.owed.has(id)).unwrap();
+    assert!(owes(), "the source's root is not known");
+    let dir = File::open("/var/tmp").unwrap();
+    world.engine.set_source_root(std::os::fd::AsFd::as_fd(&dir)).unwrap();
+    settle_due(&world.engine.cx, &device);
+    assert!(!owes());
+}
+
+#[test]
+fn target_is_left_alone_without_the_wish() {
+    let mut world = World::new(8);
+    world.engine.halt();
+    let fresh = formatted(8);
+    world.config = EngineConfig { durable_in_tier: false, ..config(&fresh) };
+    world.medium = fresh;
+    world.restart(Some(1));
+    for _ in 0..3 {
+        world.write(0, 0, 4);
+        world.fsync(0);
+    }
+    assert_eq!((world.owed, world.dirty(0)), (0, 0));
+    world.engine.shutdown().unwrap();
+    let Found::Ours(found) = superblock::find(&*world.medium).unwrap() else { panic!("no superblock") };
+    assert_eq!((found.owed, found.encode()[8]), (superblock::OwedPages::Never, 1));
+}
+
+/// Writers of one file and whoever writes it back or cuts what is behind it, at once.
+#[test]
+fn fsyncs_and_writebacks_at_once_lose_nothing() {
+    let rng = &mut Rng::new(seed("fsyncs_and_writebacks_at_once_lose_nothing"));
+    for _ in 0..3 {
+        let mut world = World::new(8);
+        let (engine, o) = (world.engine.clone(), world.objects[0].clone());
+        let ended = AtomicBool::new(false);
+        let writer = |first: usize| {
+            let (cursor, mut acked, mut version) = (o.error_cursor(), 0, 0);
+            while !ended.load(Ordering::Relaxed) {
+                version += 1;
+                for page in first..first + 3 {
+                    engine.write(&o, (page * PAGE) as u64, &content(version)).unwrap();
+                }
+                if version % 3 == 0 {
+                    engine.fsync(&o, version % 2 == 0, &cursor).unwrap();
+                    acked = version;
+                }
+            }
+            (acked, version)
+        };
+        let ends = std::thread::scope(|scope| {
+            let writers: Vec<_> = [0, 3, 6].map(|first| scope.spawn(move || writer(first))).into();
+            let device = engine.cx.devices.get(0).unwrap();
+            for _ in 0..40 {
+                match rng.below(4) {
+                    0 => engine.flush(&o, 0..u64::MAX).unwrap(),
+                    1 => engine.flush_all(true).unwrap(),
+                    2 => settle_due(&engine.cx, &device),
+                    _ => engine.truncate(&o, ((9 + rng.index(3)) * PAGE) as u64).unwrap(),
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            ended.store(true, Ordering::Relaxed);
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect::<Vec<_>>()
+        });
+        let began = Instant::now();
+        let (_, conflicts) = world.power_cut(rng);
+        if began.elapsed() > LIFE_MAX {
+            continue;
+        }
+        assert_eq!(conflicts, []);
+        let mut buf = vec![0; 9 * PAGE];
+        world.io.files[0].read_exact_at(&mut buf, 0).unwrap();
+        for (page, buf) in buf.chunks(PAGE).enumerate() {
+            let (acked, last) = ends[page / 3];
+            // A page that was being written may be of two writes.
+            for word in buf.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())) {
+                assert!((acked..=last).contains(&word), "page {page}: {word} not in {acked}..={last}");
+            }
+        }
+    }
+}

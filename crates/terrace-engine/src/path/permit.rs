@@ -1,0 +1,162 @@
+//! Changes of the source by writeback and truncates, as a target is told of them that has pages which the source lacks.
+//!
+//! **A permit comes first.** Before the source of such a file is changed, a record says durably that this run may do so until a time. A start after a power
+//! cut finds the file as it was when its pages were written (then nobody has changed it), or changed within the permit (then it was this run), or changed
+//! later: by somebody else, whose change stays.
+//!
+//! **Nothing is acknowledged by the source before the paid record is durable.** Otherwise the pages would be written over what came after them. If the target
+//! fails, so that no such record can be written, the file is given a time behind the permit first ([`leave_behind`]): a start that finds the target again
+//! finds a conflict.
+
+use crate::context::Context;
+use crate::device::format::{Record, holder};
+use crate::device::io::{DeviceIo, Writer};
+use crate::file::burst::Burst;
+use crate::file::identity::{Identity, SETTLES};
+use crate::file::object::Object;
+use crate::reclaim::append::{self, Content};
+use crate::reclaim::regions;
+use crate::state::State;
+use crate::state::device::Device;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the source may be changed without another record.
+pub(crate) const PERMIT_NS: i64 = 5_000_000_000;
+/// What begins so much before the end of a permit needs another one: its time in the source may be later than the look at the clock.
+const MARGIN_NS: i64 = 1_000_000_000;
+
+/// A change of a file in the source is under way.
+#[must_use]
+pub(crate) struct Change<'a>(Option<&'a Object>);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(o) = self.0 {
+            o.burst.lock().changing -= 1;
+        }
+    }
+}
+
+/// The source of the file is about to be changed.
+pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
+    if !cx.may_owe() {
+        return Change(None);
+    }
+    let mut burst = o.burst.lock();
+    burst.changes += 1;
+    burst.changing += 1;
+    burst.base = None;
+    if let Some(number) = burst.target {
+        permit(cx, o, &mut burst, number);
+    }
+    Change(Some(o))
+}
+
+fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
+    let now = cx.clock.wall_ns();
+    if now + MARGIN_NS < burst.permit {
+        return;
+    }
+    let until = now + PERMIT_NS;
+    let birth = Identity::of(o.source().as_path()).map_or(0, |identity| identity.birth);
+    let record =
+        Record::Permit { object: o.id(), until: until.cast_unsigned(), holder: holder(boot(cx), birth) };
+    // If it cannot be told, a start finds a file that nobody was to change: a conflict.
+    if cx.devices.get(number).is_some_and(|device| write_records(cx, &device, &[record])) {
+        burst.permit = until;
+    }
+}
+
+/// A mark of this boot of the machine; never 0.
+pub(crate) fn boot(cx: &Context) -> u16 {
+    if let Some(boot) = cx.config.boot {
+        return boot;
+    }
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)) as u16 | 1
+}
+
+/// Writes pages that the source lacks, with `others` before them in time. Pages dealt with; None: the target takes none.
+pub(crate) fn append_owed(
+    cx: &Context,
+    device: &DeviceIo,
+    pages: &[Content],
+    others: &[Record],
+) -> Option<usize> {
+    let mut writer = device.writer.lock();
+    loop {
+        if let Some(taken) = append::append_owed(cx, device, &mut writer, pages, others) {
+            return Some(taken);
+        }
+        let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
+        if !make_room(&mut writer) {
+            return None;
+        }
+    }
+}
+
+/// Makes everything durable that was written to a target. False: it has failed, and is given up.
+pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
+    let flushed = device.flush();
+    if let Err(e) = &flushed {
+        append::give_up(cx, device.number, e);
+    }
+    flushed.is_ok()
+}
+
+/// Writes records durably. False: the target does not take them.
+pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record]) -> bool {
+    append_owed(cx, device, &[], records).is_some() && flush(cx, device)
+}
+
+/// The source has everything of the file, durably: its target is told.
+pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
+    let Some(number) = burst.target else { return Ok(()) };
+    let device = cx.devices.get(number);
+    let told = device.as_ref().is_some_and(|of| write_records(cx, of, &[Record::Paid { object: o.id() }]));
+    if !told {
+        leave_behind(cx, o, burst.permit)?;
+    }
+    on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id()));
+    (burst.target, burst.permit) = (None, 0);
+    if let Some(device) = device {
+        device.wakeup.signal();
+    }
+    Ok(())
+}
+
+/// Gives the file a time behind the permit, durably: what the target holds of it will be found to be older.
+fn leave_behind(cx: &Context, o: &Object, permit: i64) -> io::Result<()> {
+    let rest = (permit - cx.clock.wall_ns()).clamp(0, PERMIT_NS);
+    std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
+    o.renew_ctime()?;
+    if Identity::of(o.source().as_path())?.ctime <= permit {
+        return Err(io::Error::other("the clock stands still"));
+    }
+    cx.io.sync(o.source().any()?.raw(), false)
+}
+
+/// Does something with a target's books.
+pub(crate) fn on_target<T>(
+    state: &mut State,
+    number: usize,
+    what: impl FnOnce(&mut Device) -> T,
+) -> Option<T> {
+    state.targets.as_mut()?.at_mut(number).map(what)
+}
+
+/// The fastest target that takes pages which the source lacks of this file. None: none does, or one has some already.
+pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
+    let number = {
+        let state = cx.state.lock();
+        let targets = state.targets.as_ref()?;
+        if targets.all.iter().any(|of| of.owed.has(o.id())) {
+            return None;
+        }
+        let mut takes = targets.all.iter().filter(|of| of.is_serving() && of.takes_owed());
+        takes.next()?.config.number
+    };
+    cx.devices.get(number)
+}

@@ -1,0 +1,250 @@
+//! After a power cut: pages that only a target has go to the source, before their files are served.
+//!
+//! A file is written to only if it is what the last run left, or what that run may have made of it (`path/permit.rs`). Otherwise somebody has changed it since:
+//! a *conflict*, which is told and kept until a user decides.
+
+use crate::context::Context;
+use crate::device::format::{Record, holder};
+use crate::device::io::DeviceIo;
+use crate::device::{OwedFile, format};
+use crate::file::identity::Identity;
+use crate::file::object::ObjectId;
+use crate::file::source::{PathFd, SourceFile};
+use crate::io::{AlignedBuf, IoVec};
+use crate::path::burst::is_unknown;
+use crate::path::permit::{PERMIT_NS, boot, on_target, write_records};
+use crate::path::sync;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// What a target has of one file, and the source lacks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwedPages {
+    /// The number of the file: of its inode in the source.
+    pub file: ObjectId,
+    /// The name of the target.
+    pub target: String,
+    /// Pages.
+    pub pages: u64,
+}
+
+/// Why pages are not written to the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conflict {
+    /// The file was changed after the end of the run that they are of.
+    Changed,
+    /// It was changed at that time, and the machine has not been restarted since: by that run, or by another program just after.
+    SameBoot,
+    /// Keys on the target are damaged that may say that the source has them.
+    Doubtful,
+    /// Some of them cannot be read.
+    Damaged,
+    /// The file was not found, and nobody can be sure that it is gone.
+    NotFound,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Conflict::Changed => "the file was changed since",
+            Conflict::SameBoot => "the file may have been changed since",
+            Conflict::Doubtful => "keys are damaged that may say that the source has them",
+            Conflict::Damaged => "some of them cannot be read",
+            Conflict::NotFound => "the file was not found, and may be there all the same",
+        })
+    }
+}
+
+/// What became of the pages of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// So many were written to the source, and are durable there.
+    Written(u64),
+    /// They are kept.
+    Kept(Conflict),
+    /// There are none any more: they were given up, or the file is gone.
+    Dropped,
+}
+
+/// Where the file of some pages is.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// An O_PATH descriptor.
+    Found(PathFd),
+    /// Nowhere in the source.
+    Gone,
+    /// Not everything could be searched.
+    Unknown,
+}
+
+/// Who decides over a conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Nobody: they are kept.
+    Keep,
+    /// They are written over whatever is there.
+    Write,
+    /// They are given up.
+    Discard,
+}
+
+/// What earlier runs have left, once all targets are known that may have some.
+pub(crate) fn owed(cx: &Context) -> Vec<OwedPages> {
+    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let state = cx.state.lock();
+    let all = state.targets.iter().flat_map(|targets| &targets.all);
+    let of = |name: &str, (file, owed): (&ObjectId, &OwedFile)| OwedPages {
+        file: *file,
+        target: name.to_owned(),
+        pages: owed.pages.len() as u64,
+    };
+    all.flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect()
+}
+
+/// Writes what earlier runs have left of a file to it, or decides otherwise.
+///
+/// # Errors
+/// The source's: the pages are kept.
+pub(crate) fn replay(
+    cx: &Context,
+    id: ObjectId,
+    at: Whereabouts,
+    decision: Decision,
+) -> io::Result<Replayed> {
+    let of_target = |device: Arc<DeviceIo>| {
+        let left = on_target(&mut cx.state.lock(), device.number, |of| of.owed.left.get(&id).cloned());
+        Some((device, left??))
+    };
+    let all: Vec<(Arc<DeviceIo>, OwedFile)> = cx.devices.all().into_iter().filter_map(of_target).collect();
+    if decision == Decision::Discard {
+        all.iter().for_each(|(device, _)| settle(cx, device, id));
+        return Ok(Replayed::Dropped);
+    }
+    let source = match at {
+        Whereabouts::Found(fd) => SourceFile::through_page_cache(fd),
+        Whereabouts::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
+        // If the source does not know durably that the file is gone, a power cut could bring it back.
+        Whereabouts::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
+        Whereabouts::Gone => {
+            sync::sync_root(cx)?;
+            all.iter().for_each(|(device, _)| settle(cx, device, id));
+            return Ok(Replayed::Dropped);
+        }
+    };
+    let mut written = 0;
+    for (device, owed) in &all {
+        let identity = Identity::of(source.as_path())?;
+        let conflict = judge(owed, &identity, boot(cx));
+        if let Some(conflict) = conflict.filter(|_| decision == Decision::Keep) {
+            return Ok(Replayed::Kept(conflict));
+        }
+        let Some(content) = read(device, owed) else { return Ok(Replayed::Kept(Conflict::Damaged)) };
+        let until = (cx.clock.wall_ns() + PERMIT_NS).cast_unsigned();
+        let permit = Record::Permit { object: id, until, holder: holder(boot(cx), identity.birth) };
+        if !write_records(cx, device, &[permit]) {
+            tracing::warn!("tier {}: it cannot be told that file {id} has its pages", device.name);
+        }
+        write(cx, &source, &content)?;
+        settle(cx, device, id);
+        written += owed.pages.len() as u64;
+    }
+    Ok(if written > 0 { Replayed::Written(written) } else { Replayed::Dropped })
+}
+
+/// The source has what it is to have of the file.
+fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
+    if !write_records(cx, device, &[Record::Paid { object: id }]) {
+        tracing::warn!("tier {}: what it has of file {id} will be found again, and told", device.name);
+    }
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id));
+    device.wakeup.signal();
+}
+
+/// Whether the pages may be written to a file that is found like this.
+fn judge(owed: &OwedFile, now: &Identity, boot: u16) -> Option<Conflict> {
+    if owed.doubtful {
+        return Some(Conflict::Doubtful);
+    }
+    if owed.base == Some(now.digest) {
+        return None;
+    }
+    match owed.permit {
+        Some((until, by)) if now.ctime <= until.cast_signed() && now.birth != 0 => {
+            let (of_boot, of_file) = (by >> 16, by & 0xffff);
+            match of_file == u32::from(now.birth) {
+                true if of_boot == u32::from(boot) => Some(Conflict::SameBoot),
+                true => None,
+                false => Some(Conflict::Changed),
+            }
+        }
+        _ => Some(Conflict::Changed),
+    }
+}
+
+/// Pages with their content. None: some are damaged.
+fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
+    let geometry = device.writer.lock().superblock.geometry;
+    let mut buf = AlignedBuf::default();
+    let page = |(page, (slot, crc)): (&u64, &(DeviceSlot, u32))| {
+        let content = buf.with(PAGE_SIZE, |buf| {
+            device.medium.read(geometry.byte_of(*slot), buf).ok()?;
+            (format::crc(buf) == *crc).then(|| buf.to_vec())
+        });
+        Some((*page, content?))
+    };
+    owed.pages.iter().map(page).collect()
+}
+
+fn write(cx: &Context, source: &SourceFile, content: &[(u64, Vec<u8>)]) -> io::Result<()> {
+    let size = source.stat()?.st_size as u64;
+    let fd = source.buffered()?;
+    for (page, content) in content {
+        // What is behind the end was cut off.
+        let len = size.saturating_sub(page * PAGE).min(PAGE) as usize;
+        if len == 0 {
+            continue;
+        }
+        let mut content = content.clone();
+        let buf = IoVec { ptr: content.as_mut_ptr(), len };
+        // SAFETY: the copy lives until the call returns.
+        unsafe { cx.io.write(fd.raw(), page * PAGE, &[buf])? };
+    }
+    cx.io.sync(fd.raw(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
+        Identity { digest, ctime, birth }
+    }
+
+    /// What the last run has certainly left, or made itself, is written over; nothing else is.
+    #[test]
+    fn only_what_the_run_left_is_written_over() {
+        let pages = BTreeMap::from([(0, (DeviceSlot::new(0, 1), 5))]);
+        let mut owed = OwedFile { base: Some(7), permit: None, pages, since: 1, doubtful: false };
+        let other_boot = 9;
+        assert_eq!(judge(&owed, &found(7, 100, 3), 1), None);
+        assert_eq!(judge(&owed, &found(8, 100, 3), other_boot), Some(Conflict::Changed), "no permit");
+        owed.permit = Some((200, holder(1, 3)));
+        assert_eq!(judge(&owed, &found(7, 100, 3), 1), None);
+        assert_eq!(judge(&owed, &found(8, 200, 3), other_boot), None, "the run itself");
+        assert_eq!(judge(&owed, &found(8, 200, 3), 1), Some(Conflict::SameBoot));
+        assert_eq!(judge(&owed, &found(8, 201, 3), other_boot), Some(Conflict::Changed), "later");
+        assert_eq!(judge(&owed, &found(8, 200, 4), other_boot), Some(Conflict::Changed), "another file");
+        owed.permit = Some((200, holder(1, 0)));
+        assert_eq!(judge(&owed, &found(8, 200, 0), other_boot), Some(Conflict::Changed), "no birth times");
+        owed.doubtful = true;
+        assert_eq!(judge(&owed, &found(7, 100, 3), 1), Some(Conflict::Doubtful));
+    }
+}
