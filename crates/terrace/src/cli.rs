@@ -69,8 +69,27 @@ pub enum Command {
     /// Show and empty tiers on devices
     #[command(subcommand)]
     Tier(Tier),
+    /// Show, write or give up what programs have synced and only a tier has, of files that were changed since a power cut
+    Recover(Recover),
     /// Print the man page or shell completions
     Generate(Generate),
+}
+
+/// `terrace recover`.
+#[derive(Debug, Args)]
+pub struct Recover {
+    /// The file or block device of the tier, which no instance uses
+    #[arg(value_name = "TARGET")]
+    pub target: PathBuf,
+    /// List it: bytes and file (the default)
+    #[arg(long, conflicts_with_all = ["write", "discard"])]
+    pub show: bool,
+    /// Write it over what is in the files now
+    #[arg(long, conflicts_with = "discard")]
+    pub write: bool,
+    /// Give it up: the files stay as they are
+    #[arg(long)]
+    pub discard: bool,
 }
 
 /// Settings of an instance; each overrides the environment and the file.

@@ -75,6 +75,18 @@ pub struct Dirty {
     pub expire: Span,
     /// How often ages are looked at.
     pub writeback_interval: Span,
+    /// What answers fsync.
+    pub durable: Durable,
+}
+
+/// Where written data are durable when fsync has returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durable {
+    /// In the source.
+    Source,
+    /// On a tier, or in the source.
+    Tier,
 }
 
 /// `[io]`
@@ -285,7 +297,13 @@ impl Default for Config {
 impl Default for Dirty {
     fn default() -> Dirty {
         let seconds = |s| Span(std::time::Duration::from_secs(s));
-        Dirty { background_ratio: 10, ratio: 20, expire: seconds(30), writeback_interval: seconds(5) }
+        Dirty {
+            background_ratio: 10,
+            ratio: 20,
+            expire: seconds(30),
+            writeback_interval: seconds(5),
+            durable: Durable::Source,
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use terrace_engine::{
 };
 use terrace_policy::placement::levels::levels;
 
-use crate::config::{Admit, CompressionMode, Config, IoEngine, MemoryLimit, Tier, is_remote};
+use crate::config::{Admit, CompressionMode, Config, Durable, IoEngine, MemoryLimit, Tier, is_remote};
 use crate::instance::Instance;
 use crate::tier::{Held, remote};
 
@@ -110,6 +110,13 @@ pub fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()>
     all.try_for_each(|(device, held)| remote::open_medium(device, &held.target))
 }
 
+/// An engine of this process alone, which nothing outlives.
+pub fn alone(config: &Config, targets: &[Held]) -> io::Result<Arc<Engine>> {
+    let config = engine_config(config, targets);
+    let handles = Arc::new(SegmentHandles::create(&config)?);
+    Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
+}
+
 /// The kernel may forbid io_uring (containers often do); plain calls then do the same work.
 fn io_of(kind: IoKind) -> Arc<dyn Io> {
     if kind == IoKind::Uring {
@@ -191,6 +198,7 @@ pub fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
         dirty_expire: config.dirty.expire.0,
         writeback_interval: config.dirty.writeback_interval.0,
         readahead_max_bytes: config.io.readahead_max.0 as usize,
+        durable_in_tier: config.dirty.durable == Durable::Tier,
         io: match config.io.engine {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,

@@ -8,6 +8,7 @@
 //! | [`stat`], [`top`], [`lru`], [`trace`], [`numa`] | state of an instance, lists of its policy, accesses, memory nodes |
 //! | [`stage`] | files brought into the cache, and home, before and after programs |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
+//! | [`recover`] | what only a tier has after a power cut |
 //! | [`doctor`] | what the machine gives |
 //! | [`serve`] | `serve kv`: keys over a store |
 //! | [`generate`] | man page, completions |
@@ -45,6 +46,7 @@ mod mountpoint;
 mod mounts;
 mod numa;
 mod prefault;
+mod recover;
 mod renamed;
 mod run;
 mod serve;
@@ -98,6 +100,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Stage(args) => stage::stage(&args),
         Command::Doctor(args) => doctor::doctor(&args),
         Command::Tier(args) => tier::tier(&args),
+        Command::Recover(args) => recover::recover(&args),
         Command::Generate(args) => generate::generate(args.what),
     }
 }

@@ -175,7 +175,7 @@ fn target(config: &Config, device: &Device, src: &Path, others: Others, holder: 
 }
 
 /// The line for a target that cannot be used. Of one that is in use the mount is named, if it is known.
-fn refused(err: &TargetError) -> Failure {
+pub fn refused(err: &TargetError) -> Failure {
     let user = match err.fault {
         Fault::InUse(pid) => user_of(&err.path, pid),
         _ => None,

@@ -22,6 +22,8 @@ mod lifecycle;
 mod memory;
 #[path = "command/metrics.rs"]
 mod metrics;
+#[path = "command/owed.rs"]
+mod owed;
 #[path = "command/run.rs"]
 mod run;
 #[path = "command/staging.rs"]

@@ -373,6 +373,9 @@ pub const METRICS: &[Metric] = &[
     gauge("terrace_dirty_bytes", "Written data that the source does not have yet.", |s| {
         n(s.cache.writeback.dirty_bytes)
     }),
+    gauge("terrace_owed_bytes", "Of these, bytes that are durable on a tier.", |s| {
+        n(s.cache.writeback.owed_bytes)
+    }),
     gauge("terrace_dirty_limit_bytes", "Dirty data above which writers wait.", |s| {
         n(s.cache.writeback.dirty_limit * 4096)
     }),

@@ -334,11 +334,19 @@ fn writeback(page: &mut String, w: &Writeback) {
             format!("; failing now: {}", crate::error::reason(std::io::Error::from_raw_os_error(errno)))
         }
     };
+    let owed = match w.owed_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of it durable on a tier", human(bytes)),
+    };
+    let conflict = match w.conflict_bytes {
+        0 => String::new(),
+        bytes => format!("; {} of an earlier run kept: see `terrace recover`", human(bytes)),
+    };
     line(
         page,
         "writeback",
         format_args!(
-            "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{failing}",
+            "{} dirty ({} pages, {} on their way, {} not yet stable, of at most {}), {} pages written back, {} errors, writers waited {} times{owed}{conflict}{failing}",
             human(w.dirty_bytes),
             w.dirty,
             w.writeback,

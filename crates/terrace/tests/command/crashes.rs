@@ -235,7 +235,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
 }
 
 /// Kills supervisor and terraced, the supervisor first so that it starts no other.
-fn kill_all(stage: &Stage) {
+pub fn kill_all(stage: &Stage) {
     let (supervisor, terraced) = stage.processes();
     kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);

@@ -1,0 +1,150 @@
+//! After a power cut: pages that programs have synced, and only a tier has, go to their files before these are served.
+
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags};
+use terrace_engine::{Decision, Engine, OwedPages, Replayed, Whereabouts};
+
+const PAGE_BYTES: u64 = 4096;
+
+/// Files of a directory, found by the numbers of their inodes.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Name below the directory, and an O_PATH descriptor.
+    pub files: HashMap<u64, (PathBuf, OwnedFd)>,
+    /// Some directories could not be searched.
+    partly: bool,
+}
+
+impl Found {
+    /// Where the file with this number is, and its name.
+    pub fn take(&mut self, file: u64) -> (String, Whereabouts) {
+        match self.files.remove(&file) {
+            Some((name, fd)) => (name.display().to_string(), Whereabouts::Found(Arc::new(fd).into())),
+            None if self.partly => (format!("inode {file}"), Whereabouts::Unknown),
+            None => (format!("inode {file}"), Whereabouts::Gone),
+        }
+    }
+}
+
+/// Looks for regular files of a directory's file system below it.
+pub fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
+    let (top, dev) =
+        (PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())), rustix::fs::fstat(root)?.st_dev);
+    let (mut found, mut left) = (Found::default(), vec![PathBuf::new()]);
+    while let Some(dir) = left.pop() {
+        if found.files.len() == wanted.len() {
+            break;
+        }
+        let Ok(entries) = std::fs::read_dir(top.join(&dir)) else {
+            found.partly = true;
+            continue;
+        };
+        for entry in entries {
+            let Ok(entry) = entry else {
+                found.partly = true;
+                continue;
+            };
+            let name = dir.join(entry.file_name());
+            let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            if is_dir {
+                // Files of other file systems are never owed.
+                left.extend(entry.metadata().is_ok_and(|meta| meta.dev() == dev).then_some(name));
+            } else if wanted.contains(&entry.ino())
+                && let Some(fd) = open(&top.join(&name), entry.ino(), dev)
+            {
+                found.files.insert(entry.ino(), (name, fd));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The file at this path, if it is the one with this number.
+fn open(path: &Path, ino: u64, dev: u64) -> Option<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(fd.as_fd()).ok()?;
+    let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    (regular && (stat.st_ino, stat.st_dev) == (ino, dev)).then_some(fd)
+}
+
+/// Deals with all that earlier runs have left: what became of each, with the names of files and targets.
+pub fn replay(
+    engine: &Engine,
+    root: BorrowedFd<'_>,
+    decision: Decision,
+) -> io::Result<Vec<(String, OwedPages, io::Result<Replayed>)>> {
+    let owed = engine.owed();
+    if owed.is_empty() {
+        return Ok(Vec::new());
+    }
+    // By it the source is made to know durably which files are no more.
+    let _ = engine.set_source_root(root);
+    let mut found = find(root, &owed.iter().map(|owed| owed.file).collect())?;
+    let one = |owed: OwedPages| {
+        let (name, at) = found.take(owed.file);
+        let done = engine.replay(owed.file, at, decision);
+        (name, owed, done)
+    };
+    Ok(owed.into_iter().map(one).collect())
+}
+
+/// Brings home what can be, and tells of it.
+pub fn bring_home(engine: &Engine, root: BorrowedFd<'_>) {
+    let done = match replay(engine, root, Decision::Keep) {
+        Ok(done) => done,
+        Err(err) => {
+            return tracing::error!(
+                "the source cannot be searched for files that tiers have pages of: {err}"
+            );
+        }
+    };
+    for (name, OwedPages { target, pages, .. }, done) in done {
+        let kib = pages * PAGE_BYTES / 1024;
+        match done {
+            Ok(Replayed::Written(_)) => {
+                tracing::warn!("{name}: {kib} KiB that only tier {target} had are written to it");
+            }
+            Ok(Replayed::Dropped) => {
+                tracing::warn!("{name}: it is no more; tier {target} gives up {kib} KiB of it");
+            }
+            Ok(Replayed::Kept(why)) => tracing::error!(
+                "{name}: {why}; {kib} KiB that only tier {target} has are kept: `terrace recover` shows them, writes them or gives them up"
+            ),
+            Err(err) => {
+                tracing::error!("{name}: {kib} KiB that only tier {target} has cannot be written: {err}")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_found_by_their_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        let ino = |name: &str| {
+            std::fs::write(dir.path().join(name), "x").unwrap();
+            std::fs::metadata(dir.path().join(name)).unwrap().ino()
+        };
+        let (deep, gone) = (ino("a/b/deep"), ino("gone"));
+        ino("other");
+        std::fs::remove_file(dir.path().join("gone")).unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap();
+        let mut found = find(root.as_fd(), &HashSet::from([deep, gone])).unwrap();
+        let (name, at) = found.take(deep);
+        assert!(name == "a/b/deep" && matches!(at, Whereabouts::Found(_)));
+        assert!(matches!(found.take(gone).1, Whereabouts::Gone));
+        found.partly = true;
+        assert!(matches!(found.take(gone).1, Whereabouts::Unknown));
+    }
+}

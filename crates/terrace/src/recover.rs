@@ -1,0 +1,130 @@
+//! `terrace recover`: pages that programs have synced and that only a tier has, after a power cut, of files that were changed since.
+//!
+//! A start writes all others to their files by itself (`daemon/owed.rs`). What is left waits on the tier for this command.
+
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+
+use terrace_engine::device::target::{self, Fault, Others, TargetError, TargetRequest};
+use terrace_engine::device::{Owed, OwedPages as OwedMark, Superblock};
+use terrace_engine::{Decision, Replayed};
+
+use crate::cli;
+use crate::commands;
+use crate::config::{Config, Device, MemoryLimit};
+use crate::daemon::owed as files;
+use crate::engine;
+use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
+use crate::size::{MIB, Size};
+use crate::tier::{self, Held};
+
+const PAGE_BYTES: u64 = 4096;
+/// Memory for what is done here.
+const MEMORY: Size = Size(64 * MIB);
+
+/// `terrace recover`
+pub fn recover(args: &cli::Recover) -> Result<ExitCode> {
+    let path = &args.target;
+    let look = target::look(path).map_err(|err| tier::refused(&err))?;
+    if look.in_use {
+        return Err(tier::refused(&TargetError::new(path, Fault::InUse(look.holder))));
+    }
+    let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;
+    if superblock.owed != OwedMark::Perhaps {
+        println!("{}: its source has everything", path.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let owed = look.scan(&superblock).map_err(|err| cannot(path, err))?.owed;
+    let decision = match (args.write, args.discard) {
+        (true, _) => Decision::Write,
+        (_, true) => Decision::Discard,
+        _ => return show(path, &superblock, &owed),
+    };
+    drop(look);
+    decide(path, &superblock, &owed, decision)
+}
+
+fn cannot(path: &Path, err: std::io::Error) -> Failure {
+    Failure::new(path.display(), reason(err), "see that the device works, and try again")
+}
+
+/// The directory whose pages it holds.
+fn source(superblock: &Superblock) -> Result<std::fs::File> {
+    let dir = &superblock.source.path;
+    let open = std::fs::File::open(dir);
+    open.map_err(|err| Failure::new(dir, reason(err), "bring the source back: the pages are of its files"))
+}
+
+fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
+    let source = source(superblock)?;
+    let wanted: HashSet<u64> = owed.files.keys().copied().collect();
+    let mut found = files::find(source.as_fd(), &wanted).map_err(|err| cannot(path, err))?;
+    let mut page = String::new();
+    let mut files: Vec<_> = owed.files.iter().collect();
+    files.sort_unstable_by_key(|(file, _)| **file);
+    for (file, pages) in files {
+        let (name, _) = found.take(*file);
+        let bytes = pages.pages.len() as u64 * PAGE_BYTES;
+        let doubt = if pages.doubtful { ", perhaps written to it already" } else { "" };
+        page += &format!("{:>12}  {name}{doubt}\n", Size(bytes).to_string());
+    }
+    if owed.hidden || owed.damaged > 0 {
+        page += &format!("keys are damaged, and {} pages: there may have been more\n", owed.damaged);
+    }
+    if owed.files.is_empty() {
+        page += &format!("{}: its source has everything that can be read\n", path.display());
+    }
+    commands::print(&page);
+    Ok(if owed.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
+}
+
+/// An engine of its own deals with them as that of a mount does.
+fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision) -> Result<ExitCode> {
+    let root = source(superblock)?;
+    let request = TargetRequest {
+        path: path.to_owned(),
+        size: None,
+        source: superblock.source.path.clone().into(),
+        // Nothing is cached.
+        memory_bytes: u64::MAX,
+        format: false,
+        others: Others::default(),
+    };
+    let target = target::open(&request).map_err(|err| tier::refused(&err))?;
+    let device = Device { path: path.to_owned(), ..Device::default() };
+    // Its descriptor stays open as long as the engine lives.
+    let held =
+        [Held { device, target, number: 0, first_region: 0, made: false, removed: false, table: None }];
+    let config = Config { memory: MemoryLimit::Fixed(MEMORY), ..Config::default() };
+    let engine = engine::alone(&config, &held).map_err(|err| cannot(path, err))?;
+    engine.serve().map_err(|err| cannot(path, err))?;
+    // What no decision is needed for goes to its files, as at a mount.
+    let replay = |decision| files::replay(&engine, root.as_fd(), decision).map_err(|err| cannot(path, err));
+    let is_kept =
+        |done: &std::io::Result<Replayed>| !matches!(done, Ok(Replayed::Written(_) | Replayed::Dropped));
+    let mut done = replay(Decision::Keep)?;
+    done.retain(|(.., done)| !is_kept(done));
+    done.extend(replay(decision)?);
+    if done.len() < owed.files.len() {
+        let why = "some of what it has cannot be read any more";
+        return Err(Failure::new(path.display(), why, "see that the device works, and try again"));
+    }
+    let (mut page, mut kept) = (String::new(), false);
+    for (name, owed, done) in done {
+        kept |= is_kept(&done);
+        let bytes = Size(owed.pages * PAGE_BYTES).to_string();
+        let what = match done {
+            Ok(Replayed::Written(_)) => "written".to_owned(),
+            Ok(Replayed::Dropped) => "given up".to_owned(),
+            Ok(Replayed::Kept(why)) => format!("kept: {why}"),
+            Err(err) => format!("kept: {}", reason(err)),
+        };
+        page += &format!("{bytes:>12}  {name}: {what}\n");
+    }
+    commands::print(&page);
+    engine.shutdown().map_err(|err| cannot(path, err))?;
+    drop((engine, held));
+    Ok(if kept { ExitCode::from(EXIT_NEGATIVE) } else { ExitCode::SUCCESS })
+}
