@@ -49,8 +49,8 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// fsync is answered when a target has what was written; else when the source has.
     pub durable_in_tier: bool,
-    /// For tests: a mark of another boot of the machine.
-    pub boot: Option<u16>,
+    /// For tests: a mark of another boot of the machine, and when it began.
+    pub boot: Option<(u16, i64)>,
     /// Kind of I/O.
     pub io: IoKind,
     /// The compressed tier.

@@ -26,8 +26,7 @@ use crate::path::recover::{self, Recovered};
 use crate::path::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
 use crate::path::{ahead, burst, decompress, markers, objects, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
-use crate::reclaim;
-use crate::reclaim::{device_loop, live};
+use crate::reclaim::{self, device_loop, live};
 use crate::rings::Rings;
 use crate::segment::{SegmentHandles, TargetTable};
 use crate::state::State;
@@ -382,9 +381,11 @@ impl Engine {
     pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
         recover::reattach_object(&self.cx, id, path_fd.into())
     }
-    /// Pages of files that a target has and the source lacks, left by earlier runs. Waits until all targets are known that may have some: before files are
-    /// served, and after [`Engine::serve`].
-    pub fn owed(&self) -> Vec<OwedPages> {
+    /// Pages of files that only a target has, left by earlier runs, once all are known: before files are served, after [`Engine::serve`].
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub fn owed(&self) -> io::Result<Vec<OwedPages>> {
         replay::owed(&self.cx)
     }
     /// Writes such pages of a file to the source if it is as the run left it, or decides otherwise.
@@ -459,6 +460,10 @@ impl Engine {
     /// A failure that this handle has not heard of.
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         burst::fsync(&self.cx, o, data_only, seen)
+    }
+    /// Metadata of the file in the source are about to be changed by this program: what a tier has of it is not taken for another file's after a power cut.
+    pub fn change_metadata(&self, o: &ObjectRef) {
+        burst::change_metadata(&self.cx, o);
     }
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///

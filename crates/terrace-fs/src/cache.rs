@@ -120,6 +120,9 @@ impl PageCache for Engine {
     fn flush(&self, object: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         Engine::flush(self, object, range)
     }
+    fn change_metadata(&self, object: &ObjectRef) {
+        Engine::change_metadata(self, object);
+    }
     fn fsync(&self, object: &ObjectRef, data_only: bool, cursor: &ErrorCursor) -> io::Result<()> {
         Engine::fsync(self, object, data_only, cursor)
     }

@@ -63,6 +63,8 @@ pub trait PageCache: Send + Sync + 'static {
         range: Range<u64>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T>;
+    /// The metadata of the source's file are about to be changed: its mode, owner, times, names.
+    fn change_metadata(&self, _object: &Self::Object) {}
     /// Keeps the pages of a range that are in memory there for so long, as far as there is room for that; bytes.
     fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
     /// Moves the clean pages of a range that no program used again from memory to the tier on devices of this level, 0 the fastest; bytes.

@@ -142,7 +142,9 @@ pub struct ObjectSlot {
     pub mtime: AtomicU64,
     /// ctime likewise.
     pub ctime: AtomicU64,
-    _pad: u64,
+    /// 1: a target of a tier may have pages of it that the source lacks, written in the life of this segment.
+    pub owes: AtomicU32,
+    _pad: u32,
 }
 
 /// The daemon knows mtime and ctime better than the source, because writeback comes later than the write.

@@ -42,13 +42,14 @@ pub(crate) struct DeviceIo {
     ending: AtomicBool,
 }
 
-/// Flushes by number: the last that began, that was done, that failed.
+/// Flushes by number: the last that began and that was done.
 #[derive(Debug, Default)]
 struct Flushes {
     begun: u64,
     ended: u64,
-    failed: u64,
     under_way: bool,
+    /// One has failed. What it was to make durable may be lost although a later one succeeds: the kernel tells of it once.
+    failed: bool,
 }
 
 /// Where the log goes on. The regions themselves are in `state/device.rs`.
@@ -175,7 +176,7 @@ impl DeviceIo {
         let mut flushes = self.flushes.lock();
         let needed = flushes.begun + 1;
         loop {
-            if flushes.failed >= needed {
+            if flushes.failed {
                 return Err(io::Error::other("a flush has failed"));
             }
             if flushes.ended >= needed {
@@ -193,10 +194,10 @@ impl DeviceIo {
             flushes.under_way = false;
             match &done {
                 Ok(()) => flushes.ended = this,
-                Err(_) => flushes.failed = this,
+                Err(_) => flushes.failed = true,
             }
             self.flushed.notify_all();
-            if this >= needed {
+            if this >= needed || done.is_err() {
                 return done;
             }
         }

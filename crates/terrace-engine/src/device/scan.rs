@@ -38,7 +38,7 @@ use std::io;
 use std::ops::Bound::{Excluded, Included};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-pub use owed::{Owed, OwedFile};
+pub use owed::{Owed, OwedFile, Permits};
 
 /// Regions whose keys are read at a time; their records are in memory together (a full region of 16 MiB has up to 130 KiB of them).
 const WINDOW: usize = 64;

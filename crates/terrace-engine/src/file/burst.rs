@@ -1,5 +1,8 @@
 //! What is known of a file's state in the source, for fsyncs that a tier answers (`path/burst.rs`).
 
+use std::sync::atomic::Ordering;
+use terrace_shm::ObjectSlot;
+
 /// Books of one file, behind a lock of their own: inside the object's writeback lock, outside those of targets and the state.
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
@@ -12,4 +15,26 @@ pub(crate) struct Burst {
     /// Changes of the source that have begun, and how many are under way.
     pub changes: u64,
     pub changing: u32,
+    /// When the last of them began, by this machine's clock (ns since 1970).
+    pub changed_at: i64,
+    /// The source's clock was found to be this machine's: else its times tell nothing about permits.
+    pub in_step: bool,
+}
+
+impl Burst {
+    /// The target gets pages of the file. The segment knows, for the next terraced.
+    pub(crate) fn begin(&mut self, slot: &ObjectSlot, target: usize) {
+        slot.owes.store(1, Ordering::Release);
+        self.target = Some(target);
+    }
+    /// It has none any more that the source lacks, or is told by others: which target that was.
+    pub(crate) fn end(&mut self, slot: &ObjectSlot) -> Option<usize> {
+        slot.owes.store(0, Ordering::Release);
+        self.permit = 0;
+        self.target.take()
+    }
+    /// Whether a terraced of this segment, which may be dead, has begun so.
+    pub(crate) fn has_begun(slot: &ObjectSlot) -> bool {
+        slot.owes.load(Ordering::Acquire) != 0
+    }
 }

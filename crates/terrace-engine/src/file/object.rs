@@ -44,8 +44,6 @@ pub struct Object {
     pub(crate) identity: AtomicU64,
     /// What is known of its state in the source. Locked inside the writeback lock, outside those of targets and the state.
     pub(crate) burst: Mutex<Burst>,
-    /// A dead terraced has left it.
-    pub(crate) recovered: AtomicBool,
     /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
     /// Changed since its file was last made stable.
@@ -75,7 +73,6 @@ impl Object {
             errors: ErrorSequence::new(),
             identity: AtomicU64::new(0),
             burst: Mutex::default(),
-            recovered: AtomicBool::new(false),
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
             doomed: AtomicBool::new(false),

@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::device::format::Record;
 use crate::device::io::DeviceIo;
 use crate::device::scan::Owed;
+use crate::file::burst::Burst;
 use crate::file::errseq::ErrorCursor;
 use crate::file::identity::Identity;
 use crate::file::object::{Object, ObjectId, ObjectRef};
@@ -49,6 +50,11 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     o.take_error(seen)
 }
 
+/// Metadata of the file in the source are about to change: its mode, names, times.
+pub(crate) fn change_metadata(cx: &Context, o: &Object) {
+    drop(permit::change(cx, o));
+}
+
 /// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
 fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
@@ -71,12 +77,12 @@ fn owe(cx: &Context, o: &Object) -> bool {
     if burst.changing > 0 || growing || o.gone.load(Ordering::Relaxed) || !is_base() {
         return false;
     }
-    let (pages, since) = {
+    let (pages, since): (Vec<u64>, u64) = {
         let dirty = o.dirty.lock();
         if !dirty.unstable.is_empty() {
             return false;
         }
-        (dirty.dirty.iter().copied().collect::<Vec<u64>>(), dirty.dirty_since)
+        (dirty.dirty.iter().copied().collect(), dirty.dirty_since)
     };
     if pages.is_empty() {
         return true;
@@ -85,11 +91,25 @@ fn owe(cx: &Context, o: &Object) -> bool {
         Some(number) => cx.devices.get(number),
         None => permit::choose(cx, o),
     };
-    let Some(device) = device else { return false };
-    burst.target = Some(device.number);
+    let Some(device) = device.filter(|device| affords(cx, device, pages.len())) else { return false };
+    burst.begin(o.slot(), device.number);
     let base = Record::Base { object: o.id(), digest: base };
-    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since))
-        && permit::flush(cx, &device)
+    let owed = pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since))
+        && permit::flush(cx, &device);
+    if !owed {
+        // Pages that count as owed may not be durable: no later fsync may rely on them.
+        burst.base = None;
+    }
+    owed
+}
+
+/// Takes them out of what may be written to the target.
+fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
+    let mut state = cx.state.lock();
+    if let Some(targets) = &mut state.targets {
+        targets.begin_batch(cx.clock.now_ns());
+    }
+    on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
 }
 
 /// Writes some of them. They stay dirty.
@@ -123,6 +143,7 @@ fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], base: Reco
 
 /// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.
 fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
+    let before = o.burst.lock().changes;
     writeback::write_back_locked(cx, o, 0..u64::MAX, false)?;
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
@@ -140,7 +161,13 @@ fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
     let mut burst = o.burst.lock();
     permit::pay(cx, o, &mut burst).inspect_err(|e| o.note_error(e))?;
     let same = calm && burst.changing == 0 && burst.changes == changes;
-    burst.base = identity.filter(|_| same && is_found_again(cx, o)).map(|identity| identity.digest);
+    if let Some(identity) = identity.as_ref().filter(|_| same) {
+        let since = (changes != before).then_some(burst.changed_at);
+        let in_step = permit::is_in_step(since, identity.ctime, cx.clock.wall_ns());
+        burst.in_step = in_step.unwrap_or(burst.in_step);
+    }
+    let is_base = same && burst.in_step && is_found_again(cx, o);
+    burst.base = identity.filter(|_| is_base).map(|identity| identity.digest);
     Ok(())
 }
 
@@ -164,7 +191,7 @@ pub(crate) fn settle_locked(cx: &Context, o: &Object) -> io::Result<()> {
 /// The file is no more. It owes until the source's file system is sure to know that: until then a power cut could bring it back.
 pub(crate) fn let_go(cx: &Context, o: &Object) {
     let mut burst = o.burst.lock();
-    if let Some(number) = burst.target.take() {
+    if let Some(number) = burst.end(o.slot()) {
         on_target(&mut cx.state.lock(), number, |of| of.owed.gone.push(o.id()));
     }
 }
@@ -212,7 +239,22 @@ fn settle_gone(cx: &Context, device: &DeviceIo) {
         }
         on_target(&mut cx.state.lock(), device.number, |of| {
             of.owed.gone.retain(|object| !some.contains(object));
-            some.iter().for_each(|object| of.owed.paid(*object));
+            some.iter().for_each(|object| of.owed.paid(*object, true));
+        });
+    }
+}
+
+/// Tells the target of files that the source has, but for which it had no room.
+fn settle_untold(cx: &Context, device: &DeviceIo) {
+    let untold =
+        on_target(&mut cx.state.lock(), device.number, |of| of.owed.untold.clone()).unwrap_or_default();
+    for some in untold.chunks(32) {
+        let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();
+        if !permit::write_records(cx, device, &paid) {
+            return;
+        }
+        on_target(&mut cx.state.lock(), device.number, |of| {
+            of.owed.untold.retain(|object| !some.contains(object));
         });
     }
 }
@@ -223,6 +265,7 @@ pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
         return;
     }
     settle_gone(cx, device);
+    settle_untold(cx, device);
     for id in owing(cx, device) {
         let Some(o) = cx.lookup_object(id) else { continue };
         if cx.is_stopping() || device.is_ending() {
@@ -231,7 +274,8 @@ pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
         let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
             let most = of.log.capacity() / SHARE_MAX;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
-            of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))
+            // One that has failed keeps nothing.
+            !of.is_on() || of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))
         });
         if in_the_way == Some(true) || !o.is_unsettled() {
             // Its handles report a failure.
@@ -272,8 +316,8 @@ pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     }
 }
 
-/// What a scan has found. Files whose pages a dead terraced has left in memory owe as they did: what is owed of them is dirty there, or was written to the
-/// source. Of all others only the target has it.
+/// What a scan has found. Files that a dead terraced of the same segment owed do so still: what is owed of them is dirty in memory, or was written to the
+/// source. Of all others only the target has it, also if they are in memory: what a start has not written to them is kept.
 pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
     let name = &device.name;
     if owed.hidden || owed.damaged > 0 {
@@ -286,11 +330,11 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
         tracing::warn!("tier {name}: it has pages of {} files that the source lacks", owed.files.len());
     }
     for (id, file) in owed.files {
-        let known = cx.lookup_object(id).filter(|o| o.recovered.load(Ordering::Relaxed));
+        let known = cx.lookup_object(id).filter(|o| Burst::has_begun(o.slot()));
         let mut burst = known.as_ref().map(|o| o.burst.lock()).filter(|burst| burst.target.is_none());
-        if let Some(burst) = &mut burst {
-            burst.target = Some(device.number);
-            burst.permit = file.permit.map_or(0, |(until, _)| until.cast_signed());
+        if let (Some(burst), Some(o)) = (&mut burst, &known) {
+            burst.begin(o.slot(), device.number);
+            burst.permit = file.permit.map_or(0, |permit| permit.until.cast_signed());
         }
         on_target(&mut cx.state.lock(), device.number, |of| match burst {
             Some(_) => of.owed.note(id, file.since, file.pages.len() as u64),
@@ -299,9 +343,12 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
     }
 }
 
-/// Nobody knows what the target has that a dead terraced used: any file that was left in memory may owe.
+/// Nobody knows what the target has that a dead terraced used: any file may owe that owed something somewhere.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
-    for o in cx.objects().iter().filter(|o| device.may_owe() && o.recovered.load(Ordering::Relaxed)) {
+    on_target(&mut cx.state.lock(), device.number, |of| {
+        of.owed.is_unknown = device.may_owe() && device.medium.takes_owed();
+    });
+    for o in cx.objects().iter().filter(|o| device.may_owe() && Burst::has_begun(o.slot())) {
         let mut burst = o.burst.lock();
         burst.target.get_or_insert(device.number);
         burst.permit = burst.permit.max(cx.clock.wall_ns() + PERMIT_NS);

@@ -25,7 +25,7 @@ use std::time::Duration;
 /// How long the source may be changed without another record.
 pub(crate) const PERMIT_NS: i64 = 5_000_000_000;
 /// What begins so much before the end of a permit needs another one: its time in the source may be later than the look at the clock.
-const MARGIN_NS: i64 = 1_000_000_000;
+pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
 
 /// A change of a file in the source is under way.
 #[must_use]
@@ -47,6 +47,7 @@ pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
     let mut burst = o.burst.lock();
     burst.changes += 1;
     burst.changing += 1;
+    burst.changed_at = cx.clock.wall_ns();
     burst.base = None;
     if let Some(number) = burst.target {
         permit(cx, o, &mut burst, number);
@@ -61,21 +62,37 @@ fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
     }
     let until = now + PERMIT_NS;
     let birth = Identity::of(o.source().as_path()).map_or(0, |identity| identity.birth);
-    let record =
-        Record::Permit { object: o.id(), until: until.cast_unsigned(), holder: holder(boot(cx), birth) };
+    let record = Record::Permit {
+        object: o.id(),
+        until: until.cast_unsigned(),
+        holder: holder(Boot::this(cx).mark, birth),
+    };
     // If it cannot be told, a start finds a file that nobody was to change: a conflict.
     if cx.devices.get(number).is_some_and(|device| write_records(cx, &device, &[record])) {
         burst.permit = until;
     }
 }
 
-/// A mark of this boot of the machine; never 0.
-pub(crate) fn boot(cx: &Context) -> u16 {
-    if let Some(boot) = cx.config.boot {
-        return boot;
+/// This boot of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Boot {
+    /// A mark of it; never 0.
+    pub mark: u16,
+    /// When it was, ns since 1970: what was changed later was changed after it.
+    pub began: i64,
+}
+
+impl Boot {
+    pub(crate) fn this(cx: &Context) -> Boot {
+        if let Some((mark, began)) = cx.config.boot {
+            return Boot { mark, began };
+        }
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mark =
+            id.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)) as u16 | 1;
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Boot { mark, began: cx.clock.wall_ns() - (up.tv_sec * 1_000_000_000 + up.tv_nsec) }
     }
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    id.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)) as u16 | 1
 }
 
 /// Writes pages that the source lacks, with `others` before them in time. Pages dealt with; None: the target takes none.
@@ -119,12 +136,24 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
     if !told {
         leave_behind(cx, o, burst.permit)?;
     }
-    on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id()));
-    (burst.target, burst.permit) = (None, 0);
+    on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id(), told));
+    match told {
+        true => _ = burst.end(o.slot()),
+        // The next terraced finds what it has, and tells it.
+        false => (burst.target, burst.permit) = (None, 0),
+    }
     if let Some(device) = device {
         device.wakeup.signal();
     }
     Ok(())
+}
+
+/// Whether the source's clock is this machine's, by the ctime of a file that was last changed `since` then, if it was. None: it does not tell.
+pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<bool> {
+    if ctime > now + MARGIN_NS {
+        return Some(false);
+    }
+    since.map(|since| ctime >= since - MARGIN_NS)
 }
 
 /// Gives the file a time behind the permit, durably: what the target holds of it will be found to be older.
@@ -144,7 +173,7 @@ pub(crate) fn on_target<T>(
     number: usize,
     what: impl FnOnce(&mut Device) -> T,
 ) -> Option<T> {
-    state.targets.as_mut()?.at_mut(number).map(what)
+    state.target_mut(number).map(what)
 }
 
 /// The fastest target that takes pages which the source lacks of this file. None: none does, or one has some already.

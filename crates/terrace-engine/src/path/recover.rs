@@ -45,7 +45,6 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
     let identity = park::identity_of(cx, object.source().as_path());
     object.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
-    object.recovered.store(true, Ordering::Relaxed);
     // Changes of the dead daemon that it did not make stable are unknown.
     object.unsynced.store(true, Ordering::Relaxed);
     // The flags stay: clients obey them meanwhile, and whoever knows the open handles sets them again.

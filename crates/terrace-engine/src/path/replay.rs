@@ -6,14 +6,16 @@
 use crate::context::Context;
 use crate::device::format::{Record, holder};
 use crate::device::io::DeviceIo;
+use crate::device::scan::Permits;
 use crate::device::{OwedFile, format};
 use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
 use crate::io::{AlignedBuf, IoVec};
 use crate::path::burst::is_unknown;
-use crate::path::permit::{PERMIT_NS, boot, on_target, write_records};
+use crate::path::permit::{Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
 use crate::path::sync;
+use crate::state::device::Status;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -94,18 +96,25 @@ pub enum Decision {
 }
 
 /// What earlier runs have left, once all targets are known that may have some.
-pub(crate) fn owed(cx: &Context) -> Vec<OwedPages> {
+pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
     }
     let state = cx.state.lock();
-    let all = state.targets.iter().flat_map(|targets| &targets.all);
+    let all = || state.targets.iter().flat_map(|targets| &targets.all);
+    for of in all() {
+        if let Status::Off(why) = &of.status
+            && of.owed.is_unknown
+        {
+            return Err(io::Error::other(format!("tier {} cannot be read: {why}", of.config.name)));
+        }
+    }
     let of = |name: &str, (file, owed): (&ObjectId, &OwedFile)| OwedPages {
         file: *file,
         target: name.to_owned(),
         pages: owed.pages.len() as u64,
     };
-    all.flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect()
+    Ok(all().flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect())
 }
 
 /// Writes what earlier runs have left of a file to it, or decides otherwise.
@@ -138,16 +147,20 @@ pub(crate) fn replay(
             return Ok(Replayed::Dropped);
         }
     };
-    let mut written = 0;
+    // What is in memory of a file that is served was read before, or is to be written yet.
+    if decision == Decision::Keep && !all.is_empty() && cx.lookup_object(id).is_some() {
+        return Ok(Replayed::Kept(Conflict::SameBoot));
+    }
+    let (boot, mut written) = (Boot::this(cx), 0);
     for (device, owed) in &all {
         let identity = Identity::of(source.as_path())?;
-        let conflict = judge(owed, &identity, boot(cx));
+        let conflict = judge(owed, &identity, boot);
         if let Some(conflict) = conflict.filter(|_| decision == Decision::Keep) {
             return Ok(Replayed::Kept(conflict));
         }
         let Some(content) = read(device, owed) else { return Ok(Replayed::Kept(Conflict::Damaged)) };
         let until = (cx.clock.wall_ns() + PERMIT_NS).cast_unsigned();
-        let permit = Record::Permit { object: id, until, holder: holder(boot(cx), identity.birth) };
+        let permit = Record::Permit { object: id, until, holder: holder(boot.mark, identity.birth) };
         if !write_records(cx, device, &[permit]) {
             tracing::warn!("tier {}: it cannot be told that file {id} has its pages", device.name);
         }
@@ -160,31 +173,34 @@ pub(crate) fn replay(
 
 /// The source has what it is to have of the file.
 fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
-    if !write_records(cx, device, &[Record::Paid { object: id }]) {
+    let told = write_records(cx, device, &[Record::Paid { object: id }]);
+    if !told {
         tracing::warn!("tier {}: what it has of file {id} will be found again, and told", device.name);
     }
-    on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id));
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id, told));
     device.wakeup.signal();
 }
 
 /// Whether the pages may be written to a file that is found like this.
-fn judge(owed: &OwedFile, now: &Identity, boot: u16) -> Option<Conflict> {
+fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
     if owed.doubtful {
         return Some(Conflict::Doubtful);
     }
     if owed.base == Some(now.digest) {
         return None;
     }
-    match owed.permit {
-        Some((until, by)) if now.ctime <= until.cast_signed() && now.birth != 0 => {
-            let (of_boot, of_file) = (by >> 16, by & 0xffff);
-            match of_file == u32::from(now.birth) {
-                true if of_boot == u32::from(boot) => Some(Conflict::SameBoot),
-                true => None,
-                false => Some(Conflict::Changed),
-            }
-        }
-        _ => Some(Conflict::Changed),
+    let permit = owed.permit.filter(|_| now.birth != 0);
+    let Some(Permits { first, until, holder }) = permit else { return Some(Conflict::Changed) };
+    let (of_boot, of_file) = (holder >> 16, holder & 0xffff);
+    let permitted = first.cast_signed() - PERMIT_NS - MARGIN_NS..=until.cast_signed();
+    if !permitted.contains(&now.ctime) || of_file != u32::from(now.birth) {
+        return Some(Conflict::Changed);
+    }
+    match of_boot == u32::from(boot.mark) {
+        true => Some(Conflict::SameBoot),
+        // A machine that starts within seconds, or whose clock was set back.
+        false if now.ctime >= boot.began => Some(Conflict::Changed),
+        false => None,
     }
 }
 
@@ -231,20 +247,30 @@ mod tests {
     /// What the last run has certainly left, or made itself, is written over; nothing else is.
     #[test]
     fn only_what_the_run_left_is_written_over() {
-        let pages = BTreeMap::from([(0, (DeviceSlot::new(0, 1), 5))]);
+        const S: i64 = 1_000_000_000;
+        let (until, pages) = (100 * S, BTreeMap::from([(0, (DeviceSlot::new(0, 1), 5))]));
+        let permit = |holder| Some(Permits { first: 90 * S as u64, until: until as u64, holder });
         let mut owed = OwedFile { base: Some(7), permit: None, pages, since: 1, doubtful: false };
-        let other_boot = 9;
-        assert_eq!(judge(&owed, &found(7, 100, 3), 1), None);
-        assert_eq!(judge(&owed, &found(8, 100, 3), other_boot), Some(Conflict::Changed), "no permit");
-        owed.permit = Some((200, holder(1, 3)));
-        assert_eq!(judge(&owed, &found(7, 100, 3), 1), None);
-        assert_eq!(judge(&owed, &found(8, 200, 3), other_boot), None, "the run itself");
-        assert_eq!(judge(&owed, &found(8, 200, 3), 1), Some(Conflict::SameBoot));
-        assert_eq!(judge(&owed, &found(8, 201, 3), other_boot), Some(Conflict::Changed), "later");
-        assert_eq!(judge(&owed, &found(8, 200, 4), other_boot), Some(Conflict::Changed), "another file");
-        owed.permit = Some((200, holder(1, 0)));
-        assert_eq!(judge(&owed, &found(8, 200, 0), other_boot), Some(Conflict::Changed), "no birth times");
+        let (same, other) = (Boot { mark: 1, began: 0 }, Boot { mark: 9, began: 150 * S });
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
+        assert_eq!(judge(&owed, &found(8, 95 * S, 3), other), Some(Conflict::Changed), "no permit");
+        owed.permit = permit(holder(1, 3));
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
+        assert_eq!(judge(&owed, &found(8, until, 3), other), None, "the run itself");
+        assert_eq!(judge(&owed, &found(8, 85 * S, 3), other), None, "its first change");
+        assert_eq!(judge(&owed, &found(8, until, 3), same), Some(Conflict::SameBoot));
+        assert_eq!(judge(&owed, &found(8, until + 1, 3), other), Some(Conflict::Changed), "later");
+        assert_eq!(
+            judge(&owed, &found(8, 83 * S, 3), other),
+            Some(Conflict::Changed),
+            "a clock that was set back"
+        );
+        let quick = Boot { began: 99 * S, ..other };
+        assert_eq!(judge(&owed, &found(8, until, 3), quick), Some(Conflict::Changed), "after a quick start");
+        assert_eq!(judge(&owed, &found(8, until, 4), other), Some(Conflict::Changed), "another file");
+        owed.permit = permit(holder(1, 0));
+        assert_eq!(judge(&owed, &found(8, until, 0), other), Some(Conflict::Changed), "no birth times");
         owed.doubtful = true;
-        assert_eq!(judge(&owed, &found(7, 100, 3), 1), Some(Conflict::Doubtful));
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), Some(Conflict::Doubtful));
     }
 }

@@ -215,13 +215,13 @@ fn plan(
     let Wanted { pages, others: given, owed } = *wanted;
     let mut state = cx.state.lock();
     let still: Vec<bool> = (0..crcs.len()).map(|i| is_still(&state, i)).collect();
-    let device = state.targets.as_mut()?.at_mut(device.number)?;
+    let device = state.target_mut(device.number)?;
     if writer.ended || !device.is_serving() {
         return None;
     }
     // What settles pages that the source lacks needs room when these have filled all other regions.
-    let keeps_room = owed || !device.owed.is_empty();
-    if !crcs.is_empty() && keeps_room && !device.log.has_spare() {
+    let has_room = if owed { device.log.has_spare() } else { device.has_room_beside_owed() };
+    if !crcs.is_empty() && !has_room {
         return None;
     }
     let mut others = device.take_dead(if crcs.is_empty() { DEAD_MAX } else { OTHERS_MAX });

@@ -70,7 +70,7 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let began = Instant::now();
     let mut scanned = scan(&*device.medium, &writer.superblock, &mut |_| {})?;
     let owed = std::mem::take(&mut scanned.owed);
-    if cx.config.durable_in_tier {
+    if cx.config.durable_in_tier && device.medium.takes_owed() {
         writer.superblock.owed = OwedPages::Perhaps;
     } else if owed.files.is_empty() && writer.superblock.owed == OwedPages::Perhaps {
         writer.superblock.owed = OwedPages::Settled;

@@ -244,6 +244,11 @@ impl Device {
         }
     }
 
+    /// Whether pages have room that is not kept for what settles those that the source lacks.
+    pub(crate) fn has_room_beside_owed(&self) -> bool {
+        self.owed.is_empty() || self.log.has_spare()
+    }
+
     // ---- admission -----------------------------------------------------------------------------------------------
 
     /// A batch of pages leaves memory, `passed` ns after the one before.
@@ -257,6 +262,7 @@ impl Device {
     /// came back. It has to be placed then ([`Device::take_pending`]).
     pub(super) fn admits(&mut self, reused: bool) -> bool {
         let admitted = self.is_serving()
+            && self.has_room_beside_owed()
             && self.admit.wants(reused, self.log.has_been_full())
             && self.budget.has(self.pending + 1)
             && match self.benefit.judge(self.saved_a_hit, WRITE_NS) {
@@ -272,7 +278,8 @@ impl Device {
         let pending = std::mem::take(&mut self.pending);
         let pays = self.benefit.pays(self.saved_a_hit, WRITE_NS);
         let room = self.budget.pages();
-        (self.is_serving() && (pays || pending > 0) && room > 0).then_some(room)
+        (self.is_serving() && self.has_room_beside_owed() && (pays || pending > 0) && room > 0)
+            .then_some(room)
     }
     /// So many of them are written here.
     pub(super) fn spend(&mut self, pages: u32) {
@@ -526,6 +533,10 @@ impl Device {
     pub(crate) fn takes_owed(&self) -> bool {
         let room = self.owed.takes_one_more(self.log.region_pages());
         room && !self.owed.closed && self.config.access.takes_owed()
+    }
+    /// Whether so many such pages may be written now. Takes them out of the budget.
+    pub(crate) fn affords(&mut self, pages: u32) -> bool {
+        self.budget.spend(pages)
     }
     /// Whether pages are written to it now.
     pub(crate) fn is_serving(&self) -> bool {

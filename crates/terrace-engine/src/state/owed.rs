@@ -20,8 +20,12 @@ pub(crate) struct OwedBooks {
     pub left: HashMap<ObjectId, OwedFile>,
     /// Files that are no more. They owe until the source's file system is sure to know that.
     pub gone: Vec<ObjectId>,
+    /// Files that the source has, durably, while the target had no room to tell so: older pages of them count until it is told.
+    pub untold: Vec<ObjectId>,
     /// No more pages come.
     pub closed: bool,
+    /// It could not be read, and may have something that the source lacks.
+    pub is_unknown: bool,
 }
 
 impl OwedBooks {
@@ -29,10 +33,13 @@ impl OwedBooks {
     pub(crate) fn note(&mut self, object: ObjectId, lap: u64, pages: u64) {
         self.owing.entry(object).or_insert(Owing { since: lap, pages: 0 }).pages += pages;
     }
-    /// The source has all of the file.
-    pub(crate) fn paid(&mut self, object: ObjectId) {
+    /// The source has all of the file; whether the target is `told` durably.
+    pub(crate) fn paid(&mut self, object: ObjectId, told: bool) {
         self.owing.remove(&object);
         self.left.remove(&object);
+        if !told && !self.untold.contains(&object) {
+            self.untold.push(object);
+        }
     }
     /// Whether a region of so many pages has room for what settles one file more: a permit and a paid record each.
     pub(crate) fn takes_one_more(&self, region_pages: u32) -> bool {
@@ -40,11 +47,11 @@ impl OwedBooks {
     }
     /// Whether there is something of the file.
     pub(crate) fn has(&self, object: ObjectId) -> bool {
-        self.owing.contains_key(&object) || self.left.contains_key(&object)
+        self.owing.contains_key(&object) || self.left.contains_key(&object) || self.untold.contains(&object)
     }
     /// Whether the source has everything.
     pub(crate) fn is_empty(&self) -> bool {
-        self.owing.is_empty() && self.left.is_empty()
+        self.owing.is_empty() && self.left.is_empty() && self.untold.is_empty()
     }
     /// Whether the region of this lap, or an older one, has something that the source lacks.
     pub(crate) fn blocks(&self, lap: u64) -> bool {

@@ -58,6 +58,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
         let inode = self.inode(nodeid)?;
         inode.touch();
+        self.change_metadata(&inode);
         if set.uid.is_some() || set.gid.is_some() {
             change_owner(caller, &inode, set)?;
         }
@@ -143,6 +144,7 @@ impl<C: PageCache> Namespace<C> {
             }
         }
         if left != mode {
+            self.change_metadata(inode);
             set_mode(inode, left)?;
             self.metadata_changed(inode);
             self.invalidate_attributes(inode.nodeid);

@@ -142,6 +142,21 @@ impl<C: PageCache> Namespace<C> {
         Ok(rustix::fs::readlinkat(inode.fd(), "", Vec::new())?.into_bytes())
     }
 
+    /// Tells the cache that the source's metadata of an inode are about to be changed.
+    pub(crate) fn change_metadata(&self, inode: &Inode<C::Object>) {
+        let object = inode.life.lock().object.clone();
+        if let Some(object) = object {
+            self.cache.change_metadata(&object);
+        }
+    }
+
+    /// As `change_metadata`, for an inode that a name is taken from or given to.
+    pub(crate) fn change_links(&self, stat: &Stat) {
+        if let Some(inode) = self.inodes.find(stat, |_| false) {
+            self.change_metadata(&inode);
+        }
+    }
+
     /// Tells the cache that the source's metadata of an inode moved on, if the cache has the inode.
     pub(crate) fn metadata_changed(&self, inode: &Inode<C::Object>) {
         if inode.kind == Kind::File

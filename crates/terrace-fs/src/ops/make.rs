@@ -61,6 +61,7 @@ impl<C: PageCache> Namespace<C> {
         let inode = self.inode(nodeid)?;
         inode.touch();
         let path = inode.path();
+        self.change_metadata(&inode);
         let made = self.make(op, parent, name, |dir| {
             Ok(rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?)
         });

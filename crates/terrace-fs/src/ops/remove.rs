@@ -25,6 +25,7 @@ impl<C: PageCache> Namespace<C> {
         let parent = self.inode(parent)?;
         let dir = parent.directory()?;
         let Some(victim) = intend(op, dir, name)? else { return Ok(()) };
+        self.change_links(&victim);
         rustix::fs::unlinkat(dir, name, flags)?;
         self.links_changed(&victim);
         Ok(())
@@ -44,6 +45,10 @@ impl<C: PageCache> Namespace<C> {
         let (dir, new_dir) = (parent.directory()?, new_parent.directory()?);
         let replaced = stat_name(new_dir, new_name);
         let Some(moved) = intend(op, dir, name)? else { return Ok(()) };
+        self.change_links(&moved);
+        if let Ok(replaced) = &replaced {
+            self.change_links(replaced);
+        }
         rustix::fs::renameat_with(dir, name, new_dir, new_name, RenameFlags::from_bits_retain(flags))?;
         self.links_changed(&moved);
         if let Ok(replaced) = replaced {

@@ -72,6 +72,7 @@ impl<C: PageCache> Namespace<C> {
             }
             op.intend(0);
         }
+        self.change_metadata(&inode);
         match rustix::fs::setxattr(path.as_c_str(), name, value, flags) {
             Ok(()) => {}
             Err(Errno::EXIST) if replayed => {}
@@ -105,6 +106,7 @@ impl<C: PageCache> Namespace<C> {
             rustix::fs::getxattr_query(path.as_c_str(), name)?;
             op.intend(0);
         }
+        self.change_metadata(&inode);
         match rustix::fs::removexattr(path.as_c_str(), name) {
             Ok(()) => {}
             Err(Errno::NODATA) if replayed => {}

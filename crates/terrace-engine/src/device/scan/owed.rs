@@ -20,14 +20,25 @@ use terrace_shm::DeviceSlot;
 pub struct OwedFile {
     /// The identity over which they are to be written.
     pub base: Option<u64>,
-    /// Until when the run may have changed the source (ns since 1970), and who it was ([`crate::device::format::holder`]).
-    pub permit: Option<(u64, u32)>,
+    /// That the run may have changed the source.
+    pub permit: Option<Permits>,
     /// Page, where it lies, checksum of the content.
     pub pages: BTreeMap<u64, (DeviceSlot, u32)>,
     /// The lap of the oldest region that has records of it.
     pub since: u64,
     /// A record that settles them may have been lost.
     pub doubtful: bool,
+}
+
+/// Permits of one file, all of its last run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permits {
+    /// The first ended then, ns since 1970.
+    pub first: u64,
+    /// The last ends then.
+    pub until: u64,
+    /// Whose they are ([`crate::device::format::holder`]).
+    pub holder: u32,
 }
 
 /// All that a device holds of such.
@@ -65,7 +76,8 @@ impl Owed {
             // Without pages there is nothing to be written.
             Record::Permit { object, until, holder } => {
                 if let Some(file) = self.files.get_mut(&object) {
-                    file.permit = Some((until, holder));
+                    let first = file.permit.map_or(until, |permit| permit.first.min(until));
+                    file.permit = Some(Permits { first, until, holder });
                 }
             }
             Record::Paid { object } => drop(self.files.remove(&object)),

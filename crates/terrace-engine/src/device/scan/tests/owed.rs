@@ -198,12 +198,16 @@ fn only_paid_settles_what_is_owed() {
     writer.put(vec![base(1), base(2)], &[(1, 0), (1, 1), (2, 0)], &[]);
     let permit = Record::Permit { object: 1, until: 9, holder: 4 };
     let dead = Record::Dead { object: 1, first: 0, count: TO_THE_END };
-    writer.put(vec![permit, dead, Record::File { object: 1, digest: 6 }], &[], &[(1, 0)]);
+    let earlier = Record::Permit { object: 1, until: 8, holder: 4 };
+    writer.put(vec![earlier, permit, dead, Record::File { object: 1, digest: 6 }], &[], &[(1, 0)]);
     writer.put(vec![Record::Paid { object: 2 }], &[(1, 1)], &[]);
     let owed = look(&medium);
     assert_eq!(listed(&medium, &owed), Books::from([((1, 0), 1), ((1, 1), 5)]));
     let file = &owed.files[&1];
-    assert_eq!((file.base, file.permit, file.doubtful), (Some(5), Some((9, 4)), false));
+    assert_eq!(
+        (file.base, file.permit, file.doubtful),
+        (Some(5), Some(Permits { first: 8, until: 9, holder: 4 }), false)
+    );
     assert_eq!((file.since, owed.hidden, owed.damaged), (writer.filling.lap, false, 0));
 }
 

@@ -1,0 +1,373 @@
+//! What does not happen in a good life: targets that fail, are full or unreadable, clocks that jump, changes by others, terraceds that are killed beside conflicts.
+
+use super::*;
+use crate::Clock;
+use std::sync::atomic::AtomicI64;
+
+/// The clock, wrong by so many ns.
+#[derive(Debug, Default)]
+pub(super) struct Shifted(AtomicI64);
+
+impl Clock for Shifted {
+    fn now_ns(&self) -> u64 {
+        SystemClock.now_ns()
+    }
+    fn wall_ns(&self) -> i64 {
+        SystemClock.wall_ns() + self.0.load(Ordering::Relaxed)
+    }
+}
+
+const SECOND: i64 = 1_000_000_000;
+
+fn version(page: u32, times: u32) -> u32 {
+    page + times * PAGES as u32
+}
+
+/// A terraced that is stopped between its permit and the write changes the source too late: that is a conflict, and what was acknowledged is kept. What it
+/// acknowledges when it goes on is the source's, and durable there.
+#[test]
+fn stop_beyond_the_permit_acknowledges_nothing_void() {
+    for goes_on in [false, true] {
+        let mut world = owing();
+        // Its permits end a second before its writes.
+        world.clock.0.store(-6 * SECOND, Ordering::Relaxed);
+        world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
+        if goes_on {
+            world.write(0, 3, 1);
+            world.fsync(0);
+            assert_eq!(world.owed, 1, "the source has answered");
+        }
+        world.engine.halt();
+        world.medium.power_cut(&mut Rng::new(3));
+        world.io.power_cut(&mut Rng::new(3));
+        world.clock.0.store(0, Ordering::Relaxed);
+        let kept = if goes_on { vec![] } else { vec![Conflict::Changed] };
+        assert_eq!(world.restart(Some(2)), (0, kept), "goes on: {goes_on}");
+        if !goes_on {
+            assert_eq!(world.replay(world.objects[0].id(), Decision::Write), Replayed::Written(1));
+        }
+        world.look("after the stop");
+    }
+}
+
+/// Permits are times of this machine, and a file's are the source's: where the clocks differ the source answers.
+#[test]
+fn source_with_another_clock_answers_itself() {
+    for shift in [-10 * SECOND, 10 * SECOND] {
+        let mut world = World::new(8);
+        world.clock.0.store(shift, Ordering::Relaxed);
+        for _ in 0..3 {
+            world.write(0, 0, 1);
+            world.fsync(0);
+        }
+        assert_eq!((world.owed, world.dirty(0)), (0, 0), "{shift}");
+        world.clock.0.store(0, Ordering::Relaxed);
+        world.write(0, 0, 1);
+        world.fsync(0);
+        world.write(0, 0, 1);
+        world.fsync(0);
+        assert_eq!(world.owed, 1, "the clock is right");
+    }
+}
+
+/// Metadata that programs change through the mount are no change by others.
+#[test]
+fn change_of_mode_by_the_run_is_no_conflict() {
+    use std::os::unix::fs::PermissionsExt;
+    for told in [true, false] {
+        let mut world = owing();
+        if told {
+            world.engine.change_metadata(&world.objects[0]);
+        }
+        world.io.files[0].set_permissions(std::fs::Permissions::from_mode(0o640)).unwrap();
+        let (written, conflicts) = world.power_cut(&mut Rng::new(4));
+        match told {
+            true => assert_eq!((written, conflicts), (1, vec![])),
+            false => assert_eq!((written, conflicts), (0, vec![Conflict::Changed])),
+        }
+        if told {
+            world.look("after the cut");
+        }
+    }
+}
+
+/// What a start has kept is kept by the terraceds of its mount, too, also while the file is open.
+#[test]
+fn conflict_outlives_a_killed_terraced() {
+    let mut world = owing();
+    world.engine.halt();
+    world.medium.power_cut(&mut Rng::new(1));
+    world.io.files[0].write_all_at(&content(77), 0).unwrap();
+    assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
+    let id = world.objects[0].id();
+    world.write(0, 3, 1);
+    world.write(1, 0, 1);
+    world.fsync(1);
+    world.write(1, 0, 1);
+    world.fsync(1);
+    assert_eq!(world.owed, 2, "of the other file");
+    world.next_terraced();
+    let owed = world.engine.owed().unwrap();
+    assert_eq!(owed.iter().map(|owed| (owed.file, owed.pages)).collect::<Vec<_>>(), [(id, 1)]);
+    assert!(matches!(world.replay(id, Decision::Keep), Replayed::Kept(_)));
+    world.fsync(0);
+    world.engine.shutdown().unwrap();
+    assert_eq!(world.restart(Some(3)), (0, vec![Conflict::Changed]));
+    assert_eq!(world.replay(id, Decision::Write), Replayed::Written(1));
+    assert!(source_page(&world) == content(version(1, 1)));
+}
+
+/// While a conflict waits for a decision the log fills up behind it. Programs go on.
+#[test]
+fn unsettled_conflict_stops_nobody() {
+    let mut world = World::new(5);
+    for _ in 0..2 {
+        world.write(0, 0, 1);
+        world.fsync(0);
+    }
+    world.engine.halt();
+    world.medium.power_cut(&mut Rng::new(1));
+    world.io.files[0].write_all_at(&content(77), 0).unwrap();
+    assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
+    (world.now[0][0], world.may_be[0][0]) = (77, [77].into());
+    let rounds = 30;
+    for _ in 0..rounds {
+        for file in 0..FILES {
+            world.write(file, 0, PAGES);
+            world.fsync(file);
+        }
+    }
+    world.check();
+    assert!((1..rounds).contains(&world.owed), "{}", world.owed);
+    let (_, conflicts) = world.power_cut(&mut Rng::new(2));
+    assert_eq!(conflicts, [Conflict::Changed]);
+    world.look("after the cut");
+    assert_eq!(world.replay(world.objects[0].id(), Decision::Discard), Replayed::Dropped);
+}
+
+/// The source has acknowledged what the target has older pages of, and had no room to be told: it owes nothing of that file before it is.
+#[test]
+fn target_without_room_gives_back_no_old_page() {
+    let mut world = World::new(40);
+    // Over more regions than are reclaimed to make room.
+    for _ in 0..8 {
+        world.write(0, 0, PAGES);
+        world.fsync(0);
+    }
+    let owed = world.owed;
+    let exhaust = |of: &mut crate::state::device::Device| {
+        let pages = of.log.region_pages();
+        while of.log.reserve(1, pages, pages - 1).is_some() {}
+    };
+    on_target(&mut world.engine.cx.state.lock(), 0, exhaust);
+    world.write(0, 0, PAGES);
+    world.fsync(0);
+    assert_eq!((world.owed, world.dirty(0)), (owed, 0), "the source has answered");
+    wait_until("the target takes pages again", || {
+        world.write(0, 3, 1);
+        world.fsync(0);
+        world.owed > owed
+    });
+    let (_, conflicts) = world.power_cut(&mut Rng::new(6));
+    assert_eq!(conflicts, []);
+    world.look("after the cut");
+}
+
+/// What a target's owner allows to be written a day holds for owed pages, too: the source answers.
+#[test]
+fn budget_of_writes_bounds_what_is_owed() {
+    // A page a second, of which a minute's are saved.
+    let mut world = World::with(40, |config| config.devices[0].write_budget = Some(86_400 * PAGE as u64));
+    for _ in 0..20 {
+        world.write(0, 0, PAGES);
+        world.fsync(0);
+    }
+    assert!((1..=6).contains(&world.owed), "{} times 12 pages", world.owed);
+    world.check();
+}
+
+/// A start that cannot read a target that may have something says so.
+#[test]
+fn unreadable_target_that_may_owe_is_told() {
+    for owes in [true, false] {
+        let mut world = owing();
+        if !owes {
+            world.engine.shutdown().unwrap();
+        }
+        world.engine.halt();
+        let superblocks = 2 * PAGE as u64;
+        world.medium.set_hook(move |call| match call {
+            SimCall::Read { at, .. } if at >= superblocks => Err(io::Error::from_raw_os_error(libc::EIO)),
+            _ => Ok(()),
+        });
+        assert_eq!(world.restart(Some(2)), (0, vec![]));
+        assert_eq!(world.engine.owed().is_err(), owes);
+    }
+}
+
+/// Who waits for a flush that fails for another one is not told of success by the next.
+#[test]
+fn flush_that_fails_fails_for_all() {
+    let world = World::new(8);
+    let device = world.engine.cx.devices.get(0).unwrap();
+    let (fails, entered) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
+    let inside = entered.clone();
+    world.medium.set_hook(move |call| match call {
+        SimCall::Flush if fails.swap(false, Ordering::Relaxed) => {
+            inside.store(true, Ordering::Relaxed);
+            std::thread::sleep(Duration::from_millis(50));
+            Err(io::Error::from_raw_os_error(libc::EIO))
+        }
+        _ => Ok(()),
+    });
+    let (first, second) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| device.flush().is_err());
+        wait_until("the flush", || entered.load(Ordering::Relaxed));
+        (scope.spawn(|| device.flush().is_err()).join().unwrap(), first.join().unwrap())
+    });
+    assert!(first && second && device.flush().is_err());
+}
+
+/// Lives with changes by somebody else right after the power cut: none is overwritten, each file that only the target has pages of is told, and these pages
+/// are there for who wants them.
+#[test]
+fn changes_after_random_power_cuts_stay_and_nothing_is_lost() {
+    let first = seed("changes_after_random_power_cuts_stay_and_nothing_is_lost");
+    let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 200 } else { 10 };
+    let mut kept = 0;
+    for round in 0..rounds {
+        kept += changed_after_a_cut(first + round);
+    }
+    assert!(kept > rounds / 10, "{kept} conflicts");
+}
+
+fn changed_after_a_cut(seed: u64) -> u64 {
+    let rng = &mut Rng::new(seed);
+    let mut world = World::new(*rng.pick(&[5, 8, 40]));
+    for _ in 0..10 + rng.below(50) {
+        world.step(rng);
+    }
+    for _ in 0..rng.below(4) {
+        world.write(0, rng.index(PAGES), 3);
+        world.fsync(0);
+    }
+    if rng.chance(30) {
+        world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
+    }
+    world.check();
+    world.engine.halt();
+    world.medium.power_cut(rng);
+    world.io.power_cut(rng);
+    // The kernel's ticks give files their times.
+    std::thread::sleep(Duration::from_millis(10));
+    world.boots = SystemClock.wall_ns();
+    std::thread::sleep(Duration::from_millis(10));
+    let words = |world: &World| {
+        let mut all = vec![0; PAGES * PAGE];
+        world.io.files[0].read_exact_at(&mut all, 0).unwrap();
+        all.chunks(PAGE).map(|page| u32::from_le_bytes(page[..4].try_into().unwrap())).collect::<Vec<u32>>()
+    };
+    let (before, theirs) = (words(&world), u32::MAX);
+    world.io.files[0].write_all_at(&content(theirs).repeat(PAGES), 0).unwrap();
+    let (_, conflicts) = world.restart(Some(2));
+    if world.began.elapsed() > LIFE_MAX {
+        return 0;
+    }
+    let (id, owed) = (world.objects[0].id(), world.engine.owed().unwrap());
+    assert!(owed.iter().all(|owed| owed.file == id), "seed {seed}: {owed:?}");
+    assert_eq!(conflicts, vec![Conflict::Changed; owed.len()], "seed {seed}");
+    assert_eq!(words(&world), [theirs; PAGES], "seed {seed}: overwritten");
+    if !owed.is_empty() {
+        assert!(matches!(world.replay(id, Decision::Write), Replayed::Written(_)), "seed {seed}");
+    }
+    // Either the source has had it, or the target.
+    for (page, (after, before)) in words(&world).into_iter().zip(before).enumerate() {
+        let version = if after == theirs { before } else { after };
+        let may_be = &world.may_be[0][page];
+        assert!(may_be.contains(&version), "seed {seed}: page {page} is {version}, not of {may_be:?}");
+        world.may_be[0][page] = [after].into();
+    }
+    world.look(&format!("seed {seed}"));
+    owed.len() as u64
+}
+
+/// What the source has acknowledged after the target has failed is not overwritten by what the target has.
+#[test]
+fn target_that_fails_gives_back_no_old_page() {
+    let permitted =
+        if std::env::var_os("TERRACE_SOAK").is_some() { [false, true].as_slice() } else { &[false] };
+    for fails in [SimCall::Flush, SimCall::Write { at: 0, len: 0 }] {
+        for permitted in permitted {
+            let mut world = owing();
+            if *permitted {
+                world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
+            }
+            let kind = std::mem::discriminant(&fails);
+            world.medium.set_hook(move |call| match std::mem::discriminant(&call) == kind {
+                true => Err(io::Error::from_raw_os_error(libc::EIO)),
+                false => Ok(()),
+            });
+            world.write(0, 0, 2);
+            world.fsync(0);
+            assert_eq!(world.owed, 1, "{fails:?}: the source has answered");
+            assert!(source_page(&world) == content(world.now[0][0]));
+            world.engine.halt();
+            world.medium.clear_hook();
+            let (written, conflicts) = world.power_cut(&mut Rng::new(5));
+            assert_eq!(
+                (written, conflicts),
+                (0, vec![Conflict::Changed]),
+                "{fails:?}, permitted: {permitted}"
+            );
+            world.look("after the failure");
+        }
+    }
+}
+
+/// What a target has that failed is brought home at once.
+#[test]
+fn target_that_fails_owes_nothing_soon() {
+    let mut world = owing();
+    world.medium.set_hook(|call| match call {
+        SimCall::Read { .. } => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EIO)),
+    });
+    for _ in 0..2 {
+        world.write(1, 0, 1);
+        world.fsync(1);
+    }
+    wait_until("the source has all", || world.dirty(0) == 0);
+    assert!(source_page(&world) == content(version(1, 1)));
+}
+
+/// More is synced than the target has room for, faster than it is brought home.
+#[test]
+fn full_target_has_the_source_answer() {
+    let mut world = World::new(5);
+    let rounds = 30;
+    for _ in 0..rounds {
+        world.write(0, 0, PAGES);
+        world.fsync(0);
+    }
+    assert!((2..rounds).contains(&world.owed), "{} of {rounds}", world.owed);
+    world.check();
+    let (_, conflicts) = world.power_cut(&mut Rng::new(3));
+    assert_eq!(conflicts, []);
+    world.look("after the cut");
+}
+
+/// A file that was deleted is owed until its file system is sure to know that.
+#[test]
+fn deleted_file_owes_until_the_source_is_synced() {
+    let world = owing();
+    let id = world.objects[0].id();
+    world.engine.discard_object(id);
+    let device = world.engine.cx.devices.get(0).unwrap();
+    settle_due(&world.engine.cx, &device);
+    let owes = || on_target(&mut world.engine.cx.state.lock(), 0, |of| of.owed.has(id)).unwrap();
+    assert!(owes(), "the source's root is not known");
+    let dir = File::open("/var/tmp").unwrap();
+    world.engine.set_source_root(std::os::fd::AsFd::as_fd(&dir)).unwrap();
+    settle_due(&world.engine.cx, &device);
+    assert!(!owes());
+}
