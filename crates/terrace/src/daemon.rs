@@ -147,7 +147,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> Result<
     let front = front::connect(shared, &engine, taken_over).map_err(|err| cannot("mount", err))?;
     // 2. Threads that answer requests.
     engine.serve().map_err(|err| cannot("engine", err))?;
-    owed::bring_home(&engine, shared.place.src_fd.as_fd());
+    owed::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
     let stopper = Arc::new(Stopper::new(engine.clone(), shared, front.leases()));
     let (begun, serves) = std::sync::mpsc::channel();

@@ -23,7 +23,7 @@ use terrace_engine::{REGIONS_MAX, TargetTable};
 
 use crate::cli::{self, Tuning};
 use crate::commands;
-use crate::config::{Config, Device, is_remote};
+use crate::config::{Config, Device, Durable, is_remote};
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::instance;
 
@@ -37,6 +37,8 @@ pub struct Tier {
     /// Why some cannot be used: a line each, with its cure, and the rows of `terrace stat`.
     pub warnings: Vec<String>,
     off: Vec<TierRow>,
+    /// Of these, the first that is on this machine: it may have what programs have synced.
+    missing: Option<String>,
 }
 
 /// A target in use.
@@ -115,7 +117,7 @@ pub fn close(held: Held, kept: &[RawFd]) {
 /// Opens the tiers of an instance that is to serve `src`, the fastest first. Nothing is mounted yet.
 ///
 /// A target that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
-/// more than none.
+/// more than none. See [`Tier::is_whole`] for what is more than a cache.
 pub fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
@@ -140,6 +142,28 @@ impl Tier {
         &self.off
     }
 
+    /// With `[dirty] durable = "tier"` nothing is served without a tier that may have what programs have synced: they would see older data.
+    ///
+    /// # Errors
+    /// One is missing, or there is none at all that could answer an fsync.
+    pub fn is_whole(self, config: &Config) -> Result<Tier> {
+        let is_here = |held: &Held| !is_remote(&held.device.path);
+        let failure = match &self.missing {
+            _ if config.dirty.durable == Durable::Source => return Ok(self),
+            Some(line) => Failure::from_line(&format!(
+                "{line}; it may have data that programs have synced: to serve the source without, set [dirty] durable = \"source\""
+            )),
+            None if self.held.iter().any(is_here) => return Ok(self),
+            None => Failure::new(
+                "[dirty] durable = \"tier\"",
+                "there is no tier on a device of this machine",
+                "name one with --tier, or set it to \"source\"",
+            ),
+        };
+        self.held.into_iter().filter(|held| held.made).for_each(|held| close(held, &[]));
+        Err(failure)
+    }
+
     fn hold(&mut self, number: usize, device: Device, target: Target, made: bool) {
         let used: Vec<(u32, u32)> = self.held.iter().map(Held::regions).collect();
         let first_region = region_numbers(&used, target.superblock.geometry.regions());
@@ -151,6 +175,9 @@ impl Tier {
 
     fn leave_out(&mut self, device: Device, failure: &Failure) {
         tracing::warn!("serving without the tier: {}", failure.line());
+        if !is_remote(&device.path) {
+            self.missing.get_or_insert_with(|| failure.line().to_owned());
+        }
         let state = format!("off: {}", failure.line());
         self.off.push(TierRow { name: device.name, kind: TierKind::Device, state, ..TierRow::default() });
         self.warnings.push(format!("{failure}; serving without it"));

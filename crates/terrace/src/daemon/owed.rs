@@ -10,6 +10,8 @@ use std::sync::Arc;
 use rustix::fs::{CWD, FileType, Mode, OFlags};
 use terrace_engine::{Decision, Engine, OwedPages, Replayed, Whereabouts};
 
+use crate::error::{Failure, Result, reason};
+
 const PAGE_BYTES: u64 = 4096;
 
 /// Files of a directory, found by the numbers of their inodes.
@@ -80,7 +82,7 @@ pub fn replay(
     root: BorrowedFd<'_>,
     decision: Decision,
 ) -> io::Result<Vec<(String, OwedPages, io::Result<Replayed>)>> {
-    let owed = engine.owed();
+    let owed = engine.owed()?;
     if owed.is_empty() {
         return Ok(Vec::new());
     }
@@ -95,16 +97,26 @@ pub fn replay(
     Ok(owed.into_iter().map(one).collect())
 }
 
+/// [`bring_home`]. What cannot be known is only told if programs have the mount already.
+///
+/// # Errors
+/// Its.
+pub fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -> Result<()> {
+    match bring_home(engine, root) {
+        Err(failure) if recovering => tracing::error!("{}", failure.line()),
+        done => done?,
+    }
+    Ok(())
+}
+
 /// Brings home what can be, and tells of it.
-pub fn bring_home(engine: &Engine, root: BorrowedFd<'_>) {
-    let done = match replay(engine, root, Decision::Keep) {
-        Ok(done) => done,
-        Err(err) => {
-            return tracing::error!(
-                "the source cannot be searched for files that tiers have pages of: {err}"
-            );
-        }
-    };
+///
+/// # Errors
+/// Nobody knows what there is, or for which files: these are not to be served.
+fn bring_home(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
+    let cure = "see that it works; without [dirty] durable = \"tier\" in the configuration and without that tier the source is served as it is";
+    let done = replay(engine, root, Decision::Keep)
+        .map_err(|err| Failure::new("what programs have synced and only a tier has", reason(err), cure))?;
     for (name, OwedPages { target, pages, .. }, done) in done {
         let kib = pages * PAGE_BYTES / 1024;
         match done {
@@ -122,6 +134,7 @@ pub fn bring_home(engine: &Engine, root: BorrowedFd<'_>) {
             }
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Data that fsync acknowledged when a tier had them: over the death of all, and what `terrace recover` does with those of files that were changed since.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
@@ -24,18 +25,46 @@ print('synced', flush=True)
 sys.stdin.read()
 ";
 
+/// Owes a page of each of three files, and then deletes one, puts another file over one, and cuts one in that page.
+const CHANGER: &str = "
+import os, sys
+os.chdir(sys.argv[1])
+files = {name: os.open(name, os.O_RDWR) for name in 'urt'}
+for f in files.values():
+    for at, byte in (0, b'b'), (4096, b'd'):
+        os.pwrite(f, byte * 4096, at)
+        os.fsync(f)
+print('owing', flush=True)
+sys.stdin.readline()
+os.unlink('u')
+new = os.open('new', os.O_RDWR | os.O_CREAT)
+os.pwrite(new, b'n' * 4096, 0)
+os.fsync(new)
+os.rename('new', 'r')
+os.ftruncate(files['t'], 6000)
+os.fsync(files['t'])
+print('changed', flush=True)
+sys.stdin.read()
+";
+
 struct Writer(Child);
 
 impl Writer {
     /// In a process of its own: what this one has open is closed, and so written back, by each child that another test forks.
     fn start(stage: &Stage) -> Writer {
+        let mut writer = Writer::of(WRITER, &stage.mnt.join("f"));
+        writer.says("synced");
+        writer
+    }
+    fn of(program: &str, path: &Path) -> Writer {
         let mut python = Command::new("python3");
-        python.args(["-c", WRITER]).arg(stage.mnt.join("f")).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = python.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert_eq!(line, "synced\n");
-        Writer(child)
+        python.args(["-c", program]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Writer(python.spawn().unwrap())
+    }
+    fn says(&mut self, word: &str) {
+        let mut line = vec![0; word.len() + 1];
+        self.0.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        assert_eq!(String::from_utf8_lossy(&line).trim_end(), word);
     }
 }
 
@@ -52,9 +81,13 @@ fn content(stage: &Stage) -> String {
 }
 
 fn mount(stage: &Stage) -> Told {
-    let (tier, config) = (format!("{}:16MiB", text(&stage.file("t.tier"))), stage.file("owed.toml"));
+    mount_with(stage, &["--tier", &format!("{}:16MiB", text(&stage.file("t.tier")))])
+}
+
+fn mount_with(stage: &Stage, more: &[&str]) -> Told {
+    let config = stage.file("owed.toml");
     fs::write(&config, "[dirty]\ndurable = \"tier\"\n").unwrap();
-    stage.mount(&["--tier", &tier, "--config", text(&config)])
+    stage.mount(&[more, &["--config", text(&config)]].concat())
 }
 
 /// The death of all while a page is on the tier alone.
@@ -143,4 +176,76 @@ fn killed_terraced_leaves_what_is_owed_to_the_next() {
     assert_eq!((content(&stage), stage.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 0));
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
+}
+
+/// Files that owed are deleted, replaced and cut: after the death of all they are what the last change made of them.
+#[test]
+fn changes_of_names_and_sizes_outlive_what_was_owed() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    for name in ["u", "r", "t"] {
+        fs::write(stage.src.join(name), "a".repeat(4 * PAGE)).unwrap();
+    }
+    mount(&stage).fine();
+    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
+    let mut writer = Writer::of(CHANGER, &stage.mnt);
+    writer.says("owing");
+    assert_eq!(stage.stat().cache.writeback.owed_bytes, 3 * PAGE as u64);
+    writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    writer.says("changed");
+    kill_all(&stage);
+    drop(writer);
+    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
+    assert_eq!(mount(&stage).code, Some(0));
+    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+    assert!(!stage.src.join("u").exists());
+    assert!(fs::read(stage.src.join("r")).unwrap() == [b'n'; PAGE]);
+    assert!(
+        fs::read(stage.src.join("t")).unwrap() == [[b'b'; PAGE].as_slice(), &[b'd'; 6000 - PAGE]].concat()
+    );
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// A tier that may have what programs have synced is no cache that could be done without.
+#[test]
+fn nothing_is_served_without_a_tier_that_may_owe() {
+    if !possible() {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    let cure = "set [dirty] durable = \"source\"";
+    mount_with(&stage, &[]).refused(&["no tier on a device of this machine", "--tier"]);
+    let path = stage.file("t.tier");
+    let tier = text(&path);
+    mount_with(&stage, &["--tier", tier]).refused(&["the tier does not exist", cure]);
+    die_owing(&stage);
+    // Damaged: both superblocks.
+    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let mut superblocks = vec![0; 2 * PAGE];
+    file.read_exact_at(&mut superblocks, 0).unwrap();
+    let damaged: Vec<u8> =
+        superblocks.iter().enumerate().map(|(i, b)| b ^ u8::from(i % PAGE == 100)).collect();
+    file.write_all_at(&damaged, 0).unwrap();
+    let told = mount(&stage);
+    assert!(
+        told.code == Some(2) && told.err.contains("both superblocks of the tier are damaged"),
+        "{}",
+        told.err
+    );
+    assert!(told.err.contains(cure), "{}", told.err);
+    file.write_all_at(&superblocks, 0).unwrap();
+    assert_eq!(mount(&stage).code, Some(0));
+    assert_eq!(content(&stage), "bdaa");
+    // In use.
+    mount_with(&other, &["--tier", tier]).refused(&["the tier is in use by the mount of", cure]);
+    // A tier made for a start that is refused does not stay.
+    let made = other.file("made.tier");
+    mount_with(&other, &["--tier", &format!("{}:16MiB", text(&made)), "--tier", tier]).refused(&[cure]);
+    assert!(!made.exists());
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+    other.nothing_is_left();
 }
