@@ -36,6 +36,8 @@ WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml
 TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
 # The same beside a tier on a device.
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
+# That answers fsyncs, too.
+WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/burst.toml"
 # In the quick form, those that change files, and those that kill.
 BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # So that all of it stays within half an hour; `make soak` has the long forms.
@@ -81,7 +83,7 @@ remote: build
 test: packages-test build tools lint loom
 	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
-	$(WITH_DEVICE) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
+	$(WITH_BURST) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
 	bash .ci/python test
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
@@ -91,6 +93,7 @@ soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint loom
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
 	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
+	$(WITH_BURST) $(SHORTER) bash .ci/soak part burst $(BUSY_TESTS) --nocapture; \
 	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command dax $(CARGO) xtask vm dax; bash .ci/soak command caches $(CARGO) xtask vm caches; \
 	bash .ci/soak command python bash .ci/python test; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
