@@ -117,7 +117,7 @@ pub fn close(held: Held, kept: &[RawFd]) {
 /// Opens the tiers of an instance that is to serve `src`, the fastest first. Nothing is mounted yet.
 ///
 /// A target that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
-/// more than none. See [`Tier::is_whole`] for what is more than a cache.
+/// more than none. See [`Tier::or_refuse`] for what is more than a cache.
 pub fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
@@ -146,7 +146,7 @@ impl Tier {
     ///
     /// # Errors
     /// One is missing, or there is none at all that could answer an fsync.
-    pub fn is_whole(self, config: &Config) -> Result<Tier> {
+    pub fn or_refuse(self, config: &Config) -> Result<Tier> {
         let is_here = |held: &Held| !is_remote(&held.device.path);
         let failure = match &self.missing {
             _ if config.dirty.durable == Durable::Source => return Ok(self),

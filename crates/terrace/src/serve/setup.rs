@@ -92,7 +92,7 @@ fn assemble(
     dir: PathBuf,
     instance: &Instance,
 ) -> Result<Kept> {
-    let tier = tier::open(&mut config, &dir).is_whole(&config)?;
+    let tier = tier::open(&mut config, &dir).or_refuse(&config)?;
     let store = store_options(&config, kv.durability, &tier.held);
     let segment = Segment::create(&store)
         .map_err(|err| Failure::new("memory", err, "raise the limit that is named, or ask for less"))?;

@@ -81,7 +81,7 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
         if let Some(line) = cgroup::too_small_for(task.config.memory.fixed()) {
             tracing::warn!("{line}");
         }
-        let tier = tier::open(&mut task.config, &task.place.src).is_whole(&task.config)?;
+        let tier = tier::open(&mut task.config, &task.place.src).or_refuse(&task.config)?;
         if let Some(starter) = starter {
             tier.warnings.iter().for_each(|line| starter.say(&format!("warning {line}")));
         }
