@@ -10,7 +10,7 @@
 # MIB=4096            written; memory holds all of it, the tier four times as much, of which a fourth is used
 # FSYNC_MIB=64        between two fsyncs
 # SOURCE=100 TIER=800 MiB a second that the devices write; 0: no limit
-# OUT=burst.csv       the figures: MiB a second; of terrace, MiB that only the tier had at the last fsync, and seconds until the source had them
+# OUT=burst.csv       the figures
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" burst 5
 
@@ -51,7 +51,7 @@ seconds_of_tier() {
 }
 
 one() {
-    local system=$1 round=$2 seconds began owed=
+    local system=$1 round=$2 seconds
     limit "${SOURCE:-100}" "${TIER:-800}"
     case $system in
     tier) seconds=$(seconds_of_tier) ;;
@@ -61,17 +61,14 @@ one() {
         # The source answers the first one.
         fsync "$work/mnt/data"
         seconds=$(written "$work/mnt/data" "$round")
-        owed=$("$bin/terrace" stat "$work/mnt" --json | field owed_bytes)
-        began=$(date +%s.%N)
-        "$bin/terrace" umount "$work/mnt"
-        owed=$((owed >> 20)),$(awk "BEGIN { printf \"%.1f\", $(date +%s.%N) - $began }") ;;
+        "$bin/terrace" umount "$work/mnt" ;;
     esac
     limit 0 0
     [[ $system == tier ]] || python3 "$pieces" check "$data" "$mib" "$round"
     # Nothing is left in memory, nor on the tier, for the next.
     blkdiscard "$tier"
     echo 1 > /proc/sys/vm/drop_caches
-    row written "$system" "$round" "$(per_second "$seconds")" "${owed:-,}"
+    row written "$system" "$round" "$(per_second "$seconds")"
 }
 
 all() {
@@ -79,7 +76,7 @@ all() {
     for system in $(in_turn "$1" tier plain terrace); do one "$system" "$1"; done
 }
 
-echo "cell,system,round,mib_s,owed_mib,home_s" > "$out"
+echo "cell,system,round,mib_s" > "$out"
 # The file is as long as it will be: tiers answer for writes within a file's end.
 python3 "$pieces" write "$data" "$mib" 0 0 > /dev/null
 touched $((mib * 3 / 2))
