@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint loom clean toolchain
+.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -90,7 +90,7 @@ test: packages-test build tools lint loom
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote
-soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint loom
+soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint deny loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
 	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
@@ -224,6 +224,10 @@ lint: packages-lint
 	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
 	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
 
+## deny: licences and sources of the crates, and that only the remote tier has an async runtime
+deny: packages-build toolchain $(TOOLS)/bin/cargo-deny
+	$(TOOLS)/bin/cargo-deny --locked check licenses bans sources
+
 # The protocols of the shared segment under every interleaving of their atomics.
 loom:
 	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} RUSTFLAGS="--cfg loom" \
@@ -231,6 +235,9 @@ loom:
 
 ## tools: outside suites at fixed versions, in target/tools
 tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
+
+$(TOOLS)/bin/cargo-deny:
+	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny@0.20.2
 
 $(TOOLS)/bin/fsx:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
