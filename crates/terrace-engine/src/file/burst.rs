@@ -10,6 +10,8 @@ pub(crate) struct Burst {
     pub base: Option<u64>,
     /// The target that has pages of it that the source lacks, or had.
     pub target: Option<usize>,
+    /// Pages were written there since it was last flushed for this file.
+    pub unflushed: bool,
     /// Until when that target says that the source may be changed (ns since 1970); 0: it may not.
     pub permit: i64,
     /// Changes of the source that have begun, and how many are under way.
@@ -30,7 +32,7 @@ impl Burst {
     /// It has none any more that the source lacks, or is told by others: which target that was.
     pub(crate) fn end(&mut self, slot: &ObjectSlot) -> Option<usize> {
         slot.owes.store(0, Ordering::Release);
-        self.permit = 0;
+        (self.permit, self.unflushed) = (0, false);
         self.target.take()
     }
     /// Whether a terraced of this segment, which may be dead, has begun so.

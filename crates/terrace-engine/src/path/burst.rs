@@ -29,6 +29,9 @@ use std::time::Duration;
 
 /// Of its pages, most that a target keeps for the source.
 const SHARE_MAX: u64 = 4;
+/// So many new dirty pages of a file that owes already go to the target before its next fsync, which so has little left to write. During an fsync the kernel
+/// lets nobody write the file through the mount.
+const AHEAD: usize = 2048;
 
 /// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
 ///
@@ -71,6 +74,54 @@ pub(crate) fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
 /// Makes the dirty pages of a file durable on a target. False: the source has to. The caller holds its writeback lock.
 fn owe(cx: &Context, o: &Object) -> bool {
     let mut burst = o.burst.lock();
+    if !put(cx, o, &mut burst) {
+        return false;
+    }
+    if !std::mem::take(&mut burst.unflushed) {
+        return true;
+    }
+    let device = burst.target.and_then(|number| cx.devices.get(number));
+    let owed = device.is_some_and(|device| permit::flush(cx, &device));
+    if !owed {
+        // Pages that count as owed may not be durable: no later fsync may rely on them.
+        burst.base = None;
+    }
+    owed
+}
+
+/// Whether the file has enough new dirty pages for its target, and owes others, as one does that is synced again and again. False also if somebody is at it.
+fn is_ahead(o: &Object) -> bool {
+    let takes = |burst: &Burst| burst.base.is_some() && burst.target.is_some();
+    o.dirty.lock().dirty.len() >= AHEAD && o.burst.try_lock().is_some_and(|burst| takes(&burst))
+}
+
+/// A file was written: perhaps some of it is to go to the target now.
+pub(crate) fn note_write(cx: &Context, o: &Object) {
+    if cx.config.durable_in_tier && is_ahead(o) {
+        cx.writeback_wakeup.signal();
+    }
+}
+
+/// Writes dirty pages to targets before the fsync that will ask for it. By the writeback thread.
+pub(crate) fn write_ahead(cx: &Context) {
+    if !cx.config.durable_in_tier {
+        return;
+    }
+    for o in cx.unwritten_objects().iter().filter(|o| is_ahead(o)) {
+        put_ahead(cx, o);
+    }
+}
+
+fn put_ahead(cx: &Context, o: &Object) {
+    let _writeback = o.writeback.lock();
+    let mut burst = o.burst.lock();
+    if burst.target.is_some() {
+        put(cx, o, &mut burst);
+    }
+}
+
+/// Writes the dirty pages of a file to a target, where they are not durable yet. False: it takes none. The caller holds its writeback lock.
+fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     let Some(base) = burst.base else { return false };
     let is_base = || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base);
     let growing = o.growing.load(Ordering::Acquire) != 0;
@@ -93,14 +144,13 @@ fn owe(cx: &Context, o: &Object) -> bool {
     };
     let Some(device) = device.filter(|device| affords(cx, device, pages.len())) else { return false };
     burst.begin(o.slot(), device.number);
+    burst.unflushed = true;
     let base = Record::Base { object: o.id(), digest: base };
-    let owed = pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since))
-        && permit::flush(cx, &device);
-    if !owed {
-        // Pages that count as owed may not be durable: no later fsync may rely on them.
+    let put = pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since));
+    if !put {
         burst.base = None;
     }
-    owed
+    put
 }
 
 /// Takes them out of what may be written to the target.

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
-use crate::path::{sync, throttle, writeback};
+use crate::path::{burst, sync, throttle, writeback};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
@@ -34,6 +34,7 @@ pub(crate) fn writeback_loop(cx: &Context) {
             state.dirty.passes_begun += 1;
             state.dirty.passes_begun
         };
+        burst::write_ahead(cx);
         write_back_due(cx);
         stabilize_due(cx);
         cx.state.lock().dirty.passes_ended = pass;

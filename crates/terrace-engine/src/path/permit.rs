@@ -140,7 +140,7 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
     match told {
         true => _ = burst.end(o.slot()),
         // The next terraced finds what it has, and tells it.
-        false => (burst.target, burst.permit) = (None, 0),
+        false => (burst.target, burst.permit, burst.unflushed) = (None, 0, false),
     }
     if let Some(device) = device {
         device.wakeup.signal();

@@ -80,6 +80,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     end_growth(cx, o, source)?;
     let done = written?;
     o.note_write(cx.clock.wall_ns());
+    burst::note_write(cx, o);
     if cx.is_traced() {
         cx.note_access(o, offset, done, Kind::Write);
     }

@@ -347,7 +347,8 @@ impl World {
         let (file, page) = (rng.index(FILES), rng.index(PAGES));
         match rng.below(100) {
             0..40 => self.write(file, page, 1 + rng.index(4)),
-            40..75 => self.fsync(file),
+            40..70 => self.fsync(file),
+            70..75 => put_ahead(&self.engine.cx, &self.objects[file]),
             75..82 => self.engine.flush(&self.objects[file], 0..u64::MAX).unwrap(),
             82..84 => self.cut(file, page),
             84..86 => self.punch(file, page),
