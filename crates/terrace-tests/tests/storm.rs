@@ -199,7 +199,8 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
         let third = rig.next_terraced(second);
         assert!(process::wait_until(60, || rig.terraced() == third), "terraced {third} does not serve");
     }
-    // Without its supervisor, a terraced serves on.
+    // Without its supervisor, a terraced serves on; as soon as it knows that it is recorded.
+    pause(500);
     let supervisor = rig.supervisor();
     process::kill(supervisor, libc::SIGKILL);
     let status = storm.wait(Duration::from_secs(4 * rounds + PATIENCE)).expect("the storm ends");
