@@ -28,6 +28,8 @@ const VECTORS_MAX: usize = SLOTS_MAX;
 /// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
 const SMALL_FILE: u64 = (BLOCK_PAGES * PAGE_SIZE) as u64;
 const NO_SLOT: u8 = u8::MAX;
+/// Longest read that goes on page by page where the ring is full.
+const PAST_MAX: usize = 4 * PAGE_SIZE;
 
 /// How a read ended.
 #[derive(Debug)]
@@ -111,11 +113,14 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     batch.snapshot();
     // Read after the look at the clock: if the size changed since, `still` will say so.
     let size = file.slot.size.load(Ordering::Acquire);
+    let seen = batch.len;
     batch.land(size);
     if batch.len == 0 {
         // Perhaps for want of a slot: somebody has to look why.
         batch.look_at_ring();
-        return 0;
+        let is_own = seen > 0 && n <= PAST_MAX && batch.on_device.is_none() && source.is_own();
+        // SAFETY: the program's buffer.
+        return if is_own { unsafe { batch.read_past(size) } } else { 0 };
     }
     let began = sys::now_ns();
     // SAFETY: every vector is a page of the ring or of the caller's buffer.
@@ -257,6 +262,40 @@ impl Batch<'_> {
         // SAFETY: see above.
         let got = unsafe { sys::preadv(device.fd, iov, at) };
         usize::try_from(got).unwrap_or(0)
+    }
+
+    /// Reads the first page, which has no place to land, past the ring, without a fill. The program's own read would leave it in the page cache, which grows by all
+    /// that the ring has no room for and takes its memory from this cache.
+    #[inline(never)]
+    unsafe fn read_past(&self, size: u64) -> usize {
+        #[repr(C, align(4096))]
+        struct Page([u8; PAGE_SIZE]);
+        let mut page = Page([0; PAGE_SIZE]);
+        let skip = (self.offset - self.base) as usize;
+        let valid = usize::try_from(size.saturating_sub(self.base)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
+        if skip >= valid {
+            return 0;
+        }
+        let began = sys::now_ns();
+        let iov = [iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE_SIZE }];
+        // SAFETY: the page outlives the call.
+        let read = unsafe { self.source.read(&iov, self.base) };
+        let c = self.ring.counters(self.file.local.stripe());
+        count(&c.reads, 1);
+        count(&c.read_ns, sys::now_ns().saturating_sub(began));
+        let seen = PageVersion { identity: self.seen[0], clock: self.clock };
+        if read < valid || !is_current(&self.file.world.segment, self.file.slot, self.page(0), seen) {
+            return 0;
+        }
+        let bytes = (valid - skip).min(self.n);
+        // SAFETY: `bytes` fit into the page after `skip` and into the buffer.
+        unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr().add(skip), self.buf, bytes) };
+        self.count(1, bytes as u64);
+        count(&c.fills_dropped, 1);
+        if self.file.is_traced() {
+            self.file.trace(self.ring, self.base, PAGE_SIZE, true);
+        }
+        bytes
     }
 
     /// Phases 4 and 5. Bytes delivered to the caller.

@@ -61,6 +61,11 @@ const DONTCACHE: c_int = 0x80;
 static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
 
 impl Source {
+    /// Without a mount: what is not read here is the kernel's read of the program's own descriptor.
+    pub fn is_own(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Reads at `at`; bytes.
     ///
     /// # Safety

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
 use terrace_tests::rng::{Rng, seed};
+use terrace_tests::tools::need;
 use terrace_tests::{amount, is_root, leftovers, process};
 
 /// Python with a script, under a `terrace run` of its own.
@@ -134,6 +135,18 @@ print('ok')";
     command.env_remove("XDG_RUNTIME_DIR");
     assert_eq!(process::run(&mut command, 60).expect_success(), "ok\n");
     assert!(hits(&rig) > 20, "{} hits", hits(&rig));
+    rig.finish();
+}
+
+/// Readers that are faster than the daemon takes what they have read, into buffers that are not aligned: else the page cache would take the memory that the cache has not.
+#[test]
+fn full_ring_sends_no_reader_to_the_page_cache() {
+    need("fio", "fio");
+    let rig = rig("leased-full", &[]);
+    let fio = "--name=a --filename=file --rw=randread --bs=4k --size=128M --ioengine=psync --numjobs=16 --thread --time_based --runtime=2 --norandommap --invalidate=0";
+    process::run(rig.command("fio").args(fio.split(' ')), 120).expect_success();
+    let read = rig.stats_of_runs()[0].cache.preload.clone();
+    assert!(read.misses > 1000 && read.fallbacks < 100, "{read:?}");
     rig.finish();
 }
 
