@@ -1,6 +1,8 @@
 //! What tests of the engine's parts begin with.
 
 use crate::clock::Clock;
+use crate::config::{Access, DeviceConfig};
+use crate::device::Superblock;
 use crate::io::Io;
 use crate::{Engine, EngineConfig, ObjectRef, SegmentHandles};
 use std::fs::File;
@@ -18,4 +20,24 @@ pub(crate) fn sparse_object(engine: &Engine, id: u64, bytes: u64) -> (ObjectRef,
     let file = tempfile::tempfile().unwrap();
     file.set_len(bytes).unwrap();
     (engine.object(id, file.as_raw_fd(), bytes).unwrap(), file)
+}
+
+/// The first target, on a medium of so many bytes that was formatted so.
+pub(crate) fn device_config(access: Access, bytes: u64, found: &Superblock) -> DeviceConfig {
+    DeviceConfig {
+        number: 0,
+        name: "test".into(),
+        access,
+        bytes,
+        region_bytes: found.geometry.region_bytes().into(),
+        regions: found.geometry.regions(),
+        first_region: 0,
+        level: 0,
+        tier_id: found.id.0,
+        write_budget: None,
+        rated_writes: None,
+        read_ns: None,
+        write_ns: None,
+        always_faster: true,
+    }
 }

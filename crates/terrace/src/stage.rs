@@ -295,14 +295,18 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
         if staged == 0 {
             break;
         }
-        let (sum, bytes) = match then {
-            Then::Stays => (&done.pinned, 0),
-            Then::Pinned(time) => (&done.pinned, terrace_fs::pin(file.as_fd(), at, staged, time)?),
-            Then::Below(level) => (&done.below, terrace_fs::stage_down(file.as_fd(), at, staged, level)?),
+        let add = |sum: &AtomicU64, bytes| {
+            sum.fetch_add(bytes, Ordering::Relaxed);
         };
-        sum.fetch_add(bytes, Ordering::Relaxed);
+        match then {
+            Then::Stays => {}
+            Then::Pinned(time) => add(&done.pinned, terrace_fs::pin(file.as_fd(), at, staged, time)?),
+            Then::Below(level) => {
+                add(&done.below, terrace_fs::stage_down(file.as_fd(), at, staged, level)?);
+            }
+        }
         at += staged;
-        done.bytes.fetch_add(staged, Ordering::Relaxed);
+        add(&done.bytes, staged);
     }
     Ok(())
 }

@@ -8,6 +8,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The preload library, in `bin`.
+pub const PRELOAD: &str = "libterrace_preload.so";
 /// The first program's script.
 const INIT: &str = include_str!("init.sh");
 
@@ -78,6 +80,20 @@ impl Image {
             }
         }
         Ok(())
+    }
+
+    /// terrace's command with its preload library, which it finds beside itself.
+    pub fn add_terrace(&self, root: &Path) -> io::Result<()> {
+        let built = root.join("target/release");
+        ["terrace", PRELOAD].iter().try_for_each(|name| {
+            if !built.join(name).exists() {
+                return Err(wrong(format!(
+                    "{} is missing; `make build` builds it",
+                    built.join(name).display()
+                )));
+            }
+            self.add_program_at(&built.join(name), &format!("bin/{name}"))
+        })
     }
 
     /// Packs it into a file, which takes the place of the directory.

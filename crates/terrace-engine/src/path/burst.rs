@@ -23,6 +23,7 @@ use crate::path::permit::{self, PERMIT_NS, on_target};
 use crate::path::sync;
 use crate::path::writeback::{self, is_shortage};
 use crate::reclaim::append::{CONTENT_MAX, Content};
+use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -59,13 +60,13 @@ pub(crate) fn change_metadata(cx: &Context, o: &Object) {
 }
 
 /// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
-fn wait_for_scans(cx: &Context) {
+pub(crate) fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-pub(crate) fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
+fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
     let state = cx.state.lock();
     let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
     device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
@@ -282,30 +283,32 @@ fn settle_gone(cx: &Context, device: &DeviceIo) {
     if gone.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
         return;
     }
-    for some in gone.chunks(32) {
-        let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();
-        if !permit::write_records(cx, device, &paid) {
-            return;
-        }
-        on_target(&mut cx.state.lock(), device.number, |of| {
-            of.owed.gone.retain(|object| !some.contains(object));
-            some.iter().for_each(|object| of.owed.paid(*object, true));
-        });
-    }
+    tell_paid(cx, device, &gone, |owed, some| {
+        owed.gone.retain(|object| !some.contains(object));
+        some.iter().for_each(|object| owed.paid(*object, true));
+    });
 }
 
 /// Tells the target of files that the source has, but for which it had no room.
 fn settle_untold(cx: &Context, device: &DeviceIo) {
     let untold =
         on_target(&mut cx.state.lock(), device.number, |of| of.owed.untold.clone()).unwrap_or_default();
-    for some in untold.chunks(32) {
+    tell_paid(cx, device, &untold, |owed, some| owed.untold.retain(|object| !some.contains(object)));
+}
+
+/// Tells the target durably that it owes nothing of these files, some at a time; `told` notes each time which. Ends where the target takes no more.
+fn tell_paid(
+    cx: &Context,
+    device: &DeviceIo,
+    files: &[ObjectId],
+    told: impl Fn(&mut OwedBooks, &[ObjectId]),
+) {
+    for some in files.chunks(32) {
         let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();
         if !permit::write_records(cx, device, &paid) {
             return;
         }
-        on_target(&mut cx.state.lock(), device.number, |of| {
-            of.owed.untold.retain(|object| !some.contains(object));
-        });
+        on_target(&mut cx.state.lock(), device.number, |of| told(&mut of.owed, some));
     }
 }
 

@@ -12,14 +12,13 @@ use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
 use crate::io::{AlignedBuf, IoVec};
-use crate::path::burst::is_unknown;
+use crate::path::burst;
 use crate::path::permit::{Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
 use crate::path::sync;
 use crate::state::device::Status;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
@@ -97,9 +96,7 @@ pub enum Decision {
 
 /// What earlier runs have left, once all targets are known that may have some.
 pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
-    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    burst::wait_for_scans(cx);
     let state = cx.state.lock();
     let all = || state.targets.iter().flat_map(|targets| &targets.all);
     for of in all() {
@@ -164,7 +161,7 @@ pub(crate) fn replay(
         if !write_records(cx, device, &[permit]) {
             tracing::warn!("tier {}: it cannot be told that file {id} has its pages", device.name);
         }
-        write(cx, &source, &content)?;
+        write(cx, &source, content)?;
         settle(cx, device, id);
         written += owed.pages.len() as u64;
     }
@@ -218,18 +215,17 @@ fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
     owed.pages.iter().map(page).collect()
 }
 
-fn write(cx: &Context, source: &SourceFile, content: &[(u64, Vec<u8>)]) -> io::Result<()> {
+fn write(cx: &Context, source: &SourceFile, content: Vec<(u64, Vec<u8>)>) -> io::Result<()> {
     let size = source.stat()?.st_size as u64;
     let fd = source.buffered()?;
-    for (page, content) in content {
+    for (page, mut content) in content {
         // What is behind the end was cut off.
         let len = size.saturating_sub(page * PAGE).min(PAGE) as usize;
         if len == 0 {
             continue;
         }
-        let mut content = content.clone();
         let buf = IoVec { ptr: content.as_mut_ptr(), len };
-        // SAFETY: the copy lives until the call returns.
+        // SAFETY: the content lives until the call returns.
         unsafe { cx.io.write(fd.raw(), page * PAGE, &[buf])? };
     }
     cx.io.sync(fd.raw(), false)

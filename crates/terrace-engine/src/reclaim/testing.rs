@@ -80,22 +80,8 @@ pub(super) fn device_config(number: usize, (target, level): &(File, u8), first_r
     let bytes = target.metadata().unwrap().len();
     let medium = FileMedium::new(target.as_raw_fd(), Arc::new(BlockingIo::default()), bytes);
     let superblock::Found::Ours(found) = superblock::find(&medium).unwrap() else { panic!("not formatted") };
-    DeviceConfig {
-        number,
-        name: format!("test-{level}"),
-        access: Access::File(target.as_raw_fd()),
-        bytes,
-        region_bytes: found.geometry.region_bytes().into(),
-        regions: found.geometry.regions(),
-        first_region,
-        level: *level,
-        tier_id: found.id.0,
-        write_budget: None,
-        rated_writes: None,
-        read_ns: None,
-        write_ns: None,
-        always_faster: true,
-    }
+    let first = crate::testing::device_config(Access::File(target.as_raw_fd()), bytes, &found);
+    DeviceConfig { number, name: format!("test-{level}"), first_region, level: *level, ..first }
 }
 
 impl World {

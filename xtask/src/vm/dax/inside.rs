@@ -1,6 +1,7 @@
 //! In the virtual machine: the tier and its readers.
 
 use super::super::command::{output, wrong};
+use super::super::image::PRELOAD;
 use super::super::pmem;
 use std::fs::{self, File};
 use std::io;
@@ -11,8 +12,6 @@ use terrace_api::stats::StatReport;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::holds_within;
 
-/// What makes a program a client of the mount.
-pub const LIBRARY: &str = "libterrace_preload.so";
 const PMEM: &str = "/mnt/pmem";
 const SOURCE: &str = "/mnt/pmem/src";
 const MOUNT: &str = "/mnt/served";
@@ -85,7 +84,7 @@ fn lies_on_dax() -> io::Result<()> {
 fn client() -> io::Result<Command> {
     let instance = fs::read_dir("/run/terrace")?.next().ok_or_else(|| wrong("no instance runs"))??;
     let mut command = plain()?;
-    command.env("LD_PRELOAD", format!("/bin/{LIBRARY}"));
+    command.env("LD_PRELOAD", format!("/bin/{PRELOAD}"));
     command.env("TERRACE_SOCKET", instance.path().join("preload.sock"));
     command.env("TERRACE_DEV", fs::metadata(MOUNT)?.dev().to_string());
     Ok(command)

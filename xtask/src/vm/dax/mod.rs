@@ -2,7 +2,6 @@
 
 pub mod inside;
 
-use super::command::wrong;
 use super::image::Image;
 use super::kernel::Kernel;
 use super::machine::{Machine, directory, told};
@@ -21,13 +20,7 @@ pub fn run(root: &Path) -> io::Result<()> {
     let dir = directory(root);
     let kernel = Kernel::get(&dir)?;
     let image = Image::new(&dir.join("dax"), &kernel, &["fuse", "nd_pmem", "nd_e820"], "dax")?;
-    let built = root.join("target/release");
-    for name in ["terrace", inside::LIBRARY] {
-        if !built.join(name).exists() {
-            return Err(wrong(format!("{} is missing; `make build` builds it", built.join(name).display())));
-        }
-        image.add_program_at(&built.join(name), &format!("bin/{name}"))?;
-    }
+    image.add_terrace(root)?;
     image.add_program("mkfs.ext4")?;
     let at = u64::from(MEMORY_MIB - BEHIND_MIB - PMEM_MIB) << 20;
     let machine = Machine {

@@ -6,7 +6,6 @@ pub mod load;
 mod stage;
 mod words;
 
-use super::command::wrong;
 use super::image::Image;
 use super::kernel::Kernel;
 use super::machine::{Machine, directory, told};
@@ -58,15 +57,7 @@ fn boot(root: &Path, dir: &Path, kernel: &Kernel, kind: Kind) -> io::Result<Vec<
         &modules,
         &format!("numa {}", if kind.unaware { 1 } else { kind.nodes }),
     )?;
-    let built = root.join("target/release");
-    let library = "libterrace_preload.so";
-    for name in ["terrace", library] {
-        if !built.join(name).exists() {
-            return Err(wrong(format!("{} is missing; `make build` builds it", built.join(name).display())));
-        }
-        // The command finds its library beside itself.
-        image.add_program_at(&built.join(name), &format!("bin/{name}"))?;
-    }
+    image.add_terrace(root)?;
     image.add_program("mkfs.ext4")?;
     let machine = Machine {
         kernel: kernel.image.clone(),

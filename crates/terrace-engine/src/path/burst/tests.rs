@@ -147,22 +147,8 @@ fn formatted(regions: u32) -> Arc<SimMedium> {
 
 fn config(medium: &Arc<SimMedium>) -> EngineConfig {
     let Found::Ours(found) = superblock::find(&**medium).unwrap() else { panic!("not formatted") };
-    let device = DeviceConfig {
-        number: 0,
-        name: "burst".into(),
-        access: Access::Medium(medium.clone()),
-        bytes: found.geometry.bytes(),
-        region_bytes: found.geometry.region_bytes().into(),
-        regions: found.geometry.regions(),
-        first_region: 0,
-        level: 0,
-        tier_id: found.id.0,
-        write_budget: None,
-        rated_writes: None,
-        read_ns: None,
-        write_ns: None,
-        always_faster: true,
-    };
+    let of = crate::testing::device_config(Access::Medium(medium.clone()), found.geometry.bytes(), &found);
+    let device = DeviceConfig { name: "burst".into(), ..of };
     EngineConfig {
         devices: vec![device],
         memory_bytes: 16 << 20,
