@@ -15,12 +15,12 @@
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;
 use crate::sys::{self, Identity};
-use crate::{directory, helper, table};
+use crate::{directory, helper, rings, table};
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
@@ -36,8 +36,6 @@ const FLUSH_MS: u64 = 60_000;
 const PATIENCE_MS: u64 = 30_000;
 /// A lock held longer than this was left behind by a thread that a longjmp or a cancellation took away.
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
-/// Rings of one process and its ancestors at the most (a new one comes with each connection), so that dead ones stay bounded.
-const RINGS_MAX: usize = 64;
 /// State that every path of the process reads.
 #[derive(Debug)]
 pub struct World {
@@ -65,7 +63,7 @@ struct Volatile {
     ring: AtomicU32,
     last_try_ms: AtomicU64,
     last_check_ms: AtomicU64,
-    /// This process has been here: what [`INHERITED`] and [`RINGS`] hold is its own.
+    /// This process has been here: what [`INHERITED`] and [`rings`] hold is its own.
     known: AtomicU32,
     socket: helper::Slot,
 }
@@ -92,22 +90,6 @@ static SILENT: AtomicBool = AtomicBool::new(false);
 /// The socket once more, for the child of a fork, which finds the page wiped.
 static INHERITED: helper::Slot = helper::Slot::new();
 
-/// A ring, and whether its mapping is a hole by now: that of an ancestor.
-struct RingPlace {
-    ring: Static<Ring>,
-    /// Where it is mapped and how long; 0: not in this process.
-    start: AtomicUsize,
-    len: AtomicUsize,
-}
-/// Not in the page: a fork out of a signal handler leaves frames behind that hold one.
-static RINGS: [RingPlace; RINGS_MAX] = [const {
-    RingPlace {
-        ring: Static(UnsafeCell::new(MaybeUninit::uninit())),
-        start: AtomicUsize::new(0),
-        len: AtomicUsize::new(0),
-    }
-}; RINGS_MAX];
-static RINGS_MADE: AtomicU32 = AtomicU32::new(0);
 static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// Reads the environment. Called once, from .init_array.
@@ -239,13 +221,22 @@ pub fn is_registered() -> bool {
     known().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
 }
 
-/// The ring of this process, if it is registered.
+/// Number of the ring of this process, if it is registered.
+#[inline]
+fn ring_number() -> Option<usize> {
+    (known()?.ring.load(Ordering::Acquire) as usize).checked_sub(1)
+}
+
+/// The ring of this process, to count in.
 #[inline]
 pub fn ring() -> Option<&'static Ring> {
-    let v = known()?;
-    let i = (v.ring.load(Ordering::Acquire) as usize).checked_sub(1)?;
-    // SAFETY: a ring is written before its number is published, and never changed or unmapped after.
-    Some(unsafe { (*RINGS[i].ring.0.get()).assume_init_ref() })
+    ring_number().map(rings::at)
+}
+
+/// The ring of this process, to offer something.
+#[inline]
+pub fn hold_ring() -> Option<rings::Held> {
+    ring_number().and_then(rings::hold)
 }
 
 /// The lock of a connection; freed on drop.
@@ -448,16 +439,10 @@ pub fn forked() {
     }
 }
 
-/// The inherited socket is the parent's. Where its rings were, memory of nobody takes their place: if the fork came from a
-/// signal handler, the frames that it interrupted run on in the child as well, and go on filling their slots.
+/// The inherited socket is the parent's, as are the rings.
 fn leave_parent() {
     INHERITED.discard();
-    for place in &RINGS {
-        let start = place.start.swap(0, Ordering::Relaxed);
-        if start != 0 {
-            sys::cover(start, place.len.load(Ordering::Relaxed));
-        }
-    }
+    rings::leave_parent();
 }
 
 /// One question and its answer, over the connection there is or a new one.
@@ -543,24 +528,9 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
             return None;
         }
     }
-    let made = RINGS_MADE.load(Ordering::Relaxed);
-    if made as usize == RINGS_MAX {
-        // Questions go on; fills end with the last ring.
-        return Some(());
-    }
     // SAFETY: received descriptors, open until our caller closes them.
-    let ring = Ring::attach(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize).ok()?;
-    let start: *mut c_void = ring.content(0).cast();
-    let head = 2 * terrace_shm::PAGE_SIZE;
-    // SAFETY: the ring's own mapping, which starts two pages before its first content page. A child must not write there.
-    unsafe { sys::madvise(start.byte_sub(head), Ring::file_bytes(ring.slots()), libc::MADV_DONTFORK) };
-    let place = &RINGS[made as usize];
-    place.len.store(Ring::file_bytes(ring.slots()), Ordering::Relaxed);
-    place.start.store(start as usize - head, Ordering::Relaxed);
-    // SAFETY: the lock is held, and this place was never published.
-    unsafe { (*place.ring.0.get()).write(ring) };
-    RINGS_MADE.store(made + 1, Ordering::Relaxed);
-    v.ring.store(made + 1, Ordering::Release);
+    let ring = rings::take(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize)?;
+    v.ring.store(ring as u32 + 1, Ordering::Release);
     Some(())
 }
 

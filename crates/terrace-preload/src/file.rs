@@ -61,7 +61,7 @@ impl File<'_> {
             count(&c.hits, ((offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE)) as u64);
             count(&c.hit_bytes, n as u64);
             if self.is_traced() {
-                self.trace(ring, offset, n, false);
+                self.trace_hit(offset, n);
             }
         }
     }
@@ -69,6 +69,12 @@ impl File<'_> {
     #[inline]
     pub fn is_traced(&self) -> bool {
         self.world.segment.header().tracing.load(Ordering::Relaxed) != 0
+    }
+    #[cold]
+    fn trace_hit(&self, offset: u64, n: usize) {
+        if let Some(ring) = connection::hold_ring() {
+            self.trace(&ring, offset, n, false);
+        }
     }
     /// Leaves word of a read for the recorder.
     #[cold]

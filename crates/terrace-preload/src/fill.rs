@@ -25,14 +25,15 @@ impl Unpack for FromTier<'_> {
         count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
         // Once, when it gets there: asking is not free, and promoting takes a while.
         if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
-            ask_for(self.0, ring, page);
+            ask_for(self.0, page);
         }
     }
 }
 
 /// Asks the daemon for a frame for a page: a fill without content.
-pub fn ask_for(file: &File, ring: &Ring, page: u64) {
-    let Some(slot) = is_serving(file).then(|| claim(ring, file)).flatten() else { return };
+fn ask_for(file: &File, page: u64) {
+    let Some(ring) = connection::hold_ring() else { return };
+    let Some(slot) = is_serving(file).then(|| claim(&ring, file)).flatten() else { return };
     // Of a page that is not absent nothing was seen that the daemon would look at.
     offer(ring.fill(slot.into()), file, page, PageVersion { identity: 0, clock: 0 }, 0);
 }

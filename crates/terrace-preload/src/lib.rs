@@ -8,7 +8,7 @@
 //! | [`leased`], [`directory`] | where there is no mount |
 //! | [`uring`] | reads by rings of liburing |
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
-//! | [`connection`], [`source`], [`helper`] | the connection to the daemon and the descriptors that come over it |
+//! | [`connection`], [`rings`], [`source`], [`helper`] | the connection to the daemon, and the memory and the descriptors that come over it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | the real functions, how they are found, raw system calls, thread-local state |
 //! | [`unwind`] | the unwinder, loaded when it is needed |
 //!
@@ -35,6 +35,7 @@ mod local;
 mod miss;
 mod next;
 mod read;
+mod rings;
 mod run;
 mod source;
 mod symbols;

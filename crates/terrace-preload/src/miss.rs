@@ -91,7 +91,8 @@ fn source_of(file: &File) -> Option<Source> {
 
 /// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
 unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
-    let Some(ring) = connection::ring() else { return 0 };
+    let Some(ring) = connection::hold_ring() else { return 0 };
+    let ring = &*ring;
     device::look(&file.world.segment);
     let first = offset / PAGE_SIZE as u64;
     let base = first * PAGE_SIZE as u64;
@@ -143,7 +144,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
 struct Batch<'a> {
     file: &'a File<'a>,
     source: Source,
-    ring: &'static Ring,
+    ring: &'a Ring,
     /// The pages lie on the device, from this slot on; None: they are read from the source.
     on_device: Option<(Device, DeviceSlot)>,
     /// The program's buffer, its length, and the place in the file where it starts.

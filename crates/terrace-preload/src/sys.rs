@@ -256,12 +256,12 @@ pub fn map_anonymous(len: usize) -> *mut c_void {
     if (-4095..0).contains(&p) { std::ptr::null_mut() } else { p as *mut c_void }
 }
 
-/// Puts anonymous memory where nothing is mapped.
-pub fn cover(start: usize, len: usize) {
+/// Puts anonymous memory where nothing is mapped. False: something is.
+pub fn cover(start: usize, len: usize) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces no mapping.
-    unsafe { raw(libc::SYS_mmap, [start, len, prot as usize, flags as usize, usize::MAX, 0]) };
+    unsafe { raw(libc::SYS_mmap, [start, len, prot as usize, flags as usize, usize::MAX, 0]) == start as Ret }
 }
 
 /// # Safety

@@ -26,7 +26,6 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     /// Maps `len` bytes of `fd` shared, writable or not, aligned to `align` (a power of two) so that huge pages can back it.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool, align: usize) -> io::Result<Mapping> {
-        let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // Reserve enough address space to place the real mapping on an aligned address.
         // SAFETY: a new private reservation touches no existing mapping.
         let area = unsafe {
@@ -39,9 +38,7 @@ impl Mapping {
         } as usize;
         let start = area.next_multiple_of(align);
         // SAFETY: [start, start + len) lies inside the reservation just made, which only we use.
-        let mapped = unsafe {
-            mmap(start as *mut _, len, prot, MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED, fd, 0)
-        };
+        let mapped = unsafe { map_over(start, len, writable, fd) };
         let (head, tail) = (start - area, area + align - start);
         // SAFETY: the two slices and, on failure, the middle belong to the reservation and to nothing else.
         unsafe {
@@ -55,11 +52,15 @@ impl Mapping {
                 munmap(start as *mut _, len)?;
             }
         }
-        let mapping = Mapping { base: NonNull::new(mapped? as *mut u8).expect("mmap returned null"), len };
-        // A core of the daemon, or of any client, would have the whole cache in it. A kernel that refuses serves as well.
-        // SAFETY: the mapping is ours; only what a core holds of it changes.
-        let _ = unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), len, Advice::LinuxDontDump) };
-        Ok(mapping)
+        Ok(Mapping { base: mapped?, len })
+    }
+    /// Maps another file in place of this one, writable.
+    ///
+    /// # Safety
+    /// Whoever uses the mapping meanwhile can do with the content of either.
+    pub unsafe fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        // SAFETY: the mapping is ours; the rest is the caller's promise.
+        unsafe { map_over(self.base.as_ptr() as usize, self.len, true, fd) }.map(|_| ())
     }
     /// Start of the mapping.
     pub fn as_ptr(&self) -> *mut u8 {
@@ -73,6 +74,21 @@ impl Mapping {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+}
+
+/// Maps `fd` shared over what is at `start`.
+///
+/// # Safety
+/// The range must be the caller's, as must be what is there.
+unsafe fn map_over(start: usize, len: usize, writable: bool, fd: BorrowedFd<'_>) -> io::Result<NonNull<u8>> {
+    let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
+    // SAFETY: the caller's promise.
+    let base = unsafe { mmap(start as *mut _, len, prot, flags, fd, 0)? };
+    // A core of the daemon, or of any client, would have the whole cache in it. A kernel that refuses serves as well.
+    // SAFETY: the mapping is ours; only what a core holds of it changes.
+    let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
+    Ok(NonNull::new(base.cast()).expect("mmap returned null"))
 }
 
 impl Drop for Mapping {

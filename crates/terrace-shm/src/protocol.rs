@@ -5,7 +5,7 @@
 //! if both looks agree. Source: H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012.
 
 use crate::entry::Entry;
-use crate::sync::{AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// First look of a reader.
 #[inline]
@@ -171,6 +171,38 @@ pub mod queue {
     #[inline]
     pub fn release(tail: &AtomicU64, at: u64) {
         tail.store(at, Ordering::Release);
+    }
+}
+
+/// A place whose content is replaced while nobody is at it: the number of those who are, and a bit while it is closed.
+/// Who finds it closed does not wait.
+pub mod place {
+    use super::*;
+
+    const CLOSED: u32 = 1 << 31;
+
+    /// User: until `leave` the content stays. False: it is being replaced.
+    #[inline]
+    pub fn enter(users: &AtomicU32) -> bool {
+        if users.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
+            return true;
+        }
+        leave(users);
+        false
+    }
+    /// User: is done.
+    #[inline]
+    pub fn leave(users: &AtomicU32) {
+        users.fetch_sub(1, Ordering::Release);
+    }
+    /// Owner: true if nobody is there; nobody comes in until `open`.
+    pub fn close(users: &AtomicU32) -> bool {
+        users.compare_exchange(0, CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+    /// Owner: the content is replaced.
+    pub fn open(users: &AtomicU32) {
+        // Not a store: some may just be finding it closed, and are yet to leave.
+        users.fetch_sub(CLOSED, Ordering::Release);
     }
 }
 

@@ -18,7 +18,7 @@ pub use crate::protocol::NO_LEAF;
 use crate::sync::{AtomicU64, Ordering};
 use crate::trace::{Ends, LANE_BYTES, LANE_RECORDS, LANES, Lane, Record};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Counter stripes: threads of a client spread over them, so that plain increments seldom collide.
 pub const STRIPES: usize = 16;
@@ -110,14 +110,21 @@ impl Ring {
     }
     /// Maps a ring of `slots` slots.
     pub fn attach(fd: impl AsFd, slots: usize) -> io::Result<Ring> {
-        if slots == 0
-            || slots > SLOTS_MAX
-            || (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < Ring::file_bytes(slots)
-        {
-            // No text: a client may be inside an allocator here.
-            return Err(rustix::io::Errno::INVAL.into());
-        }
+        check(fd.as_fd(), slots)?;
         Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::file_bytes(slots), true, PAGE_SIZE)?, slots })
+    }
+    /// Maps another ring of as many slots in place of this one.
+    ///
+    /// # Safety
+    /// Nobody uses a slot or a lane meanwhile. What is counted comes to the one or the other.
+    pub unsafe fn replace(&self, fd: impl AsFd) -> io::Result<()> {
+        check(fd.as_fd(), self.slots)?;
+        // SAFETY: all of it is atomics, and the rest is the caller's promise.
+        unsafe { self.map.replace(fd.as_fd()) }
+    }
+    /// Where it is mapped.
+    pub fn memory(&self) -> &Mapping {
+        &self.map
     }
     /// Slots.
     pub fn slots(&self) -> usize {
@@ -183,6 +190,14 @@ impl Ring {
         let hits = std::array::from_fn(|n| sum(&|c| &c.hits[n]));
         (hits, std::array::from_fn(|n| sum(&|c| &c.read_ns[n])))
     }
+}
+
+/// Is this the memory file of a ring of `slots` slots?
+fn check(fd: BorrowedFd<'_>, slots: usize) -> io::Result<()> {
+    let is_one =
+        slots > 0 && slots <= SLOTS_MAX && rustix::fs::fstat(fd)?.st_size as usize >= Ring::file_bytes(slots);
+    // No text: a client may be inside an allocator here.
+    if is_one { Ok(()) } else { Err(rustix::io::Errno::INVAL.into()) }
 }
 
 #[cfg(test)]

@@ -253,6 +253,10 @@ impl Daemon {
     pub fn clients(&self) -> usize {
         self.core().rings.len()
     }
+    /// Pages that came through the ring made last.
+    pub fn fills_of_the_last(&self) -> u64 {
+        self.core().rings.last().unwrap().sum(|c| &c.fills)
+    }
     pub fn touched(&self) -> usize {
         (0..self.core().frames.len() as u32)
             .filter(|&f| self.touches.count(f).load(Ordering::Relaxed) > 0)

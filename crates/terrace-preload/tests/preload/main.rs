@@ -206,6 +206,24 @@ fn a_new_daemon_gets_to_know_its_clients() {
     }
 }
 
+/// More daemons than a process can have rings, while threads miss: the last one is offered pages as the first was, and no page is another's.
+#[test]
+fn a_client_outlives_many_daemons() {
+    const PAGES: u64 = 96;
+    let d = Running::start(48);
+    let all: Vec<u8> = (0..PAGES).flat_map(|page| stormy(page, 0)).collect();
+    let (_, storm) = publish(&d, "storm", &all, |_| false);
+    (0..100).for_each(|i| drop(publish(&d, &format!("f{i}"), &bytes(17 * PAGE_SIZE, i), |_| false)));
+    d.manners.hangs_up.store(true, SeqCst);
+    let files = d.dir.join("f");
+    let said = fast(&d, &["daemons", &storm, files.to_str().unwrap(), &PAGES.to_string(), "100"]);
+    let said: Vec<usize> = said.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    println!("{} daemons, {} rings at the end", d.clients(), said[0]);
+    assert!(d.clients() >= 100 && said[0] < 8, "{} daemons, {} rings", d.clients(), said[0]);
+    assert_eq!(said[1], 0, "torn pages");
+    assert!(d.fills_of_the_last() > 10, "{}", d.fills_of_the_last());
+}
+
 #[test]
 fn a_daemon_that_does_not_answer() {
     let d = Running::start(256);
@@ -239,20 +257,22 @@ fn answers_as_the_mount() {
     assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
 }
 
+/// A page that tells its number and its version.
+fn stormy(page: u64, version: u64) -> [u8; PAGE_SIZE] {
+    let mut out = [0; PAGE_SIZE];
+    for words in out.chunks_mut(16) {
+        words[..8].copy_from_slice(&page.to_le_bytes());
+        words[8..].copy_from_slice(&version.to_le_bytes());
+    }
+    out
+}
+
 /// Pages are written, evicted, filled and offered while four threads read: none is torn, none goes back in time.
 #[test]
 fn a_storm() {
     const PAGES: u64 = 96;
     let d = Running::start(48);
-    let content = |page: u64, version: u64| {
-        let mut out = [0; PAGE_SIZE];
-        for words in out.chunks_mut(16) {
-            words[..8].copy_from_slice(&page.to_le_bytes());
-            words[8..].copy_from_slice(&version.to_le_bytes());
-        }
-        out
-    };
-    let all: Vec<u8> = (0..PAGES).flat_map(|page| content(page, 0)).collect();
+    let all: Vec<u8> = (0..PAGES).flat_map(|page| stormy(page, 0)).collect();
     let (object, path) = publish(&d, "storm", &all, |page| page % 2 == 0);
     let file = File::options().write(true).open(&path).unwrap();
     let ms = if cfg!(debug_assertions) { 1500 } else { 3000 };
@@ -266,7 +286,7 @@ fn a_storm() {
         match rng.below(4) {
             0 => {
                 version += 1;
-                d.write(object, &file, page, &content(page, version));
+                d.write(object, &file, page, &stormy(page, version));
             }
             1 => d.evict(object, page),
             _ => std::thread::yield_now(),

@@ -11,12 +11,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <limits.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -572,6 +574,56 @@ static int signal_forks(const char *file)
     }
     return 0;
 }
+/* Mappings of rings, and the sum of their inodes. */
+static unsigned long rings(int *mapped)
+{
+    char line[512];
+    unsigned long sum = 0, inode;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    for (*mapped = 0; fgets(line, sizeof line, maps);)
+        if (strstr(line, "memfd:test-ring") && sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1)
+            sum += inode, ++*mapped;
+    fclose(maps);
+    return sum;
+}
+/* With each new file the daemon hangs up, and another one is met; threads miss all the while, and go on with the last one. */
+static int daemons(const char *file, const char *files, int pages, int count)
+{
+    int mapped;
+    struct rlimit most;
+    getrlimit(RLIMIT_NOFILE, &most);
+    most.rlim_cur = most.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &most);
+    pthread_t t[3];
+    storm_file = file, storm_pages = pages;
+    for (int i = 0; i < 3; i++)
+        pthread_create(&t[i], NULL, storm_thread, (void *)(uintptr_t)(i + 1));
+    for (int i = 0; i < count; i++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s%d", files, i);
+        int fd = open(path, O_RDONLY);
+        unsigned long before = rings(&mapped);
+        for (int k = 1; rings(&mapped) == before; k++, usleep(100)) {
+            if (pread(fd, buffer, PAGE, k * k * 5 % 17 * PAGE) != PAGE)
+                DIE("%s: %s", path, strerror(errno));
+            if (k == 20000)
+                DIE("no ring of daemon %d", i);
+        }
+    }
+    usleep(50000);
+    storm_over = 1;
+    for (int i = 0; i < 3; i++)
+        pthread_join(t[i], NULL);
+    int status;
+    if (fork() == 0)
+        rings(&mapped), _exit(mapped);
+    wait(&status);
+    if (status)
+        DIE("a child has memory of its parent's rings");
+    rings(&mapped);
+    printf("%d %ld\n", mapped, torn);
+    return 0;
+}
 /* As raw_reuse, but the numbers belong to an eventfd: all of those have one inode. */
 static int raw_eventfd(const char *file)
 {
@@ -595,6 +647,8 @@ int main(int argc, char **argv)
     }
     if (!strcmp(what, "storm"))
         return storm(argv[2], ARG(3), ARG(4), ARG(5));
+    if (!strcmp(what, "daemons"))
+        return daemons(argv[2], argv[3], ARG(4), ARG(5));
     if (!strcmp(what, "sum"))
         return sum_up(argv[2], ARG(3), ARG(4));
     if (!strcmp(what, "backwards"))

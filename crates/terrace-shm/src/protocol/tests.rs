@@ -458,3 +458,42 @@ fn a_queue_hands_over_whole_records() {
         }
     });
 }
+
+#[test]
+fn a_place_is_replaced_while_nobody_is_at_it() {
+    loom::model(|| {
+        let w = Arc::new((AtomicU32::new(0), Frame::new(0)));
+        let user = |w: Arc<(AtomicU32, Frame)>| {
+            move || {
+                let (users, content) = &*w;
+                if place::enter(users) {
+                    let (a, b) = content.read();
+                    assert_eq!(a, b, "replaced under a user");
+                    content.write(a + 10);
+                    place::leave(users);
+                }
+            }
+        };
+        let (one, w2) = (thread::spawn(user(w.clone())), w.clone());
+        let owner = thread::spawn(move || {
+            let (users, content) = &*w2;
+            let closed = (0..2).filter(|_| {
+                let closed = place::close(users);
+                if closed {
+                    content.write(content.read().0 / 10 * 10 + 1);
+                    place::open(users);
+                }
+                closed
+            });
+            closed.count()
+        });
+        one.join().unwrap();
+        let closed = owner.join().unwrap();
+        user(w.clone())();
+        let (a, b) = w.1.read();
+        assert_eq!(a, b);
+        assert!(a >= 10, "open when all are done");
+        assert!(closed == 0 || a % 10 == 1, "what the owner wrote is lost");
+        assert!(place::close(&w.0), "all have left");
+    });
+}
