@@ -213,7 +213,7 @@ fn a_client_outlives_many_daemons() {
     let d = Running::start(48);
     let all: Vec<u8> = (0..PAGES).flat_map(|page| stormy(page, 0)).collect();
     let (_, storm) = publish(&d, "storm", &all, |_| false);
-    (0..100).for_each(|i| drop(publish(&d, &format!("f{i}"), &bytes(17 * PAGE_SIZE, i), |_| false)));
+    (0..250).for_each(|i| drop(publish(&d, &format!("f{i}"), &bytes(17 * PAGE_SIZE, i), |_| false)));
     d.manners.hangs_up.store(true, SeqCst);
     let files = d.dir.join("f");
     let said = fast(&d, &["daemons", &storm, files.to_str().unwrap(), &PAGES.to_string(), "100"]);

@@ -589,7 +589,7 @@ static unsigned long rings(int *mapped)
 /* With each new file the daemon hangs up, and another one is met; threads miss all the while, and go on with the last one. */
 static int daemons(const char *file, const char *files, int pages, int count)
 {
-    int mapped;
+    int mapped, met = 0;
     struct rlimit most;
     getrlimit(RLIMIT_NOFILE, &most);
     most.rlim_cur = most.rlim_max;
@@ -598,17 +598,18 @@ static int daemons(const char *file, const char *files, int pages, int count)
     storm_file = file, storm_pages = pages;
     for (int i = 0; i < 3; i++)
         pthread_create(&t[i], NULL, storm_thread, (void *)(uintptr_t)(i + 1));
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; met < count; i++) {
         char path[PATH_MAX];
         snprintf(path, sizeof path, "%s%d", files, i);
         int fd = open(path, O_RDONLY);
+        if (fd < 0)
+            DIE("only %d daemons after %d files", met, i);
         unsigned long before = rings(&mapped);
-        for (int k = 1; rings(&mapped) == before; k++, usleep(100)) {
+        /* A thread with a full ring may have met the last one before. */
+        for (int k = 1; k < 40 && rings(&mapped) == before; k++, usleep(100))
             if (pread(fd, buffer, PAGE, k * k * 5 % 17 * PAGE) != PAGE)
                 DIE("%s: %s", path, strerror(errno));
-            if (k == 20000)
-                DIE("no ring of daemon %d", i);
-        }
+        met += rings(&mapped) != before;
     }
     usleep(50000);
     storm_over = 1;
