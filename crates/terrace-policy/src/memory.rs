@@ -21,7 +21,8 @@
 //!    - *there*: time that programs stall for memory, or refaults times the cost of a miss where it is not counted,
 //!      spread over the pages that are cached.
 //!
-//!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most. A group that scans
+//!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most; twice as many each
+//!    time while they are filled at once and nobody loses by it: a program's start leaves pages that it never reads again. A group that scans
 //!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
 //!    chunks are worth here; otherwise they come back, and the group is left alone for a while.
 //!
@@ -36,11 +37,15 @@ use std::time::Duration;
 pub const CHUNK: u64 = 2 << 20;
 /// Memory that a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
 pub const FLOOR: u64 = 16 << 20;
+/// The use of a group goes up and down by so much, bytes: it is no reason to grow.
+const STILL: u64 = 2 * CHUNK;
 /// How often both sides are weighed.
 pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
 /// Chunks that move in a second where they are weighed; in a large cache this part of it.
 pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;
+/// The part of the limit that moves at once at the most, however often nobody lost by it.
+const PART_AT_ONCE: u64 = 8;
 /// One side must be worth so many times the other.
 pub const BAND: f64 = 2.0;
 /// Losses of a group that are ignored, ns of waiting a second.
@@ -195,6 +200,8 @@ pub struct Sizer {
     rule: Rule,
     /// Memory that all levels allow it, bytes.
     largest: u64,
+    /// Memory that all levels have for it at the moment, bytes.
+    fits: u64,
     target: u64,
     why: SizeReason,
     fitted: Option<Duration>,
@@ -216,6 +223,10 @@ pub struct Sizer {
     given: u64,
     reserve: u64,
     yielded: u64,
+    /// Weighings in a row by which it grew while nobody lost.
+    unopposed: u32,
+    /// Memory that the cache has taken of late, bytes.
+    taken: u64,
 }
 
 impl Sizer {
@@ -224,6 +235,7 @@ impl Sizer {
         Sizer {
             rule,
             largest: rule.most,
+            fits: rule.most,
             target: rule.most,
             why: SizeReason::Most,
             fitted: None,
@@ -242,6 +254,8 @@ impl Sizer {
             given: 0,
             reserve: 0,
             yielded: 0,
+            unopposed: 0,
+            taken: 0,
         }
     }
 
@@ -276,19 +290,21 @@ impl Sizer {
         let since = self.fitted.replace(now).map(|then| now.saturating_sub(then));
         self.note_bursts(since.unwrap_or_default(), ours, levels);
         self.largest = levels.iter().map(|level| level.limit).fold(self.rule.most, u64::min);
+        self.taken = ours.max(self.taken.saturating_sub(self.step_within(since.unwrap_or_default())));
         let least = |of: &dyn Fn(usize, &Level) -> u64| {
             levels.iter().enumerate().map(|(i, level)| (of(i, level), i)).min()
         };
         let spare = least(&|i, level| level.free().saturating_sub(self.reserve_of(i, level)));
         let (mut want, mut why) = self.wanted(ours, spare);
-        if let Some((fits, i)) = least(&|i, level| self.fitting(i, level, ours)).filter(|fit| fit.0 < want) {
+        let fits = least(&|i, level| self.fitting(i, level, ours));
+        self.fits = fits.map_or(self.rule.most, |(fits, _)| fits.min(self.rule.most));
+        if let Some((fits, i)) = fits.filter(|fit| fit.0 < want) {
             (want, why) = (fits, SizeReason::Room(i));
         }
         self.reserve = spare.map_or(0, |(_, i)| self.reserve_of(i, &levels[i]));
         if want >= self.rule.most {
             (want, why) = (self.rule.most, SizeReason::Most);
-        } else if want > self.target && want < self.target + 2 * CHUNK {
-            // The use of a group goes up and down by so much.
+        } else if want > self.target && want < self.target + STILL {
             return self.target;
         }
         let growth = self.growth(now);
@@ -310,7 +326,7 @@ impl Sizer {
             return (self.rule.most - self.given, why);
         };
         // A part that it has not taken is not kept for it once others have filled the level.
-        let held = ours.max(FLOOR) + ours / 64 + self.step().max(spare);
+        let held = self.taken.max(FLOOR) + self.taken / 16 + (self.step() + self.stride()).max(spare);
         match () {
             () if spare >= CHUNK && ours + spare >= self.target => (ours + spare, SizeReason::Room(level)),
             () if self.target > held => (held, SizeReason::Weighed(level)),
@@ -337,38 +353,51 @@ impl Sizer {
         });
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
+        // It is weighed as long as somebody else could have the memory; else it grows by itself.
+        let grows =
+            !self.rule.fixed && pays && self.is_full() && (loss.is_some() || self.is_stuck(ours, levels));
+        let unopposed = grows && costs == 0.0;
         match (self.hold.filter(|hold| now < hold.until), loses) {
-            (Some(hold), _) => self.grow(now, hold.back_to.saturating_sub(self.target), ours),
+            (Some(hold), _) => {
+                self.grow(now, hold.back_to.saturating_sub(self.target).min(self.step()), ours);
+            }
             (None, Some(loss)) if costs > BAND * earns => self.give(now, ours, loss),
             (None, _) if self.rule.fixed && (pays || calm) => self.grow(now, self.step() / 4, ours),
-            // It is weighed as long as somebody else could have the memory; else it grows by itself.
-            (None, _)
-                if !self.rule.fixed
-                    && pays
-                    && self.is_full(ours)
-                    && (loss.is_some() || self.is_stuck(levels)) =>
-            {
-                self.grow(now, self.step(), ours);
-            }
+            (None, _) if grows => self.grow(now, self.stride(), ours),
             _ => {}
         }
+        self.unopposed = if unopposed { self.unopposed + 1 } else { 0 };
         self.target
+    }
+
+    /// Bytes by which it grows.
+    fn stride(&self) -> u64 {
+        let most = (self.largest / PART_AT_ONCE).max(self.step());
+        self.step().saturating_mul(1 << self.unopposed.min(16)).min(most)
     }
 
     /// Bytes that move at once.
     fn step(&self) -> u64 {
+        self.step_within(WEIGH_EVERY) / CHUNK * CHUNK
+    }
+
+    /// Bytes that move within this time.
+    fn step_within(&self, time: Duration) -> u64 {
         let per_second = (CHUNKS_A_SECOND * CHUNK).max(self.largest / PART_A_SECOND);
-        (per_second as f64 * WEIGH_EVERY.as_secs_f64()) as u64 / CHUNK * CHUNK
+        (per_second as f64 * time.as_secs_f64()) as u64
     }
 
-    /// Frames come in chunks, and tables have a part that they may not use.
-    fn is_full(&self, ours: u64) -> bool {
-        ours + 2 * CHUNK + self.target / 64 >= self.target
+    /// Frames come in chunks, tables have a part that they may not use, and frames that become a part of the compressed tier are missing for a moment.
+    fn is_full(&self) -> bool {
+        self.taken + self.step() + self.target / 32 >= self.target
     }
 
-    /// Whether cached pages of others leave less than a chunk free beyond the reserve. Where nobody reads more of them, no level comes to its limit.
-    fn is_stuck(&self, levels: &[Level]) -> bool {
-        let spares = |(i, level): (usize, &Level)| level.free() >= self.reserve_of(i, level) + CHUNK;
+    /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not grow. Where nobody reads more of them, no level
+    /// comes to its limit.
+    fn is_stuck(&self, ours: u64, levels: &[Level]) -> bool {
+        let spares = |(i, level): (usize, &Level)| {
+            ours + level.free().saturating_sub(self.reserve_of(i, level)) >= self.target + STILL
+        };
         !levels.iter().enumerate().all(spares) && levels.iter().any(|level| level.cached >= CHUNK)
     }
 
@@ -380,12 +409,11 @@ impl Sizer {
         (self.target, self.why) = (target, why);
     }
 
-    /// By a step at the most. [`Sizer::fit`] checks the limits.
+    /// By as much as fits.
     fn grow(&mut self, now: Duration, bytes: u64, ours: u64) {
-        let bytes = bytes.min(self.step());
         self.given = self.given.saturating_sub(bytes);
         if !self.rule.fixed {
-            self.set(now, (self.target + bytes).min(self.rule.most), ours, self.why);
+            self.set(now, (self.target + bytes).min(self.fits.max(self.target)), ours, self.why);
         }
     }
 

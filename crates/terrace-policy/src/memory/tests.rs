@@ -23,6 +23,8 @@ struct World {
     limit: u64,
     pinned: u64,
     ours: u64,
+    /// The cache does not fill its target by so much.
+    short: u64,
     here: Load,
     there: Load,
     now: Duration,
@@ -43,6 +45,7 @@ impl World {
             limit,
             pinned: 20 * MIB,
             ours: MIB,
+            short: 0,
             here: Load::default(),
             there: Load::default(),
             now: Duration::ZERO,
@@ -88,7 +91,8 @@ impl World {
                 },
                 miss_ns: 100_000,
             };
-            self.sizer.weigh(self.now, self.ours, &earning, &level);
+            let target = self.sizer.weigh(self.now, self.ours, &earning, &level);
+            assert!(target <= self.limit - self.pinned, "{target}");
         }
         self.targets.push(self.sizer.target());
         self.ours = self.ours.min(self.sizer.target());
@@ -97,7 +101,7 @@ impl World {
         let found = reads * self.here.hit_ratio(self.ours);
         (self.hits, self.misses) = (self.hits + found, self.misses + reads - found);
         let filled = self.ours + (reads - found) as u64 * 4096;
-        self.ours = filled.min(self.sizer.target()).min(self.here.bytes.max(self.ours));
+        self.ours = filled.min(self.sizer.target() - self.short).min(self.here.bytes.max(self.ours));
         self.lost += self.there.pages_a_second * seconds * (1.0 - self.there.hit_ratio(self.cached()));
         self.now += LOOK;
     }
@@ -133,13 +137,45 @@ fn cache_is_as_large_as_it_is_of_use() {
 }
 
 #[test]
-fn pages_that_earn_push_out_others_step_by_step() {
+fn pages_that_earn_push_out_idle_ones_faster_each_time() {
     let mut world = World::new(512 * MIB, None);
     world.there = Load { bytes: 2048 * MIB, pages_a_second: 0.0 };
+    world.here = Load { bytes: 300 * MIB, pages_a_second: 40_000.0 };
+    world.run(1);
+    assert!(world.range(1).1 <= 16 + 8 + 16, "{:?}", world.range(1));
+    world.run(14);
+    let of_looks = |looks| world.targets.windows(looks).map(move |w| w[looks - 1].saturating_sub(w[0]));
+    assert!(of_looks(10).max().unwrap() <= world.limit / 8, "{:?}", world.targets);
+    assert!(world.ours > 290 * MIB, "{}", world.ours / MIB);
+}
+
+/// Frames become a part of the compressed tier in pieces, and are missing for a moment.
+#[test]
+fn cache_that_never_fills_its_target_to_the_end_grows() {
+    for (limit, short) in [(128, 6), (512, 17)] {
+        let mut world = World::new(limit * MIB, None);
+        world.short = short * MIB;
+        world.there = Load { bytes: 64 * MIB, pages_a_second: 0.0 };
+        world.here = Load { bytes: 2 * limit * MIB, pages_a_second: 40_000.0 };
+        world.run(10);
+        assert!(
+            world.ours + (16 + 20 + 16 + short) * MIB + world.limit / 16 > world.limit,
+            "{:?}",
+            world.range(5)
+        );
+        assert_eq!(world.kills, 0);
+    }
+}
+
+#[test]
+fn pages_that_earn_push_out_pages_in_use_step_by_step() {
+    let mut world = World::new(512 * MIB, None);
+    world.there = Load { bytes: 2048 * MIB, pages_a_second: 200.0 };
     world.here = Load { bytes: 300 * MIB, pages_a_second: 20_000.0 };
-    world.run(4);
-    assert!(world.range(1).1 <= 16 + 4 * 16 + 8, "{:?}", world.range(1));
-    world.run(26);
+    world.run(10);
+    let most = world.targets.windows(21).map(|w| w[20].saturating_sub(w[0])).max().unwrap();
+    assert!(most <= CHUNKS_A_SECOND * CHUNK, "{}", most / MIB);
+    world.run(20);
     assert!(world.ours > 290 * MIB, "{}", world.ours / MIB);
 }
 
