@@ -149,8 +149,6 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
     }
 }
 
-const PAGE_BYTES: f64 = 4096.0;
-
 /// See [`DeviceConfig::always_faster`].
 const ALWAYS_FASTER: &str = "TERRACE_TEST_TIER_ALWAYS_FASTER";
 
@@ -180,7 +178,7 @@ pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
         write_budget: device.write_budget.map(|size| size.0),
         rated_writes: device.rated_writes.map(|size| size.0),
         read_ns: device.speed.map(|speed| speed.read.as_nanos() as u64),
-        write_ns: device.speed.map(|speed| (PAGE_BYTES * 1e9 / speed.write_bytes) as u64),
+        write_ns: device.speed.map(|speed| (crate::size::PAGE as f64 * 1e9 / speed.write_bytes) as u64),
         always_faster: std::env::var_os(ALWAYS_FASTER).is_some(),
     }
 }

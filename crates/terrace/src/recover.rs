@@ -17,10 +17,9 @@ use crate::config::{Config, Device, MemoryLimit};
 use crate::daemon::owed as files;
 use crate::engine;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
-use crate::size::{MIB, Size};
+use crate::size::{MIB, PAGE, Size};
 use crate::tier::{self, Held};
 
-const PAGE_BYTES: u64 = 4096;
 /// Memory for what is done here.
 const MEMORY: Size = Size(64 * MIB);
 
@@ -66,7 +65,7 @@ fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
     files.sort_unstable_by_key(|(file, _)| **file);
     for (file, pages) in files {
         let (name, _) = found.take(*file);
-        let bytes = pages.pages.len() as u64 * PAGE_BYTES;
+        let bytes = pages.pages.len() as u64 * PAGE;
         let doubt = if pages.doubtful { ", perhaps written to it already" } else { "" };
         page += &format!("{:>12}  {name}{doubt}\n", Size(bytes).to_string());
     }
@@ -114,7 +113,7 @@ fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision)
     let (mut page, mut kept) = (String::new(), false);
     for (name, owed, done) in done {
         kept |= is_kept(&done);
-        let bytes = Size(owed.pages * PAGE_BYTES).to_string();
+        let bytes = Size(owed.pages * PAGE).to_string();
         let what = match done {
             Ok(Replayed::Written(_)) => "written".to_owned(),
             Ok(Replayed::Dropped) => "given up".to_owned(),

@@ -13,6 +13,8 @@ pub struct Size(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
+/// One page of the cache, bytes.
+pub const PAGE: u64 = 4096;
 /// One kibibyte.
 pub const KIB: u64 = 1 << 10;
 /// One mebibyte.

@@ -10,8 +10,7 @@ use terrace_engine::device::{Found, Scanned, Superblock};
 use super::remote;
 use super::user::user_of;
 use crate::config::is_remote;
-
-const PAGE_BYTES: u64 = 4096;
+use crate::size::PAGE;
 
 /// A tier with what is in it, unless it is in use.
 pub fn full(path: &Path) -> Result<TierReport, TargetError> {
@@ -38,7 +37,7 @@ fn content_of(scanned: &Scanned) -> TierContent {
     TierContent {
         files: scanned.files.len() as u64,
         pages,
-        bytes: pages * PAGE_BYTES,
+        bytes: pages * PAGE,
         pages_damaged: scanned.pages_damaged,
     }
 }
