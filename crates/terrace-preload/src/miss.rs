@@ -14,6 +14,7 @@ use crate::run::Run;
 use crate::source::{self, Source};
 use crate::sys::{self, count};
 use libc::iovec;
+use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
 use terrace_shm::device_table::check_of_page;
@@ -27,7 +28,10 @@ const BATCH_MAX: usize = 256;
 const VECTORS_MAX: usize = SLOTS_MAX;
 /// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
 const SMALL_FILE: u64 = (BLOCK_PAGES * PAGE_SIZE) as u64;
+/// Instead of a slot: the caller's buffer.
 const NO_SLOT: u8 = u8::MAX;
+/// Instead of a slot: a page of the library's.
+const PAST: u8 = u8::MAX - 1;
 /// Longest read that goes on page by page where the ring is full.
 const PAST_MAX: usize = 4 * PAGE_SIZE;
 
@@ -108,6 +112,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         clock: 0,
         seen: [0; BATCH_MAX],
         slots: [NO_SLOT; BATCH_MAX],
+        past: std::ptr::null_mut(),
         len: 0,
         full: false,
     };
@@ -116,29 +121,17 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     let size = file.slot.size.load(Ordering::Acquire);
     let seen = batch.len;
     batch.land(size);
+    if batch.len == 0 && seen > 0 && n <= PAST_MAX && batch.on_device.is_none() && source.is_own() {
+        // SAFETY: the program's buffer.
+        return unsafe { batch.read_past(size) };
+    }
     if batch.len == 0 {
         // Perhaps for want of a slot: somebody has to look why.
         batch.look_at_ring();
-        let is_own = seen > 0 && n <= PAST_MAX && batch.on_device.is_none() && source.is_own();
-        // SAFETY: the program's buffer.
-        return if is_own { unsafe { batch.read_past(size) } } else { 0 };
+        return 0;
     }
-    let began = sys::now_ns();
-    // SAFETY: every vector is a page of the ring or of the caller's buffer.
-    let read = unsafe { batch.read() };
-    let took = sys::now_ns().saturating_sub(began);
-    let counters = ring.counters(file.local.stripe());
-    match batch.on_device {
-        None => {
-            count(&counters.reads, 1);
-            count(&counters.read_ns, took);
-        }
-        Some((device, _)) => {
-            count(&ring.target_counters(file.local.stripe()).read_ns[device.number], took);
-        }
-    }
-    // SAFETY: as above.
-    unsafe { batch.hand_over(read, size) }
+    // SAFETY: the program's buffer.
+    unsafe { batch.fetch(size) }
 }
 
 struct Batch<'a> {
@@ -157,8 +150,10 @@ struct Batch<'a> {
     clock: u64,
     /// The answer of the index for each page.
     seen: [u64; BATCH_MAX],
-    /// Where each page lands: slot of the ring, or NO_SLOT: the caller's buffer.
+    /// Where each page lands: slot of the ring, NO_SLOT or PAST.
     slots: [u8; BATCH_MAX],
+    /// The page of the library's.
+    past: *mut u8,
     len: usize,
     /// The ring had no slot for a page.
     full: bool,
@@ -180,6 +175,16 @@ impl Batch<'_> {
         // SAFETY: the page lies inside the buffer.
         let at = unsafe { self.buf.add((start - self.offset) as usize) };
         (at as usize).is_multiple_of(self.source.align.max(1)).then_some(at)
+    }
+
+    /// The address where page `i` lands.
+    fn content(&self, i: usize, size: u64) -> *mut u8 {
+        match self.slots[i] {
+            // `land` left only pages for which this is Some.
+            NO_SLOT => self.direct(i, size).unwrap_or(std::ptr::null_mut()),
+            PAST => self.past,
+            slot => self.ring.content(slot.into()),
+        }
     }
 
     /// Phase 1.
@@ -232,16 +237,44 @@ impl Batch<'_> {
         }
     }
 
+    /// Phases 3 to 5. Bytes delivered to the caller. Apart, so that its frame does not count twice.
+    #[inline(never)]
+    unsafe fn fetch(&mut self, size: u64) -> usize {
+        let began = sys::now_ns();
+        // SAFETY: every vector is a page of the ring, of the caller's buffer or of ours.
+        let read = unsafe { self.read() };
+        let took = sys::now_ns().saturating_sub(began);
+        let stripe = self.file.local.stripe();
+        match self.on_device {
+            None => {
+                let counters = self.ring.counters(stripe);
+                count(&counters.reads, 1);
+                count(&counters.read_ns, took);
+            }
+            Some((device, _)) => count(&self.ring.target_counters(stripe).read_ns[device.number], took),
+        }
+        // SAFETY: as above.
+        unsafe { self.hand_over(read, size) }
+    }
+
+    /// Reads the first page, which has no place to land, past the ring, without a fill. The program's own read would leave it in the page cache, which grows by all
+    /// that the ring has no room for and takes its memory from this cache.
+    #[inline(never)]
+    unsafe fn read_past(&mut self, size: u64) -> usize {
+        #[repr(C, align(4096))]
+        struct Page(MaybeUninit<[u8; PAGE_SIZE]>);
+        let mut page = Page(MaybeUninit::uninit());
+        (self.past, self.slots[0], self.len) = (page.0.as_mut_ptr().cast(), PAST, 1);
+        // SAFETY: the program's buffer; the page outlives the call.
+        unsafe { self.fetch(size) }
+    }
+
     /// Phase 3. Bytes read.
     unsafe fn read(&self) -> usize {
         let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS_MAX];
         let mut vectors = 0;
         for i in 0..self.len {
-            let at = match self.slots[i] {
-                // `land` left only pages for which this is Some.
-                NO_SLOT => self.direct(i, u64::MAX).unwrap_or(std::ptr::null_mut()),
-                slot => self.ring.content(slot.into()),
-            };
+            let at = self.content(i, u64::MAX);
             match iov[..vectors].last_mut() {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
                     last.iov_len += PAGE_SIZE
@@ -263,40 +296,6 @@ impl Batch<'_> {
         // SAFETY: see above.
         let got = unsafe { sys::preadv(device.fd, iov, at) };
         usize::try_from(got).unwrap_or(0)
-    }
-
-    /// Reads the first page, which has no place to land, past the ring, without a fill. The program's own read would leave it in the page cache, which grows by all
-    /// that the ring has no room for and takes its memory from this cache.
-    #[inline(never)]
-    unsafe fn read_past(&self, size: u64) -> usize {
-        #[repr(C, align(4096))]
-        struct Page([u8; PAGE_SIZE]);
-        let mut page = Page([0; PAGE_SIZE]);
-        let skip = (self.offset - self.base) as usize;
-        let valid = usize::try_from(size.saturating_sub(self.base)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
-        if skip >= valid {
-            return 0;
-        }
-        let began = sys::now_ns();
-        let iov = [iovec { iov_base: page.0.as_mut_ptr().cast(), iov_len: PAGE_SIZE }];
-        // SAFETY: the page outlives the call.
-        let read = unsafe { self.source.read(&iov, self.base) };
-        let c = self.ring.counters(self.file.local.stripe());
-        count(&c.reads, 1);
-        count(&c.read_ns, sys::now_ns().saturating_sub(began));
-        let seen = PageVersion { identity: self.seen[0], clock: self.clock };
-        if read < valid || !is_current(&self.file.world.segment, self.file.slot, self.page(0), seen) {
-            return 0;
-        }
-        let bytes = (valid - skip).min(self.n);
-        // SAFETY: `bytes` fit into the page after `skip` and into the buffer.
-        unsafe { std::ptr::copy_nonoverlapping(page.0.as_ptr().add(skip), self.buf, bytes) };
-        self.count(1, bytes as u64);
-        count(&c.fills_dropped, 1);
-        if self.file.is_traced() {
-            self.file.trace(self.ring, self.base, PAGE_SIZE, true);
-        }
-        bytes
     }
 
     /// Phases 4 and 5. Bytes delivered to the caller.
@@ -338,11 +337,7 @@ impl Batch<'_> {
         let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
         let Some((device, first)) = self.on_device else { return is_current(segment, slot, page, seen) };
         let at = DeviceSlot::new(first.region(), first.page() + i as u32);
-        let content = match self.slots[i] {
-            // `land` left only pages for which this is Some.
-            NO_SLOT => self.direct(i, size).unwrap_or(std::ptr::null_mut()),
-            slot => self.ring.content(slot.into()),
-        };
+        let content = self.content(i, size);
         if content.is_null() {
             return false;
         }
@@ -375,7 +370,7 @@ impl Batch<'_> {
         let to = (self.start(i) + skip as u64 - self.offset) as usize;
         let bytes = (valid.saturating_sub(skip)).min(self.n - to);
         if self.slots[i] != NO_SLOT {
-            let content = self.ring.content(self.slots[i].into());
+            let content = self.content(i, u64::MAX);
             // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`.
             unsafe { std::ptr::copy_nonoverlapping(content.add(skip), self.buf.add(to), bytes) };
         }
@@ -385,6 +380,7 @@ impl Batch<'_> {
     /// Content from a process that may write the file, the key alone from others.
     fn fill(&mut self, i: usize, valid: usize) {
         let slot = match self.slots[i] {
+            PAST => None,
             NO_SLOT if self.source.may_write => None,
             NO_SLOT => self.claim(),
             slot => Some(slot),
@@ -407,7 +403,7 @@ impl Batch<'_> {
     }
 
     fn give_up(&self, i: usize) {
-        if self.slots[i] != NO_SLOT {
+        if !matches!(self.slots[i], NO_SLOT | PAST) {
             slot::free(&self.ring.fill(self.slots[i].into()).state);
         }
     }
