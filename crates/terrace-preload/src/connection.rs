@@ -26,6 +26,8 @@ use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::{Segment, TouchTable};
 
+/// Between two bells.
+const BELL_NS: u64 = 500_000;
 /// Between two tries to register.
 const RETRY_MS: u64 = 1000;
 /// For an answer that needs no I/O of the daemon. The open or read at hand would wait for it as long, on a busy machine.
@@ -377,9 +379,16 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
     reply
 }
 
-/// Wakes the daemon. Over the socket, whose inode is its alone: a number that the program took from us and gave to an
-/// eventfd of its own could not be told from an eventfd of ours.
+/// Wakes the daemon, unless a thread of this process has just done so: until it runs, all of them find it asleep. Over the socket, whose
+/// inode is its alone: a number that the program took from us and gave to an eventfd of its own could not be told from an eventfd of ours.
 pub fn ring_bell() {
+    static LAST_NS: AtomicU64 = AtomicU64::new(0);
+    let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));
+    if now.saturating_sub(last) < BELL_NS
+        || LAST_NS.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+    {
+        return;
+    }
     if let Some(fd) = known().and_then(|v| v.socket.get()) {
         let bell = Request { op: proto::RING, version: LAYOUT_VERSION };
         tell(fd, bell.as_bytes());
