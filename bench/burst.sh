@@ -5,20 +5,24 @@
 #   tier      the tier's device itself: as many pieces with O_DIRECT, and a flush at the end
 #   plain     the source's directory
 #   terrace   a mount of it, with that tier
+#   copies    with FRESH=1: as tier, and two copies of as much into memory meanwhile: a mount's memory and the kernel's page cache of it
 #
 # ROUNDS=5            measurements of each system, in turn
-# MIB=4096            written; memory holds all of it, the tier four times as much, of which a fourth is used
+# MIB=4096            written; memory holds it four times over, the tier as well, of which a fourth is used
 # FSYNC_MIB=64        between two fsyncs
 # SOURCE=100 TIER=800 MiB a second that the devices write; 0: no limit
+# FRESH=0             1: all memory is touched for the first time; 0: the mount has had the file in memory before, the tier's device is memory that was written before
 # OUT=burst.csv       the figures
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" burst 5
 
 mib=${MIB:-4096} every=${FSYNC_MIB:-64}
+fresh=${FRESH:-0} systems=(tier plain terrace)
+(( fresh )) && systems=(tier copies terrace)
 pieces=$root/bench/pieces.py data=$work/src/data
 mkdir "$work/src" "$work/mnt"
 join_limits
-memory_dir $((mib * 3 + 1024))
+memory_dir $((mib * 4 + 1024))
 loop_device "$work/memory/source" $((mib * 9 / 8 + 192))
 source=$loop
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$source"
@@ -40,48 +44,66 @@ per_second() { awk "BEGIN { printf \"%.3f\", $mib / $1 }"; }
 # written FILE SEED: seconds until the last fsync has returned.
 written() { python3 "$pieces" write "$1" "$mib" "$2" "$every" | cut -d ' ' -f 2; }
 
-# fsync FILE: of a page that is written as it is.
-fsync() { head -c 4096 "$1" > "$work/page" && dd if="$work/page" of="$1" conv=notrunc,fsync status=none; }
+# to_tier MIB: written to the tier's device.
+to_tier() { dd if=/dev/zero of="$tier" bs=1M count="$1" oflag=direct conv=fdatasync status=none; }
 
-seconds_of_tier() {
+# over FILE: of zeros, until an fsync has returned.
+over() { dd if=/dev/zero of="$1" bs=1M count="$mib" conv=notrunc,fsync status=none; }
+
+# Empties the tier: its superblocks are in the first MiB. The rest of its memory stays where it is, unless it has to be fresh.
+empty_tier() { if (( fresh )); then blkdiscard "$tier"; else to_tier 1; fi; }
+
+# seconds_of COMMAND...
+seconds_of() {
     local began
     began=$(date +%s.%N)
-    dd if=/dev/zero of="$tier" bs=1M count="$mib" oflag=direct conv=fdatasync status=none
+    "$@"
     awk "BEGIN { print $(date +%s.%N) - $began }"
+}
+
+# The copies go at the end of it.
+copies() {
+    to_tier "$mib" &
+    local file
+    for file in frames kernel; do over "$work/memory/$file" & done
+    wait
 }
 
 one() {
     local system=$1 round=$2 seconds
+    if [[ $system == terrace ]]; then
+        "$bin/terrace" mount "$work/src" "$work/mnt" --memory $((mib * 3 / 2 + 256))MiB --tier "$tier" --config "$work/config.toml"
+        # The source answers the first fsync.
+        if (( fresh )); then head -c 1M "$data" | dd of="$work/mnt/data" conv=notrunc,fsync status=none; else over "$work/mnt/data"; fi
+    fi
     limit "${SOURCE:-100}" "${TIER:-800}"
     case $system in
-    tier) seconds=$(seconds_of_tier) ;;
+    tier) seconds=$(seconds_of to_tier "$mib") ;;
     plain) seconds=$(written "$data" "$round") ;;
+    copies) seconds=$(seconds_of copies) ;;
     terrace)
-        # A virtual machine may have given it back to its host since.
-        touched "$mib"
-        "$bin/terrace" mount "$work/src" "$work/mnt" --memory $((mib * 3 / 2 + 256))MiB --tier "$tier" --config "$work/config.toml"
-        # The source answers the first one.
-        fsync "$work/mnt/data"
         seconds=$(written "$work/mnt/data" "$round")
+        limit 0 0
         "$bin/terrace" umount "$work/mnt" ;;
     esac
     limit 0 0
-    [[ $system == tier ]] || python3 "$pieces" check "$data" "$mib" "$round"
+    [[ $system != @(plain|terrace) ]] || python3 "$pieces" check "$data" "$mib" "$round"
     # Nothing is left in memory, nor on the tier, for the next.
-    blkdiscard "$tier"
+    empty_tier
+    rm -f "$work/memory/frames" "$work/memory/kernel"
     echo 1 > /proc/sys/vm/drop_caches
     row written "$system" "$round" "$(per_second "$seconds")"
 }
 
 all() {
     local system
-    for system in $(in_turn "$1" tier plain terrace); do one "$system" "$1"; done
+    for system in $(in_turn "$1" "${systems[@]}"); do one "$system" "$1"; done
 }
 
 echo "cell,system,round,mib_s" > "$out"
 # The file is as long as it will be: tiers answer for writes within a file's end.
 python3 "$pieces" write "$data" "$mib" 0 0 > /dev/null
-touched $((mib * 3 / 2))
+(( fresh )) || to_tier $((mib * 9 / 8 + 192))
 each_round all
 compare mib_s tier cell
-compare mib_s plain cell
+compare mib_s "${systems[1]}" cell
