@@ -44,8 +44,7 @@ pub(crate) fn writeback_loop(cx: &Context) {
 
 /// More pages are dirty than background writeback allows, or a writer waits.
 fn too_much(cx: &Context) -> bool {
-    let state = cx.state.lock();
-    state.dirty.totals.reclaimable() > throttle::dirty_background(cx) || state.dirty.waiting > 0
+    throttle::is_much(cx, &cx.state.lock())
 }
 
 fn is_old(cx: &Context, since: u64) -> bool {

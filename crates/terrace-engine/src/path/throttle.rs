@@ -41,6 +41,17 @@ pub(crate) fn dirty_background(cx: &Context) -> u64 {
     u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_ratio) / 100
 }
 
+/// More is unwritten than background writeback leaves alone, or writers wait for it. Pages that are durable on a target can wait until writers need their room:
+/// writeback of a file ends its base (`path/burst.rs`), and its fsyncs wait for the source then.
+pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
+    let totals = state.dirty.totals;
+    // What is owed of files that fail counts as failing, too.
+    let hurried = totals.reclaimable().saturating_sub(totals.owed);
+    // Above the limit without a writer that waits: the pool has become smaller.
+    let is_full = totals.reclaimable() > dirty_limit(cx) || state.dirty.waiting > 0;
+    hurried > dirty_background(cx) || is_full
+}
+
 /// Waits until `pages` more of the object may become dirty.
 pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<()> {
     let mut state = cx.state.lock();

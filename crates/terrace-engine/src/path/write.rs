@@ -251,7 +251,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
             state.lru_add(c.frame, c.shadow, InsertReason::Write);
         }
     }
-    if state.dirty.totals.reclaimable() > throttle::dirty_background(cx) {
+    if throttle::is_much(cx, &state) {
         cx.writeback_wakeup.signal();
     }
 }

@@ -8,6 +8,7 @@ use crate::config::{Access, CompressedConfig, DeviceConfig};
 use crate::device::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
 use crate::io::{BlockingIo, Io, IoVec};
 use crate::path::replay::{Conflict, Decision, Replayed, Whereabouts};
+use crate::path::throttle;
 use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
 use faults::Shifted;
 use parking_lot::Mutex;
@@ -484,6 +485,33 @@ fn target_is_left_alone_without_the_wish() {
     world.engine.shutdown().unwrap();
     let Found::Ours(found) = superblock::find(&*world.medium).unwrap() else { panic!("no superblock") };
     assert_eq!((found.owed, found.encode()[8]), (superblock::OwedPages::Never, 1));
+}
+
+#[test]
+fn burst_is_as_large_as_writers_may_make_it() {
+    let world = World::with(64, |config| {
+        (config.dirty_ratio, config.dirty_background_ratio) = (4, 1);
+        config.writeback_interval = Duration::from_millis(1);
+    });
+    let (cx, o) = (&world.engine.cx, &world.objects[0]);
+    let (background, limit) = (throttle::dirty_background(cx), throttle::dirty_limit(cx));
+    let step = background / 2;
+    world.engine.truncate(o, 2 * limit * PAGE as u64).unwrap();
+    let write = |page: u64| {
+        world.engine.write(o, page * PAGE as u64, &vec![1; step as usize * PAGE]).unwrap();
+        world.engine.fsync(o, true, &o.error_cursor()).unwrap();
+    };
+    // The source answers the first one.
+    write(0);
+    assert_eq!(o.dirty_pages(), 0);
+    let pages = limit / step * step;
+    (0..pages).step_by(step as usize).for_each(write);
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(pages > 2 * background && o.dirty_pages() == pages, "{} of {pages} are owed", o.dirty_pages());
+    // Those beyond are admitted once others have gone home.
+    write(pages);
+    assert_eq!(o.dirty_pages(), 0);
+    world.engine.shutdown().unwrap();
 }
 
 /// Writers of one file and whoever writes it back or cuts what is behind it, at once.
