@@ -50,8 +50,8 @@ unlimited() {
     local one
     for one in "$ssd_loop" "$nvme_loop" "$tier"; do throttle "$one" 0 0; done
 }
-export -f throttle unlimited
-export limits ssd_loop nvme_loop tier
+export -f throttle limit unlimited
+export limits ssd_loop nvme_loop tier ssd nvme
 
 devices() {
     limit
@@ -71,9 +71,10 @@ written() {
     local system=$1 round=$2 seconds every=0
     [[ $system != ssd && $system != nvme ]] || every=64
     shift 2
-    limit
+    # First without limits: the memory that it will need is at hand then. A virtual machine may have to get it, which takes longer than to write it.
     # shellcheck disable=SC2016
-    seconds=$("$@" bash -ec 'python3 "$0" write "$@"; unlimited' "$pieces" "$work/ssd/src/data" "$mib" "$round" "$every")
+    seconds=$("$@" bash -ec 'dd if=/dev/zero of="$1" bs=1M count="$2" conv=notrunc,fsync status=none; limit; python3 "$0" write "$@"; unlimited' \
+        "$pieces" "$work/ssd/src/data" "$mib" "$round" "$every")
     unlimited
     python3 "$pieces" check "$work/ssd/src/data" "$mib" "$round"
     # shellcheck disable=SC2086
@@ -99,6 +100,7 @@ cte() {
     [[ $system != cte-ram ]] || on=("ram:$((mib + 64))" "${on[@]}")
     mkdir "$work/cte"
     # The room of its files is there before, as that of the file is.
+    touched $((mib * 2))
     limit
     if seconds=$(cd "$work/cte" && timeout 300 "$CTE_PYTHON" "$pieces" cte "$mib" "$round" max_bw "$work/cte" "${on[@]}" 2> "$work/cte.log"); then
         # shellcheck disable=SC2086
@@ -112,7 +114,6 @@ cte() {
 
 tier_system() {
     local system=$1 round=$2 memory=$((mib * 3 / 2 + 64))MiB
-    touched $((mib * 2))
     local run=("$bin/terrace" run --mount --passthrough off --on "$work/ssd/src" --config "$work/config.toml")
     case $system in
     plain) written "$system" "$round" env ;;
@@ -121,8 +122,8 @@ tier_system() {
         written "$system" "$round" "${run[@]}" --memory 64MiB -- ;;
     nvme)
         config 80 tier
-        # Nothing is there from the round before.
-        blkdiscard "$tier"
+        # Nothing is there from the round before: superblocks are in the first MiB. The memory of the rest stays at hand.
+        dd if=/dev/zero of="$tier" bs=1M count=1 oflag=direct conv=fdatasync status=none
         written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     ram)
         config 80
