@@ -84,13 +84,16 @@ written() {
 # config RATIO DURABLE
 config() { printf '[dirty]\nratio = %d\nbackground_ratio = %d\nexpire = "10m"\n%s\n' "$1" $(($1 - 1)) "${2:+durable = \"$2\"}" > "$work/config.toml"; }
 
+# Room for all that is written, dirty, and for the index of the tier.
+memory=$((mib * 3 / 2 + 64))MiB
+
 # Whether an fsync may be answered by a tier.
 bursts() {
     config 80 tier
-    "$bin/terrace" run --on "$work/ssd/src" --memory 64MiB --config "$work/config.toml" --tier "$tier" -- true
+    "$bin/terrace" run --on "$work/ssd/src" --memory "$memory" --config "$work/config.toml" --tier "$tier" -- true
 }
 tiers=(plain ssd)
-if bursts > /dev/null 2>&1; then tiers+=(nvme); else echo "hierarchy: this build has no [dirty] durable = \"tier\": nvme is not measured" >&2; fi
+if bursts > /dev/null; then tiers+=(nvme); else echo "hierarchy: no fsync is answered by the tier: nvme is not measured" >&2; fi
 tiers+=(ram)
 [[ -z ${CTE_PYTHON:-} ]] || tiers+=(cte-ssd cte-nvme cte-ram)
 
@@ -113,7 +116,7 @@ cte() {
 }
 
 tier_system() {
-    local system=$1 round=$2 memory=$((mib * 3 / 2 + 64))MiB
+    local system=$1 round=$2
     local run=("$bin/terrace" run --mount --passthrough off --on "$work/ssd/src" --config "$work/config.toml")
     case $system in
     plain) written "$system" "$round" env ;;
