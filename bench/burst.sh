@@ -47,12 +47,6 @@ written() { python3 "$pieces" write "$1" "$mib" "$2" "$every" | cut -d ' ' -f 2;
 # to_tier MIB: written to the tier's device.
 to_tier() { dd if=/dev/zero of="$tier" bs=1M count="$1" oflag=direct conv=fdatasync status=none; }
 
-# over FILE: of zeros, until an fsync has returned.
-over() { dd if=/dev/zero of="$1" bs=1M count="$mib" conv=notrunc,fsync status=none; }
-
-# Empties the tier: its superblocks are in the first MiB. The rest of its memory stays where it is, unless it has to be fresh.
-empty_tier() { if (( fresh )); then blkdiscard "$tier"; else to_tier 1; fi; }
-
 # seconds_of COMMAND...
 seconds_of() {
     local began
@@ -65,7 +59,7 @@ seconds_of() {
 copies() {
     to_tier "$mib" &
     local file
-    for file in frames kernel; do over "$work/memory/$file" & done
+    for file in frames kernel; do over "$work/memory/$file" "$mib" & done
     wait
 }
 
@@ -74,7 +68,7 @@ one() {
     if [[ $system == terrace ]]; then
         "$bin/terrace" mount "$work/src" "$work/mnt" --memory $((mib * 3 / 2 + 256))MiB --tier "$tier" --config "$work/config.toml"
         # The source answers the first fsync.
-        if (( fresh )); then head -c 1M "$data" | dd of="$work/mnt/data" conv=notrunc,fsync status=none; else over "$work/mnt/data"; fi
+        if (( fresh )); then head -c 1M "$data" | dd of="$work/mnt/data" conv=notrunc,fsync status=none; else over "$work/mnt/data" "$mib"; fi
     fi
     limit "${SOURCE:-100}" "${TIER:-800}"
     case $system in
@@ -89,7 +83,7 @@ one() {
     limit 0 0
     [[ $system != @(plain|terrace) ]] || python3 "$pieces" check "$data" "$mib" "$round"
     # Nothing is left in memory, nor on the tier, for the next.
-    empty_tier
+    if (( fresh )); then blkdiscard "$tier"; else empty_tier "$tier"; fi
     rm -f "$work/memory/frames" "$work/memory/kernel"
     echo 1 > /proc/sys/vm/drop_caches
     row written "$system" "$round" "$(per_second "$seconds")"

@@ -50,7 +50,7 @@ unlimited() {
     local one
     for one in "$ssd_loop" "$nvme_loop" "$tier"; do throttle "$one" 0 0; done
 }
-export -f throttle limit unlimited
+export -f over throttle limit unlimited
 export limits ssd_loop nvme_loop tier ssd nvme
 
 devices() {
@@ -73,7 +73,7 @@ written() {
     shift 2
     # First without limits: the memory that it will need is at hand then. A virtual machine may have to get it, which takes longer than to write it.
     # shellcheck disable=SC2016
-    seconds=$("$@" bash -ec 'dd if=/dev/zero of="$1" bs=1M count="$2" conv=notrunc,fsync status=none; limit; python3 "$0" write "$@"; unlimited' \
+    seconds=$("$@" bash -ec 'over "$1" "$2"; limit; python3 "$0" write "$@"; unlimited' \
         "$pieces" "$work/ssd/src/data" "$mib" "$round" "$every")
     unlimited
     python3 "$pieces" check "$work/ssd/src/data" "$mib" "$round"
@@ -125,8 +125,8 @@ tier_system() {
         written "$system" "$round" "${run[@]}" --memory 64MiB -- ;;
     nvme)
         config 80 tier
-        # Nothing is there from the round before: superblocks are in the first MiB. The memory of the rest stays at hand.
-        dd if=/dev/zero of="$tier" bs=1M count=1 oflag=direct conv=fdatasync status=none
+        # Nothing is there from the round before.
+        empty_tier "$tier"
         written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     ram)
         config 80

@@ -145,6 +145,12 @@ touched() {
     rm "$work/memory/touched"
 }
 
+# empty_tier LOOP: its superblocks are in the first MiB. The memory of the rest stays at hand.
+empty_tier() { dd if=/dev/zero of="$1" bs=1M count=1 oflag=direct conv=fdatasync status=none; }
+
+# over FILE MIB: zeros over what is in it, until an fsync has returned.
+over() { dd if=/dev/zero of="$1" bs=1M count="$2" conv=notrunc,fsync status=none; }
+
 # throttle LOOP READ WRITE: MiB a second; 0: no limit.
 throttle() {
     local device

@@ -78,9 +78,9 @@ pub fn hold(i: usize) -> Option<Held> {
 
 /// Maps a ring where no thread is; its number. By the holder of the connection's lock.
 pub fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
-    let i = PLACES.iter().position(|p| place::close(&p.users) && (p.suits(slots) || p.reopen()))?;
-    let mapped = PLACES[i].map(fd, slots);
-    place::open(&PLACES[i].users);
+    let (i, place) = PLACES.iter().enumerate().find(|(_, p)| p.close_if_suits(slots))?;
+    let mapped = place.map(fd, slots);
+    place::open(&place.users);
     mapped.then_some(i)
 }
 
@@ -107,10 +107,16 @@ impl Place {
         }
     }
 
-    /// Always false.
-    fn reopen(&self) -> bool {
-        place::open(&self.users);
-        false
+    /// True if it is closed now, and can take a ring of so many slots.
+    fn close_if_suits(&self, slots: usize) -> bool {
+        if !place::close(&self.users) {
+            return false;
+        }
+        let suits = self.suits(slots);
+        if !suits {
+            place::open(&self.users);
+        }
+        suits
     }
 
     /// Of a closed place.

@@ -11,7 +11,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags};
 use terrace_engine::{Decision, Engine, OwedPages, Replayed, Whereabouts};
 
 use crate::error::{Failure, Result, reason};
-use crate::size::PAGE;
+use crate::size::{KIB, PAGE};
 
 /// Files of a directory, found by the numbers of their inodes.
 #[derive(Debug, Default)]
@@ -117,7 +117,7 @@ fn bring_home(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
     let done = replay(engine, root, Decision::Keep)
         .map_err(|err| Failure::new("what programs have synced and only a tier has", reason(err), cure))?;
     for (name, OwedPages { target, pages, .. }, done) in done {
-        let kib = pages * PAGE / 1024;
+        let kib = pages * PAGE / KIB;
         match done {
             Ok(Replayed::Written(_)) => {
                 tracing::warn!("{name}: {kib} KiB that only tier {target} had are written to it");

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use terrace_api::stats::{Mode, StatReport};
 
-/// Bytes in a page.
-pub const PAGE: usize = 4096;
+use crate::size::PAGE;
+
 /// Points of the history: ten minutes at one a second.
 const HISTORY_MAX: usize = 600;
 
@@ -106,7 +106,7 @@ impl Snapshot {
             (Counter::Hits, fast.hits + main.hits),
             (Counter::TierHits, tier.map_or(0, |t| t.hits)),
             (Counter::Misses, fast.misses + main.misses),
-            (Counter::MissBytes, fast.miss_bytes + main.misses * PAGE as u64),
+            (Counter::MissBytes, fast.miss_bytes + main.misses * PAGE),
             (Counter::WriteBytes, main.write_bytes),
             (Counter::Evicted, cache.reclaim.pgsteal),
             (Counter::Refaults, cache.reclaim.workingset_refault),
@@ -131,7 +131,7 @@ impl Snapshot {
                 density: tier.map_or(0.0, |t| t.density),
                 bypassed: tier.is_some_and(|t| t.bypassed),
                 dirty: cache.writeback.dirty_bytes,
-                dirty_max: cache.writeback.dirty_limit * PAGE as u64,
+                dirty_max: cache.writeback.dirty_limit * PAGE,
                 failing: cache.writeback.failing_errno,
                 miss_us: tier.map(|t| t.miss_ns as f64 / 1000.0),
             },

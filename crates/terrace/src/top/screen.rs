@@ -7,7 +7,8 @@ use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph, Row, Table};
 
-use super::model::{Counter, PAGE, View};
+use super::model::{Counter, View};
+use crate::size::PAGE;
 
 /// Time that the chart shows at the least, seconds.
 const CHART_SECONDS: f64 = 60.0;
