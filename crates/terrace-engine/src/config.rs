@@ -49,6 +49,9 @@ pub struct EngineConfig {
     pub readahead_max_bytes: usize,
     /// fsync is answered when a target has what was written; else when the source has.
     pub durable_in_tier: bool,
+    /// Unwritten pages from which on an fsync of a file that has grown is worth a write to a tier beside the source's own commit: with fewer the source
+    /// writes them along with it.
+    pub tier_fsync_min: u64,
     /// For tests: a mark of another boot of the machine, and when it began.
     pub boot: Option<(u16, i64)>,
     /// Kind of I/O.
@@ -116,6 +119,7 @@ impl Default for EngineConfig {
             io_max_bytes: 1 << 20,
             readahead_max_bytes: 512 << 10,
             durable_in_tier: false,
+            tier_fsync_min: 64,
             boot: None,
             io: IoKind::Uring,
             compressed: CompressedConfig::default(),

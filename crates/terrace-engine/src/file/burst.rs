@@ -10,8 +10,13 @@ pub(crate) struct Burst {
     pub base: Option<u64>,
     /// The target that has pages of it that the source lacks, or had.
     pub target: Option<usize>,
+    /// The last base that the target was told.
+    pub recorded: Option<u64>,
     /// Pages were written there since it was last flushed for this file.
     pub unflushed: bool,
+    /// What that target has of a page may be older than what the source has, or its base may be missing: the source answers until the target is told that
+    /// nothing is owed.
+    pub must_settle: bool,
     /// Until when that target says that the source may be changed (ns since 1970); 0: it may not.
     pub permit: i64,
     /// Changes of the source that have begun, and how many are under way.
@@ -27,12 +32,14 @@ impl Burst {
     /// The target gets pages of the file. The segment knows, for the next terraced.
     pub(crate) fn begin(&mut self, slot: &ObjectSlot, target: usize) {
         slot.owes.store(1, Ordering::Release);
-        self.target = Some(target);
+        if self.target.replace(target).is_none() {
+            (self.must_settle, self.recorded) = (false, None);
+        }
     }
     /// It has none any more that the source lacks, or is told by others: which target that was.
     pub(crate) fn end(&mut self, slot: &ObjectSlot) -> Option<usize> {
         slot.owes.store(0, Ordering::Release);
-        (self.permit, self.unflushed) = (0, false);
+        (self.permit, self.unflushed, self.must_settle) = (0, false, false);
         self.target.take()
     }
     /// Whether a terraced of this segment, which may be dead, has begun so.

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   fsync ──► source durable as the base says? ──yes──► new dirty pages as an owed batch ──► flush of the target ──► answer
-//!                 │ no
+//!                 │ no                              ▲
+//!                 ├──► only grown: fsync there ─────┘ a new base
 //!                 └──► all dirty pages to the source, fsync there, paid record, flush of the target ──► answer, and a new base
 //! ```
 //! Owed pages stay dirty in memory until the source has them: a target is read only after a power cut (`path/replay.rs`). So a page that is owed is evicted,
 //! changed, cut and written home as any dirty page is, and the target's part is told by three records (`device/scan/owed.rs`, `path/permit.rs`).
 //!
-//! What grows a file, or changes it in another way than by writes within its end, has its next fsync answered by the source: an fsync promises the file's
-//! size and existence, too.
+//! An fsync promises the file's size and existence, too: what grows a file, or changes it in another way than by writes within its end, has the source made
+//! durable without the pages that it lacks, and then be the base of these (`path/base.rs`).
 
 use crate::context::Context;
 use crate::device::format::Record;
@@ -19,6 +20,7 @@ use crate::file::burst::Burst;
 use crate::file::errseq::ErrorCursor;
 use crate::file::identity::Identity;
 use crate::file::object::{Object, ObjectId, ObjectRef};
+use crate::path::base;
 use crate::path::permit::{self, PERMIT_NS, on_target};
 use crate::path::sync;
 use crate::path::writeback::{self, is_shortage};
@@ -44,8 +46,13 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     }
     wait_for_scans(cx);
     let _writeback = o.writeback.lock();
-    if cx.config.durable_in_tier && owe(cx, o) {
-        return o.take_error(seen);
+    if cx.config.durable_in_tier {
+        match base::renew(cx, o) {
+            Ok(()) if owe(cx, o) => return o.take_error(seen),
+            Ok(()) => {}
+            Err(e) if is_shortage(&e) => return Err(e),
+            Err(e) => return o.take_error(seen).and(Err(e)),
+        }
     }
     let home = bring_home(cx, o);
     if home.as_ref().is_err_and(is_shortage) {
@@ -92,7 +99,7 @@ fn owe(cx: &Context, o: &Object) -> bool {
 
 /// Whether the file has enough new dirty pages for its target, and owes others, as one does that is synced again and again. False also if somebody is at it.
 fn is_ahead(o: &Object) -> bool {
-    let takes = |burst: &Burst| burst.base.is_some() && burst.target.is_some();
+    let takes = |burst: &Burst| burst.target.is_some() && !burst.must_settle;
     o.dirty.lock().dirty.len() >= AHEAD && o.burst.try_lock().is_some_and(|burst| takes(&burst))
 }
 
@@ -113,12 +120,28 @@ pub(crate) fn write_ahead(cx: &Context) {
     }
 }
 
+/// The file has a base on the target, and what has changed its source since had a permit. So these pages need none, and writers that make it grow
+/// meanwhile do not wait: no lock of the books is held while the target is written to.
 fn put_ahead(cx: &Context, o: &Object) {
     let _writeback = o.writeback.lock();
-    let mut burst = o.burst.lock();
-    if burst.target.is_some() {
-        put(cx, o, &mut burst);
+    let device = {
+        let mut burst = o.burst.lock();
+        let number = burst.target.filter(|_| !burst.must_settle);
+        let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
+        burst.unflushed = true;
+        device
+    };
+    let (pages, since) = dirty_pages(o);
+    if affords(cx, &device, pages.len()) && !append_all(cx, o, &device, &pages, &[], since) {
+        // Not again with the next write.
+        o.burst.lock().must_settle = true;
     }
+}
+
+/// Dirty pages that are not durable anywhere, and since when the oldest is dirty.
+fn dirty_pages(o: &Object) -> (Vec<u64>, u64) {
+    let dirty = o.dirty.lock();
+    (dirty.dirty.iter().copied().collect(), dirty.dirty_since)
 }
 
 /// Writes the dirty pages of a file to a target, where they are not durable yet. False: it takes none. The caller holds its writeback lock.
@@ -126,17 +149,12 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     let Some(base) = burst.base else { return false };
     let is_base = || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base);
     let growing = o.growing.load(Ordering::Acquire) != 0;
-    if burst.changing > 0 || growing || o.gone.load(Ordering::Relaxed) || !is_base() {
+    let gone = o.gone.load(Ordering::Relaxed);
+    if burst.changing > 0 || growing || gone || !o.dirty.lock().unstable.is_empty() || !is_base() {
         return false;
     }
-    let (pages, since): (Vec<u64>, u64) = {
-        let dirty = o.dirty.lock();
-        if !dirty.unstable.is_empty() {
-            return false;
-        }
-        (dirty.dirty.iter().copied().collect(), dirty.dirty_since)
-    };
-    if pages.is_empty() {
+    let (pages, since) = dirty_pages(o);
+    if pages.is_empty() && (burst.target.is_none() || burst.recorded == Some(base)) {
         return true;
     }
     let device = match burst.target {
@@ -146,12 +164,29 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     let Some(device) = device.filter(|device| affords(cx, device, pages.len())) else { return false };
     burst.begin(o.slot(), device.number);
     burst.unflushed = true;
-    let base = Record::Base { object: o.id(), digest: base };
-    let put = pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, &device, pages, base, since));
-    if !put {
-        burst.base = None;
+    let record = [Record::Base { object: o.id(), digest: base }];
+    let put = match pages.is_empty() {
+        // All of them went ahead.
+        true => permit::append_owed(cx, &device, &[], &record).is_some(),
+        false => append_all(cx, o, &device, &pages, &record, since),
+    };
+    match put {
+        true => burst.recorded = Some(base),
+        false => burst.base = None,
     }
     put
+}
+
+/// Writes these pages, with records before each batch. False: not all of them.
+fn append_all(
+    cx: &Context,
+    o: &Object,
+    device: &DeviceIo,
+    pages: &[u64],
+    others: &[Record],
+    since: u64,
+) -> bool {
+    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
 }
 
 /// Takes them out of what may be written to the target.
@@ -164,7 +199,7 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
 }
 
 /// Writes some of them. They stay dirty.
-fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], base: Record, since: u64) -> bool {
+fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
     let going: Vec<(u64, u32)> = {
         let mut state = cx.state.lock();
         let still: Vec<u64> = {
@@ -180,7 +215,7 @@ fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], base: Reco
     let content: Vec<Content> = going.iter().map(content).collect();
     let mut done = 0;
     while done < content.len() {
-        let Some(taken) = permit::append_owed(cx, device, &content[done..], &[base]) else { break };
+        let Some(taken) = permit::append_owed(cx, device, &content[done..], others) else { break };
         done += taken;
     }
     let mut state = cx.state.lock();
@@ -199,33 +234,11 @@ fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let (changes, calm) = {
-        let burst = o.burst.lock();
-        (burst.changes, burst.changing == 0)
-    };
-    let stable = o.dirty.lock().unstable.is_empty();
-    match stable {
-        true => sync::sync(cx, o, false)?,
-        false => sync::stabilize_locked(cx, o, false)?,
-    }
-    let identity = Identity::of(o.source().as_path()).ok();
+    let durable = base::make_durable(cx, o)?;
     let mut burst = o.burst.lock();
     permit::pay(cx, o, &mut burst).inspect_err(|e| o.note_error(e))?;
-    let same = calm && burst.changing == 0 && burst.changes == changes;
-    if let Some(identity) = identity.as_ref().filter(|_| same) {
-        let since = (changes != before).then_some(burst.changed_at);
-        let in_step = permit::is_in_step(since, identity.ctime, cx.clock.wall_ns());
-        burst.in_step = in_step.unwrap_or(burst.in_step);
-    }
-    let is_base = same && burst.in_step && is_found_again(cx, o);
-    burst.base = identity.filter(|_| is_base).map(|identity| identity.digest);
+    base::take(cx, o, &mut burst, durable, before);
     Ok(())
-}
-
-/// Whether the file's number leads to it after a restart: it is that of its inode.
-fn is_found_again(cx: &Context, o: &Object) -> bool {
-    let of_root = |dev: u64| cx.source_root.get().is_none_or(|root| root.dev == dev);
-    o.source().stat().is_ok_and(|stat| stat.st_ino == o.id() && of_root(stat.st_dev))
 }
 
 /// What a target has of the file is settled. The caller holds its writeback lock.
@@ -388,6 +401,8 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
         if let (Some(burst), Some(o)) = (&mut burst, &known) {
             burst.begin(o.slot(), device.number);
             burst.permit = file.permit.map_or(0, |permit| permit.until.cast_signed());
+            // Pages may have gone to the source since.
+            burst.must_settle = true;
         }
         on_target(&mut cx.state.lock(), device.number, |of| match burst {
             Some(_) => of.owed.note(id, file.since, file.pages.len() as u64),
@@ -404,6 +419,7 @@ pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
     for o in cx.objects().iter().filter(|o| device.may_owe() && Burst::has_begun(o.slot())) {
         let mut burst = o.burst.lock();
         burst.target.get_or_insert(device.number);
+        burst.must_settle = true;
         burst.permit = burst.permit.max(cx.clock.wall_ns() + PERMIT_NS);
     }
 }

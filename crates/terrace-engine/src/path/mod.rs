@@ -1,6 +1,7 @@
 //! Operations of programs: reads, writes, syncs, and their parts.
 
 pub(crate) mod ahead;
+pub(crate) mod base;
 pub(crate) mod burst;
 pub(crate) mod decompress;
 pub(crate) mod fetch;

@@ -39,12 +39,22 @@ impl Drop for Change<'_> {
     }
 }
 
-/// The source of the file is about to be changed.
+/// The source of the file is about to be changed: its size, or other metadata. What it has of pages stays.
 pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
+    begin(cx, o, false)
+}
+
+/// The source of the file is about to get pages: what a target has of these will be older.
+pub(crate) fn change_pages<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
+    begin(cx, o, true)
+}
+
+fn begin<'a>(cx: &Context, o: &'a Object, pages: bool) -> Change<'a> {
     if !cx.may_owe() {
         return Change(None);
     }
     let mut burst = o.burst.lock();
+    burst.must_settle |= pages && burst.target.is_some();
     burst.changes += 1;
     burst.changing += 1;
     burst.changed_at = cx.clock.wall_ns();

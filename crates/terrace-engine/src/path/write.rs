@@ -270,7 +270,7 @@ fn abandon(cx: &Context, batch: &[Changing]) {
 
 /// Writes a piece of one page straight to the source, for when the index is full.
 fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
-    let _change = permit::change(cx, o);
+    let _change = permit::change_pages(cx, o);
     let fd = o.source().buffered()?;
     let mut copy = data.to_vec();
     let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };

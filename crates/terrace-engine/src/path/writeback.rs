@@ -47,7 +47,7 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cac
         let Some(last) = going.last() else { break };
         next = last.page + 1;
         o.unsynced.store(true, Ordering::Relaxed);
-        let _change = permit::change(cx, o);
+        let _change = permit::change_pages(cx, o);
         result = write_out(cx, o, &going, cached);
         note_outcome(cx, o, &result);
     }

@@ -2,115 +2,33 @@
 //! somebody else has written since is overwritten.
 
 mod faults;
+mod growing;
+mod volatile;
 
 use super::*;
 use crate::config::{Access, CompressedConfig, DeviceConfig};
 use crate::device::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
-use crate::io::{BlockingIo, Io, IoVec};
 use crate::path::replay::{Conflict, Decision, Replayed, Whereabouts};
 use crate::path::throttle;
 use crate::{AccessPath, Engine, EngineConfig, SegmentHandles, SystemClock};
 use faults::Shifted;
-use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Instant;
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
+use volatile::Volatile;
 
 const PAGE: usize = 4096;
 const FILES: usize = 2;
 const PAGES: usize = 12;
 /// A life that takes longer may outlive its permits.
 const LIFE_MAX: Duration = Duration::from_secs(3);
-
-/// Writes to the source that nobody has synced: reads see them, a power cut takes any of them.
-#[derive(Debug, Default)]
-struct Volatile {
-    inner: BlockingIo,
-    files: Vec<File>,
-    writes: Mutex<Vec<(u64, u64, Vec<u8>)>>,
-    failing: AtomicBool,
-}
-
-fn inode(fd: RawFd) -> u64 {
-    rustix::fs::fstat(unsafe_borrow(fd)).unwrap().st_ino
-}
-
-fn unsafe_borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
-    // SAFETY: the engine keeps it open during the call.
-    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
-}
-
-impl Volatile {
-    fn apply(&self, which: impl Fn(u64) -> bool, mut keeps: impl FnMut() -> bool) {
-        for (of, at, bytes) in self.writes.lock().extract_if(.., |(of, ..)| which(*of)) {
-            let file = self.files.iter().find(|file| file.metadata().unwrap().ino() == of).unwrap();
-            if keeps() {
-                file.write_all_at(&bytes, at).unwrap();
-            }
-        }
-    }
-    fn power_cut(&self, rng: &mut Rng) {
-        let kept = *rng.pick(&[0, 50, 100]);
-        self.apply(|_| true, || rng.chance(kept));
-    }
-}
-
-impl Io for Volatile {
-    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-        // SAFETY: the caller's promise.
-        let n = unsafe { self.inner.read(fd, offset, bufs)? };
-        let (of, writes) = (inode(fd), self.writes.lock());
-        for (_, at, bytes) in writes.iter().filter(|(file, ..)| *file == of) {
-            let mut start = offset;
-            for buf in bufs {
-                for (i, byte) in bytes.iter().enumerate() {
-                    let to = at + i as u64;
-                    if (start..start + buf.len as u64).contains(&to) && to < offset + n as u64 {
-                        // SAFETY: within the caller's buffer.
-                        unsafe { *buf.ptr.add((to - start) as usize) = *byte };
-                    }
-                }
-                start += buf.len as u64;
-            }
-        }
-        Ok(n)
-    }
-    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
-        if self.failing.load(Ordering::Relaxed) {
-            return Err(rustix::io::Errno::IO.into());
-        }
-        // SAFETY: the caller's promise.
-        let bytes = bufs.iter().flat_map(|b| unsafe { std::slice::from_raw_parts(b.ptr, b.len) });
-        self.writes.lock().push((inode(fd), offset, bytes.copied().collect()));
-        Ok(())
-    }
-    fn sync(&self, fd: RawFd, _data_only: bool) -> io::Result<()> {
-        let of = inode(fd);
-        self.apply(|file| file == of, || true);
-        Ok(())
-    }
-    fn sync_fs(&self, _fd: RawFd) -> io::Result<()> {
-        self.apply(|_| true, || true);
-        Ok(())
-    }
-    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
-        let of = inode(fd);
-        self.writes.lock().retain_mut(|(file, at, bytes)| {
-            if *file == of {
-                bytes.truncate(size.saturating_sub(*at) as usize);
-            }
-            !bytes.is_empty()
-        });
-        self.inner.truncate(fd, size)
-    }
-}
 
 /// A page: what the last fsync left at least, and what was written since.
 type Versions = BTreeSet<u32>;
@@ -132,6 +50,8 @@ struct World {
     began: Instant,
     /// fsyncs that the target answered.
     owed: u64,
+    /// A directory of the source's file system, if the engine is to know it.
+    root: Option<File>,
 }
 
 fn content(version: u32) -> Vec<u8> {
@@ -169,11 +89,11 @@ impl World {
     }
     fn with(regions: u32, adjust: impl FnOnce(&mut EngineConfig)) -> World {
         let file = |_| {
-            let file = tempfile::tempfile_in("/var/tmp").unwrap();
+            let file = volatile::new_file();
             file.set_len((PAGES * PAGE) as u64).unwrap();
             file
         };
-        let io = Arc::new(Volatile { files: (0..FILES).map(file).collect(), ..Volatile::default() });
+        let io = Arc::new(Volatile::over((0..FILES).map(file).collect()));
         let medium = formatted(regions);
         let mut config = config(&medium);
         adjust(&mut config);
@@ -195,6 +115,7 @@ impl World {
             next: 1,
             began: Instant::now(),
             owed: 0,
+            root: None,
         };
         world.scanned();
         world.publish();
@@ -209,7 +130,7 @@ impl World {
             let meta = file.metadata().unwrap();
             self.engine.object(meta.ino(), file.as_raw_fd(), meta.len()).unwrap()
         };
-        self.objects = self.io.files.iter().map(object).collect();
+        self.objects = self.io.files().iter().map(|file| object(file)).collect();
     }
     fn write(&mut self, file: usize, page: usize, pages: usize) {
         let pages = page..(page + pages).min(PAGES);
@@ -254,7 +175,7 @@ impl World {
         let punched = self.engine.with_source(o, range.clone(), |_| {
             // Writes come before it.
             self.io.apply(|of| of == o.id(), || true);
-            Ok(fallocate(&self.io.files[file], flags, range.start, PAGE as u64)?)
+            Ok(fallocate(&self.io.file(file), flags, range.start, PAGE as u64)?)
         });
         punched.unwrap();
         (self.may_be[file][page], self.now[file][page]) = ([0].into(), 0);
@@ -280,7 +201,7 @@ impl World {
         self.engine = Engine::start(config, handles, self.clock.clone(), self.io.clone()).unwrap();
         let object =
             |file: &File| self.engine.reattach_object(file.metadata().unwrap().ino(), file.as_raw_fd());
-        self.objects = self.io.files.iter().map(|file| object(file).unwrap()).collect();
+        self.objects = self.io.files().iter().map(|file| object(file).unwrap()).collect();
         self.engine.recover_pages();
         self.engine.serve().unwrap();
     }
@@ -297,27 +218,37 @@ impl World {
         let (config, handles) = (self.config.clone(), self.handles.clone());
         self.engine = Engine::start(config, handles, self.clock.clone(), self.io.clone()).unwrap();
         self.engine.serve().unwrap();
+        self.set_root();
         let (mut written, mut conflicts) = (0, Vec::new());
         for owed in self.engine.owed().unwrap_or_default() {
             match self.replay(owed.file, Decision::Keep) {
                 Replayed::Written(pages) => written += pages,
                 Replayed::Kept(why) => conflicts.push(why),
-                Replayed::Dropped => panic!("the file is there"),
+                Replayed::Dropped => {
+                    assert!(self.objects.iter().all(|o| o.id() != owed.file), "the file is there");
+                }
             }
         }
         self.scanned();
         self.publish();
         (written, conflicts)
     }
+    fn set_root(&self) {
+        if let Some(root) = &self.root {
+            self.engine.set_source_root(root.as_fd()).unwrap();
+        }
+    }
     fn replay(&self, id: u64, decision: Decision) -> Replayed {
-        let file = self.io.files.iter().find(|file| file.metadata().unwrap().ino() == id).unwrap();
-        self.engine.replay(id, Whereabouts::Found(file.as_raw_fd().into()), decision).unwrap()
+        let files = self.io.files();
+        let file = files.iter().find(|file| file.metadata().unwrap().ino() == id);
+        let at = file.map_or(Whereabouts::Gone, |file| Whereabouts::Found(file.as_raw_fd().into()));
+        self.engine.replay(id, at, decision).unwrap()
     }
     /// The source holds nothing that it must not, and goes on from there.
     fn look(&mut self, what: &str) {
         for file in 0..FILES {
             let mut buf = vec![0; PAGES * PAGE];
-            self.io.files[file].read_exact_at(&mut buf, 0).unwrap();
+            self.io.file(file).read_exact_at(&mut buf, 0).unwrap();
             for (page, buf) in buf.chunks(PAGE).enumerate() {
                 let version = u32::from_le_bytes(buf[..4].try_into().unwrap());
                 let may_be = &self.may_be[file][page];
@@ -409,7 +340,7 @@ fn owing() -> World {
 
 fn source_page(world: &World) -> Vec<u8> {
     let mut buf = vec![0; PAGE];
-    world.io.files[0].read_exact_at(&mut buf, 0).unwrap();
+    world.io.file(0).read_exact_at(&mut buf, 0).unwrap();
     buf
 }
 
@@ -419,7 +350,7 @@ fn change_by_others_after_a_power_cut_stays() {
         let mut world = owing();
         world.engine.halt();
         world.medium.power_cut(&mut Rng::new(1));
-        world.io.files[0].write_all_at(&content(77), 0).unwrap();
+        world.io.file(0).write_all_at(&content(77), 0).unwrap();
         assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
         assert!(source_page(&world) == content(77));
         // The file is served as it is, and its fsyncs are the source's.
@@ -558,7 +489,7 @@ fn fsyncs_and_writebacks_at_once_lose_nothing() {
         }
         assert_eq!(conflicts, []);
         let mut buf = vec![0; 9 * PAGE];
-        world.io.files[0].read_exact_at(&mut buf, 0).unwrap();
+        world.io.file(0).read_exact_at(&mut buf, 0).unwrap();
         for (page, buf) in buf.chunks(PAGE).enumerate() {
             let (acked, last) = ends[page / 3];
             // A page that was being written may be of two writes.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicI64;
 
 /// The clock, wrong by so many ns.
 #[derive(Debug, Default)]
-pub(super) struct Shifted(AtomicI64);
+pub(super) struct Shifted(pub AtomicI64);
 
 impl Clock for Shifted {
     fn now_ns(&self) -> u64 {
@@ -79,7 +79,7 @@ fn change_of_mode_by_the_run_is_no_conflict() {
         if told {
             world.engine.change_metadata(&world.objects[0]);
         }
-        world.io.files[0].set_permissions(std::fs::Permissions::from_mode(0o640)).unwrap();
+        world.io.file(0).set_permissions(std::fs::Permissions::from_mode(0o640)).unwrap();
         let (written, conflicts) = world.power_cut(&mut Rng::new(4));
         match told {
             true => assert_eq!((written, conflicts), (1, vec![])),
@@ -97,7 +97,7 @@ fn conflict_outlives_a_killed_terraced() {
     let mut world = owing();
     world.engine.halt();
     world.medium.power_cut(&mut Rng::new(1));
-    world.io.files[0].write_all_at(&content(77), 0).unwrap();
+    world.io.file(0).write_all_at(&content(77), 0).unwrap();
     assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
     let id = world.objects[0].id();
     world.write(0, 3, 1);
@@ -127,7 +127,7 @@ fn unsettled_conflict_stops_nobody() {
     }
     world.engine.halt();
     world.medium.power_cut(&mut Rng::new(1));
-    world.io.files[0].write_all_at(&content(77), 0).unwrap();
+    world.io.file(0).write_all_at(&content(77), 0).unwrap();
     assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
     (world.now[0][0], world.may_be[0][0]) = (77, [77].into());
     let rounds = 30;
@@ -264,11 +264,11 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     std::thread::sleep(Duration::from_millis(10));
     let words = |world: &World| {
         let mut all = vec![0; PAGES * PAGE];
-        world.io.files[0].read_exact_at(&mut all, 0).unwrap();
+        world.io.file(0).read_exact_at(&mut all, 0).unwrap();
         all.chunks(PAGE).map(|page| u32::from_le_bytes(page[..4].try_into().unwrap())).collect::<Vec<u32>>()
     };
     let (before, theirs) = (words(&world), u32::MAX);
-    world.io.files[0].write_all_at(&content(theirs).repeat(PAGES), 0).unwrap();
+    world.io.file(0).write_all_at(&content(theirs).repeat(PAGES), 0).unwrap();
     let (_, conflicts) = world.restart(Some(2));
     if world.began.elapsed() > LIFE_MAX {
         return 0;

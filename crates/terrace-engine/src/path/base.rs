@@ -1,0 +1,94 @@
+//! The base of a file: its identity in the source, durable there, over which a target's pages are to be written after a power cut.
+//!
+//! Two ways lead to one. *All is in the source*, durably (`burst::bring_home`). Or *only pages are missing there*: a write lengthens the source at once
+//! (`path/write.rs`), and a new file is one that has grown from nothing. So an fsync of the source that carries no data makes size, existence and times
+//! durable, as cheaply as the source commits them, and the pages go to the target: [`renew`].
+//!
+//! What the target already holds of the file counts over the new base, too. So it has to be the newest that was acknowledged, which it is not if pages have
+//! gone to the source since ([`Burst::must_settle`]): then the first way is taken, which ends with a paid record.
+
+use crate::context::Context;
+use crate::file::burst::Burst;
+use crate::file::identity::Identity;
+use crate::file::object::Object;
+use crate::path::{permit, sync};
+use std::io;
+use std::sync::atomic::Ordering;
+
+/// The source as it is has been made durable.
+pub(crate) struct Durable {
+    /// How it was found after that.
+    identity: Option<Identity>,
+    /// Changes that had begun before, and whether all had ended.
+    changes: u64,
+    calm: bool,
+}
+
+/// Makes durable what the source has. The caller holds the file's writeback lock.
+pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
+    let (changes, calm) = {
+        let burst = o.burst.lock();
+        (burst.changes, burst.changing == 0)
+    };
+    let stable = o.dirty.lock().unstable.is_empty();
+    match stable {
+        true => sync::sync(cx, o, false)?,
+        false => sync::stabilize_locked(cx, o, false)?,
+    }
+    let identity = Identity::of(o.source().as_path()).ok();
+    Ok(Durable { identity, changes, calm })
+}
+
+/// Takes it for the file's base, if nothing has begun to change it meanwhile, and its clock is this machine's. `since`: how many changes had begun before the
+/// ones that tell this.
+pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
+    let Durable { identity, changes, calm } = durable;
+    let same = calm && burst.changing == 0 && burst.changes == changes;
+    if let Some(identity) = identity.as_ref().filter(|_| same) {
+        let since = (changes != since).then_some(burst.changed_at);
+        let in_step = permit::is_in_step(since, identity.ctime, cx.clock.wall_ns());
+        burst.in_step = in_step.unwrap_or(burst.in_step);
+    }
+    let is_base = same && burst.in_step && is_found_again(cx, o);
+    burst.base = identity.filter(|_| is_base).map(|identity| identity.digest);
+}
+
+/// Gives a file a base of which a target may take many pages, and which has none because this run has changed the source, or has not looked. The caller holds
+/// its writeback lock.
+///
+/// # Errors
+/// The source's.
+pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
+    let in_step = {
+        let burst = o.burst.lock();
+        if !lacks_only_a_base(cx, o, &burst) || !is_found_again(cx, o) {
+            return Ok(());
+        }
+        burst.in_step
+    };
+    if !in_step {
+        // A change tells whether the source's clock is this machine's. Writes may be too long ago, by a clock that is ahead.
+        let _change = permit::change(cx, o);
+        if o.renew_ctime().is_err() {
+            return Ok(());
+        }
+    }
+    let durable = make_durable(cx, o)?;
+    take(cx, o, &mut o.burst.lock(), durable, 0);
+    Ok(())
+}
+
+fn lacks_only_a_base(cx: &Context, o: &Object, burst: &Burst) -> bool {
+    let is_calm = burst.changing == 0 && o.growing.load(Ordering::Acquire) == 0;
+    let is_there = !o.gone.load(Ordering::Relaxed) && !o.doomed.load(Ordering::Relaxed);
+    // Whoever waits for a source that fails is to hear of it.
+    let is_well = o.failing().is_none() && o.dirty_pages() >= cx.config.tier_fsync_min;
+    let lacks = burst.base.is_none() && !burst.must_settle;
+    lacks && is_calm && is_there && is_well && (burst.target.is_some() || permit::choose(cx, o).is_some())
+}
+
+/// Whether the file's number leads to it after a restart: it is that of its inode.
+fn is_found_again(cx: &Context, o: &Object) -> bool {
+    let of_root = |dev: u64| cx.source_root.get().is_none_or(|root| root.dev == dev);
+    o.source().stat().is_ok_and(|stat| stat.st_ino == o.id() && of_root(stat.st_dev))
+}

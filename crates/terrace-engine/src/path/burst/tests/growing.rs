@@ -1,0 +1,452 @@
+//! Files that grow: their fsyncs are the target's, too. Power is cut, and the daemon killed, while files are new, grow, are cut and grow again.
+
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+
+/// The unit of writes and sizes: pages are written in part, too, and the last one is seldom whole.
+const BLOCK: usize = 1024;
+const BLOCKS: usize = 40;
+
+fn block(version: u32) -> Vec<u8> {
+    version.to_le_bytes().repeat(BLOCK / 4)
+}
+
+/// What is known of a file.
+struct File {
+    /// In blocks, and what it may be after a power cut.
+    size: usize,
+    sizes: BTreeSet<usize>,
+    /// By block. 0: zeros.
+    now: Vec<u32>,
+    may_be: Vec<Versions>,
+    /// An fsync was answered.
+    acknowledged: bool,
+}
+
+impl File {
+    fn new() -> File {
+        let may_be = vec![Versions::from([0]); BLOCKS];
+        File { size: 0, sizes: [0].into(), now: vec![0; BLOCKS], may_be, acknowledged: false }
+    }
+    fn acknowledge(&mut self) {
+        self.acknowledged = true;
+        self.sizes = [self.size].into();
+        self.may_be = self.now.iter().map(|now| [*now].into()).collect();
+    }
+}
+
+struct Growing {
+    world: World,
+    files: Vec<File>,
+    next: u32,
+    /// The files that were deleted: their inodes' numbers are no other file's meanwhile.
+    deleted: Vec<Arc<std::fs::File>>,
+}
+
+fn growing_with(regions: u32, adjust: impl FnOnce(&mut EngineConfig)) -> Growing {
+    let mut world = World::with(regions, |config| {
+        config.tier_fsync_min = 1;
+        adjust(config);
+    });
+    world.root = Some(std::fs::File::open("/var/tmp").unwrap());
+    world.set_root();
+    world.io.loses_sizes.store(true, Ordering::Relaxed);
+    let mut growing = Growing { world, files: Vec::new(), next: 1, deleted: Vec::new() };
+    for file in 0..FILES {
+        growing.files.push(File::new());
+        growing.make_anew(file);
+    }
+    growing
+}
+
+fn growing(regions: u32) -> Growing {
+    growing_with(regions, |_| {})
+}
+
+impl Growing {
+    /// A new file takes the place of one, which is deleted.
+    fn make_anew(&mut self, file: usize) {
+        let id = self.world.objects[file].id();
+        self.world.engine.discard_object(id);
+        self.world.engine.forget_object(id).unwrap();
+        self.deleted.push(self.world.io.replace(file, volatile::new_file()));
+        self.files[file] = File::new();
+        self.world.publish();
+    }
+    fn write(&mut self, file: usize, at: usize, blocks: usize) {
+        let end = (at + blocks).min(BLOCKS);
+        let data: Vec<u8> = (at..end).flat_map(|at| block(self.next + at as u32)).collect();
+        self.world.engine.write(&self.world.objects[file], (at * BLOCK) as u64, &data).unwrap();
+        let of = &mut self.files[file];
+        for at in at..end {
+            of.now[at] = self.next + at as u32;
+            of.may_be[at].insert(of.now[at]);
+        }
+        if end > of.size {
+            of.size = end;
+            of.sizes.insert(end);
+        }
+        self.next += BLOCKS as u32;
+    }
+    fn append(&mut self, file: usize, blocks: usize) {
+        let size = self.files[file].size;
+        self.write(file, size, blocks);
+    }
+    fn sync(&mut self, file: usize, data_only: bool) -> io::Result<()> {
+        let o = &self.world.objects[file];
+        let before = o.dirty_pages();
+        self.world.engine.fsync(o, data_only, &o.error_cursor())?;
+        self.world.owed += u64::from(before > 0 && o.dirty_pages() > 0);
+        self.files[file].acknowledge();
+        Ok(())
+    }
+    fn fsync(&mut self, file: usize) {
+        self.sync(file, false).unwrap();
+    }
+    fn cut(&mut self, file: usize, size: usize) {
+        self.world.engine.truncate(&self.world.objects[file], (size * BLOCK) as u64).unwrap();
+        let of = &mut self.files[file];
+        if size >= of.size {
+            of.sizes.insert(size);
+        } else {
+            // The source of these tests is cut durably.
+            of.sizes = [size].into();
+            of.now[size..].fill(0);
+            of.may_be[size..].fill([0].into());
+        }
+        of.size = size;
+    }
+    fn write_back(&self, file: usize) {
+        self.world.engine.flush(&self.world.objects[file], 0..u64::MAX).unwrap();
+    }
+    fn put_ahead(&self, file: usize) {
+        put_ahead(&self.world.engine.cx, &self.world.objects[file]);
+    }
+    /// As programs see it.
+    fn check(&self) {
+        for (of, o) in self.files.iter().zip(&self.world.objects) {
+            assert_eq!(o.size(), (of.size * BLOCK) as u64);
+            let mut buf = vec![0; of.size * BLOCK];
+            self.world.engine.read(o, 0, &mut buf, AccessPath::Preload).unwrap();
+            for (at, buf) in buf.chunks(BLOCK).enumerate() {
+                assert!(buf == block(of.now[at]), "block {at}");
+            }
+        }
+        assert_eq!(self.world.engine.check(), Vec::<String>::new());
+    }
+    /// The source holds nothing that it must not, and goes on from there.
+    fn look(&mut self, what: &str) {
+        for (file, of) in self.files.iter_mut().enumerate() {
+            let source = self.world.io.file(file);
+            let len = source.metadata().unwrap().len() as usize;
+            let sizes = &of.sizes;
+            assert!(
+                len.is_multiple_of(BLOCK) && sizes.contains(&(len / BLOCK)),
+                "{what}: file {file} has {len} bytes, not one of {sizes:?} KiB"
+            );
+            of.size = len / BLOCK;
+            of.sizes = [of.size].into();
+            let mut buf = vec![0; BLOCKS * BLOCK];
+            source.read_exact_at(&mut buf[..len], 0).unwrap();
+            for (at, buf) in buf.chunks(BLOCK).enumerate() {
+                let version = u32::from_le_bytes(buf[..4].try_into().unwrap());
+                let may_be = &of.may_be[at];
+                assert!(
+                    at >= of.size || may_be.contains(&version) && buf == block(version),
+                    "{what}: file {file} block {at} is {version}, not of {may_be:?}"
+                );
+                (of.now[at], of.may_be[at]) = (version, [version].into());
+            }
+        }
+        self.world.began = Instant::now();
+    }
+    fn power_cut(&mut self, rng: &mut Rng) -> (u64, Vec<Conflict>) {
+        for (file, of) in self.files.iter().enumerate() {
+            assert!(!of.acknowledged || self.world.io.is_there(file), "file {file} is lost");
+        }
+        self.world.power_cut(rng)
+    }
+    /// What is owed of files is so as before; what a deleted one owed is found by the next start, or not.
+    fn kill(&mut self) {
+        self.world.next_terraced();
+        self.world.set_root();
+        let owed = self.world.engine.owed().unwrap();
+        let left: Vec<u64> = owed.iter().map(|owed| owed.file).collect();
+        assert!(self.world.objects.iter().all(|o| !left.contains(&o.id())), "{owed:?}");
+    }
+    fn step(&mut self, rng: &mut Rng) {
+        let (file, at, blocks) = (rng.index(FILES), rng.index(BLOCKS), 1 + rng.index(9));
+        match rng.below(100) {
+            0..25 if self.files[file].size < BLOCKS => self.append(file, blocks),
+            0..40 => self.write(file, at, blocks),
+            40..68 => self.sync(file, rng.chance(50)).unwrap(),
+            68..74 => self.put_ahead(file),
+            74..79 => self.write_back(file),
+            79..83 => self.cut(file, at),
+            83..85 => {
+                // As a rename does.
+                self.world.engine.change_metadata(&self.world.objects[file]);
+                let mode = std::fs::Permissions::from_mode(0o600 | rng.below(8) as u32);
+                self.world.io.file(file).set_permissions(mode).unwrap();
+            }
+            85..87 => self.make_anew(file),
+            87..89 => {
+                self.world.engine.flush_all(true).unwrap();
+                self.files.iter_mut().for_each(File::acknowledge);
+            }
+            89..92 => settle_due(&self.world.engine.cx, &self.world.engine.cx.devices.get(0).unwrap()),
+            92..94 => {
+                self.world.engine.forget_object(self.world.objects[file].id()).unwrap();
+                self.world.publish();
+            }
+            94..96 => self.kill(),
+            _ => self.check(),
+        }
+    }
+}
+
+fn lives(seed: u64, regions: u32) -> (u64, u64) {
+    let rng = &mut Rng::new(seed);
+    let mut growing = growing(regions);
+    let mut written = 0;
+    for life in 0..4 {
+        for _ in 0..rng.below(60) {
+            growing.step(rng);
+        }
+        growing.check();
+        let (pages, conflicts) = growing.power_cut(rng);
+        if growing.world.began.elapsed() > LIFE_MAX {
+            break;
+        }
+        assert_eq!(conflicts, [], "seed {seed} life {life}");
+        written += pages;
+        growing.look(&format!("seed {seed} life {life}"));
+        growing.check();
+    }
+    (written, growing.world.owed)
+}
+
+#[test]
+fn power_cuts_take_nothing_of_files_that_grow() {
+    let first = seed("power_cuts_take_nothing_of_files_that_grow");
+    let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 400 } else { 12 };
+    let (mut written, mut owed) = (0, 0);
+    for round in 0..rounds {
+        let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
+        (written, owed) = (written + pages, owed + answered);
+    }
+    assert!(written > rounds && owed > 10 * rounds, "{written} pages written, {owed} fsyncs of the target");
+}
+
+/// The first fsync of a new file, and each that it has grown before, whole pages or not: the source is asked for its size alone.
+#[test]
+fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
+    let mut growing = growing(8);
+    for (n, blocks) in [9, 1, 6, 3].into_iter().enumerate() {
+        growing.append(0, blocks);
+        growing.fsync(0);
+        assert_eq!(growing.world.owed, n as u64 + 1);
+    }
+    assert_eq!(growing.world.io.written.load(Ordering::Relaxed), 0);
+    assert_eq!(growing.power_cut(&mut Rng::new(1)), (5, vec![]));
+    growing.look("after the cut");
+    assert_eq!(growing.files[0].size, 19);
+}
+
+/// What the target has of a page is older than what the source has of it, and has made durable.
+#[test]
+fn page_that_is_home_is_not_brought_back_by_a_new_base() {
+    let mut growing = growing(8);
+    growing.append(0, 8);
+    growing.fsync(0);
+    growing.write(0, 0, 8);
+    growing.write_back(0);
+    growing.append(0, 4);
+    growing.fsync(0);
+    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+    let (_, conflicts) = growing.power_cut(&mut Rng::new(2));
+    assert_eq!(conflicts, []);
+    growing.look("after the cut");
+}
+
+/// A file that grows on after its fsync, which a power cut may undo or not.
+#[test]
+fn growth_beyond_a_base_is_no_conflict() {
+    for seed in 0..8 {
+        let mut growing = growing(8);
+        growing.append(0, 5);
+        growing.fsync(0);
+        growing.append(0, 5);
+        growing.put_ahead(0);
+        growing.append(0, 5);
+        let (written, conflicts) = growing.power_cut(&mut Rng::new(seed));
+        assert!(written >= 2 && conflicts.is_empty(), "{written} {conflicts:?}");
+        growing.look("after the cut");
+    }
+}
+
+/// All of it went to the target before the fsync, which has the new base left to tell.
+#[test]
+fn pages_that_went_ahead_have_the_base_of_their_fsync() {
+    let mut growing = growing(8);
+    growing.append(0, 4);
+    growing.fsync(0);
+    growing.append(0, 6);
+    growing.put_ahead(0);
+    assert_eq!(growing.world.objects[0].dirty.lock().owed.len(), 3);
+    growing.fsync(0);
+    assert_eq!(growing.world.owed, 2);
+    growing.world.engine.halt();
+    // All processes die, and the machine goes on: with an older base nobody knows who has changed the file.
+    assert_eq!(growing.world.restart(Some(1)), (3, vec![]));
+    growing.look("after the death of all");
+}
+
+/// The source cannot make the file's size durable, and says so once: nobody is told that it is.
+#[test]
+fn failed_commit_of_the_source_is_reported() {
+    let mut growing = growing(8);
+    for times in 1..=2 {
+        growing.append(0, 4);
+        growing.world.io.failing_syncs.store(true, Ordering::Relaxed);
+        assert_eq!(growing.sync(0, false).unwrap_err().raw_os_error(), Some(libc::EIO));
+        growing.check();
+        growing.fsync(0);
+        assert_eq!(growing.world.owed, times);
+    }
+    let (_, conflicts) = growing.power_cut(&mut Rng::new(4));
+    assert_eq!(conflicts, []);
+    growing.look("after the cut");
+}
+
+/// A terraced that was killed may have written pages home that the target has older ones of.
+#[test]
+fn next_terraced_settles_before_it_takes_a_new_base() {
+    let mut growing = growing(8);
+    growing.append(0, 8);
+    growing.fsync(0);
+    growing.write(0, 0, 8);
+    growing.write_back(0);
+    growing.kill();
+    growing.append(0, 4);
+    growing.fsync(0);
+    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+    let (_, conflicts) = growing.power_cut(&mut Rng::new(2));
+    assert_eq!(conflicts, []);
+    growing.look("after the cut");
+}
+
+/// A target that has no room is not asked again with each write.
+#[test]
+fn full_target_gets_nothing_ahead() {
+    let mut growing = growing(8);
+    growing.append(0, 4);
+    growing.fsync(0);
+    let full = |of: &mut crate::state::device::Device| {
+        let pages = of.log.region_pages();
+        while of.log.reserve(1, pages, pages - 1).is_some() {}
+    };
+    on_target(&mut growing.world.engine.cx.state.lock(), 0, full);
+    growing.append(0, 8);
+    growing.put_ahead(0);
+    assert!(growing.world.objects[0].burst.lock().must_settle);
+    growing.fsync(0);
+    assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+}
+
+/// Its clock is looked at with a change of its own: the last write may be long ago.
+#[test]
+fn grown_file_with_another_clock_is_the_sources() {
+    for shift in [-10, 10] {
+        let mut growing = growing(8);
+        growing.append(0, 4);
+        growing.world.clock.0.store(shift * 1_000_000_000, Ordering::Relaxed);
+        growing.fsync(0);
+        growing.append(0, 4);
+        growing.fsync(0);
+        assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0), "{shift}");
+        growing.world.clock.0.store(0, Ordering::Relaxed);
+        growing.append(0, 4);
+        growing.fsync(0);
+        assert_eq!(growing.world.owed, 1, "the clock is right");
+        growing.world.clock.0.store(shift * 1_000_000_000, Ordering::Relaxed);
+        growing.append(0, 4);
+        growing.fsync(0);
+        assert_eq!(growing.world.owed, 1, "{shift}: it is no longer");
+    }
+}
+
+/// The source writes a page or two along with the commit of the size, which it does anyway.
+#[test]
+fn small_appends_are_answered_by_the_source() {
+    let mut growing = growing_with(8, |config| config.tier_fsync_min = 3);
+    for _ in 0..5 {
+        growing.append(0, 1);
+        growing.fsync(0);
+    }
+    assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0));
+    growing.append(0, 12);
+    growing.fsync(0);
+    // Beside much that is owed they are the target's: the source would have to write all of it.
+    growing.append(0, 1);
+    growing.fsync(0);
+    assert_eq!(growing.world.owed, 2);
+}
+
+/// Writers that make a file grow, and whoever puts its pages on the target or writes it back, at once.
+#[test]
+fn appends_and_fsyncs_at_once_lose_nothing() {
+    let rng = &mut Rng::new(seed("appends_and_fsyncs_at_once_lose_nothing"));
+    for _ in 0..3 {
+        let mut growing = growing(40);
+        let (engine, o) = (growing.world.engine.clone(), growing.world.objects[0].clone());
+        let (ended, written, acked) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+        let append = || {
+            while !ended.load(Ordering::Relaxed) && written.load(Ordering::Relaxed) < 2000 {
+                let at = written.load(Ordering::Relaxed);
+                engine.write(&o, at * BLOCK as u64, &block(at as u32 + 1)).unwrap();
+                written.store(at + 1, Ordering::Release);
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        };
+        let sync = || {
+            let cursor = o.error_cursor();
+            while !ended.load(Ordering::Relaxed) {
+                let before = written.load(Ordering::Acquire);
+                engine.fsync(&o, before.is_multiple_of(2), &cursor).unwrap();
+                acked.fetch_max(before, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads = [scope.spawn(append), scope.spawn(sync), scope.spawn(sync)];
+            let device = engine.cx.devices.get(0).unwrap();
+            for _ in 0..60 {
+                match rng.below(8) {
+                    0 => engine.flush(&o, 0..u64::MAX).unwrap(),
+                    1 => settle_due(&engine.cx, &device),
+                    _ => put_ahead(&engine.cx, &o),
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            ended.store(true, Ordering::Relaxed);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        });
+        let (began, acked) = (Instant::now(), acked.into_inner());
+        let (_, conflicts) = growing.world.power_cut(rng);
+        if began.elapsed() > LIFE_MAX {
+            continue;
+        }
+        assert_eq!(conflicts, []);
+        let file = growing.world.io.file(0);
+        let len = file.metadata().unwrap().len();
+        assert!(
+            (acked..=written.into_inner()).contains(&(len / BLOCK as u64)),
+            "{len} bytes, {acked} KiB acknowledged"
+        );
+        let mut buf = vec![0; len as usize];
+        file.read_exact_at(&mut buf, 0).unwrap();
+        for (at, buf) in buf.chunks(BLOCK).enumerate().take(acked as usize) {
+            assert!(buf == block(at as u32 + 1), "block {at} of {acked}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A source that loses at a power cut what was not synced.
+
+use crate::io::{BlockingIo, Io, IoVec};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::RawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_testkit::rng::Rng;
+
+/// The source: reads see what nobody has synced.
+#[derive(Debug, Default)]
+pub(super) struct Volatile {
+    inner: BlockingIo,
+    files: Mutex<Vec<Arc<File>>>,
+    writes: Mutex<Vec<(u64, u64, Vec<u8>)>>,
+    /// By file that a power cut leaves there: the size that is durable, and those that it was lengthened to since.
+    sizes: Mutex<BTreeMap<u64, Vec<u64>>>,
+    /// A power cut takes some of these, too.
+    pub loses_sizes: AtomicBool,
+    /// Bytes of all writes.
+    pub written: AtomicU64,
+    /// Writes fail.
+    pub failing: AtomicBool,
+    /// The next sync of a file fails: the kernel reports a failure once.
+    pub failing_syncs: AtomicBool,
+}
+
+/// A file that nobody has made durable.
+pub(super) fn new_file() -> File {
+    tempfile::tempfile_in("/var/tmp").unwrap()
+}
+
+fn inode(fd: RawFd) -> u64 {
+    rustix::fs::fstat(unsafe_borrow(fd)).unwrap().st_ino
+}
+
+fn unsafe_borrow(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: the engine keeps it open during the call.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+impl Volatile {
+    pub(super) fn over(files: Vec<File>) -> Volatile {
+        Volatile { files: Mutex::new(files.into_iter().map(Arc::new).collect()), ..Volatile::default() }
+    }
+    pub(super) fn files(&self) -> Vec<Arc<File>> {
+        self.files.lock().clone()
+    }
+    pub(super) fn file(&self, number: usize) -> Arc<File> {
+        self.files.lock()[number].clone()
+    }
+    /// Puts another file in the place of one.
+    pub(super) fn replace(&self, number: usize, file: File) -> Arc<File> {
+        std::mem::replace(&mut self.files.lock()[number], Arc::new(file))
+    }
+    /// Whether a power cut leaves the file there.
+    pub(super) fn is_there(&self, number: usize) -> bool {
+        self.sizes.lock().contains_key(&self.file(number).metadata().unwrap().ino())
+    }
+    fn note_sizes(&self, which: impl Fn(u64) -> bool) {
+        for file in self.files() {
+            let meta = file.metadata().unwrap();
+            if which(meta.ino()) {
+                self.sizes.lock().insert(meta.ino(), vec![meta.len()]);
+            }
+        }
+    }
+    pub(super) fn apply(&self, which: impl Fn(u64) -> bool, mut keeps: impl FnMut() -> bool) {
+        for (of, at, bytes) in self.writes.lock().extract_if(.., |(of, ..)| which(*of)) {
+            let files = self.files();
+            let file = files.iter().find(|file| file.metadata().unwrap().ino() == of);
+            if keeps()
+                && let Some(file) = file
+            {
+                file.write_all_at(&bytes, at).unwrap();
+            }
+        }
+    }
+    /// Any write is lost, and perhaps the last changes of a file's size that made it longer.
+    pub(super) fn power_cut(&self, rng: &mut Rng) {
+        let kept = *rng.pick(&[0, 50, 100]);
+        self.apply(|_| true, || rng.chance(kept));
+        for file in self.files().iter().filter(|_| self.loses_sizes.load(Ordering::Relaxed)) {
+            let sizes = self.sizes.lock().remove(&file.metadata().unwrap().ino());
+            if let Some(sizes) = sizes.filter(|sizes| sizes.len() > 1) {
+                file.set_len(*rng.pick(&sizes)).unwrap();
+            }
+        }
+        self.note_sizes(|_| true);
+    }
+}
+
+impl Io for Volatile {
+    unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        // SAFETY: the caller's promise.
+        let n = unsafe { self.inner.read(fd, offset, bufs)? };
+        let (of, writes) = (inode(fd), self.writes.lock());
+        for (_, at, bytes) in writes.iter().filter(|(file, ..)| *file == of) {
+            let mut start = offset;
+            for buf in bufs {
+                for (i, byte) in bytes.iter().enumerate() {
+                    let to = at + i as u64;
+                    if (start..start + buf.len as u64).contains(&to) && to < offset + n as u64 {
+                        // SAFETY: within the caller's buffer.
+                        unsafe { *buf.ptr.add((to - start) as usize) = *byte };
+                    }
+                }
+                start += buf.len as u64;
+            }
+        }
+        Ok(n)
+    }
+    unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
+        if self.failing.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        // SAFETY: the caller's promise.
+        let bytes = bufs.iter().flat_map(|b| unsafe { std::slice::from_raw_parts(b.ptr, b.len) });
+        let bytes: Vec<u8> = bytes.copied().collect();
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.writes.lock().push((inode(fd), offset, bytes));
+        Ok(())
+    }
+    fn sync(&self, fd: RawFd, _data_only: bool) -> io::Result<()> {
+        if self.failing_syncs.swap(false, Ordering::Relaxed) {
+            return Err(rustix::io::Errno::IO.into());
+        }
+        let of = inode(fd);
+        self.apply(|file| file == of, || true);
+        self.note_sizes(|file| file == of);
+        Ok(())
+    }
+    fn sync_fs(&self, _fd: RawFd) -> io::Result<()> {
+        self.apply(|_| true, || true);
+        self.note_sizes(|_| true);
+        Ok(())
+    }
+    fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
+        let of = inode(fd);
+        let before = rustix::fs::fstat(unsafe_borrow(fd)).unwrap().st_size as u64;
+        match (self.sizes.lock().get_mut(&of), size < before) {
+            // It is cut durably, and with it all that came before.
+            (Some(sizes), true) => *sizes = vec![size],
+            (Some(sizes), false) => sizes.push(size),
+            (None, _) => {}
+        }
+        self.writes.lock().retain_mut(|(file, at, bytes)| {
+            if *file == of {
+                bytes.truncate(size.saturating_sub(*at) as usize);
+            }
+            !bytes.is_empty()
+        });
+        self.inner.truncate(fd, size)
+    }
+}
