@@ -1,29 +1,40 @@
 #!/bin/bash
-# fsyncs that a tier answers ([dirty] durable = "tier"), over a slow source: MiB a second of a file that is written over in pieces of 1 MiB, with fsyncs meanwhile, until the
-# last has returned. Loop devices over memory whose bandwidth is limited; as root. The file is compared in the source once all has arrived there. See bench/README.md, Burst
-# writes. Systems:
+# fsyncs that a tier answers ([dirty] durable = "tier"), over a slow source: MiB a second until the last fsync has returned. Loop devices over memory whose bandwidth is
+# limited; as root. Every byte is compared in the source once all has arrived there. See bench/README.md, Burst writes. Cells:
+#   over      a file is written over in pieces of 1 MiB, with fsyncs meanwhile
+#   new       new files of FSYNC_MIB each, with an fsync at the end of each; `closed` tells the same with the time of the closes
+#   append    a new file of 100 bytes more with each fsync: fsyncs a second
+# Systems:
 #   tier      the tier's device itself: as many pieces with O_DIRECT, and a flush at the end
 #   plain     the source's directory
 #   terrace   a mount of it, with that tier
-#   copies    with FRESH=1: as tier, and two copies of as much into memory meanwhile: a mount's memory and the kernel's page cache of it
+#   copies    with FRESH=1 (over): as tier, and two copies of as much into memory meanwhile: a mount's memory and the kernel's page cache of it
 #
+# CELL=over
 # ROUNDS=5            measurements of each system, in turn
 # MIB=4096            written; memory holds it four times over, the tier as well, of which a fourth is used
 # FSYNC_MIB=64        between two fsyncs
 # SOURCE=100 TIER=800 MiB a second that the devices write; 0: no limit
 # FRESH=0             1: all memory is touched for the first time; 0: the mount has had the file in memory before, the tier's device is memory that was written before
+# APPENDS=1000        of the cell append
 # OUT=burst.csv       the figures
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" burst 5
 
-mib=${MIB:-4096} every=${FSYNC_MIB:-64}
-fresh=${FRESH:-0} systems=(tier plain terrace)
+mib=${MIB:-4096} every=${FSYNC_MIB:-64} cell=${CELL:-over} appends=${APPENDS:-1000}
+fresh=${FRESH:-0} systems=(tier plain terrace) metrics=(mib_s)
+case $cell in
+over) ;;
+new) metrics=(mib_s closed_mib_s) ;;
+append) systems=(plain terrace) metrics=(fsyncs_s) ;;
+*) echo "$name: no cell $cell" >&2; exit 2 ;;
+esac
 (( fresh )) && systems=(tier copies terrace)
 pieces=$root/bench/pieces.py data=$work/src/data
 mkdir "$work/src" "$work/mnt"
 join_limits
-memory_dir $((mib * 4 + 1024))
-loop_device "$work/memory/source" $((mib * 9 / 8 + 192))
+memory_dir $((mib * 5 + 1024))
+loop_device "$work/memory/source" $((mib * 9 / 4 + 192))
 source=$loop
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$source"
 mount "$source" "$work/src"
@@ -38,11 +49,35 @@ limit() {
     throttle "$tier" "$2" "$2"
 }
 
-# per_second SECONDS
-per_second() { awk "BEGIN { printf \"%.3f\", $mib / $1 }"; }
+# per_second SECONDS...: MiB, or fsyncs, by commas.
+per_second() {
+    local amount=$mib
+    [[ $cell != append ]] || amount=$appends
+    for seconds in "$@"; do awk "BEGIN { printf \"%.3f\\n\", $amount / $seconds }"; done | paste -sd ,
+}
 
-# written FILE SEED: seconds until the last fsync has returned.
-written() { python3 "$pieces" write "$1" "$mib" "$2" "$every" | cut -d ' ' -f 2; }
+# written DIR SEED: what a program takes there: a second, or two.
+written() {
+    case $cell in
+    over) python3 "$pieces" write "$1/data" "$mib" "$2" "$every" | cut -d ' ' -f 2 ;;
+    new) python3 "$pieces" new "$1/new" $((mib / every)) "$every" "$2" ;;
+    append) python3 "$pieces" append "$1/log" "$appends" ;;
+    esac
+}
+
+# compared SEED: what it has left in the source; new files go.
+compared() {
+    case $cell in
+    over) python3 "$pieces" check "$data" "$mib" "$1" ;;
+    new)
+        local file
+        for file in $(seq 0 $((mib / every - 1))); do python3 "$pieces" check "$work/src/new$file" "$every" $(($1 + file)); done
+        rm "$work"/src/new* ;;
+    append)
+        python3 "$pieces" appended "$work/src/log" "$appends"
+        rm "$work/src/log" ;;
+    esac
+}
 
 # to_tier MIB: written to the tier's device.
 to_tier() { dd if=/dev/zero of="$tier" bs=1M count="$1" oflag=direct conv=fdatasync status=none; }
@@ -72,21 +107,24 @@ one() {
     fi
     limit "${SOURCE:-100}" "${TIER:-800}"
     case $system in
-    tier) seconds=$(seconds_of to_tier "$mib") ;;
-    plain) seconds=$(written "$data" "$round") ;;
+    tier)
+        seconds=$(seconds_of to_tier "$mib")
+        [[ $cell != new ]] || seconds+=" $seconds" ;;
+    plain) seconds=$(written "$work/src" "$round") ;;
     copies) seconds=$(seconds_of copies) ;;
     terrace)
-        seconds=$(written "$work/mnt/data" "$round")
+        seconds=$(written "$work/mnt" "$round")
         limit 0 0
         "$bin/terrace" umount "$work/mnt" ;;
     esac
     limit 0 0
-    [[ $system != @(plain|terrace) ]] || python3 "$pieces" check "$data" "$mib" "$round"
+    [[ $system != @(plain|terrace) ]] || compared "$round"
     # Nothing is left in memory, nor on the tier, for the next.
     if (( fresh )); then blkdiscard "$tier"; else empty_tier "$tier"; fi
     rm -f "$work/memory/frames" "$work/memory/kernel"
     echo 1 > /proc/sys/vm/drop_caches
-    row written "$system" "$round" "$(per_second "$seconds")"
+    # shellcheck disable=SC2086 # one or two
+    row "$cell" "$system" "$round" "$(per_second $seconds)"
 }
 
 all() {
@@ -94,10 +132,11 @@ all() {
     for system in $(in_turn "$1" "${systems[@]}"); do one "$system" "$1"; done
 }
 
-echo "cell,system,round,mib_s" > "$out"
-# The file is as long as it will be: tiers answer for writes within a file's end.
+echo "cell,system,round,$(IFS=,; echo "${metrics[*]}")" > "$out"
+# A file of which nothing is left on the source's device is cheaper to write: so it is there in all cells.
 python3 "$pieces" write "$data" "$mib" 0 0 > /dev/null
 (( fresh )) || to_tier $((mib * 9 / 8 + 192))
 each_round all
-compare mib_s tier cell
-compare mib_s "${systems[1]}" cell
+for metric in "${metrics[@]}"; do
+    for baseline in "${systems[@]/terrace/}"; do [[ -z $baseline ]] || compare "$metric" "$baseline" cell; done
+done

@@ -3,6 +3,10 @@
 
     pieces.py write FILE MIB SEED EVERY   a line `ACK DURABLE`: seconds until all writes were answered, and until an fsync after them was
     pieces.py check FILE MIB SEED         every byte
+    pieces.py new NAME FILES MIB SEED     new files NAME0, NAME1, ... of so many MiB, with seeds from SEED on, each with an fsync at its end, and closed then: a line
+                                          `DURABLE CLOSED`: seconds of writes and fsyncs, and those with the closes
+    pieces.py append FILE TIMES           a new file gets 100 bytes and an fsync so many times: seconds
+    pieces.py appended FILE TIMES         every byte of it
     pieces.py cte MIB SEED ENGINE WORK PATH:MIB...   both, by blobs in CTE, with its runtime in the process, on files (or `ram:MIB`), the fastest first
 
 A thread of the writer asks for what is written to be durable, each EVERY MiB; 0: never before the end. For CTE, durable is when the file systems of its files are synced.
@@ -56,6 +60,41 @@ def write(path, mib, seed, every):
     syncing.join()
     os.fsync(file)
     print(f"{ack:.4f} {time.perf_counter() - began:.4f}", flush=True)
+
+
+def new(name, files, mib, seed):
+    durable = closed = 0
+    for number in range(files):
+        pieces = Pieces(seed + number)
+        began = time.perf_counter()
+        file = os.open(f"{name}{number}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+        for piece in range(mib):
+            assert os.write(file, pieces[piece]) == PIECE
+        os.fsync(file)
+        durable += time.perf_counter() - began
+        os.close(file)
+        closed += time.perf_counter() - began
+    print(f"{durable:.4f} {closed:.4f}", flush=True)
+
+
+def line(number):
+    return f"{number:99}\n".encode()
+
+
+def append(path, times):
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+    began = time.perf_counter()
+    for number in range(times):
+        os.write(file, line(number))
+        os.fsync(file)
+    print(f"{time.perf_counter() - began:.4f}", flush=True)
+    os.close(file)
+
+
+def appended(path, times):
+    with open(path, "rb") as file:
+        if file.read() != b"".join(line(number) for number in range(times)):
+            sys.exit(f"{path} is not what was appended")
 
 
 def check(path, mib, seed):
@@ -121,6 +160,12 @@ if __name__ == "__main__":
             write(path, int(mib), int(seed), int(every))
         case ["check", path, mib, seed]:
             check(path, int(mib), int(seed))
+        case ["new", name, files, mib, seed]:
+            new(name, int(files), int(mib), int(seed))
+        case ["append", path, times]:
+            append(path, int(times))
+        case ["appended", path, times]:
+            appended(path, int(times))
         case ["cte", mib, seed, *rest]:
             cte(int(mib), int(seed), *rest)
         case _:

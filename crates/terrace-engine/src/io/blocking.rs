@@ -3,10 +3,11 @@
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
 use super::{Io, IoVec, advance, total};
-use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, open};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use terrace_shm::PAGE_SIZE;
 
@@ -152,6 +153,11 @@ impl Io for BlockingIo {
 
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
         Ok(rustix::fs::ftruncate(borrow(fd), size)?)
+    }
+
+    fn allocate(&self, fd: RawFd, range: Range<u64>) -> io::Result<()> {
+        let len = range.end.saturating_sub(range.start);
+        Ok(fallocate(borrow(fd), FallocateFlags::KEEP_SIZE, range.start, len)?)
     }
 }
 

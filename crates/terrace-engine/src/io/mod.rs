@@ -11,6 +11,7 @@ pub use blocking::BlockingIo;
 pub use uring::{UringIo, is_busy, is_ring};
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 /// A piece of memory that takes part in an operation. The caller keeps it valid until the operation has returned.
@@ -113,6 +114,14 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// The file system's error.
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()>;
+
+    /// Takes room on the device for a range of a source file, which keeps size and content. Twins without a device have nothing to take.
+    ///
+    /// # Errors
+    /// The file system's: it has no room, or does not know how.
+    fn allocate(&self, _fd: RawFd, _range: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Drops the first `n` bytes of a list of buffers.

@@ -9,6 +9,7 @@ use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -233,6 +234,10 @@ impl Io for UringIo {
     }
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()> {
         self.plain.truncate(fd, size)
+    }
+
+    fn allocate(&self, fd: RawFd, range: Range<u64>) -> io::Result<()> {
+        self.plain.allocate(fd, range)
     }
 }
 

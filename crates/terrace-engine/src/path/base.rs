@@ -14,6 +14,9 @@ use crate::file::object::Object;
 use crate::path::{permit, sync};
 use std::io;
 use std::sync::atomic::Ordering;
+use terrace_shm::PAGE_SIZE;
+
+const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The source as it is has been made durable.
 pub(crate) struct Durable {
@@ -59,23 +62,48 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
 /// # Errors
 /// The source's.
 pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
-    let in_step = {
-        let burst = o.burst.lock();
-        if !lacks_only_a_base(cx, o, &burst) || !is_found_again(cx, o) {
-            return Ok(());
-        }
-        burst.in_step
-    };
-    if !in_step {
-        // A change tells whether the source's clock is this machine's. Writes may be too long ago, by a clock that is ahead.
-        let _change = permit::change(cx, o);
-        if o.renew_ctime().is_err() {
-            return Ok(());
+    if !lacks_only_a_base(cx, o, &o.burst.lock()) || !is_found_again(cx, o) {
+        return Ok(());
+    }
+    let change = permit::change(cx, o);
+    let pages: Vec<u64> = o.dirty.lock().dirty.iter().copied().collect();
+    // If not, the source is asked for all, and tells.
+    let may_owe = reserve(cx, o, &pages).is_ok() && is_in_step(cx, o);
+    drop(change);
+    if may_owe {
+        let durable = make_durable(cx, o)?;
+        let since = durable.changes;
+        take(cx, o, &mut o.burst.lock(), durable, since);
+    }
+    Ok(())
+}
+
+/// Takes room in the source for pages that it is to get: what is acknowledged must not fail there later. A change of the file.
+///
+/// # Errors
+/// It has none.
+pub(crate) fn reserve(cx: &Context, o: &Object, pages: &[u64]) -> io::Result<()> {
+    let writer = o.source().writer()?;
+    let size = o.size().max(o.growing.load(Ordering::Acquire));
+    for run in pages.chunk_by(|page, next| page + 1 == *next) {
+        let range = run[0] * PAGE..((run[0] + run.len() as u64) * PAGE).min(size);
+        match cx.io.allocate(writer.raw(), range) {
+            // Such a source tells when it gets them.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => break,
+            done => done?,
         }
     }
-    let durable = make_durable(cx, o)?;
-    take(cx, o, &mut o.burst.lock(), durable, 0);
     Ok(())
+}
+
+/// Whether the source's clock is this machine's now, which a change tells: the last write may be long ago, by a clock that is ahead.
+fn is_in_step(cx: &Context, o: &Object) -> bool {
+    let changed = o.renew_ctime().and_then(|()| Identity::of(o.source().as_path()));
+    let mut burst = o.burst.lock();
+    burst.in_step = changed.is_ok_and(|identity| {
+        permit::is_in_step(Some(burst.changed_at), identity.ctime, cx.clock.wall_ns()) == Some(true)
+    });
+    burst.in_step
 }
 
 fn lacks_only_a_base(cx: &Context, o: &Object, burst: &Burst) -> bool {

@@ -124,15 +124,21 @@ pub(crate) fn write_ahead(cx: &Context) {
 /// meanwhile do not wait: no lock of the books is held while the target is written to.
 fn put_ahead(cx: &Context, o: &Object) {
     let _writeback = o.writeback.lock();
-    let device = {
+    let (device, grown) = {
         let mut burst = o.burst.lock();
         let number = burst.target.filter(|_| !burst.must_settle);
         let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
         burst.unflushed = true;
-        device
+        (device, burst.base.is_none())
     };
     let (pages, since) = dirty_pages(o);
-    if affords(cx, &device, pages.len()) && !append_all(cx, o, &device, &pages, &[], since) {
+    let has_room = || {
+        let _change = permit::change(cx, o);
+        base::reserve(cx, o, &pages).is_ok()
+    };
+    let put = (!grown || has_room())
+        && (!affords(cx, &device, pages.len()) || append_all(cx, o, &device, &pages, &[], since));
+    if !put {
         // Not again with the next write.
         o.burst.lock().must_settle = true;
     }

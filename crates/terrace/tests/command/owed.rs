@@ -47,6 +47,22 @@ print('changed', flush=True)
 sys.stdin.read()
 ";
 
+/// Writes a new file with an fsync, renames it, and makes it longer with another; then waits. Its sizes are no multiples of a page.
+const GROWER: &str = "
+import os, sys
+os.chdir(sys.argv[1])
+f = os.open('part', os.O_RDWR | os.O_CREAT | os.O_EXCL)
+os.write(f, b'n' * 300_000)
+os.fsync(f)
+print('new', flush=True)
+sys.stdin.readline()
+os.rename('part', 'grown')
+os.write(f, b'm' * 300_000)
+os.fsync(f)
+print('longer', flush=True)
+sys.stdin.read()
+";
+
 struct Writer(Child);
 
 impl Writer {
@@ -150,6 +166,33 @@ fn recover_decides_over_files_that_were_changed_since() {
         assert!(recover(&stage, &[]).fine().out.contains("has everything"));
         stage.nothing_is_left();
     }
+}
+
+/// A new file, and one that has grown: the source has their sizes alone.
+#[test]
+fn files_that_grow_outlive_the_death_of_all() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    mount(&stage).fine();
+    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
+    let mut writer = Writer::of(GROWER, &stage.mnt);
+    writer.says("new");
+    assert!(fs::read(stage.src.join("part")).unwrap() == vec![0; 300_000]);
+    assert_eq!(stage.stat().cache.writeback.owed_bytes, 300_000u64.next_multiple_of(PAGE as u64));
+    writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+    writer.says("longer");
+    assert!(fs::read(stage.src.join("grown")).unwrap() == vec![0; 600_000]);
+    kill_all(&stage);
+    drop(writer);
+    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
+    assert_eq!(mount(&stage).code, Some(0));
+    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+    assert!(!stage.src.join("part").exists());
+    assert!(fs::read(stage.src.join("grown")).unwrap() == [[b'n'; 300_000], [b'm'; 300_000]].concat());
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
 }
 
 /// The next terraced takes over what is owed, and settles it: after that the death of all brings nothing back.

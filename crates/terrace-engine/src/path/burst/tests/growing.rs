@@ -326,7 +326,9 @@ fn next_terraced_settles_before_it_takes_a_new_base() {
     growing.append(0, 8);
     growing.fsync(0);
     growing.write(0, 0, 8);
-    growing.write_back(0);
+    // Past the kernel's page cache: it is clean, and nobody will write it again.
+    writeback::write_back(&growing.world.engine.cx, &growing.world.objects[0], 0..PAGE as u64).unwrap();
+    assert_eq!(growing.world.dirty(0), 1);
     growing.kill();
     growing.append(0, 4);
     growing.fsync(0);
@@ -352,6 +354,28 @@ fn full_target_gets_nothing_ahead() {
     assert!(growing.world.objects[0].burst.lock().must_settle);
     growing.fsync(0);
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
+}
+
+/// The source has no room for what it lacks: its answer is the one of old, and not a later failure of what was acknowledged.
+#[test]
+fn full_source_is_told_by_the_fsync() {
+    for ahead in [false, true] {
+        let mut growing = growing(8);
+        growing.append(0, 4);
+        growing.fsync(0);
+        growing.world.io.full.store(true, Ordering::Relaxed);
+        growing.append(0, 8);
+        if ahead {
+            growing.put_ahead(0);
+        }
+        assert_eq!(growing.sync(0, false).unwrap_err().raw_os_error(), Some(libc::ENOSPC), "ahead: {ahead}");
+        growing.check();
+        growing.world.io.full.store(false, Ordering::Relaxed);
+        growing.fsync(0);
+        let (_, conflicts) = growing.power_cut(&mut Rng::new(5));
+        assert_eq!(conflicts, []);
+        growing.look("after the cut");
+    }
 }
 
 /// Its clock is looked at with a change of its own: the last write may be long ago.

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub(super) struct Volatile {
     pub written: AtomicU64,
     /// Writes fail.
     pub failing: AtomicBool,
+    /// No room can be taken, nor used.
+    pub full: AtomicBool,
     /// The next sync of a file fails: the kernel reports a failure once.
     pub failing_syncs: AtomicBool,
 }
@@ -118,6 +121,9 @@ impl Io for Volatile {
         if self.failing.load(Ordering::Relaxed) {
             return Err(rustix::io::Errno::IO.into());
         }
+        if self.full.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
         // SAFETY: the caller's promise.
         let bytes = bufs.iter().flat_map(|b| unsafe { std::slice::from_raw_parts(b.ptr, b.len) });
         let bytes: Vec<u8> = bytes.copied().collect();
@@ -155,5 +161,11 @@ impl Io for Volatile {
             !bytes.is_empty()
         });
         self.inner.truncate(fd, size)
+    }
+    fn allocate(&self, fd: RawFd, range: Range<u64>) -> io::Result<()> {
+        if self.full.load(Ordering::Relaxed) {
+            return Err(rustix::io::Errno::NOSPC.into());
+        }
+        self.inner.allocate(fd, range)
     }
 }
