@@ -302,6 +302,40 @@ fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     growing.look("after the death of all");
 }
 
+/// It grows just when the source has committed its size: the next fsync has the new one committed.
+#[test]
+fn growth_during_a_commit_is_not_of_the_base() {
+    for seed in 0..4 {
+        let mut growing = growing(8);
+        growing.append(0, 4);
+        let (engine, o) = (growing.world.engine.clone(), growing.world.objects[0].clone());
+        let data = block(77);
+        let write = move || drop(engine.write(&o, 4 * BLOCK as u64, &data).unwrap());
+        *growing.world.io.meanwhile.lock() = Some(Box::new(write));
+        growing.fsync(0);
+        (growing.files[0].size, growing.files[0].now[4]) = (5, 77);
+        growing.fsync(0);
+        let (_, conflicts) = growing.power_cut(&mut Rng::new(seed));
+        assert_eq!(conflicts, []);
+        growing.look("after the cut");
+    }
+}
+
+/// Pages that went ahead are durable only once the target is flushed.
+#[test]
+fn fsync_after_all_went_ahead_flushes() {
+    for seed in 0..4 {
+        let mut growing = growing(8);
+        growing.append(0, 8);
+        growing.fsync(0);
+        growing.write(0, 0, 8);
+        growing.put_ahead(0);
+        growing.fsync(0);
+        assert_eq!(growing.power_cut(&mut Rng::new(seed)), (2, vec![]));
+        growing.look("after the cut");
+    }
+}
+
 /// The source cannot make the file's size durable, and says so once: nobody is told that it is.
 #[test]
 fn failed_commit_of_the_source_is_reported() {
@@ -322,7 +356,8 @@ fn failed_commit_of_the_source_is_reported() {
 /// A terraced that was killed may have written pages home that the target has older ones of.
 #[test]
 fn next_terraced_settles_before_it_takes_a_new_base() {
-    let mut growing = growing(8);
+    // Else the next one writes home at once what it finds dirty.
+    let mut growing = growing_with(8, |config| config.dirty_expire = Duration::from_secs(1 << 32));
     growing.append(0, 8);
     growing.fsync(0);
     growing.write(0, 0, 8);

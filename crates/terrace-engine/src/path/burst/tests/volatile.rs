@@ -3,6 +3,7 @@
 use crate::io::{BlockingIo, Io, IoVec};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -12,8 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_testkit::rng::Rng;
 
+type Meanwhile = Box<dyn FnOnce() + Send>;
+
 /// The source: reads see what nobody has synced.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Volatile {
     inner: BlockingIo,
     files: Mutex<Vec<Arc<File>>>,
@@ -22,6 +25,8 @@ pub(super) struct Volatile {
     sizes: Mutex<BTreeMap<u64, Vec<u64>>>,
     /// A power cut takes some of these, too.
     pub loses_sizes: AtomicBool,
+    /// Done once, at the end of the next sync of a file.
+    pub meanwhile: Mutex<Option<Meanwhile>>,
     /// Bytes of all writes.
     pub written: AtomicU64,
     /// Writes fail.
@@ -30,6 +35,12 @@ pub(super) struct Volatile {
     pub full: AtomicBool,
     /// The next sync of a file fails: the kernel reports a failure once.
     pub failing_syncs: AtomicBool,
+}
+
+impl fmt::Debug for Volatile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Volatile")
+    }
 }
 
 /// A file that nobody has made durable.
@@ -138,6 +149,8 @@ impl Io for Volatile {
         let of = inode(fd);
         self.apply(|file| file == of, || true);
         self.note_sizes(|file| file == of);
+        let meanwhile = self.meanwhile.lock().take();
+        meanwhile.into_iter().for_each(|act| act());
         Ok(())
     }
     fn sync_fs(&self, _fd: RawFd) -> io::Result<()> {
