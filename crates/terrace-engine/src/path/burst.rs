@@ -28,7 +28,6 @@ use crate::reclaim::append::{CONTENT_MAX, Content};
 use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 /// Of its pages, most that a target keeps for the source.
 const SHARE_MAX: u64 = 4;
@@ -44,7 +43,7 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     if !cx.may_owe() {
         return sync::fsync(cx, o, data_only, seen);
     }
-    wait_for_scans(cx);
+    permit::wait_for_scans(cx);
     let _writeback = o.writeback.lock();
     if cx.config.durable_in_tier {
         match base::renew(cx, o) {
@@ -64,19 +63,6 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
 /// Metadata of the file in the source are about to change: its mode, names, times.
 pub(crate) fn change_metadata(cx: &Context, o: &Object) {
     drop(permit::change(cx, o));
-}
-
-/// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
-pub(crate) fn wait_for_scans(cx: &Context) {
-    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
-fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
-    let state = cx.state.lock();
-    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
-    device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
 }
 
 /// Makes the dirty pages of a file durable on a target. False: the source has to. The caller holds its writeback lock.

@@ -39,6 +39,19 @@ impl Drop for Change<'_> {
     }
 }
 
+/// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
+pub(crate) fn wait_for_scans(cx: &Context) {
+    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
+    let state = cx.state.lock();
+    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
+    device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
+}
+
 /// The source of the file is about to be changed: its size, or other metadata. What it has of pages stays.
 pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
     begin(cx, o, false)
@@ -52,6 +65,10 @@ pub(crate) fn change_pages<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
 fn begin<'a>(cx: &Context, o: &'a Object, pages: bool) -> Change<'a> {
     if !cx.may_owe() {
         return Change(None);
+    }
+    if Burst::has_begun(o.slot()) && o.burst.lock().target.is_none() {
+        // A dead terraced has written pages of it to some target, which has to be told before.
+        wait_for_scans(cx);
     }
     let mut burst = o.burst.lock();
     burst.must_settle |= pages && burst.target.is_some();

@@ -12,8 +12,7 @@ use crate::file::identity::Identity;
 use crate::file::object::ObjectId;
 use crate::file::source::{PathFd, SourceFile};
 use crate::io::{AlignedBuf, IoVec};
-use crate::path::burst;
-use crate::path::permit::{Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
+use crate::path::permit::{self, Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
 use crate::path::sync;
 use crate::state::device::Status;
 use std::fmt;
@@ -96,7 +95,7 @@ pub enum Decision {
 
 /// What earlier runs have left, once all targets are known that may have some.
 pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
-    burst::wait_for_scans(cx);
+    permit::wait_for_scans(cx);
     let state = cx.state.lock();
     let all = || state.targets.iter().flat_map(|targets| &targets.all);
     for of in all() {

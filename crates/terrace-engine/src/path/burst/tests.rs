@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
 use volatile::Volatile;

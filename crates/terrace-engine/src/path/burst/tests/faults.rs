@@ -117,6 +117,25 @@ fn conflict_outlives_a_killed_terraced() {
     assert!(source_page(&world) == content(version(1, 1)));
 }
 
+/// What the next terraced finds dirty it writes home at once: not before the target has been read, and told of it.
+#[test]
+fn next_terraced_writes_nothing_without_a_permit() {
+    for seed in 0..4 {
+        let mut world = owing();
+        world.medium.set_hook(|call| {
+            if matches!(call, SimCall::Read { .. }) {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        });
+        world.next_terraced();
+        wait_until("the source has all", || world.dirty(0) == 0);
+        world.medium.clear_hook();
+        assert_eq!(world.power_cut(&mut Rng::new(seed)).1, []);
+        world.look("after the cut");
+    }
+}
+
 /// While a conflict waits for a decision the log fills up behind it. Programs go on.
 #[test]
 fn unsettled_conflict_stops_nobody() {

@@ -310,7 +310,9 @@ fn growth_during_a_commit_is_not_of_the_base() {
         growing.append(0, 4);
         let (engine, o) = (growing.world.engine.clone(), growing.world.objects[0].clone());
         let data = block(77);
-        let write = move || drop(engine.write(&o, 4 * BLOCK as u64, &data).unwrap());
+        let write = move || {
+            engine.write(&o, 4 * BLOCK as u64, &data).unwrap();
+        };
         *growing.world.io.meanwhile.lock() = Some(Box::new(write));
         growing.fsync(0);
         (growing.files[0].size, growing.files[0].now[4]) = (5, 77);
