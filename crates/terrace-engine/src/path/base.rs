@@ -107,12 +107,11 @@ fn is_in_step(cx: &Context, o: &Object) -> bool {
 }
 
 fn lacks_only_a_base(cx: &Context, o: &Object, burst: &Burst) -> bool {
-    let is_calm = burst.changing == 0 && o.growing.load(Ordering::Acquire) == 0;
     let is_there = !o.gone.load(Ordering::Relaxed) && !o.doomed.load(Ordering::Relaxed);
     // Whoever waits for a source that fails is to hear of it.
     let is_well = o.failing().is_none() && o.dirty_pages() >= cx.config.tier_fsync_min;
     let lacks = burst.base.is_none() && !burst.must_settle;
-    lacks && is_calm && is_there && is_well && (burst.target.is_some() || permit::choose(cx, o).is_some())
+    lacks && is_there && is_well && (burst.target.is_some() || permit::choose(cx, o).is_some())
 }
 
 /// Whether the file's number leads to it after a restart: it is that of its inode.

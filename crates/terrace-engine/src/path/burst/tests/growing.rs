@@ -355,6 +355,22 @@ fn failed_commit_of_the_source_is_reported() {
     growing.look("after the cut");
 }
 
+/// A source that takes no pages is asked each time, so that each fsync tells.
+#[test]
+fn failing_writeback_is_told_by_each_fsync() {
+    let mut growing = growing(8);
+    growing.append(0, 4);
+    growing.world.io.failing.store(true, Ordering::Relaxed);
+    let flushed = growing.world.engine.flush(&growing.world.objects[0], 0..u64::MAX);
+    assert!(flushed.is_err());
+    for _ in 0..2 {
+        assert_eq!(growing.sync(0, false).unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    growing.world.io.failing.store(false, Ordering::Relaxed);
+    growing.fsync(0);
+    assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0), "the source has answered");
+}
+
 /// A terraced that was killed may have written pages home that the target has older ones of.
 #[test]
 fn next_terraced_settles_before_it_takes_a_new_base() {
