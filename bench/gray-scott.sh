@@ -1,18 +1,19 @@
 #!/bin/bash
 # A simulation that writes its state (`terrace-bench gray-scott`) on a device whose bandwidth is limited: the time of its outputs, on the plain directory and on one that terrace serves, in turn, each
 # in a group of the same memory. All outputs are read again and compared with their checksums. As root. See bench/README.md, The hierarchy. Cells:
-#   written   the writes of an output; durable   with an fsync of each output; twin   all of `written`'s program over h5py and mpi4py (hpc/gray_scott.py; needs Debian's python3-h5py-mpi)
+#   written   the writes of an output; durable   with an fsync of each output, also with a tier that answers it (`burst`: [dirty] durable = "tier"); twin   all of `written`'s program over h5py and mpi4py (hpc/gray_scott.py; needs Debian's python3-h5py-mpi)
 #
 # ROUNDS=4           measurements of each cell, in turn
 # SIZE=128 STEPS=800 PLOTGAP=16   the cube, an output each PLOTGAP steps: 33.5 MB of 128
-# SSD=200            MiB a second, each way
+# SSD=200 NVME=500   MiB a second, each way, of the device of the outputs and of the tier (a loop device over memory, TIER_MIB=2048)
 # GROUP_MIB=768      memory of a group; terrace's is 384 MiB less, for the program
 # CELLS="written durable"
 # OUT=gray-scott.csv the figures; DATA_DIR=... where the device's file is: a disk faster than SSD (default /var/tmp)
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" gray-scott 4
 
-size=${SIZE:-128} steps=${STEPS:-800} plotgap=${PLOTGAP:-16} ssd=${SSD:-200} group_mib=${GROUP_MIB:-768}
+size=${SIZE:-128} steps=${STEPS:-800} plotgap=${PLOTGAP:-16} ssd=${SSD:-200} group_mib=${GROUP_MIB:-768} tier_mib=${TIER_MIB:-2048}
+cells=${CELLS:-written durable}
 join_limits
 memory_group "$group_mib"
 outputs_mib=$((16 * size * size * size * (steps / plotgap) / 1048576))
@@ -22,6 +23,14 @@ mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$loop"
 mount "$loop" "$work/ssd"
 at_end wait_until 10 umount "$work/ssd"
 throttle "$loop" "$ssd" "$ssd"
+if [[ $cells == *durable* ]]; then
+    memory_dir $((tier_mib + 64))
+    loop_device "$work/memory/tier" "$tier_mib"
+    tier=$loop
+    over "$tier" "$tier_mib"
+    throttle "$tier" "${NVME:-500}" "${NVME:-500}"
+    printf '[dirty]\ndurable = "tier"\nratio = 60\nbackground_ratio = 59\n' > "$work/config.toml"
+fi
 
 # run CELL SYSTEM ROUND
 run() {
@@ -29,7 +38,12 @@ run() {
     [[ $cell != durable ]] || program+=(--fsync)
     [[ $cell != twin ]] || program=(mpirun --allow-run-as-root --oversubscribe -n 2 --mca btl "self,vader" --mca btl_vader_single_copy_mechanism none
         /usr/bin/python3 "$root/bench/hpc/gray_scott.py" "$work/ssd/src/out.h5" "$size" "$steps" "$plotgap")
-    [[ $system == plain ]] || served=("$bin/terrace" run --mount --passthrough off --on "$work/ssd/src" --memory $((group_mib - 384))MiB --)
+    [[ $system == plain ]] || served=("$bin/terrace" run --mount --passthrough off --on "$work/ssd/src" --memory $((group_mib - 384))MiB)
+    if [[ $system == burst ]]; then
+        served+=(--tier "$tier" --config "$work/config.toml")
+        empty_tier "$tier"
+    fi
+    [[ $system == plain ]] || served+=(--)
     mkdir "$work/ssd/src"
     begin=$(date +%s.%N)
     in_memory_group "${served[@]}" "${program[@]}" > "$work/told"
@@ -42,9 +56,11 @@ run() {
 }
 
 all() {
-    local cell system
-    for cell in ${CELLS:-written durable}; do
-        for system in $(in_turn "$1" plain terrace); do run "$cell" "$system" "$1"; done
+    local cell system systems
+    for cell in $cells; do
+        systems=(plain terrace)
+        [[ $cell != durable ]] || systems+=(burst)
+        for system in $(in_turn "$1" "${systems[@]}"); do run "$cell" "$system" "$1"; done
     done
 }
 

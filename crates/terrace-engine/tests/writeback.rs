@@ -215,37 +215,48 @@ fn nameless_file_fails_no_flush_of_all() {
     rig.check();
 }
 
-/// The kernel's page cache has taken data, the device then refuses them, and the kernel drops them.
-#[test]
-fn pages_that_the_kernel_lost_are_dirty_again() {
+/// The kernel's page cache has taken `bytes` at a close, the device then refuses them, and the kernel drops them.
+fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
     let rig = Rig::new(move |call| match call {
         Call::Sync | Call::SyncFs if b.load(Ordering::Relaxed) => failed(libc::EIO),
         _ => Ok(()),
     });
-    let o = rig.object(1);
+    let (o, content, pages) = (rig.object(1), vec![7; bytes], bytes.div_ceil(4096) as u64);
     let (first, second) = (o.error_cursor(), o.error_cursor());
-    // A whole page and a piece of one, by close; then both are thrown at eviction.
-    rig.engine.write(&o, 0, &[7; 5000]).unwrap();
+    // Whole pages and a piece of one, by close; then all are thrown at eviction.
+    rig.engine.write(&o, 0, &content).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     assert_eq!(o.dirty_pages(), 0, "the source shows them");
-    assert_eq!(rig.engine.stats().writeback.unstable, 2);
+    assert!(std::fs::read(rig.path(1)).unwrap() == content);
+    assert_eq!(rig.engine.stats().writeback.unstable, pages, "nobody has waited for the device");
     rig.engine.drop_clean();
     let e = rig.engine.fsync(&o, false, &first).unwrap_err();
     assert_eq!(e.raw_os_error(), Some(libc::EIO));
-    assert_eq!(o.dirty_pages(), 2);
+    assert_eq!(o.dirty_pages(), pages);
     rig.check();
-    File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&[0; 5000], 0).unwrap();
+    File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
     assert!(rig.engine.forget_object(1).is_err(), "not before they are stable");
     broken.store(false, Ordering::Relaxed);
     assert!(rig.engine.fsync(&o, false, &second).is_err(), "every handle is told");
     rig.engine.fsync(&o, false, &first).unwrap_err();
     rig.engine.fsync(&o, false, &first).unwrap();
-    assert_eq!(std::fs::read(rig.path(1)).unwrap(), [7; 5000]);
+    assert!(std::fs::read(rig.path(1)).unwrap() == content);
     assert_eq!(rig.engine.stats().writeback.unstable, 0);
     rig.check();
     rig.engine.shutdown().unwrap();
+}
+
+#[test]
+fn pages_that_the_kernel_lost_are_dirty_again() {
+    pages_that_the_kernel_loses_are_dirty_again(5000);
+}
+
+/// Above what the kernel's page cache may keep.
+#[test]
+fn close_of_a_large_file_waits_for_no_device() {
+    pages_that_the_kernel_loses_are_dirty_again(1_000_000);
 }
 
 /// terraced has given its pages to the kernel's page cache, and dies; what the source shows then. `meanwhile` is told its file.

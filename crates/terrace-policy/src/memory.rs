@@ -31,7 +31,14 @@
 //! *Tried:* to shrink whenever a group is at its limit, as `memory.failcnt` or the use tells. Every group that reads files is
 //! at its limit, and most lose nothing by it.
 
+mod pace;
+mod trial;
+
+pub use pace::CHUNKS_A_SECOND;
+use pace::Pace;
 use std::time::Duration;
+pub use trial::TRIAL_CHUNKS;
+use trial::Trials;
 
 /// Memory moves in chunks of frames, bytes.
 pub const CHUNK: u64 = 2 << 20;
@@ -41,11 +48,6 @@ pub const FLOOR: u64 = 16 << 20;
 const STILL: u64 = 2 * CHUNK;
 /// How often both sides are weighed.
 pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
-/// Chunks that move in a second where they are weighed; in a large cache this part of it.
-pub const CHUNKS_A_SECOND: u64 = 8;
-const PART_A_SECOND: u64 = 64;
-/// The part of the limit that moves at once at the most, however often nobody lost by it.
-const PART_AT_ONCE: u64 = 8;
 /// One side must be worth so many times the other.
 pub const BAND: f64 = 2.0;
 /// Losses of a group that are ignored, ns of waiting a second.
@@ -58,19 +60,11 @@ pub const THRASH: f64 = 20e6;
 const THRASH_LASTS: u32 = 4;
 /// It comes back when the group has lost nothing for so long.
 const CALM: Duration = Duration::from_secs(10);
-/// Chunks given after which losses must have fallen.
-pub const TRIAL_CHUNKS: u64 = 16;
-/// How long a group is left alone that made nothing of them; each time in a row twice as long.
-const HOLD: Duration = Duration::from_secs(15);
-const HOLD_MAX: Duration = Duration::from_secs(240);
 /// The reserve is a sixteenth of the limit, within these bounds, bytes.
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 1 << 30;
 /// Or twice the largest growth between two looks of late, which counts half after this long.
 pub const BURST_HALVES: Duration = Duration::from_secs(20);
-/// The part of the limit by which it grows a second after it has shrunk: programs often take memory again soon after they
-/// have freed it.
-const REGROW_PART: u64 = 16;
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,32 +174,16 @@ struct Loss {
     lately: f64,
 }
 
-/// Chunks given to a group, and what it lost before.
-#[derive(Clone, Copy, Debug)]
-struct Trial {
-    lost: f64,
-    given: u64,
-}
-
-/// A group that made nothing of them is left alone, while the cache goes back to what it had.
-#[derive(Clone, Copy, Debug)]
-struct Hold {
-    until: Duration,
-    back_to: u64,
-}
-
 /// The size of a cache over time. Times are of one clock with any beginning.
 #[derive(Debug)]
 pub struct Sizer {
     rule: Rule,
-    /// Memory that all levels allow it, bytes.
-    largest: u64,
+    pace: Pace,
     /// Memory that all levels have for it at the moment, bytes.
     fits: u64,
     target: u64,
     why: SizeReason,
     fitted: Option<Duration>,
-    moved: Option<Duration>,
     weighed: Option<Duration>,
     past: Vec<Past>,
     hits: Rate,
@@ -216,17 +194,11 @@ pub struct Sizer {
     lost_at: Option<Duration>,
     /// Weighings in a row that found losses above [`THRASH`].
     thrashed: u32,
-    trial: Option<Trial>,
-    hold: Option<Hold>,
-    hold_for: Duration,
+    trials: Trials,
     /// Of a fixed limit, bytes given up.
     given: u64,
     reserve: u64,
     yielded: u64,
-    /// Weighings in a row by which it grew while nobody lost.
-    unopposed: u32,
-    /// Memory that the cache has taken of late, bytes.
-    taken: u64,
 }
 
 impl Sizer {
@@ -234,12 +206,11 @@ impl Sizer {
     pub fn new(rule: Rule) -> Sizer {
         Sizer {
             rule,
-            largest: rule.most,
+            pace: Pace::new(rule.most),
             fits: rule.most,
             target: rule.most,
             why: SizeReason::Most,
             fitted: None,
-            moved: None,
             weighed: None,
             past: Vec::new(),
             hits: Rate::default(),
@@ -248,14 +219,10 @@ impl Sizer {
             worth: (0.0, 0.0),
             lost_at: None,
             thrashed: 0,
-            trial: None,
-            hold: None,
-            hold_for: HOLD,
+            trials: Trials::default(),
             given: 0,
             reserve: 0,
             yielded: 0,
-            unopposed: 0,
-            taken: 0,
         }
     }
 
@@ -289,8 +256,8 @@ impl Sizer {
     pub fn fit(&mut self, now: Duration, ours: u64, levels: &[Level]) -> u64 {
         let since = self.fitted.replace(now).map(|then| now.saturating_sub(then));
         self.note_bursts(since.unwrap_or_default(), ours, levels);
-        self.largest = levels.iter().map(|level| level.limit).fold(self.rule.most, u64::min);
-        self.taken = ours.max(self.taken.saturating_sub(self.step_within(since.unwrap_or_default())));
+        let largest = levels.iter().map(|level| level.limit).fold(self.rule.most, u64::min);
+        self.pace.note(largest, ours, since.unwrap_or_default());
         let least = |of: &dyn Fn(usize, &Level) -> u64| {
             levels.iter().enumerate().map(|(i, level)| (of(i, level), i)).min()
         };
@@ -307,15 +274,9 @@ impl Sizer {
         } else if want > self.target && want < self.target + STILL {
             return self.target;
         }
-        let growth = self.growth(now);
+        let growth = self.pace.regrowth(now);
         self.set(now, want.min(self.target.saturating_add(growth)), ours, why);
         self.target
-    }
-
-    /// Bytes by which it may grow by now. The first time it has not shrunk before.
-    fn growth(&self, now: Duration) -> u64 {
-        let Some(moved) = self.moved else { return u64::MAX };
-        ((self.largest / REGROW_PART) as f64 * now.saturating_sub(moved).as_secs_f64()) as u64
     }
 
     /// The size that the cache would take if all unpinned memory were its own, less what was given. `spare`: free memory beyond the
@@ -326,7 +287,8 @@ impl Sizer {
             return (self.rule.most - self.given, why);
         };
         // A part that it has not taken is not kept for it once others have filled the level.
-        let held = self.taken.max(FLOOR) + self.taken / 16 + (self.step() + self.stride()).max(spare);
+        let Pace { taken, .. } = self.pace;
+        let held = taken.max(FLOOR) + taken / 16 + (self.pace.step() + self.pace.stride()).max(spare);
         match () {
             () if spare >= CHUNK && ours + spare >= self.target => (ours + spare, SizeReason::Room(level)),
             () if self.target > held => (held, SizeReason::Weighed(level)),
@@ -354,42 +316,21 @@ impl Sizer {
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
         // It is weighed as long as somebody else could have the memory; else it grows by itself.
-        let grows =
-            !self.rule.fixed && pays && self.is_full() && (loss.is_some() || self.is_stuck(ours, levels));
+        let grows = !self.rule.fixed
+            && pays
+            && self.pace.is_full(self.target)
+            && (loss.is_some() || self.is_stuck(ours, levels));
         let unopposed = grows && costs == 0.0;
-        match (self.hold.filter(|hold| now < hold.until), loses) {
-            (Some(hold), _) => {
-                self.grow(now, hold.back_to.saturating_sub(self.target).min(self.step()), ours);
-            }
+        let (step, stride) = (self.pace.step(), self.pace.stride());
+        match (self.trials.goes_back_to(now), loses) {
+            (Some(back_to), _) => self.grow(now, back_to.saturating_sub(self.target).min(step), ours),
             (None, Some(loss)) if costs > BAND * earns => self.give(now, ours, loss),
-            (None, _) if self.rule.fixed && (pays || calm) => self.grow(now, self.step() / 4, ours),
-            (None, _) if grows => self.grow(now, self.stride(), ours),
+            (None, _) if self.rule.fixed && (pays || calm) => self.grow(now, step / 4, ours),
+            (None, _) if grows => self.grow(now, stride, ours),
             _ => {}
         }
-        self.unopposed = if unopposed { self.unopposed + 1 } else { 0 };
+        self.pace.note_growth(unopposed);
         self.target
-    }
-
-    /// Bytes by which it grows.
-    fn stride(&self) -> u64 {
-        let most = (self.largest / PART_AT_ONCE).max(self.step());
-        self.step().saturating_mul(1 << self.unopposed.min(16)).min(most)
-    }
-
-    /// Bytes that move at once.
-    fn step(&self) -> u64 {
-        self.step_within(WEIGH_EVERY) / CHUNK * CHUNK
-    }
-
-    /// Bytes that move within this time.
-    fn step_within(&self, time: Duration) -> u64 {
-        let per_second = (CHUNKS_A_SECOND * CHUNK).max(self.largest / PART_A_SECOND);
-        (per_second as f64 * time.as_secs_f64()) as u64
-    }
-
-    /// Frames come in chunks, tables have a part that they may not use, and frames that become a part of the compressed tier are missing for a moment.
-    fn is_full(&self) -> bool {
-        self.taken + self.step() + self.target / 32 >= self.target
     }
 
     /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not grow. Where nobody reads more of them, no level
@@ -402,9 +343,7 @@ impl Sizer {
     }
 
     fn set(&mut self, now: Duration, target: u64, ours: u64, why: SizeReason) {
-        if target != self.target || self.moved.is_none() {
-            self.moved = Some(now);
-        }
+        self.pace.note_target(now, target != self.target);
         self.yielded += self.target.min(ours).saturating_sub(target);
         (self.target, self.why) = (target, why);
     }
@@ -419,21 +358,12 @@ impl Sizer {
 
     /// Gives chunks to a level that loses.
     fn give(&mut self, now: Duration, ours: u64, loss: Loss) {
-        let trial = self.trial.get_or_insert(Trial { lost: loss.all, given: 0 });
-        if trial.given >= TRIAL_CHUNKS * CHUNK {
-            let Trial { lost, given } = std::mem::replace(trial, Trial { lost: loss.all, given: 0 });
-            let gained = (lost - loss.all) / (given / CHUNK) as f64;
-            if gained < self.worth.0.max(WORTH_MIN) {
-                (self.trial, self.hold) =
-                    (None, Some(Hold { until: now + self.hold_for, back_to: self.target + given }));
-                self.hold_for = (2 * self.hold_for).min(HOLD_MAX);
-                return;
-            }
-            self.hold_for = HOLD;
+        if self.trials.has_failed(now, loss.all, self.worth.0.max(WORTH_MIN), self.target) {
+            return;
         }
         let from = self.target.min(ours.max(FLOOR));
-        let to = from.saturating_sub(self.step()).max(FLOOR.min(from));
-        self.trial.iter_mut().for_each(|trial| trial.given += from - to);
+        let to = from.saturating_sub(self.pace.step()).max(FLOOR.min(from));
+        self.trials.note_given(from - to);
         if self.rule.fixed {
             self.given = self.rule.most.saturating_sub(to);
         }

@@ -55,9 +55,7 @@ struct Own {
     direct: Option<(&'static Direct, Found)>,
 }
 
-/// RWF_DONTCACHE of preadv2(2), Linux 6.14.
-const DONTCACHE: c_int = 0x80;
-/// The kernel knows the flag, as far as it has been asked.
+/// The kernel knows RWF_DONTCACHE (Linux 6.14), as far as it has been asked.
 static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
 
 impl Source {
@@ -93,7 +91,7 @@ impl Source {
     unsafe fn read_uncached(&self, iov: &[libc::iovec], at: u64) -> sys::Ret {
         if HAS_DONTCACHE.load(Ordering::Relaxed) {
             // SAFETY: the caller's promise.
-            let got = unsafe { sys::preadv2(self.fd, iov, at, DONTCACHE) };
+            let got = unsafe { sys::preadv2(self.fd, iov, at, libc::RWF_DONTCACHE) };
             if got != -(libc::EOPNOTSUPP as isize) {
                 return got;
             }

@@ -2,18 +2,21 @@
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
-use super::{Io, IoVec, advance, total};
+use super::{Io, IoVec, WriteOp, advance, total};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, open};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_shm::PAGE_SIZE;
 
 /// The plain twin.
 #[derive(Debug, Default)]
 pub struct BlockingIo {
+    /// Kernel or file system do not know RWF_DONTCACHE.
+    keeps_all: AtomicBool,
     #[cfg(any(test, feature = "testing"))]
     short: ShortCalls,
 }
@@ -49,7 +52,7 @@ impl BlockingIo {
     /// The plain twin over a kernel some of whose calls fall short.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_short_calls(short: ShortCalls) -> BlockingIo {
-        BlockingIo { short }
+        BlockingIo { short, ..BlockingIo::default() }
     }
 
     /// The part of `bufs` for the next call: all of it, unless a test wants a short call.
@@ -105,6 +108,38 @@ impl BlockingIo {
         }
         Ok(done)
     }
+
+    /// As [`Io::write`], with the flags of pwritev2(2).
+    ///
+    /// # Safety
+    /// As [`Io::write`].
+    unsafe fn write_with(&self, fd: RawFd, offset: u64, bufs: &[IoVec], flags: i32) -> io::Result<()> {
+        let want = total(bufs);
+        let (mut done, mut buffered) = (0, None::<OwnedFd>);
+        while done < want {
+            let left = advance(bufs, done);
+            let part = self.part(&left);
+            let fd = buffered.as_ref().map_or(fd, AsRawFd::as_raw_fd);
+            let flags = if self.keeps_all.load(Ordering::Relaxed) { 0 } else { flags };
+            let vecs = part.len().min(VECS_MAX) as i32;
+            // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
+            let n = check(unsafe {
+                libc::pwritev2(fd, part.as_ptr().cast(), vecs, (offset + done as u64) as i64, flags)
+            });
+            match n {
+                Ok(0) => return Err(Errno::NOSPC.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP) if flags != 0 => self.keeps_all.store(true, Ordering::Relaxed),
+                Err(Errno::IO) if buffered.is_none() => {
+                    buffered = Some(through_page_cache(fd, OFlags::WRONLY).ok_or(Errno::IO)?);
+                }
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // The device has to tell now whether it can, as it does in a direct call.
+        Ok(buffered.map_or(Ok(()), rustix::fs::fdatasync)?)
+    }
 }
 
 impl Io for BlockingIo {
@@ -114,33 +149,16 @@ impl Io for BlockingIo {
     }
 
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
-        let want = total(bufs);
-        let (mut done, mut buffered) = (0, None::<OwnedFd>);
-        while done < want {
-            let left = advance(bufs, done);
-            let part = self.part(&left);
-            let fd = buffered.as_ref().map_or(fd, AsRawFd::as_raw_fd);
-            // SAFETY: IoVec has the layout of iovec; the caller vouches for the memory.
-            let n = check(unsafe {
-                libc::pwritev64(
-                    fd,
-                    part.as_ptr().cast(),
-                    part.len().min(VECS_MAX) as i32,
-                    (offset + done as u64) as i64,
-                )
-            });
-            match n {
-                Ok(0) => return Err(Errno::NOSPC.into()),
-                Ok(n) => done += n,
-                Err(Errno::INTR) => {}
-                Err(Errno::IO) if buffered.is_none() => {
-                    buffered = Some(through_page_cache(fd, OFlags::WRONLY).ok_or(Errno::IO)?);
-                }
-                Err(e) => return Err(e.into()),
-            }
+        // SAFETY: the caller's promise.
+        unsafe { self.write_with(fd, offset, bufs, 0) }
+    }
+
+    unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
+        for op in ops {
+            let flags = if op.drop_behind { libc::RWF_DONTCACHE } else { 0 };
+            // SAFETY: the caller's promise.
+            op.result = unsafe { self.write_with(op.fd, op.offset, &op.bufs, flags) };
         }
-        // The device has to tell now whether it can, as it does in a direct call.
-        Ok(buffered.map_or(Ok(()), rustix::fs::fdatasync)?)
     }
 
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
@@ -214,5 +232,44 @@ mod tests {
             let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
             assert!(failed.is_empty(), "{} of {}: {:?}", failed.len(), results.len(), failed.first());
         });
+    }
+
+    /// Pages of the file in the kernel's page cache.
+    fn cached_pages(file: &std::fs::File) -> usize {
+        // SAFETY: a new mapping.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ, MapFlags::SHARED, file, 0) }.unwrap();
+        let mut resident = [0u8; BYTES / PAGE_SIZE];
+        // SAFETY: the mapping of above, and a byte for each of its pages.
+        assert_eq!(unsafe { libc::mincore(map, BYTES, resident.as_mut_ptr()) }, 0);
+        // SAFETY: mapped above, used by nobody else.
+        unsafe { munmap(map, BYTES) }.unwrap();
+        resident.iter().filter(|page| **page & 1 != 0).count()
+    }
+
+    #[test]
+    fn page_cache_keeps_nothing_that_is_written_behind() {
+        for drop_behind in [false, true] {
+            let (io, file) = (BlockingIo::default(), tempfile::tempfile_in("/var/tmp").unwrap());
+            let mut content = vec![7u8; BYTES];
+            let bufs = vec![IoVec { ptr: content.as_mut_ptr(), len: BYTES }];
+            let mut ops = [WriteOp {
+                fd: file.as_raw_fd(),
+                offset: 0,
+                bufs,
+                drop_behind,
+                result: Err(Errno::IO.into()),
+            }];
+            // SAFETY: `content` outlives the call.
+            unsafe { io.write_batch(&mut ops) };
+            ops[0].result.as_ref().unwrap();
+            io.sync(file.as_raw_fd(), true).unwrap();
+            let is_kept = !drop_behind || io.keeps_all.load(Ordering::Relaxed);
+            let as_wanted = || cached_pages(&file) == if is_kept { BYTES / PAGE_SIZE } else { 0 };
+            terrace_testkit::wait::wait_until("the pages of the page cache are as wanted", as_wanted);
+            let mut back = vec![0; BYTES];
+            std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, 0).unwrap();
+            assert!(back == content);
+        }
     }
 }

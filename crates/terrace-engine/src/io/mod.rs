@@ -38,6 +38,9 @@ pub struct WriteOp {
     pub offset: u64,
     /// The data.
     pub bufs: Vec<IoVec>,
+    /// Through the kernel's page cache, which begins to write them at once and keeps none of them (RWF_DONTCACHE of pwritev2(2), Linux 6.14;
+    /// elsewhere as any other write).
+    pub drop_behind: bool,
     /// Filled in: bytes written, all of `bufs`, or the error.
     pub result: io::Result<()>,
 }

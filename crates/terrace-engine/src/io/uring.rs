@@ -209,6 +209,11 @@ impl Io for UringIo {
         }
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
+        if ops.iter().any(|op| op.drop_behind) {
+            // One after another under the file's lock in any case, and each is a copy: the ring would give them to its worker threads.
+            // SAFETY: the caller's promise.
+            return unsafe { self.plain.write_batch(ops) };
+        }
         for batch in ops.chunks_mut(DEPTH as usize) {
             let parts: Vec<Cow<'_, [IoVec]>> = batch.iter().map(|op| self.plain.part(&op.bufs)).collect();
             let sqe = |(op, part): (&WriteOp, &Cow<'_, [IoVec]>)| {
@@ -257,6 +262,7 @@ mod tests {
                 fd: file.as_raw_fd(),
                 offset: i * 5000,
                 bufs: vec![IoVec { ptr: page.as_mut_ptr(), len: page.len() }],
+                drop_behind: false,
                 result: Err(io::Error::other("not done")),
             })
             .collect();

@@ -23,7 +23,7 @@ use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::path::base;
 use crate::path::permit::{self, PERMIT_NS, on_target};
 use crate::path::sync;
-use crate::path::writeback::{self, is_shortage};
+use crate::path::writeback::{self, Route, is_shortage};
 use crate::reclaim::append::{CONTENT_MAX, Content};
 use crate::state::owed::OwedBooks;
 use std::io;
@@ -222,7 +222,7 @@ fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[
 /// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.
 fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
     let before = o.burst.lock().changes;
-    writeback::write_back_locked(cx, o, 0..u64::MAX, false)?;
+    writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct)?;
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
     }

@@ -54,7 +54,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
         return Ok(());
     }
     if !o.doomed.load(Ordering::Relaxed) {
-        writeback::write_back_locked(cx, &o, 0..u64::MAX, false)?;
+        writeback::write_back_locked(cx, &o, 0..u64::MAX, writeback::Route::Direct)?;
         sync::sync_foreign_locked(cx, &o)?;
         sync::stabilize_locked(cx, &o, true)?;
         burst::settle_locked(cx, &o)?;

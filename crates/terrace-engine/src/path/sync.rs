@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
 use crate::file::object::{Object, ObjectRef};
-use crate::path::writeback::{self, is_shortage};
+use crate::path::writeback::{self, Route, is_shortage};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Dirty bytes up to which `flush` gives data to the kernel's page cache instead of waiting for the device.
-const VISIBLE_BUFFERED_MAX: u64 = 256 << 10;
+/// Bytes up to which the kernel's page cache may keep what `flush` gives to it, and write it when it likes: small files are often deleted soon, and
+/// better written many at a time. Of more it keeps nothing, for terrace has it in memory.
+const KEPT_MAX: u64 = 256 << 10;
 
-/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). Small amounts go through
-/// the kernel's page cache, which is quick; fsync makes data durable.
+/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). They go through the kernel's page cache, so that nobody waits
+/// for the device; fsync makes data durable.
 ///
 /// # Errors
 /// The first failure; the pages stay dirty.
@@ -24,8 +25,8 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
         return Ok(());
     }
     let _writeback = o.writeback.lock();
-    let small = o.dirty_pages() * PAGE <= VISIBLE_BUFFERED_MAX;
-    writeback::write_back_locked(cx, o, range, small)
+    let route = if o.dirty_pages() * PAGE <= KEPT_MAX { Route::PageCache } else { Route::DropBehind };
+    writeback::write_back_locked(cx, o, range, route)
 }
 
 /// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
@@ -35,7 +36,7 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
     // Failures are counted for the object; the handle reports them below.
-    let written = writeback::write_back_locked(cx, o, 0..u64::MAX, false);
+    let written = writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct);
     if written.as_ref().is_err_and(is_shortage) {
         return written;
     }

@@ -326,7 +326,7 @@ pub(crate) fn with_source<T>(
 ) -> io::Result<T> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
-    writeback::write_back_locked(cx, o, range.clone(), false)?;
+    writeback::write_back_locked(cx, o, range.clone(), writeback::Route::Direct)?;
     sync::stabilize_locked(cx, o, true)?;
     burst::settle_locked(cx, o)?;
     let _change = permit::change(cx, o);

@@ -21,6 +21,17 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages collected under one state lock.
 const BATCH: usize = 2048;
 
+/// How pages reach the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Past the kernel's page cache, where the source allows it: the device has them.
+    Direct,
+    /// Into the kernel's page cache, which writes them in its own time. They are unstable.
+    PageCache,
+    /// Through the kernel's page cache, which begins to write them at once and does not keep them. They are unstable, too.
+    DropBehind,
+}
+
 /// A page on its way.
 #[derive(Clone, Copy)]
 struct InFlightPage {
@@ -31,12 +42,12 @@ struct InFlightPage {
 /// Writes back the dirty pages of `range`. The source has the data then; the device may not.
 pub(crate) fn write_back(cx: &Context, o: &Object, range: Range<u64>) -> io::Result<()> {
     let _writeback = o.writeback.lock();
-    write_back_locked(cx, o, range, false)
+    write_back_locked(cx, o, range, Route::Direct)
 }
 
-/// As [`write_back`], through the kernel's page cache if `cached`. The caller holds the object's writeback lock, so
+/// As [`write_back`], by a route. The caller holds the object's writeback lock, so
 /// nothing is on its way at the start, and at the end everything has arrived or is dirty.
-pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cached: bool) -> io::Result<()> {
+pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, route: Route) -> io::Result<()> {
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -48,7 +59,7 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, cac
         next = last.page + 1;
         o.unsynced.store(true, Ordering::Relaxed);
         let _change = permit::change_pages(cx, o);
-        result = write_out(cx, o, &going, cached);
+        result = write_out(cx, o, &going, route);
         note_outcome(cx, o, &result);
     }
     if o.restore_due() {
@@ -86,8 +97,8 @@ fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> 
     going
 }
 
-fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], cached: bool) -> io::Result<()> {
-    let (mut ops, tail) = match operations(cx, o, going, cached) {
+fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
+    let (mut ops, tail) = match operations(cx, o, going, route) {
         Ok(ops) => ops,
         Err(e) => {
             complete_writeback(cx, o, going, std::iter::repeat(WritebackOutcome::Failed));
@@ -116,11 +127,12 @@ fn operations(
     cx: &Context,
     o: &Object,
     going: &[InFlightPage],
-    cached: bool,
+    route: Route,
 ) -> io::Result<(Vec<WriteOp>, Option<Arc<DataFd>>)> {
     let size = o.size().max(o.growing.load(Ordering::Acquire));
     let writer = o.source().writer()?;
-    let cached = cached || !writer.direct();
+    let cached = route != Route::Direct || !writer.direct();
+    let drop_behind = route == Route::DropBehind;
     let mut tail = None;
     let mut ops: Vec<WriteOp> = Vec::new();
     for g in going {
@@ -141,7 +153,10 @@ fn operations(
                     _ => op.bufs.push(IoVec { ptr, len }),
                 }
             }
-            _ => ops.push(WriteOp { fd, offset: at, bufs: vec![IoVec { ptr, len }], result: Ok(()) }),
+            _ => {
+                let bufs = vec![IoVec { ptr, len }];
+                ops.push(WriteOp { fd, offset: at, bufs, drop_behind, result: Ok(()) });
+            }
         }
     }
     Ok((ops, tail))
