@@ -235,7 +235,10 @@ fn power_cuts_take_nothing_of_files_that_grow() {
         let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
         (written, owed) = (written + pages, owed + answered);
     }
-    assert!(written > rounds && owed > 10 * rounds, "{written} pages written, {owed} fsyncs of the target");
+    assert!(
+        written > rounds / 2 && owed > 4 * rounds,
+        "{written} pages written, {owed} fsyncs of the target"
+    );
 }
 
 /// The first fsync of a new file, and each that it has grown before, whole pages or not: the source is asked for its size alone.
