@@ -2,7 +2,7 @@
 # fsyncs that a tier answers ([dirty] durable = "tier"), over a slow source: MiB a second until the last fsync has returned. Loop devices over memory whose bandwidth is
 # limited; as root. Every byte is compared in the source once all has arrived there. See bench/README.md, Burst writes. Cells:
 #   over      a file is written over in pieces of 1 MiB, with fsyncs meanwhile
-#   new       new files of FSYNC_MIB each, with an fsync at the end of each; `closed` tells the same with the time of the closes
+#   new       new files of FSYNC_MIB each, with an fsync at the end of each; also by the time of the fsyncs alone, and with that of the closes
 #   append    a new file of 100 bytes more with each fsync: fsyncs a second
 # Systems:
 #   tier      the tier's device itself: as many pieces with O_DIRECT, and a flush at the end
@@ -25,7 +25,7 @@ mib=${MIB:-4096} every=${FSYNC_MIB:-64} cell=${CELL:-over} appends=${APPENDS:-10
 fresh=${FRESH:-0} systems=(tier plain terrace) metrics=(mib_s)
 case $cell in
 over) ;;
-new) metrics=(mib_s closed_mib_s) ;;
+new) metrics=(mib_s fsync_mib_s closed_mib_s) ;;
 append) systems=(plain terrace) metrics=(fsyncs_s) ;;
 *) echo "$name: no cell $cell" >&2; exit 2 ;;
 esac
@@ -56,7 +56,7 @@ per_second() {
     for seconds in "$@"; do awk "BEGIN { printf \"%.3f\\n\", $amount / $seconds }"; done | paste -sd ,
 }
 
-# written DIR SEED: what a program takes there: a second, or two.
+# written DIR SEED: what a program takes there: seconds, one number or more.
 written() {
     case $cell in
     over) python3 "$pieces" write "$1/data" "$mib" "$2" "$every" | cut -d ' ' -f 2 ;;
@@ -102,6 +102,12 @@ one() {
     local system=$1 round=$2 seconds
     if [[ $system == terrace ]]; then
         "$bin/terrace" mount "$work/src" "$work/mnt" --memory $((mib * 3 / 2 + 256))MiB --tier "$tier" --config "$work/config.toml"
+        if [[ $cell == new ]]; then
+            # Memory that was touched, and no inode that the tier holds something of.
+            written "$work/mnt" 0 > /dev/null
+            rm "$work"/mnt/new*
+            "$bin/terrace" sync "$work/mnt"
+        fi
         # The source answers the first fsync.
         if (( fresh )); then head -c 1M "$data" | dd of="$work/mnt/data" conv=notrunc,fsync status=none; else over "$work/mnt/data" "$mib"; fi
     fi
@@ -109,7 +115,7 @@ one() {
     case $system in
     tier)
         seconds=$(seconds_of to_tier "$mib")
-        [[ $cell != new ]] || seconds+=" $seconds" ;;
+        [[ $cell != new ]] || seconds+=" $seconds $seconds" ;;
     plain) seconds=$(written "$work/src" "$round") ;;
     copies) seconds=$(seconds_of copies) ;;
     terrace)
@@ -123,7 +129,7 @@ one() {
     if (( fresh )); then blkdiscard "$tier"; else empty_tier "$tier"; fi
     rm -f "$work/memory/frames" "$work/memory/kernel"
     echo 1 > /proc/sys/vm/drop_caches
-    # shellcheck disable=SC2086 # one or two
+    # shellcheck disable=SC2086 # one or more
     row "$cell" "$system" "$round" "$(per_second $seconds)"
 }
 

@@ -4,7 +4,7 @@
     pieces.py write FILE MIB SEED EVERY   a line `ACK DURABLE`: seconds until all writes were answered, and until an fsync after them was
     pieces.py check FILE MIB SEED         every byte
     pieces.py new NAME FILES MIB SEED     new files NAME0, NAME1, ... of so many MiB, with seeds from SEED on, each with an fsync at its end, and closed then: a line
-                                          `DURABLE CLOSED`: seconds of writes and fsyncs, and those with the closes
+                                          `DURABLE SYNCED CLOSED`: seconds of writes and fsyncs, of the fsyncs alone, and of all with the closes
     pieces.py append FILE TIMES           a new file gets 100 bytes and an fsync so many times: seconds
     pieces.py appended FILE TIMES         every byte of it
     pieces.py cte MIB SEED ENGINE WORK PATH:MIB...   both, by blobs in CTE, with its runtime in the process, on files (or `ram:MIB`), the fastest first
@@ -63,18 +63,20 @@ def write(path, mib, seed, every):
 
 
 def new(name, files, mib, seed):
-    durable = closed = 0
+    synced = durable = closed = 0
     for number in range(files):
         pieces = Pieces(seed + number)
         began = time.perf_counter()
         file = os.open(f"{name}{number}", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         for piece in range(mib):
             assert os.write(file, pieces[piece]) == PIECE
+        written = time.perf_counter()
         os.fsync(file)
+        synced += time.perf_counter() - written
         durable += time.perf_counter() - began
         os.close(file)
         closed += time.perf_counter() - began
-    print(f"{durable:.4f} {closed:.4f}", flush=True)
+    print(f"{durable:.4f} {synced:.4f} {closed:.4f}", flush=True)
 
 
 def line(number):

@@ -175,7 +175,7 @@ impl World {
         let punched = self.engine.with_source(o, range.clone(), |_| {
             // Writes come before it.
             self.io.apply(|of| of == o.id(), || true);
-            Ok(fallocate(&self.io.file(file), flags, range.start, PAGE as u64)?)
+            Ok(fallocate(self.io.file(file), flags, range.start, PAGE as u64)?)
         });
         punched.unwrap();
         (self.may_be[file][page], self.now[file][page]) = ([0].into(), 0);

@@ -110,9 +110,10 @@ impl Volatile {
 
 impl Io for Volatile {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
+        // Before the file is looked at, to which a sync moves them.
+        let (of, writes) = (inode(fd), self.writes.lock());
         // SAFETY: the caller's promise.
         let n = unsafe { self.inner.read(fd, offset, bufs)? };
-        let (of, writes) = (inode(fd), self.writes.lock());
         for (_, at, bytes) in writes.iter().filter(|(file, ..)| *file == of) {
             let mut start = offset;
             for buf in bufs {
