@@ -3,7 +3,7 @@
 # limited; as root. Every byte is compared in the source once all has arrived there. See bench/README.md, Burst writes. Cells:
 #   over      a file is written over in pieces of 1 MiB, with fsyncs meanwhile
 #   new       new files of FSYNC_MIB each, with an fsync at the end of each; also by the time of the fsyncs alone, and with that of the closes
-#   append    a new file of 100 bytes more with each fsync: fsyncs a second
+#   append    a new file of some bytes more with each fsync: fsyncs a second
 # Systems:
 #   tier      the tier's device itself: as many pieces with O_DIRECT, and a flush at the end
 #   plain     the source's directory
@@ -16,12 +16,12 @@
 # FSYNC_MIB=64        between two fsyncs
 # SOURCE=100 TIER=800 MiB a second that the devices write; 0: no limit
 # FRESH=0             1: all memory is touched for the first time; 0: the mount has had the file in memory before, the tier's device is memory that was written before
-# APPENDS=1000        of the cell append
+# APPENDS=1000 APPEND_BYTES=100   of the cell append
 # OUT=burst.csv       the figures
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" burst 5
 
-mib=${MIB:-4096} every=${FSYNC_MIB:-64} cell=${CELL:-over} appends=${APPENDS:-1000}
+mib=${MIB:-4096} every=${FSYNC_MIB:-64} cell=${CELL:-over} appends=${APPENDS:-1000} append_bytes=${APPEND_BYTES:-100}
 fresh=${FRESH:-0} systems=(tier plain terrace) metrics=(mib_s)
 case $cell in
 over) ;;
@@ -61,7 +61,7 @@ written() {
     case $cell in
     over) python3 "$pieces" write "$1/data" "$mib" "$2" "$every" | cut -d ' ' -f 2 ;;
     new) python3 "$pieces" new "$1/new" $((mib / every)) "$every" "$2" ;;
-    append) python3 "$pieces" append "$1/log" "$appends" ;;
+    append) python3 "$pieces" append "$1/log" "$appends" "$append_bytes" ;;
     esac
 }
 
@@ -74,7 +74,7 @@ compared() {
         for file in $(seq 0 $((mib / every - 1))); do python3 "$pieces" check "$work/src/new$file" "$every" $(($1 + file)); done
         rm "$work"/src/new* ;;
     append)
-        python3 "$pieces" appended "$work/src/log" "$appends"
+        python3 "$pieces" appended "$work/src/log" "$appends" "$append_bytes"
         rm "$work/src/log" ;;
     esac
 }

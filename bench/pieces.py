@@ -5,8 +5,8 @@
     pieces.py check FILE MIB SEED         every byte
     pieces.py new NAME FILES MIB SEED     new files NAME0, NAME1, ... of so many MiB, with seeds from SEED on, each with an fsync at its end, and closed then: a line
                                           `DURABLE SYNCED CLOSED`: seconds of writes and fsyncs, of the fsyncs alone, and of all with the closes
-    pieces.py append FILE TIMES           a new file gets 100 bytes and an fsync so many times: seconds
-    pieces.py appended FILE TIMES         every byte of it
+    pieces.py append FILE TIMES BYTES     a new file gets so many bytes and an fsync, so many times: seconds
+    pieces.py appended FILE TIMES BYTES   every byte of it
     pieces.py cte MIB SEED ENGINE WORK PATH:MIB...   both, by blobs in CTE, with its runtime in the process, on files (or `ram:MIB`), the fastest first
 
 A thread of the writer asks for what is written to be durable, each EVERY MiB; 0: never before the end. For CTE, durable is when the file systems of its files are synced.
@@ -79,23 +79,23 @@ def new(name, files, mib, seed):
     print(f"{durable:.4f} {synced:.4f} {closed:.4f}", flush=True)
 
 
-def line(number):
-    return f"{number:99}\n".encode()
+def line(number, size):
+    return f"{number:{size - 1}}\n".encode()
 
 
-def append(path, times):
+def append(path, times, size):
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
     began = time.perf_counter()
     for number in range(times):
-        os.write(file, line(number))
+        os.write(file, line(number, size))
         os.fsync(file)
     print(f"{time.perf_counter() - began:.4f}", flush=True)
     os.close(file)
 
 
-def appended(path, times):
+def appended(path, times, size):
     with open(path, "rb") as file:
-        if file.read() != b"".join(line(number) for number in range(times)):
+        if any(file.read(size) != line(number, size) for number in range(times)) or file.read(1):
             sys.exit(f"{path} is not what was appended")
 
 
@@ -164,10 +164,10 @@ if __name__ == "__main__":
             check(path, int(mib), int(seed))
         case ["new", name, files, mib, seed]:
             new(name, int(files), int(mib), int(seed))
-        case ["append", path, times]:
-            append(path, int(times))
-        case ["appended", path, times]:
-            appended(path, int(times))
+        case ["append", path, times, size]:
+            append(path, int(times), int(size))
+        case ["appended", path, times, size]:
+            appended(path, int(times), int(size))
         case ["cte", mib, seed, *rest]:
             cte(int(mib), int(seed), *rest)
         case _:
