@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chain::Chain;
 use super::record::{Damaged, Record, records};
+use super::stripe::Name;
 use super::superseded::Superseded;
 use super::word::{Form, Kind, Word};
 
@@ -84,6 +85,8 @@ pub trait Collection: Default + Send + 'static {
 pub struct Cached {
     /// Its content.
     pub content: Box<dyn Any + Send>,
+    /// Its pieces.
+    pub chain: Option<Chain>,
     /// Memory that it takes, bytes.
     pub memory_bytes: usize,
 }
@@ -95,6 +98,8 @@ pub(super) struct Counted {
     pub bytes: usize,
     /// Those of its content.
     pub content_bytes: usize,
+    /// Its name, for when it is kept again.
+    pub name: Option<Name>,
 }
 
 impl Drop for Counted {
@@ -106,8 +111,8 @@ impl Drop for Counted {
 /// A collection that a command works on.
 #[derive(Debug)]
 pub struct Open<C> {
-    /// Its content.
-    pub content: C,
+    /// Its content: that of a decoded one as it was kept.
+    pub content: Box<C>,
     /// Records of the changes.
     pub log: Vec<u8>,
     /// The word of its blob; none: there is no blob yet.
@@ -133,8 +138,8 @@ pub enum Write {
 
 impl<C: Collection> Open<C> {
     /// A new, empty one.
-    pub(super) fn new() -> Open<C> {
-        Open { content: C::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
+    pub fn new() -> Open<C> {
+        Open { content: Box::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }
 
     /// The write that is due; none: nothing has changed.
