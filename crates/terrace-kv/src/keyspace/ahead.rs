@@ -33,7 +33,8 @@ mod tests {
         let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let mut held = keyspace.hold(0, [&b"h"[..]]);
         let mut hash = held.open_or_new::<Hash>(0, b"h").unwrap();
-        names.iter().for_each(|name| drop(hash.content.set(name, &[7; 100], &mut hash.log)));
+        let new = names.iter().filter(|name| hash.content.set(name, &[7; 100], &mut hash.log)).count();
+        assert_eq!(new, names.len());
         held.close(0, b"h", hash).unwrap();
         // Held by a command.
         keyspace.prefetch_elements(0, b"h", &names);
