@@ -103,7 +103,7 @@ fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
             return Ok(new);
         }
     }
-    let mut hash = held.open_found::<Hash>(db, key, found)?.unwrap_or_else(Open::new);
+    let mut hash = held.open_found_or_new::<Hash>(db, key, found)?;
     let new = pairs().filter(|(field, value)| hash.content.set(field, value, &mut hash.log)).count();
     held.close(db, key, hash)?;
     Ok(new)

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::chain::Chain;
 use super::record::{Damaged, Record, records};
-use super::stripe::Name;
 use super::superseded::Superseded;
 use super::word::{Form, Kind, Word};
+use crate::blobs::Db;
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
@@ -80,6 +80,20 @@ pub trait Collection: Default + Send + 'static {
     fn memory_bytes(&self) -> usize;
 }
 
+/// The key of a collection that is kept decoded.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub(super) db: Db,
+    pub(super) key: Box<[u8]>,
+}
+
+impl Name {
+    /// Of this key.
+    pub fn new(db: Db, key: &[u8]) -> Name {
+        Name { db, key: key.into() }
+    }
+}
+
 /// A collection that is kept decoded.
 #[derive(Debug)]
 pub struct Cached {
@@ -138,7 +152,7 @@ pub enum Write {
 
 impl<C: Collection> Open<C> {
     /// A new, empty one.
-    pub fn new() -> Open<C> {
+    pub(super) fn new() -> Open<C> {
         Open { content: Box::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }
 

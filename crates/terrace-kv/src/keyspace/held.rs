@@ -7,12 +7,12 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::chain::Chain;
-use super::collection::{Cached, Collection, Counted, Open, SMALL, Write};
+use super::collection::{Cached, Collection, Counted, Name, Open, SMALL, Write};
 use super::compact;
 use super::pieces;
 use super::record::{FieldRecord, is_all_deletes};
 use super::space::Keyspace;
-use super::stripe::{Name, Stripe};
+use super::stripe::Stripe;
 use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Blobs, Db};
 use crate::error::{Outcome, Refusal};
@@ -308,16 +308,15 @@ impl<'a> Held<'a> {
         self.open_found(db, key, found)
     }
 
-    /// Likewise, one of which word and size were found, or not.
+    /// Opens a collection of which word and size were found, or a new one.
     ///
     /// # Errors
     /// The store's.
-    pub fn open_found<C: Collection>(
-        &mut self,
-        db: Db,
-        key: &[u8],
-        found: Found,
-    ) -> Outcome<Option<Open<C>>> {
+    pub fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
+        Ok(self.open_found(db, key, found)?.unwrap_or_else(Open::new))
+    }
+
+    fn open_found<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Option<Open<C>>> {
         let count = &self.keyspace.counters;
         let Some((word, stored)) = found else {
             count.misses.fetch_add(1, Ordering::Relaxed);

@@ -4,25 +4,11 @@ use std::any::Any;
 
 use hashbrown::{DefaultHashBuilder, Equivalent, HashMap};
 
-use super::collection::Cached;
+use super::collection::{Cached, Name};
 use crate::blobs::Db;
 
 /// Memory of an entry beside its key and content, bytes.
 const ENTRY_BYTES: usize = 128;
-
-/// The key of a decoded collection.
-#[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Name {
-    db: Db,
-    key: Box<[u8]>,
-}
-
-impl Name {
-    /// Of this key.
-    pub fn new(db: Db, key: &[u8]) -> Name {
-        Name { db, key: key.into() }
-    }
-}
 
 #[derive(Hash)]
 struct NameRef<'a> {
