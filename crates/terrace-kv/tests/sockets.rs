@@ -148,6 +148,17 @@ fn requests_behind_the_password_have_its_limits() {
 }
 
 #[test]
+fn requests_of_many_arguments_leave_no_memory() {
+    let stage = stage(config());
+    let mut stream = stage.tcp();
+    let keys: Vec<Vec<u8>> = (0..100_000_u32).map(|i| i.to_string().into_bytes()).collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(keys.iter().map(|key| &**key)).collect();
+    stream.write_all(&request(&words)).unwrap();
+    expect(&mut stream, b":0\r\n");
+    wait_until("buffers are small again", || stage.running.server().clients.buffers_bytes() < 256 << 10);
+}
+
+#[test]
 fn large_values_come_and_go_whole() {
     let stage = stage(config());
     let mut stream = stage.tcp();

@@ -59,7 +59,6 @@ impl Heap {
         space: Space,
     ) -> Heap {
         let seen = object.error_cursor();
-        object.make_private();
         let space = Arc::new(Mutex::new(space));
         let counted = space.clone();
         engine.count_also(move || counted.lock().memory());

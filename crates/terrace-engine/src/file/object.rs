@@ -55,8 +55,6 @@ pub struct Object {
     pub(crate) lz4: Backoff,
     /// Taken out of the books, its slot and descriptors may be another's. Set under the writeback lock.
     pub(crate) gone: AtomicBool,
-    /// Nobody but the cache writes the file.
-    is_private: AtomicBool,
 }
 
 impl Object {
@@ -81,7 +79,6 @@ impl Object {
             compressing: Backoff::default(),
             lz4: Backoff::default(),
             gone: AtomicBool::new(false),
-            is_private: AtomicBool::new(false),
         }
     }
     /// Its number.
@@ -95,14 +92,6 @@ impl Object {
     /// Its slot.
     pub(crate) fn slot(&self) -> &ObjectSlot {
         self.seg.object(self.slot)
-    }
-    /// Says that nobody but the cache writes the file: writeback may write clean pages, too, where that saves operations.
-    pub fn make_private(&self) {
-        self.is_private.store(true, Ordering::Relaxed);
-    }
-    /// Whether it was said.
-    pub(crate) fn is_private(&self) -> bool {
-        self.is_private.load(Ordering::Relaxed)
     }
     /// Has the processor fetch bytes that a read will copy soon, if they are in memory.
     pub fn prefetch(&self, offset: u64, len: usize) {

@@ -10,19 +10,16 @@ use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, WriteOp};
 use crate::path::permit;
-use crate::state::State;
 use crate::state::dirty::WritebackOutcome;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use terrace_shm::{PAGE_SIZE, State as EntryState};
+use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages collected under one state lock.
 const BATCH: usize = 2048;
-/// Clean pages between two dirty ones that are written with them, in one operation instead of two.
-const GAP_MAX: u64 = 4;
 
 /// A page on its way.
 #[derive(Clone, Copy)]
@@ -82,32 +79,11 @@ fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> 
     let mut state = cx.state.lock();
     let first = o.dirty.lock().first(pages, BATCH);
     let mut going = Vec::with_capacity(first.len());
-    // A target's copies of clean pages would be given up for it.
-    let closes_gaps = o.is_private() && state.targets.is_none();
     for page in first {
-        let gap = going.last().map_or(page, |before: &InFlightPage| before.page + 1)..page;
-        if closes_gaps && gap.end - gap.start <= GAP_MAX {
-            close_gap(&mut state, o, gap, cx.clock.now_ns(), &mut going);
-        }
         let frame = state.begin_writeback(o, page);
         going.push(InFlightPage { page, frame });
     }
     going
-}
-
-/// Takes the clean pages of a gap, too, as if they were dirty, if all of them are in frames. A page that is being changed may not hold its content yet.
-fn close_gap(state: &mut State, o: &Object, gap: Range<u64>, now_ns: u64, going: &mut Vec<InFlightPage>) {
-    let clean = |page: u64| {
-        let entry = state.pages.index.get(state.pages.index.find(o.slot_index(), page)?);
-        let frame = entry.frame().filter(|_| entry.state() == EntryState::Present)?;
-        (state.pages.flags(frame).load(Ordering::Relaxed) == 0).then_some(InFlightPage { page, frame })
-    };
-    let Some(pages) = gap.map(clean).collect::<Option<Vec<_>>>() else { return };
-    for clean in pages {
-        state.mark_dirty(o, clean.page, clean.frame, now_ns);
-        state.begin_writeback(o, clean.page);
-        going.push(clean);
-    }
 }
 
 fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], cached: bool) -> io::Result<()> {
@@ -199,61 +175,4 @@ fn is_shortage_errno(errno: i32) -> bool {
 
 fn errno(e: &io::Error) -> i32 {
     e.raw_os_error().unwrap_or(libc::EIO)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::io::BlockingIo;
-    use crate::testing::{sparse_object, started};
-    use crate::{EngineConfig, SystemClock};
-    use std::os::unix::fs::FileExt;
-    use std::sync::Arc;
-    use terrace_shm::PAGE_SIZE;
-
-    const PAGES: u64 = 32;
-
-    /// What stands in the file in each page after pages 2, 4, 5, 8 and 20 were written over, others having been changed behind the cache.
-    fn written(is_private: bool) -> Vec<u8> {
-        let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
-        let engine = started(config, Arc::new(SystemClock), BlockingIo::default());
-        let (o, file) = sparse_object(&engine, 1, PAGES * PAGE_SIZE as u64);
-        if is_private {
-            o.make_private();
-        }
-        let errors = o.error_cursor();
-        let write = |page: u64, byte: u8| {
-            let done = engine.write(&o, page * PAGE_SIZE as u64, &[byte; PAGE_SIZE]).unwrap();
-            assert_eq!(done, PAGE_SIZE);
-        };
-        (0..PAGES).for_each(|page| write(page, 1));
-        engine.fsync(&o, true, &errors).unwrap();
-        engine.drop_pages(&o, 7, 1);
-        file.write_all_at(&vec![9; PAGES as usize * PAGE_SIZE], 0).unwrap();
-        [2, 4, 5, 8, 20].into_iter().for_each(|page| write(page, 2));
-        engine.fsync(&o, true, &errors).unwrap();
-        let mut bytes = vec![0; PAGES as usize * PAGE_SIZE];
-        file.read_exact_at(&mut bytes, 0).unwrap();
-        engine.halt();
-        bytes.chunks(PAGE_SIZE).map(|page| page[0]).collect()
-    }
-
-    #[test]
-    fn writeback_closes_small_gaps_of_private_files_only() {
-        let expect = |own: &[usize], clean: &[usize]| {
-            let byte = |page| {
-                if own.contains(&page) {
-                    2
-                } else if clean.contains(&page) {
-                    1
-                } else {
-                    9
-                }
-            };
-            (0..PAGES as usize).map(byte).collect::<Vec<_>>()
-        };
-        let own = [2, 4, 5, 8, 20];
-        assert_eq!(written(false), expect(&own, &[]));
-        // Page 7 was not in memory, so that the gap before 8 stays; that before 20 is large.
-        assert_eq!(written(true), expect(&own, &[3]));
-    }
 }

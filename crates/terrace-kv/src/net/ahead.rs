@@ -57,9 +57,6 @@ impl Ahead {
         session: &Session,
         foreseen: &mut Foreseen,
     ) -> Result<(), Malformed> {
-        if self.is_empty() {
-            (self.next, self.end) = (0, 0);
-        }
         let before = (self.end, self.length);
         // Before the password other limits hold than after it.
         let max = if session.is_known { AHEAD_MAX } else { self.next + 1 };
@@ -99,6 +96,14 @@ impl Ahead {
             names.extend(row.elements.of(args).take(AHEAD_MAX));
         }
         fetch(keyspace, db, of, &mut names);
+    }
+
+    /// Gives back memory of requests that are carried out, if all are.
+    pub fn tidy(&mut self) {
+        if self.is_empty() {
+            self.waiting[..self.end].iter_mut().for_each(|waiting| waiting.request.clear());
+            (self.next, self.end) = (0, 0);
+        }
     }
 
     /// Takes the next request: its command, its arguments and the bytes that it takes. `bytes` begins with it.

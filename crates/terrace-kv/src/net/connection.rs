@@ -169,6 +169,7 @@ impl Connection {
             }
             let bytes = &self.input[self.begin..];
             if self.ahead.is_empty() {
+                self.ahead.tidy();
                 let parsed = self.ahead.parse(&mut self.parser, bytes, &self.session, foreseen);
                 foreseen.fetch();
                 if let Err(malformed) = parsed
@@ -188,6 +189,7 @@ impl Connection {
             }
             self.begin += length;
         }
+        self.ahead.tidy();
         self.trim_input();
         writes
     }

@@ -98,7 +98,8 @@ impl Request {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
-    fn clear(&mut self) {
+    /// Forgets it, and gives back memory that most requests do not need.
+    pub fn clear(&mut self) {
         self.places.clear();
         self.places.shrink_to(PLACES_KEPT);
         self.inline = Vec::new();
@@ -117,8 +118,8 @@ pub struct Parser {
     request: Request,
 }
 
-/// Arguments whose places are kept for the next request.
-const PLACES_KEPT: usize = 1024;
+/// Arguments whose places a request keeps for the next one.
+const PLACES_KEPT: usize = 64;
 
 impl Parser {
     /// One for a new connection.
