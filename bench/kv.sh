@@ -25,11 +25,13 @@ at_end stop $!
 answers "$work/terrace.sock"
 answers "$work/redis.sock"
 
-# CPU time that a server's threads have had, nanoseconds; what kernel threads do for it is not in it.
+# CPU time that a server's threads have had, and processes that it has started and that have ended (Redis writes its file anew in one), nanoseconds; what kernel
+# threads do for it is not in it.
 cpu() {
-    local server
+    local server children
     server=$(redis-cli -s "$work/$1.sock" info server | tr -d '\r' | awk -F: '$1 == "process_id" { print $2 }')
-    cat "/proc/$server/task"/*/schedstat | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
+    children=$(sed 's/.*) //' "/proc/$server/stat" | awk -v tick_ns="$((1000000000 / $(getconf CLK_TCK)))" '{ printf "%.0f", ($14 + $15) * tick_ns }')
+    cat "/proc/$server/task"/*/schedstat | awk -v sum="$children" '{ sum += $1 } END { printf "%.0f\n", sum }'
 }
 
 # One measurement of all tests: a line each.

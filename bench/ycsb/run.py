@@ -21,6 +21,7 @@ SIZES="fits 4x" DISTRIBUTIONS="zipfian uniform" RECORDS=1000000 OPERATIONS=10000
 import csv
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
@@ -35,7 +36,10 @@ from systems import CLASSES, Failed
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "target/ycsb"
-COLUMNS = ("class", "size", "system", "workload", "distribution", "threads", "round", "ops_per_second", "latency_us_p99", "failed")
+# Processor time is that of an operation: the server's, and that of Java with all that it does, its start too.
+COLUMNS = (
+    "class", "size", "system", "workload", "distribution", "threads", "round", "ops_per_second", "latency_us_p99", "failed", "server_cpu_us", "client_cpu_us",
+)
 # Parts of the operations: as in the files of these names that come with YCSB.
 MIXES = {
     "load": {},
@@ -161,9 +165,12 @@ class Bench:
         command += ["-db", f"terrace.ycsb.{system.binding}", "-threads", str(threads)]
         for key, value in (settings | system.settings()).items():
             command += ["-p", f"{key}={value}"]
+        before = (system.cpu_s(), client_cpu_s())
         with Group(system.client_limit_mib(JAVA_MIB)) as group:
             done = subprocess.run(command, capture_output=True, text=True, preexec_fn=group.join, check=False)
-        return self.figures(done, records if "load" in workload else operations)
+        wanted = records if "load" in workload else operations
+        cpu = [f"{(now - then) * 1e6 / wanted:.2f}" for now, then in zip((system.cpu_s(), client_cpu_s()), before)]
+        return self.figures(done, wanted) | dict(zip(COLUMNS[-2:], cpu))
 
     def figures(self, done, wanted):
         """What YCSB has printed. Operations that it did not come to have failed, too."""
@@ -182,6 +189,12 @@ class Bench:
         if done.returncode or not rate:
             print(done.stderr[-2000:], file=sys.stderr)
         return {"ops_per_second": rate, "latency_us_p99": p99, "failed": bad + max(0, wanted - good - bad)}
+
+
+def client_cpu_s():
+    """Of all programs that have ended; servers are ended between measurements only."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main():

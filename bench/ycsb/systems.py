@@ -1,10 +1,12 @@
 """The systems that are measured: servers, and stores inside the program."""
 
 import getpass
+import os
 import shutil
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 from group import Group
 
@@ -14,6 +16,17 @@ CACHE_PART = 7 / 8
 
 class Failed(Exception):
     """A system does not do what it must for a measurement."""
+
+
+def tree_cpu_s(pid):
+    """Processor time of a process and of those that it has started, with those that have ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = " ".join(path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children"))
+    except OSError:
+        return 0.0
+    own = sum(int(ticks) for ticks in fields[11:15]) / os.sysconf("SC_CLK_TCK")
+    return own + sum(tree_cpu_s(child) for child in children.split())
 
 
 class System:
@@ -27,6 +40,10 @@ class System:
 
     def start(self):
         self.dir.mkdir()
+
+    def cpu_s(self):
+        """Processor time that its own processes have had."""
+        return 0.0
 
     def stop(self):
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -42,6 +59,9 @@ class Server(System):
 
     def settings(self):
         return {"port": self.port}
+
+    def cpu_s(self):
+        return tree_cpu_s(self.process.pid)
 
     def start(self):
         super().start()

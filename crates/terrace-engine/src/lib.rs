@@ -69,6 +69,7 @@ pub use path::replay::{Conflict, Decision, OwedPages, Replayed, Whereabouts};
 pub use segment::{SegmentHandles, TargetTable};
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
+pub use terrace_shm::copy::prefetch;
 pub use terrace_shm::device_table::TARGETS_MAX;
 
 /// Regions of all targets together at the most, by their numbers in entries.

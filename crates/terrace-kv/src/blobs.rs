@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+pub use terrace_store::Wanted;
+
 /// Number of a database (SELECT).
 pub type Db = u8;
 
@@ -99,6 +101,12 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     /// What this thread has read is counted by now, or gone: memory that reads of large values have counted ahead, for themselves and for their replies, is
     /// given back.
     fn release(&self) {}
+    /// The hash of a key, for `prefetch`.
+    fn hash(&self, _key: &[u8]) -> u64 {
+        0
+    }
+    /// Has the processor fetch what look-ups of these keys need, which are about to come: for all of them at a time. A hint.
+    fn prefetch(&self, _db: Db, _wanted: &[Wanted]) {}
     /// Whether `bytes` more of the server's memory fit into the limit. What the server has counted by then has made the cache smaller.
     fn has_room(&self, bytes: usize) -> bool;
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_store::{Bucket, Error, Expect, Store};
 
-use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat};
+use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat, Wanted};
 
 /// A store, as the server sees it.
 #[derive(Debug)]
@@ -148,6 +148,12 @@ impl Blobs for StoreBlobs {
         if claimed > 0 {
             self.claimed.fetch_sub(claimed, Ordering::Relaxed);
         }
+    }
+    fn hash(&self, key: &[u8]) -> u64 {
+        self.databases[0].hash(key)
+    }
+    fn prefetch(&self, db: Db, wanted: &[Wanted]) {
+        self.database(db).prefetch(wanted);
     }
     fn has_room(&self, bytes: usize) -> bool {
         self.store.has_room(bytes as u64)

@@ -75,6 +75,89 @@ fn pipelined_requests_are_answered_in_order() {
     assert_eq!(rest(&mut unix), ":5000\r\n+OK\r\n");
 }
 
+/// A request as an array.
+fn request(words: &[&[u8]]) -> Vec<u8> {
+    let mut text = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        text.extend(format!("${}\r\n", word.len()).bytes());
+        text.extend_from_slice(word);
+        text.extend_from_slice(b"\r\n");
+    }
+    text
+}
+
+fn random_request(rng: &mut Rng) -> Vec<u8> {
+    let (key, field) =
+        (format!("k{}", rng.index(9)).into_bytes(), format!("f{}", rng.index(400)).into_bytes());
+    let bytes = rng.index(100);
+    let value = rng.bytes(bytes);
+    match rng.below(10) {
+        0..2 => request(&[b"SET", &key, &value]),
+        2..4 => request(&[b"GET", &key]),
+        4..7 => request(&[b"HSET", b"h", &field, &value]),
+        7 => request(&[b"HGET", b"h", &field]),
+        8 => request(&[b"SELECT", rng.index(2).to_string().as_bytes()]),
+        _ => b"INCR n\r\n".to_vec(),
+    }
+}
+
+#[test]
+fn pipelines_in_pieces_are_answered_as_one_by_one() {
+    let mut rng = Rng::new(seed("pipelines_in_pieces_are_answered_as_one_by_one"));
+    let (single, piped) = (stage(config()), stage(config()));
+    let (mut one, mut many) = (single.unix(), piped.unix());
+    for _ in 0..60 {
+        let requests: Vec<Vec<u8>> = (0..1 + rng.index(60)).map(|_| random_request(&mut rng)).collect();
+        let mut replies = Vec::new();
+        for request in &requests {
+            // ECHO's reply ends what came before it.
+            one.write_all(&[request, &b"ECHO end\r\n"[..]].concat()).unwrap();
+            let mut reply = Vec::new();
+            while !reply.ends_with(b"$3\r\nend\r\n") {
+                let mut byte = [0];
+                one.read_exact(&mut byte).unwrap();
+                reply.push(byte[0]);
+            }
+            reply.truncate(reply.len() - b"$3\r\nend\r\n".len());
+            replies.extend(reply);
+        }
+        let text = requests.concat();
+        let mut at = 0;
+        while at < text.len() {
+            let piece = (1 + rng.index(2000)).min(text.len() - at);
+            many.write_all(&text[at..at + piece]).unwrap();
+            at += piece;
+        }
+        expect(&mut many, &replies);
+    }
+}
+
+#[test]
+fn requests_behind_the_password_have_its_limits() {
+    let stage = stage(Config { password: Some("secret".to_owned()), ..config() });
+    let mut stream = stage.tcp();
+    let value = vec![b'v'; 20_000];
+    let text =
+        [request(&[b"AUTH", b"secret"]), request(&[b"SET", b"k", &value]), request(&[b"STRLEN", b"k"])];
+    stream.write_all(&text.concat()).unwrap();
+    expect(&mut stream, b"+OK\r\n+OK\r\n:20000\r\n");
+    let mut stranger = stage.tcp();
+    stranger.write_all(&[request(&[b"PING"]), request(&[b"SET", b"k", &value])].concat()).unwrap();
+    let answers = rest(&mut stranger);
+    assert!(answers.starts_with("-NOAUTH") && answers.contains("unauthenticated bulk length"), "{answers}");
+}
+
+#[test]
+fn requests_of_many_arguments_leave_no_memory() {
+    let stage = stage(config());
+    let mut stream = stage.tcp();
+    let keys: Vec<Vec<u8>> = (0..100_000_u32).map(|i| i.to_string().into_bytes()).collect();
+    let words: Vec<&[u8]> = std::iter::once(&b"DEL"[..]).chain(keys.iter().map(|key| &**key)).collect();
+    stream.write_all(&request(&words)).unwrap();
+    expect(&mut stream, b":0\r\n");
+    wait_until("buffers are small again", || stage.running.server().clients.buffers_bytes() < 256 << 10);
+}
+
 #[test]
 fn large_values_come_and_go_whole() {
     let stage = stage(config());

@@ -91,6 +91,19 @@ pub unsafe fn read_resident(
     Outcome::Done(done)
 }
 
+/// Has the processor fetch what a read of `len` bytes at `offset` would copy, as far as they stand in one frame. Nothing if the page is not in a frame.
+#[inline]
+pub fn prefetch(seg: &Segment, slot: &ObjectSlot, offset: u64, len: usize) {
+    let (page, in_page) = (offset / PAGE_SIZE as u64, offset as usize % PAGE_SIZE);
+    let Some(leaf) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return };
+    let seen = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
+    // What the frame holds by the time of the read does not matter: the read looks again.
+    if seen.state() == State::Present {
+        let from = seg.frame(seen.payload()).wrapping_add(in_page);
+        copy::prefetch(from, len.min(PAGE_SIZE - in_page));
+    }
+}
+
 enum Step {
     Copied(usize),
     Absent,

@@ -33,6 +33,15 @@ pub unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
 }
 
+/// Has the processor fetch `n` bytes into its cache, which are about to be read or changed. Nobody waits for them.
+#[inline]
+pub fn prefetch(from: *const u8, n: usize) {
+    #[cfg(target_arch = "x86_64")]
+    x86::prefetch(from, n);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, n);
+}
+
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::{__m512i, _MM_HINT_T0, _mm_prefetch, _mm512_loadu_si512, _mm512_storeu_si512};
@@ -40,6 +49,14 @@ mod x86 {
     const LINE: usize = size_of::<__m512i>();
     /// Less is not worth the detour.
     pub const WIDE_MIN: usize = 4 * LINE;
+
+    #[inline]
+    pub fn prefetch(from: *const u8, n: usize) {
+        for at in (0..n).step_by(LINE) {
+            // SAFETY: a prefetch may name any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
+        }
+    }
 
     /// # Safety
     /// As [`super::out_of_frames`].

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
+use crate::ops::prefetch::{self, Wanted};
 use crate::ops::{buckets, get, part, put, remove, rename, tag};
 use crate::owner::{Anchor, Anchors};
 use std::path::Path;
@@ -17,6 +18,11 @@ pub struct Bucket {
 impl Bucket {
     pub(crate) fn new(anchors: &Anchors, state: Arc<BucketState>) -> Bucket {
         Bucket { owner: anchors.of(state.id), state }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn state(&self) -> &BucketState {
+        &self.state
     }
 
     /// Its name.
@@ -151,6 +157,15 @@ impl Bucket {
     /// Failing I/O.
     pub fn get_part(&self, key: &[u8], offset: u64, buf: &mut [u8]) -> Result<Option<(usize, Stat)>> {
         get::get_at(&self.owner.state, &self.state, key, offset, buf)
+    }
+
+    /// The hash of a key, for [`Bucket::prefetch`].
+    pub fn hash(&self, key: &[u8]) -> u64 {
+        self.owner.state.hashes.of(key)
+    }
+    /// Has the processor fetch what look-ups of these blobs need, for all of them at a time: they are about to come. A hint; it waits for nobody.
+    pub fn prefetch(&self, wanted: &[Wanted]) {
+        prefetch::prefetch(&self.owner.state, &self.state, wanted);
     }
 
     /// The metadata of a blob.

@@ -262,6 +262,11 @@ impl Heap {
         Ok(())
     }
 
+    /// Has the processor fetch bytes of an extent that a read will copy soon, if they are in memory.
+    pub(crate) fn prefetch(&self, offset: u64, len: usize) {
+        self.object.prefetch(offset, len);
+    }
+
     /// Makes durable what was written before the call. Whether there was something.
     ///
     /// # Errors

@@ -10,7 +10,7 @@
 //! | files | job |
 //! |---|---|
 //! | `store`, `bucket` | what programs call |
-//! | `ops/` | one operation a file: put, change in part, get, remove, move; files of buckets that persist |
+//! | `ops/` | one operation a file: put, change in part, get, fetch ahead, remove, move; files of buckets that persist |
 //! | `open/` | a start: files, locks, replay of the log, which records are believed |
 //! | `durable/` | syncs (group commit), the log written anew, the thread that does both |
 //! | `state` | what all of them share |
@@ -48,7 +48,8 @@ mod warm;
 pub use bucket::Bucket;
 pub use error::{Error, Result};
 pub use index::{Expect, Stat, Version};
+pub use ops::prefetch::Wanted;
 pub use options::{StoreOptions, SyncPolicy};
 pub use segment::Segment;
 pub use store::{Store, Usage};
-pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind};
+pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind, prefetch};

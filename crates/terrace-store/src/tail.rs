@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the ring: as many as can be written and not yet in the file.
 pub(crate) const RING: u64 = 1 << 20;
+/// Bytes behind the end that the processor fetches for the next record: those of most.
+const AHEAD: usize = 256;
 /// The ring begins on a page of its own.
 const RING_AT: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRTAIL");
@@ -135,7 +137,10 @@ impl Tail {
             // SAFETY: the piece lies in the ring. No other thread reads it: it is beyond `committed`.
             unsafe { self.ring(to).copy_from_nonoverlapping(bytes[part.clone()].as_ptr(), part.len()) };
         }
-        self.place().committed.store(at + bytes.len() as u64, Ordering::Release);
+        let end = at + bytes.len() as u64;
+        self.place().committed.store(end, Ordering::Release);
+        // A turn of the ring is longer ago than any cache remembers, and who unlocks waits until all is written.
+        terrace_engine::prefetch(self.ring((end % RING) as usize), AHEAD);
     }
 
     /// The bytes `[from, to)`, in at most two pieces, each with its position. The caller holds the lock of the log's file.

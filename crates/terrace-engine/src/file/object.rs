@@ -93,6 +93,10 @@ impl Object {
     pub(crate) fn slot(&self) -> &ObjectSlot {
         self.seg.object(self.slot)
     }
+    /// Has the processor fetch bytes that a read will copy soon, if they are in memory.
+    pub fn prefetch(&self, offset: u64, len: usize) {
+        terrace_shm::client::prefetch(&self.seg, self.slot(), offset, len);
+    }
     /// The file itself.
     pub fn source(&self) -> &SourceFile {
         &self.source

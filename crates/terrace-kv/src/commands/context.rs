@@ -156,11 +156,17 @@ pub struct Row {
     pub keys: Keys,
     /// Its flags.
     pub flags: Flags,
+    /// Which arguments are elements of the collection that is its first key: fields or members.
+    pub elements: Keys,
     /// Carries it out.
     pub run: fn(&mut Context<'_>) -> Outcome,
 }
 
 impl Row {
+    /// Whether it reads the values of its keys, and changes nothing.
+    pub fn reads(&self) -> bool {
+        self.flags.contains(Flags::READ)
+    }
     /// Whether it takes so many arguments.
     pub fn accepts(&self, count: usize) -> bool {
         let (count, least) = (count as i64, i64::from(self.arity.abs()));

@@ -13,10 +13,11 @@ use crate::wire::{Args, Reply};
 /// The scratch is not kept larger than this, bytes: nobody counts it.
 const SCRATCH_KEPT: usize = 64 << 10;
 
-/// Carries out one request and writes the reply. Whether it may have changed something.
+/// Carries out one request, whose name has this row, and writes the reply. Whether it may have changed something.
 pub fn run(
     server: &Server,
     session: &mut Session,
+    row: Option<&'static Row>,
     args: Args<'_>,
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
@@ -35,7 +36,7 @@ pub fn run(
     let reply = Reply::new(out, bytes_max, session.resp3);
     let mut context = Context { server, session, args, reply, scratch, rows: table::ROWS };
     server.counters.commands.fetch_add(1, Ordering::Relaxed);
-    let (done, writes) = match find(&context) {
+    let (done, writes) = match check(&context, row) {
         Ok(row) => ((row.run)(&mut context), row.flags.contains(Flags::WRITE)),
         Err(refusal) => (Err(refusal), false),
     };
@@ -70,9 +71,9 @@ fn is_of_a_browser(name: &[u8]) -> bool {
 }
 
 /// The row of a request that may be carried out here.
-fn find(context: &Context<'_>) -> Outcome<&'static Row> {
+fn check(context: &Context<'_>, row: Option<&'static Row>) -> Outcome<&'static Row> {
     let args = context.args;
-    let row = table::find(args.at(0)).ok_or_else(|| unknown(args))?;
+    let row = row.ok_or_else(|| unknown(args))?;
     if !row.accepts(args.len()) {
         return Err(Refusal::Arity(row.name.to_owned()));
     }

@@ -68,7 +68,7 @@ fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'
         None => {
             let mut held = keyspace.hold(db, [key]);
             let open = held.open_or_new::<Hash>(db, key)?;
-            answer(&open.content, &mut context.reply);
+            answer(&*open.content, &mut context.reply);
             held.close(db, key, open)?;
         }
     }
@@ -93,18 +93,20 @@ fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
         let name = String::from_utf8_lossy(context.args.at(0)).to_ascii_lowercase();
         return Err(Refusal::Arity(name));
     }
-    let pairs = context.args.from(2).step_by(2).zip(context.args.from(3).step_by(2));
-    if pairs.len() <= compact::PAIRS_MAX {
-        let (db, key, pairs) = (context.db(), context.key(), pairs.collect::<SmallVec<[_; 4]>>());
-        let set = context.keyspace().hold(db, [key]).set_compact(db, key, &pairs, context.scratch)?;
-        if let Some(new) = set {
+    let (db, key, args) = (context.db(), context.key(), context.args);
+    let pairs = || args.from(2).step_by(2).zip(args.from(3).step_by(2));
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.stat_of(db, key, Kind::Hash)?;
+    if pairs().len() <= compact::PAIRS_MAX {
+        let pairs = pairs().collect::<SmallVec<[_; 4]>>();
+        if let Some(new) = held.set_compact((db, key), found, &pairs, context.scratch)? {
             return Ok(new);
         }
     }
-    change(context, |hash, context| {
-        let pairs = context.args.from(2).step_by(2).zip(context.args.from(3).step_by(2));
-        Ok(pairs.filter(|(field, value)| hash.content.set(field, value, &mut hash.log)).count())
-    })
+    let mut hash = held.open_found_or_new::<Hash>(db, key, found)?;
+    let new = pairs().filter(|(field, value)| hash.content.set(field, value, &mut hash.log)).count();
+    held.close(db, key, hash)?;
+    Ok(new)
 }
 
 /// HSET key field value [field value]...

@@ -24,13 +24,22 @@ const ONE: Keys = Keys { first: 1, last: 1, step: 1 };
 const TWO: Keys = Keys { first: 1, last: 2, step: 1 };
 const ALL: Keys = Keys { first: 1, last: -1, step: 1 };
 const PAIRS: Keys = Keys { first: 1, last: -1, step: 2 };
+/// Elements of a collection: one, all behind the key, each with a value behind it, or with a score before it.
+const ELEMENT: Keys = Keys { first: 2, last: 2, step: 1 };
+const ELEMENTS: Keys = Keys { first: 2, last: -1, step: 1 };
+const VALUED: Keys = Keys { first: 2, last: -1, step: 2 };
+const SCORED: Keys = Keys { first: 3, last: -1, step: 2 };
 /// Behind a subcommand.
 const SECOND: Keys = Keys { first: 2, last: 2, step: 1 };
 
 macro_rules! rows {
-    ($($name:ident $arity:literal $keys:ident $flags:ident $module:ident :: $run:ident)*) => {
-        &[$(Row { name: stringify!($name), arity: $arity, keys: $keys, flags: $flags, run: $module::$run }),*]
+    ($($name:ident $arity:literal $keys:ident $flags:ident $module:ident :: $run:ident $(($elements:ident))?)*) => {
+        &[$(Row {
+            name: stringify!($name), arity: $arity, keys: $keys, flags: $flags, elements: rows!(@ $($elements)?), run: $module::$run,
+        }),*]
     };
+    (@) => { NONE };
+    (@ $elements:ident) => { $elements };
 }
 
 /// All commands.
@@ -90,33 +99,33 @@ pub static ROWS: &[Row] = rows! {
     scan            -2 NONE  R  scan::scan
     zscan           -3 ONE   R  scan::zscan
 
-    hdel            -3 ONE   WF hashes::hdel
-    hexists          3 ONE   RF hashes::hexists
-    hget             3 ONE   RF hashes::hget
+    hdel            -3 ONE   WF hashes::hdel (ELEMENTS)
+    hexists          3 ONE   RF hashes::hexists (ELEMENT)
+    hget             3 ONE   RF hashes::hget (ELEMENT)
     hgetall          2 ONE   R  hashes::hgetall
-    hincrby          4 ONE   AF hashes::hincrby
-    hincrbyfloat     4 ONE   AF hashes::hincrbyfloat
+    hincrby          4 ONE   AF hashes::hincrby (ELEMENT)
+    hincrbyfloat     4 ONE   AF hashes::hincrbyfloat (ELEMENT)
     hkeys            2 ONE   R  hashes::hkeys
     hlen             2 ONE   RF hashes::hlen
-    hmget           -3 ONE   RF hashes::hmget
-    hmset           -4 ONE   AF hashes::hmset
+    hmget           -3 ONE   RF hashes::hmget (ELEMENTS)
+    hmset           -4 ONE   AF hashes::hmset (VALUED)
     hrandfield      -2 ONE   R  hashes::hrandfield
-    hset            -4 ONE   AF hashes::hset
-    hsetnx           4 ONE   AF hashes::hsetnx
-    hstrlen          3 ONE   RF hashes::hstrlen
+    hset            -4 ONE   AF hashes::hset (VALUED)
+    hsetnx           4 ONE   AF hashes::hsetnx (ELEMENT)
+    hstrlen          3 ONE   RF hashes::hstrlen (ELEMENT)
     hvals            2 ONE   R  hashes::hvals
 
-    zadd            -4 ONE   AF zsets::zadd
+    zadd            -4 ONE   AF zsets::zadd (SCORED)
     zcard            2 ONE   RF zsets::zcard
-    zincrby          4 ONE   AF zsets::zincrby
-    zmscore         -3 ONE   RF zsets::zmscore
+    zincrby          4 ONE   AF zsets::zincrby (SCORED)
+    zmscore         -3 ONE   RF zsets::zmscore (ELEMENTS)
     zpopmax         -2 ONE   WF zsets::zpopmax
     zpopmin         -2 ONE   WF zsets::zpopmin
     zrandmember     -2 ONE   R  zsets::zrandmember
-    zrank           -3 ONE   RF zsets::zrank
-    zrem            -3 ONE   WF zsets::zrem
+    zrank           -3 ONE   RF zsets::zrank (ELEMENT)
+    zrem            -3 ONE   WF zsets::zrem (ELEMENTS)
     zrevrank        -3 ONE   RF zsets::zrevrank
-    zscore           3 ONE   RF zsets::zscore
+    zscore           3 ONE   RF zsets::zscore (ELEMENT)
 
     zcount           4 ONE   RF zrange::zcount
     zlexcount        4 ONE   RF zrange::zlexcount

@@ -12,6 +12,7 @@ use super::chain::Chain;
 use super::record::{Damaged, Record, records};
 use super::superseded::Superseded;
 use super::word::{Form, Kind, Word};
+use crate::blobs::Db;
 
 /// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
@@ -79,11 +80,27 @@ pub trait Collection: Default + Send + 'static {
     fn memory_bytes(&self) -> usize;
 }
 
+/// The key of a collection that is kept decoded.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub(super) db: Db,
+    pub(super) key: Box<[u8]>,
+}
+
+impl Name {
+    /// Of this key.
+    pub fn new(db: Db, key: &[u8]) -> Name {
+        Name { db, key: key.into() }
+    }
+}
+
 /// A collection that is kept decoded.
 #[derive(Debug)]
 pub struct Cached {
     /// Its content.
     pub content: Box<dyn Any + Send>,
+    /// Its pieces.
+    pub chain: Option<Chain>,
     /// Memory that it takes, bytes.
     pub memory_bytes: usize,
 }
@@ -95,6 +112,8 @@ pub(super) struct Counted {
     pub bytes: usize,
     /// Those of its content.
     pub content_bytes: usize,
+    /// Its name, for when it is kept again.
+    pub name: Option<Name>,
 }
 
 impl Drop for Counted {
@@ -106,8 +125,8 @@ impl Drop for Counted {
 /// A collection that a command works on.
 #[derive(Debug)]
 pub struct Open<C> {
-    /// Its content.
-    pub content: C,
+    /// Its content: that of a decoded one as it was kept.
+    pub content: Box<C>,
     /// Records of the changes.
     pub log: Vec<u8>,
     /// The word of its blob; none: there is no blob yet.
@@ -134,7 +153,7 @@ pub enum Write {
 impl<C: Collection> Open<C> {
     /// A new, empty one.
     pub(super) fn new() -> Open<C> {
-        Open { content: C::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
+        Open { content: Box::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }
 
     /// The write that is due; none: nothing has changed.

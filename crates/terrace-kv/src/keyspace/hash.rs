@@ -12,6 +12,9 @@ use super::word::Kind;
 /// Memory of a field beside its bytes: its entry with room to spare, place in the table, allocation of the value, and of a long name.
 const FIELD_BYTES: usize = 100;
 
+/// Bytes of a value that are fetched ahead; a processor follows a longer copy by itself.
+const FETCHED_MAX: usize = 4096;
+
 #[derive(Debug)]
 struct Value {
     bytes: Box<[u8]>,
@@ -43,6 +46,14 @@ impl Hash {
     /// A field's value.
     pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
         self.fields.get(&Name(field)).map(|value| &*value.bytes)
+    }
+    /// Has the processor fetch these fields and their values. The look-ups do not depend on each other, so that they overlap.
+    pub fn prefetch(&self, names: &[&[u8]]) {
+        for name in names {
+            if let Some(value) = self.fields.get(&Name(name)) {
+                terrace_store::prefetch(value.bytes.as_ptr(), value.bytes.len().min(FETCHED_MAX));
+            }
+        }
     }
     /// Sets a field; whether it is new.
     pub fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {

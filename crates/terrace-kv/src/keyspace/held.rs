@@ -7,7 +7,7 @@ use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::chain::Chain;
-use super::collection::{Cached, Collection, Counted, Open, SMALL, Write};
+use super::collection::{Cached, Collection, Counted, Name, Open, SMALL, Write};
 use super::compact;
 use super::pieces;
 use super::record::{FieldRecord, is_all_deletes};
@@ -19,6 +19,9 @@ use crate::error::{Outcome, Refusal};
 
 /// Memory of a decoded collection, in bytes of its blob: with elements of a few bytes.
 const DECODED_TIMES: usize = 4;
+
+/// Word and size of a key; none: it is not there.
+pub type Found = Option<(Word, u64)>;
 
 /// Locks of stripes, by their numbers.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
@@ -252,27 +255,26 @@ impl<'a> Held<'a> {
     /// Forgets a decoded collection.
     fn forget(&mut self, db: Db, key: &[u8], word: Option<Word>) {
         if word.is_some_and(|word| word.form != Form::Compact)
-            && let Some((_, bytes)) = self.stripe(db, key).take(db, key)
+            && let Some((.., bytes)) = self.stripe(db, key).take(db, key)
         {
             self.keyspace.decoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Sets fields of a hash that is compact, or not there, without opening it; how many are new. None: it is not compact, or would not be.
+    /// Sets fields of a hash that was found, or not, without opening it; how many are new. None: it is not compact, or would not be.
     ///
     /// # Errors
-    /// The key has another type; the store's.
+    /// The store's.
     ///
     /// # Panics
     /// More than [`compact::PAIRS_MAX`] pairs.
     pub fn set_compact(
         &mut self,
-        db: Db,
-        key: &[u8],
+        (db, key): (Db, &[u8]),
+        found: Found,
         pairs: &[(&[u8], &[u8])],
         scratch: &mut Vec<u8>,
     ) -> Outcome<Option<usize>> {
-        let found = self.stat_of(db, key, Kind::Hash)?;
         let (word, stored) = found.unwrap_or((Word::new(Kind::Hash), 0));
         if word.form != Form::Compact {
             return Ok(None);
@@ -302,22 +304,36 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The key has another type; the store's.
     pub fn open<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Option<Open<C>>> {
+        let found = self.stat_of(db, key, C::KIND)?;
+        self.open_found(db, key, found)
+    }
+
+    /// Opens a collection of which word and size were found, or a new one.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
+        Ok(self.open_found(db, key, found)?.unwrap_or_else(Open::new))
+    }
+
+    fn open_found<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Option<Open<C>>> {
         let count = &self.keyspace.counters;
-        let Some((word, stored)) = self.stat_of(db, key, C::KIND)? else {
+        let Some((word, stored)) = found else {
             count.misses.fetch_add(1, Ordering::Relaxed);
             return Ok(None);
         };
         count.hits.fetch_add(1, Ordering::Relaxed);
-        if let Some((cached, bytes)) = self.stripe(db, key).take(db, key) {
-            let (all, content_bytes) = (self.keyspace.decoded_bytes.clone(), cached.memory_bytes);
-            let counted = Some(Counted { all, bytes, content_bytes });
-            if let Ok(kept) = cached.content.downcast::<Kept<C>>() {
-                let Kept { content, chain } = *kept;
+        if let Some((name, Cached { content, chain, memory_bytes }, bytes)) =
+            self.stripe(db, key).take(db, key)
+        {
+            let all = self.keyspace.decoded_bytes.clone();
+            let counted = Some(Counted { all, bytes, content_bytes: memory_bytes, name: Some(name) });
+            if let Ok(content) = content.downcast::<C>() {
                 return Ok(Some(opened(content, word, stored, chain, counted)));
             }
         }
         let (content, chain) = self.read_collection(db, key, word, stored)?;
-        Ok(Some(opened(content, word, stored, chain, None)))
+        Ok(Some(opened(Box::new(content), word, stored, chain, None)))
     }
 
     fn read_collection<C: Collection>(
@@ -386,15 +402,15 @@ impl<'a> Held<'a> {
             Some(Write::Append) => match &mut chain {
                 None => self.append(db, key, &log)?,
                 Some(chain) => {
-                    pieces::append(self.blobs(), &mut content, chain, &log)?;
-                    self.clean(key, word, &mut content, chain);
+                    pieces::append(self.blobs(), &mut *content, chain, &log)?;
+                    self.clean(key, word, &mut *content, chain);
                 }
             },
             Some(Write::Whole(form @ Form::Pieces)) => {
                 word.form = form;
                 let blobs = self.blobs();
                 let name = |head: &[u8]| self.put((db, key), old, word, head, 0);
-                chain = Some(pieces::write(blobs, (db, key), &mut content, name)?);
+                chain = Some(pieces::write(blobs, (db, key), &mut *content, name)?);
             }
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
@@ -405,7 +421,7 @@ impl<'a> Held<'a> {
             }
         }
         if word.form != Form::Compact {
-            self.keep(db, key, Kept { content, chain }, counted);
+            self.keep((db, key), content, chain, counted);
         }
         Ok(())
     }
@@ -418,17 +434,24 @@ impl<'a> Held<'a> {
     }
 
     /// Keeps a collection decoded, of which a part may be counted; others go for it if need be.
-    fn keep<C: Collection>(&mut self, db: Db, key: &[u8], kept: Kept<C>, counted: Option<Counted>) {
+    fn keep<C: Collection>(
+        &mut self,
+        (db, key): (Db, &[u8]),
+        content: Box<C>,
+        chain: Option<Chain>,
+        mut counted: Option<Counted>,
+    ) {
         let keyspace = self.keyspace;
         let (before, content_before) = counted.as_ref().map_or((0, 0), |c| (c.bytes, c.content_bytes));
-        let needs = counted_for(kept.content.memory_bytes(), content_before);
+        let needs = counted_for(content.memory_bytes(), content_before);
         let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
         self.forget_decoded(Some((db, key)), fits);
         if !fits() || (needs > content_before && !keyspace.blobs.has_room(needs - content_before)) {
             return;
         }
-        let bytes =
-            self.stripe(db, key).keep(db, key, Cached { memory_bytes: needs, content: Box::new(kept) });
+        let name = counted.as_mut().and_then(|counted| counted.name.take());
+        let cached = Cached { content, chain, memory_bytes: needs };
+        let bytes = self.stripe(db, key).keep(name.unwrap_or_else(|| Name::new(db, key)), cached);
         keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -460,14 +483,8 @@ fn counted_for(bytes: usize, before: usize) -> usize {
     }
 }
 
-/// A decoded collection with its pieces.
-struct Kept<C> {
-    content: C,
-    chain: Option<Chain>,
-}
-
 fn opened<C: Collection>(
-    mut content: C,
+    mut content: Box<C>,
     word: Word,
     stored: u64,
     chain: Option<Chain>,

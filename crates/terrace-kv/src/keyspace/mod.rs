@@ -7,6 +7,7 @@
 //! A command that reads and then writes holds its keys' locks; so do those of several keys (MSET, RENAME). The store itself is never locked out: the
 //! engine's threads and other connections go on.
 
+mod ahead;
 pub mod chain;
 pub mod collection;
 pub mod compact;

@@ -1,18 +1,14 @@
 //! The data behind one lock: the decoded collections of its keys.
 
+use std::any::Any;
+
 use hashbrown::{DefaultHashBuilder, Equivalent, HashMap};
 
-use super::collection::Cached;
+use super::collection::{Cached, Name};
 use crate::blobs::Db;
 
 /// Memory of an entry beside its key and content, bytes.
 const ENTRY_BYTES: usize = 128;
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Name {
-    db: Db,
-    key: Box<[u8]>,
-}
 
 #[derive(Hash)]
 struct NameRef<'a> {
@@ -37,16 +33,20 @@ fn bytes_of(key: &[u8], cached: &Cached) -> usize {
 }
 
 impl Stripe {
+    /// The content of one.
+    pub fn content(&self, db: Db, key: &[u8]) -> Option<&(dyn Any + Send)> {
+        self.decoded.get(&NameRef { db, key }).map(|cached| &*cached.content)
+    }
     /// Takes one out, with the memory that it took.
-    pub fn take(&mut self, db: Db, key: &[u8]) -> Option<(Cached, usize)> {
+    pub fn take(&mut self, db: Db, key: &[u8]) -> Option<(Name, Cached, usize)> {
         let (name, cached) = self.decoded.remove_entry(&NameRef { db, key })?;
         let bytes = bytes_of(&name.key, &cached);
-        Some((cached, bytes))
+        Some((name, cached, bytes))
     }
     /// Keeps one; the memory that it takes.
-    pub fn keep(&mut self, db: Db, key: &[u8], cached: Cached) -> usize {
-        let bytes = bytes_of(key, &cached);
-        self.decoded.insert(Name { db, key: key.into() }, cached);
+    pub fn keep(&mut self, name: Name, cached: Cached) -> usize {
+        let bytes = bytes_of(&name.key, &cached);
+        self.decoded.insert(name, cached);
         bytes
     }
     /// Forgets all; the memory that they took.

@@ -72,6 +72,14 @@ impl Zset {
     pub fn score(&self, member: &[u8]) -> Option<f64> {
         self.scores.get(member).map(|found| found.score)
     }
+    /// Has the processor fetch these members. The look-ups do not depend on each other, so that they overlap.
+    pub fn prefetch(&self, names: &[&[u8]]) {
+        for name in names {
+            if let Some((member, _)) = self.scores.get_key_value(*name) {
+                terrace_store::prefetch(member.as_ptr(), member.len());
+            }
+        }
+    }
     /// Sets a member's score; the one before.
     pub fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
         let old = self.insert(member, score, self.log_place + log.len() as u64);

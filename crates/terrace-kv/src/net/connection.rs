@@ -10,10 +10,11 @@ use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
+use super::ahead::{Ahead, Foreseen};
 use super::stream::Stream;
 use crate::commands::{self, Session};
 use crate::server::Server;
-use crate::wire::request::{Malformed, Progress};
+use crate::wire::request::Malformed;
 use crate::wire::{Parser, Reply};
 
 /// Bytes that one turn reads.
@@ -33,6 +34,7 @@ pub struct Connection {
     input: Vec<u8>,
     begin: usize,
     parser: Parser,
+    ahead: Ahead,
     /// Replies; up to `sent` they are sent.
     output: Vec<u8>,
     sent: usize,
@@ -48,6 +50,9 @@ pub struct Connection {
     is_waiting: bool,
     /// The client has sent its last byte, or what is no request.
     is_over: bool,
+    /// Bytes that came since its last turn.
+    received: usize,
+    is_broken: bool,
     /// Bytes of buffers that were counted.
     counted: usize,
 }
@@ -70,6 +75,7 @@ impl Connection {
             input: Vec::new(),
             begin: 0,
             parser,
+            ahead: Ahead::default(),
             output: Vec::new(),
             sent: 0,
             session,
@@ -78,6 +84,8 @@ impl Connection {
             awaits_room: false,
             is_waiting: false,
             is_over: false,
+            received: 0,
+            is_broken: false,
             counted: 0,
         }
     }
@@ -88,30 +96,33 @@ impl Connection {
         self.is_closed |= is_closed;
     }
 
-    /// Reads and carries out.
-    pub fn turn(&mut self, server: &Server, scratch: &mut Vec<u8>) -> Turn {
-        let (mut turn, counted) = (Turn::default(), self.counted);
-        let mut read = 0;
-        loop {
-            turn.writes |= self.run_requests(server, scratch);
-            let stops = self.is_over || self.is_waiting || !self.is_readable || read >= READ_MAX;
-            if stops || self.session.closes {
-                break;
-            }
-            match self.read() {
-                Ok(bytes) => read += bytes,
-                Err(_) => turn.is_broken = true,
-            }
-            if turn.is_broken {
-                break;
-            }
+    /// Reads before its turn comes, and notes the keys of the requests that wait.
+    pub fn receive(&mut self, foreseen: &mut Foreseen) {
+        if self.is_readable && !self.is_over && !self.session.closes && self.unsent() < UNSENT_MAX {
+            self.read();
         }
-        server.counters.input_bytes.fetch_add(read as u64, Ordering::Relaxed);
-        if read > 0 {
+        // What is no request is refused in its turn.
+        let _ = self.ahead.parse(&mut self.parser, &self.input[self.begin..], &self.session, foreseen);
+    }
+
+    /// Carries out what has come, and reads on.
+    pub fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
+        let (mut turn, counted) = (Turn::default(), self.counted);
+        loop {
+            turn.writes |= self.run_requests(server, foreseen, scratch);
+            let stops = self.is_over || self.is_waiting || !self.is_readable || self.received >= READ_MAX;
+            if stops || self.session.closes || self.is_broken {
+                break;
+            }
+            self.read();
+        }
+        let received = std::mem::take(&mut self.received);
+        if received > 0 {
+            server.counters.input_bytes.fetch_add(received as u64, Ordering::Relaxed);
             let client = &self.session.client;
             client.active_ms.store(client.since.elapsed().as_millis() as u64, Ordering::Relaxed);
         }
-        turn.is_broken |= !self.may_grow(server, counted);
+        turn.is_broken = self.is_broken || !self.may_grow(server, counted);
         turn
     }
 
@@ -130,31 +141,25 @@ impl Connection {
         self.output.len() - self.sent
     }
 
-    fn read(&mut self) -> io::Result<usize> {
+    fn read(&mut self) {
         // Doubling, but never more than what a request has shown to need.
         let step = self.input.len().clamp(READ_STEP, READ_MAX);
         self.input.reserve(step);
         let room = self.input.capacity() - self.input.len();
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.stream, spare_capacity(&mut self.input))) {
-            Ok(0) => {
-                self.is_over = true;
-                Ok(0)
-            }
+            Ok(0) => self.is_over = true,
             Ok(bytes) => {
                 // A short read has emptied the stream (epoll(7)): what comes next, the end too, is an event.
                 self.is_readable = bytes == room || self.is_closed;
-                Ok(bytes)
+                self.received += bytes;
             }
-            Err(Errno::AGAIN) => {
-                self.is_readable = false;
-                Ok(0)
-            }
-            Err(err) => Err(err.into()),
+            Err(Errno::AGAIN) => self.is_readable = false,
+            Err(_) => self.is_broken = true,
         }
     }
 
     /// Carries out the requests that have come whole.
-    fn run_requests(&mut self, server: &Server, scratch: &mut Vec<u8>) -> bool {
+    fn run_requests(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> bool {
         let mut writes = false;
         self.is_waiting = false;
         while self.begin < self.input.len() && !self.session.closes {
@@ -163,23 +168,28 @@ impl Connection {
                 break;
             }
             let bytes = &self.input[self.begin..];
-            match self.parser.advance(bytes, self.session.is_known) {
-                Ok(Progress::Needs(_)) => break,
-                Ok(Progress::Complete(length)) => {
-                    let args = self.parser.args(bytes);
-                    if !args.is_empty() {
-                        writes |= commands::run(server, &mut self.session, args, &mut self.output, scratch);
-                        if self.output.capacity() > KEPT {
-                            self.count(server);
-                        }
-                        server.keyspace.blobs().release();
-                    }
-                    self.parser.begin();
-                    self.begin += length;
+            if self.ahead.is_empty() {
+                self.ahead.tidy();
+                let parsed = self.ahead.parse(&mut self.parser, bytes, &self.session, foreseen);
+                foreseen.fetch();
+                if let Err(malformed) = parsed
+                    && self.ahead.is_empty()
+                {
+                    self.refuse(server, &malformed);
+                    break;
                 }
-                Err(malformed) => self.refuse(server, &malformed),
             }
+            let Some((row, args, length)) = self.ahead.take(bytes) else { break };
+            if !args.is_empty() {
+                writes |= commands::run(server, &mut self.session, row, args, &mut self.output, scratch);
+                if self.output.capacity() > KEPT {
+                    self.count(server);
+                }
+                server.keyspace.blobs().release();
+            }
+            self.begin += length;
         }
+        self.ahead.tidy();
         self.trim_input();
         writes
     }
@@ -254,7 +264,8 @@ impl Connection {
 
     /// Counts its buffers; what they have, and what those of all clients have.
     fn count(&mut self, server: &Server) -> (usize, usize) {
-        let now = self.input.capacity() + self.output.capacity() + self.parser.bytes();
+        let parsed = self.parser.bytes() + self.ahead.bytes();
+        let now = self.input.capacity() + self.output.capacity() + parsed;
         let before = std::mem::replace(&mut self.counted, now);
         (now, server.clients.count_buffers(before, now))
     }

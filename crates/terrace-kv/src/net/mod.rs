@@ -1,5 +1,6 @@
-//! Connections: threads with epoll ([`worker`]), one client each ([`connection`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
 
+mod ahead;
 mod connection;
 mod stream;
 mod worker;

@@ -14,6 +14,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use mio::{Events, Poll, Token, Waker};
 
+use super::ahead::Foreseen;
 use super::connection::Connection;
 use super::stream::{Acceptor, Stream};
 use crate::commands::Session;
@@ -54,6 +55,7 @@ pub struct Worker {
     inboxes: Vec<Inbox>,
     accept_again: bool,
     scratch: Vec<u8>,
+    foreseen: Foreseen,
 }
 
 impl Worker {
@@ -65,6 +67,7 @@ impl Worker {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
         let (send, arrivals) = std::sync::mpsc::channel();
+        let foreseen = Foreseen::new(server.clone());
         let worker = Worker {
             server,
             poll,
@@ -75,6 +78,7 @@ impl Worker {
             inboxes: Vec::new(),
             accept_again: false,
             scratch: Vec::new(),
+            foreseen,
         };
         Ok((worker, Inbox { arrivals: send, waker }))
     }
@@ -133,15 +137,7 @@ impl Worker {
     /// A turn for each, then one sync, then the replies. Those that have more to do already.
     fn round(&mut self, ready: &[usize]) -> Vec<usize> {
         let mut writers = Vec::new();
-        for at in ready {
-            let Some(connection) = self.connections.get_mut(at) else { continue };
-            let turn = connection.turn(&self.server, &mut self.scratch);
-            if turn.is_broken {
-                self.close(*at);
-            } else if turn.writes {
-                writers.push(*at);
-            }
-        }
+        self.turns(ready, &mut writers);
         if !writers.is_empty() && self.server.config.durability == Durability::Always {
             self.sync_for(&writers);
         }
@@ -156,6 +152,30 @@ impl Worker {
             }
         }
         again
+    }
+
+    /// A turn for each, a few at a time: what their requests look up is fetched from memory together. `writers`: those that may have changed something.
+    fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
+        let (mut group, mut next) = (0, 0);
+        while group < ready.len() {
+            while next < ready.len() && !self.foreseen.is_full() {
+                if let Some(connection) = self.connections.get_mut(&ready[next]) {
+                    connection.receive(&mut self.foreseen);
+                }
+                next += 1;
+            }
+            self.foreseen.fetch();
+            for at in &ready[group..next] {
+                let Some(connection) = self.connections.get_mut(at) else { continue };
+                let turn = connection.turn(&self.server, &mut self.foreseen, &mut self.scratch);
+                if turn.is_broken {
+                    self.close(*at);
+                } else if turn.writes {
+                    writers.push(*at);
+                }
+            }
+            group = next;
+        }
     }
 
     /// Makes what they wrote durable. If that fails they get no reply: what they wrote may be lost, and they must not think otherwise.

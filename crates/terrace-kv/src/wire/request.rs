@@ -32,7 +32,7 @@ pub struct Malformed(pub String);
 pub enum Progress {
     /// More bytes are needed: so many at least.
     Needs(usize),
-    /// It is complete: its arguments are [`Parser::args`], and it takes so many bytes.
+    /// It is complete ([`Parser::take`]), and takes so many bytes.
     Complete(usize),
 }
 
@@ -78,6 +78,35 @@ impl<'a> Args<'a> {
     }
 }
 
+/// A request that has come whole, without its bytes.
+#[derive(Debug, Default)]
+pub struct Request {
+    places: Vec<(usize, usize)>,
+    /// The unescaped words of an inline request.
+    inline: Vec<u8>,
+    is_inline: bool,
+}
+
+impl Request {
+    /// The arguments of the request, which begins with `bytes`.
+    pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
+        Args { bytes: if self.is_inline { &self.inline } else { bytes }, places: &self.places }
+    }
+
+    /// Memory that it keeps, bytes.
+    pub fn bytes(&self) -> usize {
+        self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
+    }
+
+    /// Forgets it, and gives back memory that most requests do not need.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.places.shrink_to(PLACES_KEPT);
+        self.inline = Vec::new();
+        self.is_inline = false;
+    }
+}
+
 /// Reads one connection's requests, one after the other.
 #[derive(Debug)]
 pub struct Parser {
@@ -86,39 +115,28 @@ pub struct Parser {
     at: usize,
     /// Arguments that are still to come; none: not known yet.
     left: Option<i64>,
-    places: Vec<(usize, usize)>,
-    /// The unescaped words of an inline request.
-    inline: Vec<u8>,
-    is_inline: bool,
+    request: Request,
 }
 
-/// Arguments whose places are kept for the next request.
-const PLACES_KEPT: usize = 1024;
+/// Arguments whose places a request keeps for the next one.
+const PLACES_KEPT: usize = 64;
 
 impl Parser {
     /// One for a new connection.
     pub fn new(limits: Limits) -> Parser {
-        Parser { limits, at: 0, left: None, places: Vec::new(), inline: Vec::new(), is_inline: false }
+        Parser { limits, at: 0, left: None, request: Request::default() }
     }
 
-    /// Forgets the request that was complete: the next bytes begin a new one.
-    pub fn begin(&mut self) {
-        self.at = 0;
-        self.left = None;
-        self.places.clear();
-        self.places.shrink_to(PLACES_KEPT);
-        self.inline = Vec::new();
-        self.is_inline = false;
-    }
-
-    /// The arguments of a complete request, which begins with `bytes`.
-    pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
-        Args { bytes: if self.is_inline { &self.inline } else { bytes }, places: &self.places }
+    /// Gives the request that is complete, and begins a new one with the next bytes. What stood in `request` is gone.
+    pub fn take(&mut self, request: &mut Request) {
+        std::mem::swap(&mut self.request, request);
+        self.request.clear();
+        (self.at, self.left) = (0, None);
     }
 
     /// Memory that it keeps, bytes.
     pub fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
+        self.request.bytes()
     }
 
     /// Goes on with the request that begins with `bytes`: all that has come of it so far. `is_known`: the client has given the password.
@@ -149,7 +167,7 @@ impl Parser {
             if bytes.len() < end + 2 {
                 return Ok(Progress::Needs(end + 2 - bytes.len()));
             }
-            self.places.push((begin, end));
+            self.request.places.push((begin, end));
             self.at = end + 2;
             self.left = self.left.map(|left| left - 1);
         }
@@ -188,8 +206,9 @@ impl Parser {
             };
         };
         let line = &bytes[..end];
-        self.is_inline = true;
-        split_words(line.strip_suffix(b"\r").unwrap_or(line), &mut self.inline, &mut self.places)
+        let Request { places, inline, is_inline } = &mut self.request;
+        *is_inline = true;
+        split_words(line.strip_suffix(b"\r").unwrap_or(line), inline, places)
             .ok_or_else(|| malformed("unbalanced quotes in request"))?;
         Ok(Progress::Complete(end + 1))
     }

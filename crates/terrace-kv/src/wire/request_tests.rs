@@ -9,10 +9,16 @@ const LIMITS: Limits =
 fn parse(bytes: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     let mut parser = Parser::new(LIMITS);
     match parser.advance(bytes, true) {
-        Ok(Progress::Complete(_)) => Ok(Some(parser.args(bytes).from(0).map(<[u8]>::to_vec).collect())),
+        Ok(Progress::Complete(_)) => Ok(Some(taken(&mut parser, bytes))),
         Ok(Progress::Needs(_)) => Ok(None),
         Err(Malformed(why)) => Err(why),
     }
+}
+
+fn taken(parser: &mut Parser, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let mut request = Request::default();
+    parser.take(&mut request);
+    request.args(bytes).from(0).map(<[u8]>::to_vec).collect()
 }
 
 fn words(text: &str) -> Option<Vec<String>> {
@@ -100,10 +106,7 @@ fn pieces_are_read_as_the_whole() {
                     come += 1 + rng.index(9).min(text.len() - come - 1);
                 }
                 Progress::Complete(bytes) => {
-                    seen.push(
-                        parser.args(&text[begin..come]).from(0).map(<[u8]>::to_vec).collect::<Vec<_>>(),
-                    );
-                    parser.begin();
+                    seen.push(taken(&mut parser, &text[begin..come]));
                     begin += bytes;
                 }
             }
@@ -128,8 +131,7 @@ fn damaged_requests_do_not_end_the_parser() {
         let (mut parser, mut begin) = (Parser::new(LIMITS), 0);
         while let Ok(Progress::Complete(bytes)) = parser.advance(&text[begin..], rng.chance(50)) {
             assert!(bytes > 0);
-            let _ = parser.args(&text[begin..]).from(0).map(<[u8]>::len).sum::<usize>();
-            parser.begin();
+            let _ = taken(&mut parser, &text[begin..]);
             begin += bytes;
         }
     }

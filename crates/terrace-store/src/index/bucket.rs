@@ -172,6 +172,14 @@ impl BucketState {
         }
     }
 
+    /// The table of a hash, to look up, unless somebody changes it.
+    pub(crate) fn try_read(&self, hash: u64) -> Option<RwLockReadGuard<'_, Table>> {
+        match self.large.get() {
+            Some(large) => large[shard_of(hash)].try_read(),
+            None => self.small.try_read(),
+        }
+    }
+
     /// The table of a hash, to change.
     pub(crate) fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Table> {
         if let Some(large) = self.large.get() {
@@ -318,6 +326,11 @@ fn scan_table(
 /// The entry of a key.
 pub(crate) fn find<'a>(table: &'a Table, hash: u64, key: &[u8]) -> Option<&'a Entry> {
     table.find(hash, |entry| *entry.key == *key).map(Box::as_ref)
+}
+
+/// The entry of a key with this hash, or of another with a like one: its memory is not looked at.
+pub(crate) fn hint(table: &Table, hash: u64) -> Option<&Entry> {
+    table.find(hash, |_| true).map(Box::as_ref)
 }
 
 /// The entry of a key, to change.

@@ -7,7 +7,7 @@ mod persist;
 mod tags;
 
 pub(crate) use bucket::{BucketState, Entry, HeldEntry, Table};
-pub(crate) use bucket::{ask_entry, find, find_held, find_mut, insert, take, take_all};
+pub(crate) use bucket::{ask_entry, find, find_held, find_mut, hint, insert, take, take_all};
 pub(crate) use memory::{Ahead, IndexMemory};
 pub(crate) use names::{Named, Names, find as find_name};
 pub(crate) use persist::{Behind, Persist};

@@ -6,6 +6,7 @@ mod file_name;
 pub(crate) mod get;
 pub(crate) mod part;
 pub(crate) mod persist;
+pub(crate) mod prefetch;
 pub(crate) mod put;
 pub(crate) mod remove;
 pub(crate) mod rename;

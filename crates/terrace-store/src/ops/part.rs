@@ -97,6 +97,7 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
         return Ok(None);
     }
     let base = blob.start() * UNIT;
+    state.heap.prefetch(base + patch.offset, data.len().min(PAGE as usize));
     let mut hasher = crc32fast::Hasher::new_with_initial_len(blob.crc, blob.size);
     if patch.offset > blob.size {
         let mut at = blob.size;
@@ -108,15 +109,16 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
             at += n as u64;
         }
     }
-    match patch.offset >= blob.size && Extent::of(&blob).is_pages() {
-        true => state.heap.write_end(base, patch.offset, data)?,
-        false => state.heap.write_all(base + patch.offset, data)?,
-    }
-    if patch.offset >= blob.size {
+    let is_behind = patch.offset >= blob.size;
+    if is_behind {
         hasher.update(data);
         blob.crc = hasher.finalize();
     } else {
         blob.set(UNCHECKED, true);
+    }
+    match is_behind && Extent::of(&blob).is_pages() {
+        true => state.heap.write_end(base, patch.offset, data)?,
+        false => state.heap.write_all(base + patch.offset, data)?,
     }
     blob.size = blob.size.max(patch.end());
     blob.set(FIRST, false);

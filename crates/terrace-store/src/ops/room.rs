@@ -4,7 +4,7 @@ use super::commit::Content;
 use crate::durable;
 use crate::error::Result;
 use crate::record::INLINE_MAX;
-use crate::space::Claim;
+use crate::space::{Claim, PAGE};
 use crate::state::StoreState;
 
 /// Claims room for `size` bytes. Waits for the room of overwritten blobs, if need be.
@@ -35,12 +35,14 @@ pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -
         }
         return Ok(Content::Inline(bytes));
     }
-    let mut hasher = crc32fast::Hasher::new();
-    parts.iter().for_each(|part| hasher.update(part));
     let claim = match room > size {
         true => state.heap.claim(room).or_else(|_| claim(state, size))?,
         false => claim(state, size)?,
     };
+    // No cache of the processor holds the room: it comes while the checksum is computed.
+    state.heap.prefetch(claim.extent.offset(), size.min(PAGE) as usize);
+    let mut hasher = crc32fast::Hasher::new();
+    parts.iter().for_each(|part| hasher.update(part));
     state.heap.fill(&claim, parts, size)?;
     Ok(Content::Heap { extent: claim.extent, crc: hasher.finalize() })
 }

@@ -10,7 +10,7 @@ use super::{Session, run};
 use crate::config::Config;
 use crate::server::Server;
 use crate::testing::MemoryBlobs;
-use crate::wire::request::{Parser, Progress};
+use crate::wire::request::{Parser, Progress, Request};
 
 /// A server with one client and a clock that stands still.
 pub struct Lab {
@@ -53,8 +53,17 @@ impl Lab {
         }
         let mut parser = Parser::new(self.server.config.limits());
         assert!(matches!(parser.advance(&text, true), Ok(Progress::Complete(_))));
-        let (mut out, mut scratch) = (Vec::new(), Vec::new());
-        run(&self.server, &mut self.session, parser.args(&text), &mut out, &mut scratch);
+        let (mut request, mut out, mut scratch) = (Request::default(), Vec::new(), Vec::new());
+        parser.take(&mut request);
+        let args = request.args(&text);
+        run(
+            &self.server,
+            &mut self.session,
+            crate::commands::table::find(args.at(0)),
+            args,
+            &mut out,
+            &mut scratch,
+        );
         out
     }
 
