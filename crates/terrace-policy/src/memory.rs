@@ -34,20 +34,16 @@
 mod pace;
 mod trial;
 
-pub use pace::CHUNKS_A_SECOND;
 use pace::Pace;
+pub use pace::{CHUNK, CHUNKS_A_SECOND, WEIGH_EVERY};
 use std::time::Duration;
 pub use trial::TRIAL_CHUNKS;
 use trial::Trials;
 
-/// Memory moves in chunks of frames, bytes.
-pub const CHUNK: u64 = 2 << 20;
 /// Memory that a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
 pub const FLOOR: u64 = 16 << 20;
 /// The use of a group goes up and down by so much, bytes: it is no reason to grow.
 const STILL: u64 = 2 * CHUNK;
-/// How often both sides are weighed.
-pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
 /// One side must be worth so many times the other.
 pub const BAND: f64 = 2.0;
 /// Losses of a group that are ignored, ns of waiting a second.

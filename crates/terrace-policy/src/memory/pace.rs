@@ -1,8 +1,11 @@
 //! How fast a cache grows and shrinks.
 
-use super::{CHUNK, WEIGH_EVERY};
 use std::time::Duration;
 
+/// Memory moves in chunks of frames, bytes.
+pub const CHUNK: u64 = 2 << 20;
+/// How often what a chunk saves is weighed.
+pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
 /// Chunks that move in a second where they are weighed; in a large cache this part of it.
 pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;

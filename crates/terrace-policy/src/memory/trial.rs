@@ -3,7 +3,7 @@
 //! A group that scans more than it can hold loses by refaults for ever, however much it gets. So what it is given is a trial: after [`TRIAL_CHUNKS`] its
 //! losses must have fallen by more than these chunks were worth in the cache. Otherwise they go back, and the group is left alone for a while.
 
-use super::CHUNK;
+use super::pace::CHUNK;
 use std::time::Duration;
 
 /// Chunks given after which losses must have fallen.
