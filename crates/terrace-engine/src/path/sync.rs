@@ -25,7 +25,10 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
         return Ok(());
     }
     let _writeback = o.writeback.lock();
-    let route = if o.dirty_pages() * PAGE <= KEPT_MAX { Route::PageCache } else { Route::DropBehind };
+    // What a tier has is durable: the source's device is left to those who wait for it.
+    let is_owed = o.burst.lock().target.is_some();
+    let is_lazy = is_owed || o.dirty_pages() * PAGE <= KEPT_MAX;
+    let route = if is_lazy { Route::PageCache } else { Route::DropBehind };
     writeback::write_back_locked(cx, o, range, route)
 }
 

@@ -481,6 +481,23 @@ fn small_appends_are_answered_by_the_source() {
     assert_eq!(growing.world.owed, 2);
 }
 
+/// A commit of the next file would wait behind it.
+#[test]
+fn close_of_what_a_tier_has_does_not_hurry_the_source() {
+    for owes in [true, false] {
+        let growing = growing(40);
+        let (engine, o) = (&growing.world.engine, &growing.world.objects[0]);
+        engine.write(o, 0, &[7; 100 * PAGE]).unwrap();
+        if owes {
+            engine.fsync(o, false, &o.error_cursor()).unwrap();
+            assert_eq!(engine.cx.state.lock().dirty.totals.owed, 100);
+        }
+        engine.flush(o, 0..u64::MAX).unwrap();
+        assert_eq!(o.dirty_pages(), 0, "the source shows it");
+        assert_eq!(growing.world.io.hurried.load(Ordering::Relaxed), !owes);
+    }
+}
+
 /// Writers that make a file grow, and whoever puts its pages on the target or writes it back, at once.
 #[test]
 fn appends_and_fsyncs_at_once_lose_nothing() {

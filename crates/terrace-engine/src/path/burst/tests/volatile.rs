@@ -1,6 +1,6 @@
 //! A source that loses at a power cut what was not synced.
 
-use crate::io::{BlockingIo, Io, IoVec};
+use crate::io::{BlockingIo, Io, IoVec, WriteOp};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,6 +27,8 @@ pub(super) struct Volatile {
     pub loses_sizes: AtomicBool,
     /// Done once, at the end of the next sync of a file.
     pub meanwhile: Mutex<Option<Meanwhile>>,
+    /// The device was to begin at once with what the page cache was given.
+    pub hurried: AtomicBool,
     /// Bytes of all writes.
     pub written: AtomicU64,
     /// Writes fail.
@@ -142,6 +144,13 @@ impl Io for Volatile {
         self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         self.writes.lock().push((inode(fd), offset, bytes));
         Ok(())
+    }
+    unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
+        for op in ops {
+            self.hurried.fetch_or(op.drop_behind, Ordering::Relaxed);
+            // SAFETY: the caller's promise.
+            op.result = unsafe { self.write(op.fd, op.offset, &op.bufs) };
+        }
     }
     fn sync(&self, fd: RawFd, _data_only: bool) -> io::Result<()> {
         if self.failing_syncs.swap(false, Ordering::Relaxed) {
