@@ -110,6 +110,8 @@ one() {
         fi
         # The source answers the first fsync.
         if (( fresh )); then head -c 1M "$data" | dd of="$work/mnt/data" conv=notrunc,fsync status=none; else over "$work/mnt/data" "$mib"; fi
+        # New files find no others that are on their way.
+        [[ $cell != new ]] || "$bin/terrace" sync "$work/mnt"
     fi
     limit "${SOURCE:-100}" "${TIER:-800}"
     case $system in

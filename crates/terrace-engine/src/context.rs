@@ -84,6 +84,8 @@ pub(crate) struct Context {
     pub dirty_done: Condvar,
     pub reclaim_wakeup: Wakeup,
     pub writeback_wakeup: Wakeup,
+    /// When a target has last answered an fsync (ns, engine clock); 0: never.
+    pub last_owed_ns: AtomicU64,
     pub io: Arc<dyn Io>,
     /// How the targets of tiers on devices are read and written.
     pub devices: Devices,
@@ -143,6 +145,7 @@ impl Context {
             dirty_done: Condvar::new(),
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
+            last_owed_ns: AtomicU64::new(0),
             jobs: Jobs::default(),
             marks: Marks::default(),
             followed: Followed::default(),

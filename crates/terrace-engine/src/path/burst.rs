@@ -47,7 +47,10 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     let _writeback = o.writeback.lock();
     if cx.config.durable_in_tier {
         match base::renew(cx, o) {
-            Ok(()) if owe(cx, o) => return o.take_error(seen),
+            Ok(()) if owe(cx, o) => {
+                cx.last_owed_ns.store(cx.clock.now_ns(), Ordering::Relaxed);
+                return o.take_error(seen);
+            }
             Ok(()) => {}
             Err(e) if is_shortage(&e) => return Err(e),
             Err(e) => return o.take_error(seen).and(Err(e)),

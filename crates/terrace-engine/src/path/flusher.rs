@@ -13,6 +13,8 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const SYNC_EACH_MAX: usize = 8;
 /// How long the writeback thread leaves an object alone whose writeback has failed: a failing device is not hammered.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// How long no target must have answered an fsync before closed files that it has are made stable in the source, which would delay the commits of further ones.
+const BURST_OVER: Duration = Duration::from_secs(1);
 
 /// Unwritten data at one moment.
 #[derive(Debug, Clone, Default)]
@@ -82,13 +84,18 @@ fn write_back_due(cx: &Context) {
     }
 }
 
-/// Makes pages stable that are unstable for too long, or too many.
-fn stabilize_due(cx: &Context) {
+/// Makes pages stable that are unstable for too long, or too many, or of closed files that a target has, once no burst is under way.
+pub(crate) fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
+    let since = cx.clock.now_ns().saturating_sub(cx.last_owed_ns.load(Ordering::Relaxed));
+    let is_over = since >= BURST_OVER.as_nanos() as u64;
+    // If somebody has the lock, a burst is.
+    let owes = |o: &Object| o.burst.try_lock().is_some_and(|burst| burst.target.is_some());
     let mut due = cx.unwritten_objects();
     due.retain(|o| {
+        let may_go = much || is_over && owes(o);
         let dirty = o.dirty.lock();
-        !dirty.unstable.is_empty() && (much || is_old(cx, dirty.unstable_since))
+        !dirty.unstable.is_empty() && (may_go || is_old(cx, dirty.unstable_since))
     });
     if due.len() > SYNC_EACH_MAX
         && let Err(e) = sync::sync_root(cx)
