@@ -1,8 +1,8 @@
 """Threads, and processes that are forked."""
 
 import os
-import signal
 import random
+import signal
 import sys
 import threading
 import time
