@@ -382,9 +382,11 @@ fn statistics_at_the_end() {
     // The daemon that answers at the end is not the first one. Kernels before 6.9 fail what was asked meanwhile.
     let script = format!(
         "kill -9 $(\"$0\" stat --json {0} | sed -E 's/.*\"terraced\":([0-9]+).*/\\1/'); \
-         until echo data > {0}/x; do sleep 0.1; done; exit 3",
+         until echo data > {0}/x; do sleep 0.1; done; \
+         until \"$0\" stat --json {0} | grep -q '\"restarts\":1'; do sleep 0.1; done; exit 3",
         text(&stage.src)
     );
+    // The next daemon may serve before the supervisor has counted it.
     command.args(["sh", "-c", &script, env!("CARGO_BIN_EXE_terrace")]);
     assert_eq!(told(command).code, Some(3));
     let stat: StatReport = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
