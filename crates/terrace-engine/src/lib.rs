@@ -71,6 +71,7 @@ pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;
 pub use terrace_shm::copy::prefetch;
 pub use terrace_shm::device_table::TARGETS_MAX;
+pub use wakeup::Wakeup;
 
 /// Regions of all targets together at the most, by their numbers in entries.
 pub const REGIONS_MAX: u32 = terrace_shm::DeviceSlot::REGIONS_MAX;

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Of the standard library: a thread that sleeps in parking_lot stands in a table of the process, which a forked child inherits. There its memory is the next
 /// thread's, which cuts the table's lists, and wake-ups are lost.
 #[derive(Debug, Default)]
-pub(crate) struct Wakeup {
+pub struct Wakeup {
     signalled: Mutex<bool>,
     cond: Condvar,
 }
@@ -18,15 +18,15 @@ impl Wakeup {
         self.signalled.lock().unwrap_or_else(PoisonError::into_inner)
     }
     /// Wakes the sleeper; costs a load if it was signalled already.
-    pub(crate) fn signal(&self) {
+    pub fn signal(&self) {
         let mut signalled = self.signalled();
         if !*signalled {
             *signalled = true;
             self.cond.notify_one();
         }
     }
-    /// Sleeps until signalled or until `timeout` has passed. True if signalled.
-    pub(crate) fn wait(&self, timeout: Duration) -> bool {
+    /// Sleeps until signalled or until `timeout` has passed. True if signalled: also by a signal that came before.
+    pub fn wait(&self, timeout: Duration) -> bool {
         let mut signalled = self.signalled();
         if !*signalled {
             let waited = self.cond.wait_timeout(signalled, timeout);

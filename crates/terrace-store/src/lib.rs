@@ -42,7 +42,6 @@ mod space;
 mod state;
 mod store;
 mod tail;
-mod wake;
 mod warm;
 
 pub use bucket::Bucket;

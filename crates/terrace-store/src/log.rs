@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::record::{self, HEADER, Header, Record};
 use crate::segment::Segment;
 use crate::tail::{RING, Tail};
-use crate::wake::Wake;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
 use std::cell::RefCell;
@@ -17,6 +16,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use terrace_engine::Wakeup;
 use terrace_engine::io::{Io, IoVec};
 
 /// Room on the disk that is asked for at once, bytes.
@@ -47,7 +47,7 @@ pub(crate) struct Log {
     reserved: AtomicU64,
     /// errno of the write or sync that failed; 0: none.
     failed: AtomicI32,
-    wake: Arc<Wake>,
+    wake: Arc<Wakeup>,
 }
 
 /// Where the next record goes.
@@ -107,7 +107,7 @@ impl Log {
         written: Written,
         segment: &Segment,
         io: Arc<dyn Io>,
-        wake: Arc<Wake>,
+        wake: Arc<Wakeup>,
     ) -> Result<Log> {
         let tail = Tail::new(segment);
         let Written { file, header, end } = written;

@@ -5,12 +5,12 @@ use crate::heap::Heap;
 use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
-use crate::wake::Wake;
 use parking_lot::Mutex;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
 
 /// Numbers of changes that are not logged begin here.
@@ -33,9 +33,9 @@ pub(crate) struct StoreState {
     pub store: u64,
     pub seed: u64,
     pub sync: SyncPolicy,
-    pub wake: Arc<Wake>,
+    pub wake: Arc<Wakeup>,
     /// Wakes the thread that writes the files of such buckets.
-    pub files_wake: Wake,
+    pub files_wake: Wakeup,
     pub memory: IndexMemory,
     pub counts: Counts,
     pub durable: Durable,
@@ -77,7 +77,7 @@ impl StoreState {
         hashes: Hashes,
         (store, seed): (u64, u64),
         options: &StoreOptions,
-        wake: Arc<Wake>,
+        wake: Arc<Wakeup>,
         (memory, counts): (IndexMemory, Counts),
     ) -> StoreState {
         let persisting = names.all().into_iter();
@@ -96,7 +96,7 @@ impl StoreState {
             seed,
             sync: options.sync,
             wake,
-            files_wake: Wake::default(),
+            files_wake: Wakeup::default(),
             memory,
             counts,
             durable: Durable::default(),

@@ -18,14 +18,13 @@ use crate::segment::Segment;
 use crate::space::{PAGE, Space};
 use crate::state::{Counts, StoreState};
 use crate::tail::Tail;
-use crate::wake::Wake;
 use files::Files;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrace_engine::io::Io;
-use terrace_engine::{Engine, ObjectRef, SystemClock};
+use terrace_engine::{Engine, ObjectRef, SystemClock, Wakeup};
 
 /// Opens the store; the engine's threads run. Whether there are records that no mark covers.
 ///
@@ -59,7 +58,7 @@ pub(crate) fn open(
         options.capacity_bytes,
         space,
     );
-    let wake = Arc::new(Wake::default());
+    let wake = Arc::new(Wakeup::default());
     let identity = (files.header.store, files.header.seed);
     let written = log::Written { file: files.names, header: files.header, end: found.end };
     let log = Log::new(files.names_path.clone(), written, segment, io.clone(), wake.clone())?;

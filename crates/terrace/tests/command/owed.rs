@@ -168,6 +168,16 @@ fn recover_decides_over_files_that_were_changed_since() {
     }
 }
 
+/// Everything is killed; the next mount finds nothing that somebody else could have changed.
+#[track_caller]
+fn outlive_the_death_of_all(stage: &Stage, writer: Writer) {
+    kill_all(stage);
+    drop(writer);
+    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
+    assert_eq!(mount(stage).code, Some(0));
+    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+}
+
 /// A new file, and one that has grown: the source has their sizes alone.
 #[test]
 fn files_that_grow_outlive_the_death_of_all() {
@@ -184,11 +194,7 @@ fn files_that_grow_outlive_the_death_of_all() {
     writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     writer.says("longer");
     assert!(fs::read(stage.src.join("grown")).unwrap() == vec![0; 600_000]);
-    kill_all(&stage);
-    drop(writer);
-    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
-    assert_eq!(mount(&stage).code, Some(0));
-    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+    outlive_the_death_of_all(&stage, writer);
     assert!(!stage.src.join("part").exists());
     assert!(fs::read(stage.src.join("grown")).unwrap() == [[b'n'; 300_000], [b'm'; 300_000]].concat());
     stage.ask("umount", &[]).fine();
@@ -238,11 +244,7 @@ fn changes_of_names_and_sizes_outlive_what_was_owed() {
     assert_eq!(stage.stat().cache.writeback.owed_bytes, 3 * PAGE as u64);
     writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     writer.says("changed");
-    kill_all(&stage);
-    drop(writer);
-    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
-    assert_eq!(mount(&stage).code, Some(0));
-    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+    outlive_the_death_of_all(&stage, writer);
     assert!(!stage.src.join("u").exists());
     assert!(fs::read(stage.src.join("r")).unwrap() == [b'n'; PAGE]);
     assert!(

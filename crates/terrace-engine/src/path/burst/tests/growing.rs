@@ -173,6 +173,14 @@ impl Growing {
         }
         self.world.power_cut(rng)
     }
+    /// As `power_cut`, which leaves no conflict and nothing wrong; pages written.
+    #[track_caller]
+    fn outlives_cut(&mut self, seed: u64) -> u64 {
+        let (written, conflicts) = self.power_cut(&mut Rng::new(seed));
+        assert_eq!(conflicts, []);
+        self.look("after the cut");
+        written
+    }
     /// What is owed of files is so as before; what a deleted one owed is found by the next start, or not.
     fn kill(&mut self) {
         self.world.next_terraced();
@@ -260,8 +268,7 @@ fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
         assert_eq!(growing.world.owed, n as u64 + 1);
     }
     assert_eq!(growing.world.io.written.load(Ordering::Relaxed), 0);
-    assert_eq!(growing.power_cut(&mut Rng::new(1)), (5, vec![]));
-    growing.look("after the cut");
+    assert_eq!(growing.outlives_cut(1), 5);
     assert_eq!(growing.files[0].size, 19);
 }
 
@@ -276,9 +283,7 @@ fn page_that_is_home_is_not_brought_back_by_a_new_base() {
     growing.append(0, 4);
     growing.fsync(0);
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
-    let (_, conflicts) = growing.power_cut(&mut Rng::new(2));
-    assert_eq!(conflicts, []);
-    growing.look("after the cut");
+    growing.outlives_cut(2);
 }
 
 /// A file that grows on after its fsync, which a power cut may undo or not.
@@ -291,9 +296,8 @@ fn growth_beyond_a_base_is_no_conflict() {
         growing.append(0, 5);
         growing.put_ahead(0);
         growing.append(0, 5);
-        let (written, conflicts) = growing.power_cut(&mut Rng::new(seed));
-        assert!(written >= 2 && conflicts.is_empty(), "{written} {conflicts:?}");
-        growing.look("after the cut");
+        let written = growing.outlives_cut(seed);
+        assert!(written >= 2, "{written}");
     }
 }
 
@@ -329,9 +333,7 @@ fn growth_during_a_commit_is_not_of_the_base() {
         growing.fsync(0);
         (growing.files[0].size, growing.files[0].now[4]) = (5, 77);
         growing.fsync(0);
-        let (_, conflicts) = growing.power_cut(&mut Rng::new(seed));
-        assert_eq!(conflicts, []);
-        growing.look("after the cut");
+        growing.outlives_cut(seed);
     }
 }
 
@@ -345,8 +347,7 @@ fn fsync_after_all_went_ahead_flushes() {
         growing.write(0, 0, 8);
         growing.put_ahead(0);
         growing.fsync(0);
-        assert_eq!(growing.power_cut(&mut Rng::new(seed)), (2, vec![]));
-        growing.look("after the cut");
+        assert_eq!(growing.outlives_cut(seed), 2);
     }
 }
 
@@ -362,9 +363,7 @@ fn failed_commit_of_the_source_is_reported() {
         growing.fsync(0);
         assert_eq!(growing.world.owed, times);
     }
-    let (_, conflicts) = growing.power_cut(&mut Rng::new(4));
-    assert_eq!(conflicts, []);
-    growing.look("after the cut");
+    growing.outlives_cut(4);
 }
 
 /// A source that takes no pages is asked each time, so that each fsync tells.
@@ -398,9 +397,7 @@ fn next_terraced_settles_before_it_takes_a_new_base() {
     growing.append(0, 4);
     growing.fsync(0);
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
-    let (_, conflicts) = growing.power_cut(&mut Rng::new(2));
-    assert_eq!(conflicts, []);
-    growing.look("after the cut");
+    growing.outlives_cut(2);
 }
 
 /// A target that has no room is not asked again with each write.
@@ -437,9 +434,7 @@ fn full_source_is_told_by_the_fsync() {
         growing.check("after the failure");
         growing.world.io.full.store(false, Ordering::Relaxed);
         growing.fsync(0);
-        let (_, conflicts) = growing.power_cut(&mut Rng::new(5));
-        assert_eq!(conflicts, []);
-        growing.look("after the cut");
+        growing.outlives_cut(5);
     }
 }
 
