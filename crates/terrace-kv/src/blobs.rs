@@ -51,6 +51,8 @@ pub struct Stat {
     pub word: u64,
     /// Bytes.
     pub size: u64,
+    /// Changes with each change of the blob, and is never the same again while the store is open.
+    pub version: u64,
 }
 
 /// Some keys of a database, and where the next ones begin.
@@ -64,11 +66,11 @@ pub struct Page {
 
 /// A store of blobs. Each call is atomic: a read beside a write of the same key has the old content or the new one.
 pub trait Blobs: Send + Sync + fmt::Debug + 'static {
-    /// Replaces `out` by the content and returns the word; none: there is no such key.
-    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>>;
+    /// Replaces `out` by the content; its metadata, or none: there is no such key.
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>>;
     /// Replaces `out` by at most `len` bytes from `offset` on; whether there is such a key.
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool>;
-    /// Word and size.
+    /// Metadata.
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
     /// Replaces the whole blob, or makes it, by bytes that come in parts; the word that it had. Up to `room` bytes it is expected to grow.
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>>;

@@ -1,15 +1,15 @@
-//! The key-value server of terrace: clients of Redis talk to a store of blobs.
+//! The key-value server of terrace: clients of Redis and of memcached talk to a store of blobs.
 //!
 //! From the top down; no folder imports one above it.
 //!
 //! | | |
 //! |---|---|
 //! | [`net`] | threads with epoll, connections |
-//! | [`commands`] | the table of commands, and each command |
-//! | [`server`], [`clients`] | what connections share |
+//! | [`commands`] | the tables of commands, and each command |
+//! | [`server`], [`clients`], [`events`] | what connections share |
 //! | [`keyspace`] | keys with types and times of expiry; hashes and sorted sets |
 //! | [`cluster`], [`config`] | the map of several servers; settings |
-//! | [`wire`], [`error`] | the protocol |
+//! | [`wire`], [`error`] | the protocols: Redis' and memcached's |
 //! | [`store`] | `terrace-store` as such a store |
 //! | [`blobs`] | what the server needs of a store |
 //!
@@ -24,6 +24,7 @@ pub mod cluster;
 pub mod commands;
 pub mod config;
 pub mod error;
+pub mod events;
 pub mod keyspace;
 pub mod net;
 pub mod server;

@@ -7,7 +7,11 @@ use std::time::Instant;
 use crate::blobs::Blobs;
 use crate::clients::Clients;
 use crate::config::Config;
+use crate::events::Events;
 use crate::keyspace::{Clock, Keyspace};
+
+/// Largest of these numbers: what clients that keep it as a float can tell apart.
+const UNIQUE_MAX: u64 = (1 << 53) - 1;
 
 /// Counters of the server, since its start.
 #[derive(Debug, Default)]
@@ -37,6 +41,10 @@ pub struct Server {
     pub clients: Clients,
     /// Counters.
     pub counters: Counters,
+    /// Counters of memcached's commands.
+    pub events: Events,
+    /// Of this server alone; see [`Server::unique_of`].
+    salt: u64,
     /// The server is to end.
     pub is_stopping: AtomicBool,
     /// When it began.
@@ -51,9 +59,17 @@ impl Server {
             config,
             clients: Clients::default(),
             counters: Counters::default(),
+            events: Events::default(),
+            salt: fastrand::u64(..) & UNIQUE_MAX,
             is_stopping: AtomicBool::new(false),
             since: Instant::now(),
         }
+    }
+
+    /// The number by which clients of memcached know one state of an item. Another server, of which the versions may be these again, gives others, so that
+    /// one that a client has kept names nothing there.
+    pub fn unique_of(&self, version: u64) -> u64 {
+        (version ^ self.salt) & UNIQUE_MAX
     }
 
     /// Memory beside the store's: decoded collections, list of expiry, buffers; bytes.

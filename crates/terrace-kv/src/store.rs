@@ -76,6 +76,10 @@ fn failed(err: Error) -> BlobError {
     }
 }
 
+fn stat_of(stat: terrace_store::Stat) -> Stat {
+    Stat { word: stat.meta, size: stat.size, version: stat.version.number() }
+}
+
 /// The answer of a call that is made for a blob that is there.
 fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
     match done.map_err(failed)? {
@@ -85,13 +89,13 @@ fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
 }
 
 impl Blobs for StoreBlobs {
-    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
         let mut found = self.database(db).get_upto(key, SMALL, out).map_err(failed)?;
         if let Some(large) = found.filter(|stat| stat.size > SMALL) {
             self.claim(large.size as usize)?;
             found = self.database(db).get_into(key, out).map_err(failed)?;
         }
-        Ok(found.map(|stat| stat.meta))
+        Ok(found.map(stat_of))
     }
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
         self.claim(len)?;
@@ -102,7 +106,7 @@ impl Blobs for StoreBlobs {
         Ok(read.is_some())
     }
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
-        self.database(db).stat(key).map(|stat| Stat { word: stat.meta, size: stat.size })
+        self.database(db).stat(key).map(stat_of)
     }
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>> {
         self.database(db).put_with_room(key, parts, word, room).map_err(failed)

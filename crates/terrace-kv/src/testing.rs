@@ -9,7 +9,18 @@ use std::hash::BuildHasher;
 
 use crate::blobs::{BlobError, Blobs, Db, Page, Result, Stat};
 
-type Content = (u64, Vec<u8>);
+#[derive(Debug, Clone, Default)]
+struct Content {
+    word: u64,
+    bytes: Vec<u8>,
+    version: u64,
+}
+
+impl Content {
+    fn stat(&self) -> Stat {
+        Stat { word: self.word, size: self.bytes.len() as u64, version: self.version }
+    }
+}
 
 /// The store.
 #[derive(Debug, Default)]
@@ -28,9 +39,13 @@ pub struct MemoryBlobs {
     pub written: AtomicU64,
     /// After so many changes it makes none any more, as if the process had been killed; 0: never.
     pub changes_max: AtomicU64,
+    versions: AtomicU64,
 }
 
 impl MemoryBlobs {
+    fn new_content(&self, word: u64, bytes: Vec<u8>) -> Content {
+        Content { word, bytes, version: self.versions.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
     fn read<T>(&self, db: Db, key: &[u8], read: impl FnOnce(&Content) -> T) -> Option<T> {
         self.blobs.lock().get(&db)?.get(key).map(read)
     }
@@ -58,6 +73,11 @@ impl MemoryBlobs {
         self.begin(true)?;
         let mut blobs = self.blobs.lock();
         let blob = blobs.get_mut(&db).and_then(|blobs| blobs.get_mut(key));
+        let version = self.versions.fetch_add(1, Ordering::Relaxed) + 1;
+        let change = |content: &mut Content| {
+            content.version = version;
+            change(content)
+        };
         blob.map(change).ok_or_else(|| BlobError::Failed("no such blob".to_owned()))
     }
     fn hash(&self, key: &[u8]) -> u64 {
@@ -66,61 +86,64 @@ impl MemoryBlobs {
 }
 
 impl Blobs for MemoryBlobs {
-    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<u64>> {
+    fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>> {
         out.clear();
-        Ok(self.read(db, key, |(word, content)| {
-            out.extend_from_slice(content);
-            *word
+        Ok(self.read(db, key, |content| {
+            out.extend_from_slice(&content.bytes);
+            content.stat()
         }))
     }
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        let read = self.read(db, key, |(_, content)| {
-            let rest = content.get(offset as usize..).unwrap_or_default();
+        let read = self.read(db, key, |content| {
+            let rest = content.bytes.get(offset as usize..).unwrap_or_default();
             out.extend_from_slice(&rest[..rest.len().min(len)]);
         });
         Ok(read.is_some())
     }
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat> {
-        self.read(db, key, |(word, content)| Stat { word: *word, size: content.len() as u64 })
+        self.read(db, key, Content::stat)
     }
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], _room: u64) -> Result<Option<u64>> {
         self.begin(true)?;
         self.count(parts.iter().map(|part| part.len()).sum());
-        let before = self.blobs.lock().entry(db).or_default().insert(key.to_vec(), (word, parts.concat()));
-        Ok(before.map(|(word, _)| word))
+        let content = self.new_content(word, parts.concat());
+        let before = self.blobs.lock().entry(db).or_default().insert(key.to_vec(), content);
+        Ok(before.map(|before| before.word))
     }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, new: &[u8]) -> Result<()> {
-        self.change(db, key, |(_, content)| {
+        self.change(db, key, |content| {
             let (begin, end) = (offset as usize, offset as usize + new.len());
-            content.resize(content.len().max(end), 0);
-            content[begin..end].copy_from_slice(new);
+            content.bytes.resize(content.bytes.len().max(end), 0);
+            content.bytes[begin..end].copy_from_slice(new);
         })
     }
     fn append(&self, db: Db, key: &[u8], new: &[u8]) -> Result<()> {
         self.count(new.len());
-        self.change(db, key, |(_, content)| content.extend_from_slice(new))
+        self.change(db, key, |content| content.bytes.extend_from_slice(new))
     }
     fn set_word(&self, db: Db, key: &[u8], new: u64) -> Result<()> {
-        self.change(db, key, |(word, _)| *word = new)
+        self.change(db, key, |content| content.word = new)
     }
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool> {
         self.begin(true)?;
         let mut blobs = self.blobs.lock();
-        let Some(moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else {
+        let Some(mut moved) = blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)) else {
             return Ok(false);
         };
+        moved.version = self.versions.fetch_add(1, Ordering::Relaxed) + 1;
         blobs.entry(to.0).or_default().insert(to.1.to_vec(), moved);
         Ok(true)
     }
     fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool> {
         self.begin(true)?;
         self.count(content.len());
+        let content = self.new_content(word, content.to_vec());
         let mut blobs = self.blobs.lock();
         if blobs.get_mut(&from.0).and_then(|blobs| blobs.remove(from.1)).is_none() {
             return Ok(false);
         }
-        blobs.entry(to.0).or_default().insert(to.1.to_vec(), (word, content.to_vec()));
+        blobs.entry(to.0).or_default().insert(to.1.to_vec(), content);
         Ok(true)
     }
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool> {

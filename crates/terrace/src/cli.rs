@@ -238,6 +238,9 @@ pub struct ServeKv {
     /// Socket in the file system, for this user alone
     #[arg(long, value_name = "PATH")]
     pub unix: Option<PathBuf>,
+    /// TCP port for clients of memcached, at the same address, without a password [default: none]
+    #[arg(long, value_name = "PORT", conflicts_with_all = ["password_file", "cluster"])]
+    pub memcached: Option<u16>,
     /// When a write survives a loss of power: before its reply, a second later, or some time
     #[arg(long, value_enum, value_name = "WHEN", default_value = "1s")]
     pub sync: Sync,

@@ -13,6 +13,8 @@ mod crashes;
 mod histories;
 #[path = "kv/limits.rs"]
 mod limits;
+#[path = "kv/memcached.rs"]
+mod memcached;
 #[path = "kv/memory.rs"]
 mod memory;
 #[path = "kv/model.rs"]

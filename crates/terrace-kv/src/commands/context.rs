@@ -7,7 +7,7 @@ use crate::clients::Client;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::Keyspace;
 use crate::server::Server;
-use crate::wire::{Args, Reply};
+use crate::wire::{Args, Protocol, Reply};
 
 /// Which replies a client wants (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub enum Replies {
 pub struct Session {
     /// The part that other connections see.
     pub client: Arc<Client>,
+    /// What it speaks.
+    pub protocol: Protocol,
     /// Database.
     pub db: Db,
     /// RESP3.
@@ -41,8 +43,8 @@ pub struct Session {
 
 impl Session {
     /// Of a new connection.
-    pub fn new(client: Arc<Client>, is_known: bool) -> Session {
-        Session { client, db: 0, resp3: false, is_known, replies: Replies::On, closes: false }
+    pub fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
+        Session { client, protocol, db: 0, resp3: false, is_known, replies: Replies::On, closes: false }
     }
 }
 

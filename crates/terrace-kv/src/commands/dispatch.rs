@@ -59,10 +59,15 @@ pub fn run(
             session.replies = Replies::On;
         }
     }
+    forget_large(scratch);
+    writes
+}
+
+/// Gives back memory of a large value.
+pub(super) fn forget_large(scratch: &mut Vec<u8>) {
     if scratch.capacity() > SCRATCH_KEPT {
         *scratch = Vec::new();
     }
-    writes
 }
 
 /// A page in a browser can make it send HTTP to any port of this machine, with a body that reads as commands.

@@ -16,6 +16,7 @@ mod glob;
 mod hashes;
 mod info;
 mod keys;
+pub mod memcached;
 mod scan;
 mod server;
 mod strings;
@@ -24,7 +25,50 @@ mod zrange;
 mod zsets;
 
 pub use context::{Context, Flags, Keys, Replies, Row, Session};
-pub use dispatch::run;
+
+use crate::server::Server;
+use crate::wire::request::Malformed;
+use crate::wire::{Args, Protocol, Reply};
+
+/// The row of a command's name.
+pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
+    match protocol {
+        Protocol::Resp => table::find(name),
+        Protocol::Memcached => memcached::find(name),
+    }
+}
+
+/// Carries out one request, whose name has this row, and writes the reply. Whether it may have changed something.
+pub fn run(
+    server: &Server,
+    session: &mut Session,
+    row: Option<&'static Row>,
+    args: Args<'_>,
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    match session.protocol {
+        Protocol::Resp => dispatch::run(server, session, row, args, out, scratch),
+        Protocol::Memcached => memcached::run(server, session, row, args, out, scratch),
+    }
+}
+
+/// The last reply to a client that sent no request.
+pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) {
+    let mut reply = Reply::new(out, usize::MAX, session.resp3);
+    match session.protocol {
+        Protocol::Resp => reply.error(&format!("ERR {why}")),
+        Protocol::Memcached => reply.raw_line(why),
+    }
+}
+
+/// The reply to a client that is one too many.
+pub fn full(protocol: Protocol) -> &'static [u8] {
+    match protocol {
+        Protocol::Resp => b"-ERR max number of clients reached\r\n",
+        Protocol::Memcached => b"SERVER_ERROR too many open connections\r\n",
+    }
+}
 
 #[cfg(test)]
 #[path = "tests/mod.rs"]

@@ -3,14 +3,15 @@
 use super::args::{int, is, slice};
 use super::context::Context;
 use super::expire::{EX, PX, Unit, expire_at};
+use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::Held;
-use crate::keyspace::word::{Kind, Word};
+use crate::keyspace::word::{Form, Kind, Word};
 
 /// GET key
 pub fn get(context: &mut Context<'_>) -> Outcome {
     let found = context.keyspace().read_string(context.db(), context.key(), context.scratch)?;
-    context.reply.optional(found.then_some(&**context.scratch));
+    context.reply.optional(found.map(|_| &**context.scratch));
     Ok(())
 }
 
@@ -20,10 +21,10 @@ pub fn mget(context: &mut Context<'_>) -> Outcome {
     for key in context.args.from(1) {
         // A key of another type counts as missing.
         let found = match context.keyspace().read_string(context.session.db, key, context.scratch) {
-            Err(Refusal::WrongType) => false,
+            Err(Refusal::WrongType) => None,
             found => found?,
         };
-        context.reply.optional(found.then_some(&**context.scratch));
+        context.reply.optional(found.map(|_| &**context.scratch));
     }
     Ok(())
 }
@@ -79,27 +80,28 @@ pub fn set(context: &mut Context<'_>) -> Outcome {
         return Ok(());
     }
     let kept = old.filter(|_| options.keep_expiry).and_then(|old| old.expires);
-    write(&mut held, context, key, value, expires.or(kept.map(|kept| kept as i64)))?;
+    write(&mut held, db, key, STRING, expires.or(kept.map(|kept| kept as i64)), value)?;
     if !options.get {
         context.reply.ok();
     }
     Ok(())
 }
 
-/// Writes a whole string; one that has expired already is not there.
-fn write(
+/// Of a new string.
+const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: None, flags: 0 };
+
+/// Writes a whole string, with this word and this time of expiry; one that has expired already is not there.
+pub fn write(
     held: &mut Held<'_>,
-    context: &Context<'_>,
+    db: Db,
     key: &[u8],
-    value: &[u8],
+    word: Word,
     expires: Option<i64>,
+    value: &[u8],
 ) -> Outcome {
-    let db = context.session.db;
     match expires.map(u64::try_from) {
-        None => held.write(db, key, Word::new(Kind::String), value),
-        Some(Ok(at)) if at > held.now() => {
-            held.write(db, key, Word { expires: Some(at), ..Word::new(Kind::String) }, value)
-        }
+        None => held.write(db, key, word, value),
+        Some(Ok(at)) if at > held.now() => held.write(db, key, Word { expires: Some(at), ..word }, value),
         Some(_) => held.remove(db, key).map(drop),
     }
 }
@@ -110,17 +112,17 @@ pub fn setnx(context: &mut Context<'_>) -> Outcome {
     let mut held = context.keyspace().hold(db, [key]);
     let absent = held.stat(db, key).is_none();
     if absent {
-        write(&mut held, context, key, context.args.at(2), None)?;
+        write(&mut held, db, key, STRING, None, context.args.at(2))?;
     }
     context.reply.int(u8::from(absent));
     Ok(())
 }
 
 fn set_with_lifetime(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome {
-    let key = context.key();
-    let mut held = context.keyspace().hold(context.db(), [key]);
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
     let expires = unit.of_new(context.args.at(2), held.now(), command)?;
-    write(&mut held, context, key, context.args.at(3), Some(expires))?;
+    write(&mut held, db, key, STRING, Some(expires), context.args.at(3))?;
     context.reply.ok();
     Ok(())
 }
@@ -136,11 +138,11 @@ pub fn psetex(context: &mut Context<'_>) -> Outcome {
 
 /// GETSET key value
 pub fn getset(context: &mut Context<'_>) -> Outcome {
-    let key = context.key();
-    let mut held = context.keyspace().hold(context.db(), [key]);
-    let found = held.read_string(context.db(), key, context.scratch)?;
+    let (db, key) = (context.db(), context.key());
+    let mut held = context.keyspace().hold(db, [key]);
+    let found = held.read_string(db, key, context.scratch)?;
     context.reply.optional(found.map(|_| &**context.scratch));
-    write(&mut held, context, key, context.args.at(2), None)
+    write(&mut held, db, key, STRING, None, context.args.at(2))
 }
 
 /// GETDEL key
@@ -188,10 +190,10 @@ fn pairs<'a>(context: &Context<'a>, command: &str) -> Outcome<Vec<(&'a [u8], &'a
 
 /// MSET key value [key value]...
 pub fn mset(context: &mut Context<'_>) -> Outcome {
-    let pairs = pairs(context, "mset")?;
-    let mut held = context.keyspace().hold(context.db(), pairs.iter().map(|(key, _)| *key));
+    let (db, pairs) = (context.db(), pairs(context, "mset")?);
+    let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
     for (key, value) in pairs {
-        write(&mut held, context, key, value, None)?;
+        write(&mut held, db, key, STRING, None, value)?;
     }
     context.reply.ok();
     Ok(())
@@ -204,7 +206,7 @@ pub fn msetnx(context: &mut Context<'_>) -> Outcome {
     let all_absent = !pairs.iter().any(|(key, _)| held.stat(db, key).is_some());
     if all_absent {
         for (key, value) in pairs {
-            write(&mut held, context, key, value, None)?;
+            write(&mut held, db, key, STRING, None, value)?;
         }
     }
     context.reply.int(u8::from(all_absent));
@@ -229,7 +231,7 @@ pub fn append(context: &mut Context<'_>) -> Outcome {
     check_size(context, size)?;
     match old {
         Some(_) => held.append(db, key, value)?,
-        None => write(&mut held, context, key, value, None)?,
+        None => write(&mut held, db, key, STRING, None, value)?,
     }
     context.reply.int(size);
     Ok(())
@@ -277,7 +279,7 @@ pub fn setrange(context: &mut Context<'_>) -> Outcome {
         Some(_) => held.write_at(db, key, offset, value)?,
         None => {
             let whole = [vec![0; offset as usize], value.to_vec()].concat();
-            write(&mut held, context, key, &whole, None)?;
+            write(&mut held, db, key, STRING, None, &whole)?;
         }
     }
     context.reply.int(size.max(offset + value.len() as u64));

@@ -65,8 +65,8 @@ impl Head {
             return Ok(None);
         }
         let mut bytes = Vec::new();
-        let word = blobs.get(db, key, &mut bytes)?;
-        Ok(word.filter(|word| is_head(*word)).and_then(|_| Head::decode(&bytes)))
+        let found = blobs.get(db, key, &mut bytes)?;
+        Ok(found.filter(|stat| is_head(stat.word)).and_then(|_| Head::decode(&bytes)))
     }
 }
 

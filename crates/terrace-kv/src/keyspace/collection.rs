@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(open.write(), Some(Write::Whole(Form::Compact)));
         open.content.set(b"g", &[1; SMALL], &mut open.log);
         assert_eq!(open.write(), Some(Write::Whole(Form::Log)));
-        open.word = Some(Word { kind: Kind::Hash, form: Form::Log, expires: None });
+        open.word = Some(Word { form: Form::Log, ..Word::new(Kind::Hash) });
         open.stored = open.content.encoded_bytes() as u64;
         open.log.clear();
         assert_eq!(open.write(), None);

@@ -88,6 +88,11 @@ impl<'a> Held<'a> {
         None
     }
 
+    /// What changes with each write of a key that is there.
+    pub fn version(&self, db: Db, key: &[u8]) -> Option<u64> {
+        self.keyspace.blobs.stat(db, key).map(|stat| stat.version)
+    }
+
     /// As `stat`, of a key that must have this type if it is there.
     ///
     /// # Errors
@@ -104,7 +109,7 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The key has another type; the store's.
     pub fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
-        let mut found = self.keyspace.blobs.get(db, key, out)?.map(Word::unpack);
+        let mut found = self.keyspace.blobs.get(db, key, out)?.map(|stat| Word::unpack(stat.word));
         if found.is_some_and(|word| self.is_expired(word)) {
             found = self.stat(db, key).map(|(word, _)| word);
         }
@@ -147,6 +152,7 @@ impl<'a> Held<'a> {
         content: &[u8],
         room: u64,
     ) -> Outcome {
+        let word = word.as_stored();
         let put = || self.keyspace.blobs.put(db, key, word.pack(), &[content], room);
         let old = pieces::replace(self.blobs(), (db, key), old, put)?.map(Word::unpack);
         self.forget(db, key, old);
@@ -175,7 +181,7 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn set_expiry(&mut self, db: Db, key: &[u8], word: Word, expires: Option<u64>) -> Outcome {
-        let new = Word { expires, ..word };
+        let new = Word { expires, ..word }.as_stored();
         self.keyspace.blobs.set_word(db, key, new.pack())?;
         self.note_expiry(db, key, Some(word), Some(new));
         Ok(())
@@ -241,7 +247,7 @@ impl<'a> Held<'a> {
         }
         let mut content = Vec::new();
         match self.keyspace.blobs.get(from.0, from.1, &mut content)? {
-            Some(word) => self.write(to.0, to.1, Word::unpack(word), &content),
+            Some(stat) => self.write(to.0, to.1, Word::unpack(stat.word), &content),
             None => Ok(()),
         }
     }

@@ -8,16 +8,17 @@ use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
 impl Keyspace {
-    /// Reads a string without a lock; whether there is one.
+    /// Reads a string without a lock; its word, and what changes with each write of it.
     ///
     /// # Errors
     /// The key has another type; the store's.
-    pub fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<bool> {
-        let word = self.blobs.get(db, key, out)?.map(Word::unpack);
+    pub fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<(Word, u64)>> {
+        let found = self.blobs.get(db, key, out)?;
+        let word = found.map(|stat| Word::unpack(stat.word));
         match self.live(db, key, word) {
-            Some(word) if word.kind == Kind::String => Ok(true),
+            Some(word) if word.kind == Kind::String => Ok(found.map(|stat| (word, stat.version))),
             Some(_) => Err(Refusal::WrongType),
-            None => Ok(false),
+            None => Ok(None),
         }
     }
 
@@ -36,7 +37,7 @@ impl Keyspace {
         if stat.is_some_and(|word| word.form != Form::Compact) {
             return Ok(None);
         }
-        let word = self.blobs.get(db, key, out)?.map(Word::unpack);
+        let word = self.blobs.get(db, key, out)?.map(|stat| Word::unpack(stat.word));
         match self.live(db, key, word) {
             Some(word) if word.kind != kind => Err(Refusal::WrongType),
             Some(word) if word.form != Form::Compact => Ok(None),

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::blobs::{Blobs, Db, Wanted};
-use crate::commands::{Row, Session, table};
+use crate::commands::{self, Row, Session};
 use crate::keyspace::Keyspace;
 use crate::server::Server;
-use crate::wire::request::{Args, Malformed, Parser, Progress, Request};
+use crate::wire::Incoming;
+use crate::wire::request::{Args, Malformed, Progress, Request};
 
 /// Requests of one connection that are parsed before the first of them is carried out, and keys of one request that are looked at.
 const AHEAD_MAX: usize = 16;
@@ -52,7 +53,7 @@ impl Ahead {
     /// The next request is none. It is found again when those before are carried out.
     pub fn parse(
         &mut self,
-        parser: &mut Parser,
+        parser: &mut Incoming,
         bytes: &[u8],
         session: &Session,
         foreseen: &mut Foreseen,
@@ -70,7 +71,7 @@ impl Ahead {
             parser.take(&mut waiting.request);
             waiting.length = length;
             let args = waiting.request.args(rest);
-            waiting.row = args.get(0).and_then(table::find);
+            waiting.row = args.get(0).and_then(|name| commands::find(session.protocol, name));
             if let Some(row) = waiting.row {
                 foreseen.note(session.db, row, args);
             }

@@ -14,8 +14,8 @@ use super::ahead::{Ahead, Foreseen};
 use super::stream::Stream;
 use crate::commands::{self, Session};
 use crate::server::Server;
+use crate::wire::Incoming;
 use crate::wire::request::Malformed;
-use crate::wire::{Parser, Reply};
 
 /// Bytes that one turn reads.
 const READ_MAX: usize = 256 * 1024;
@@ -33,7 +33,7 @@ pub struct Connection {
     /// Received; up to `begin` it is done with.
     input: Vec<u8>,
     begin: usize,
-    parser: Parser,
+    parser: Incoming,
     ahead: Ahead,
     /// Replies; up to `sent` they are sent.
     output: Vec<u8>,
@@ -69,7 +69,7 @@ pub struct Turn {
 impl Connection {
     /// A new client.
     pub fn new(stream: Stream, session: Session, server: &Server) -> Connection {
-        let parser = Parser::new(server.config.limits());
+        let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {
             stream,
             input: Vec::new(),
@@ -195,8 +195,8 @@ impl Connection {
     }
 
     /// The last reply to a client that sent no request.
-    fn refuse(&mut self, server: &Server, Malformed(why): &Malformed) {
-        Reply::new(&mut self.output, usize::MAX, self.session.resp3).error(&format!("ERR {why}"));
+    fn refuse(&mut self, server: &Server, malformed: &Malformed) {
+        commands::refuse(&self.session, malformed, &mut self.output);
         server.counters.closed.fetch_add(1, Ordering::Relaxed);
         self.session.closes = true;
         self.begin = self.input.len();

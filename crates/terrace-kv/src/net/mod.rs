@@ -30,8 +30,13 @@ pub struct Running {
 /// Starts the threads: `kv-N` serve clients, `expire` removes keys whose time has come.
 ///
 /// # Errors
-/// No descriptors, no threads.
+/// No descriptors, no threads; a listener for memcached beside a password or a map of several servers.
 pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Running> {
+    let is_open = server.config.password.is_none() && server.config.cluster.is_none();
+    if !is_open && listeners.iter().any(|listener| matches!(listener, Listener::Memcached(_))) {
+        let why = "clients of memcached give no password and know no map of servers";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
     let made = (0..server.config.threads.max(1)).map(|_| Worker::new(server.clone()));
     let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;

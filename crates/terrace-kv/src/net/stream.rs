@@ -8,6 +8,8 @@ use std::os::unix::net::UnixListener;
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
 
+use crate::wire::Protocol;
+
 /// Where clients come in; bound already, so that it outlives a server that dies.
 #[derive(Debug)]
 pub enum Listener {
@@ -15,6 +17,8 @@ pub enum Listener {
     Tcp(TcpListener),
     /// A socket in the file system.
     Unix(UnixListener),
+    /// TCP, for clients of memcached. They give no password and follow no map of several servers.
+    Memcached(TcpListener),
 }
 
 impl Listener {
@@ -26,6 +30,7 @@ impl Listener {
         Ok(match self {
             Listener::Tcp(listener) => Listener::Tcp(listener.try_clone()?),
             Listener::Unix(listener) => Listener::Unix(listener.try_clone()?),
+            Listener::Memcached(listener) => Listener::Memcached(listener.try_clone()?),
         })
     }
 }
@@ -34,7 +39,7 @@ impl Listener {
 #[derive(Debug)]
 pub enum Acceptor {
     /// TCP.
-    Tcp(mio::net::TcpListener),
+    Tcp(mio::net::TcpListener, Protocol),
     /// A socket in the file system.
     Unix(mio::net::UnixListener),
 }
@@ -45,11 +50,13 @@ impl Acceptor {
     /// # Errors
     /// It is none.
     pub fn new(listener: Listener) -> io::Result<Acceptor> {
+        let tcp = |listener: TcpListener, protocol| {
+            listener.set_nonblocking(true)?;
+            Ok(Acceptor::Tcp(mio::net::TcpListener::from_std(listener), protocol))
+        };
         Ok(match listener {
-            Listener::Tcp(listener) => {
-                listener.set_nonblocking(true)?;
-                Acceptor::Tcp(mio::net::TcpListener::from_std(listener))
-            }
+            Listener::Tcp(listener) => return tcp(listener, Protocol::Resp),
+            Listener::Memcached(listener) => return tcp(listener, Protocol::Memcached),
             Listener::Unix(listener) => {
                 listener.set_nonblocking(true)?;
                 Acceptor::Unix(mio::net::UnixListener::from_std(listener))
@@ -63,7 +70,7 @@ impl Acceptor {
     /// `WouldBlock`: there is none.
     pub fn accept(&self) -> io::Result<(Stream, String, String)> {
         match self {
-            Acceptor::Tcp(listener) => {
+            Acceptor::Tcp(listener, _) => {
                 let (stream, address) = listener.accept()?;
                 // A reply that waits for the client's acknowledgement takes 40 ms.
                 let _ = stream.set_nodelay(true);
@@ -77,10 +84,18 @@ impl Acceptor {
         }
     }
 
+    /// What its clients speak.
+    pub fn protocol(&self) -> Protocol {
+        match self {
+            Acceptor::Tcp(_, protocol) => *protocol,
+            Acceptor::Unix(_) => Protocol::Resp,
+        }
+    }
+
     /// Its source of events.
     pub fn source(&mut self) -> &mut dyn Source {
         match self {
-            Acceptor::Tcp(listener) => listener,
+            Acceptor::Tcp(listener, _) => listener,
             Acceptor::Unix(listener) => listener,
         }
     }

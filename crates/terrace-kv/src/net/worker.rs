@@ -17,9 +17,10 @@ use mio::{Events, Poll, Token, Waker};
 use super::ahead::Foreseen;
 use super::connection::Connection;
 use super::stream::{Acceptor, Stream};
-use crate::commands::Session;
+use crate::commands::{self, Session};
 use crate::config::Durability;
 use crate::server::Server;
+use crate::wire::Protocol;
 
 /// Events taken at a time.
 const EVENTS: usize = 1024;
@@ -224,7 +225,9 @@ impl Worker {
         for at in 0..self.acceptors.len() {
             loop {
                 match self.acceptors[at].accept() {
-                    Ok((stream, address, local)) => self.let_in(stream, address, local),
+                    Ok((stream, address, local)) => {
+                        self.let_in(stream, (address, local), self.acceptors[at].protocol());
+                    }
                     Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                     Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(err) => {
@@ -238,17 +241,17 @@ impl Worker {
         }
     }
 
-    fn let_in(&self, stream: Stream, address: String, local: String) {
+    fn let_in(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
         let max = self.server.config.clients_max;
         let inbox = &self.inboxes[self.server.clients.totals().0 as usize % self.inboxes.len()];
         let waker = inbox.waker.clone();
         let wake = move || drop(waker.wake());
         let Some(client) = self.server.clients.add(address, local, max, wake) else {
-            let line = b"-ERR max number of clients reached\r\n";
+            let line = commands::full(protocol);
             let _ = rustix::net::send(&stream, line, rustix::net::SendFlags::NOSIGNAL);
             return;
         };
-        let session = Session::new(client, self.server.config.password.is_none());
+        let session = Session::new(client, protocol, self.server.config.password.is_none());
         if inbox.arrivals.send((stream, session)).is_ok() {
             let _ = inbox.waker.wake();
         }

@@ -12,11 +12,20 @@ pub fn parse_int(text: &[u8]) -> Option<i64> {
     if digits.is_empty() || digits.len() > 19 || digits[0] == b'0' {
         return None;
     }
+    let value = self::digits(digits)?;
+    i64::try_from(if negative { -value } else { value }).ok()
+}
+
+/// Decimal digits, at least one and at most 30.
+pub(super) fn digits(text: &[u8]) -> Option<i128> {
+    if text.is_empty() || text.len() > 30 {
+        return None;
+    }
     let mut value: i128 = 0;
-    for digit in digits {
+    for digit in text {
         value = value * 10 + i128::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
     }
-    i64::try_from(if negative { -value } else { value }).ok()
+    Some(value)
 }
 
 /// A float: decimal or with an exponent, or infinite; never NaN, no spaces.

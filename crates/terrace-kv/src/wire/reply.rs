@@ -59,6 +59,19 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(line.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
+    /// Bytes as they are, of another protocol.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        if self.has_room(bytes.len()) {
+            self.out.extend_from_slice(bytes);
+        }
+    }
+    /// A line as it is.
+    pub fn raw_line(&mut self, line: &str) {
+        // As in `error`.
+        let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        self.raw(line.as_bytes());
+        self.raw(b"\r\n");
+    }
     /// `+OK`.
     pub fn ok(&mut self) {
         self.status("OK");

@@ -68,6 +68,10 @@ impl<'a> Args<'a> {
     pub fn after(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
+    /// The first `count`, as a request of their own.
+    pub fn before(&self, count: usize) -> Args<'a> {
+        Args { bytes: self.bytes, places: &self.places[..count.min(self.places.len())] }
+    }
     /// All from `index` on.
     pub fn from(
         &self,
@@ -81,7 +85,7 @@ impl<'a> Args<'a> {
 /// A request that has come whole, without its bytes.
 #[derive(Debug, Default)]
 pub struct Request {
-    places: Vec<(usize, usize)>,
+    pub(super) places: Vec<(usize, usize)>,
     /// The unescaped words of an inline request.
     inline: Vec<u8>,
     is_inline: bool,

@@ -196,18 +196,30 @@ fn cluster(path: &Path, args: &ServeKv) -> Result<Cluster> {
 fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
     let (mut listeners, mut places) = (Vec::new(), Vec::new());
     if let Some(port) = port(args) {
-        let at = SocketAddr::new(address(args), port);
-        let listener = TcpListener::bind(at).map_err(|err| {
-            Failure::new(at, reason(err), "choose another --port, or end what listens there")
-        })?;
-        places.push(listener.local_addr().unwrap_or(at).to_string());
+        let (listener, at) = tcp_listener(args, port, "--port")?;
+        places.push(at.to_string());
         listeners.push(Listener::Tcp(listener));
+    }
+    if let Some(port) = args.memcached {
+        let (listener, at) = tcp_listener(args, port, "--memcached")?;
+        places.push(format!("{at} (memcached)"));
+        listeners.push(Listener::Memcached(listener));
     }
     if let Some(path) = &args.unix {
         listeners.push(Listener::Unix(unix_listener(path)?));
         places.push(path.display().to_string());
     }
     Ok((listeners, places))
+}
+
+/// A listener, and its address.
+fn tcp_listener(args: &ServeKv, port: u16, option: &str) -> Result<(TcpListener, SocketAddr)> {
+    let at = SocketAddr::new(address(args), port);
+    let listener = TcpListener::bind(at).map_err(|err| {
+        Failure::new(at, reason(err), format!("choose another {option}, or end what listens there"))
+    })?;
+    let at = listener.local_addr().unwrap_or(at);
+    Ok((listener, at))
 }
 
 /// A socket for its user alone; one that a dead server has left is replaced.

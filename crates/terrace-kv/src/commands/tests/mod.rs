@@ -1,6 +1,7 @@
 //! Commands as a client sees them, over a store in memory.
 
 mod basics;
+mod memcached;
 mod model;
 
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use super::{Session, run};
 use crate::config::Config;
 use crate::server::Server;
 use crate::testing::MemoryBlobs;
+use crate::wire::Protocol;
 use crate::wire::request::{Parser, Progress, Request};
 
 /// A server with one client and a clock that stands still.
@@ -34,7 +36,7 @@ impl Lab {
         let now = Arc::new(move || reads.load(Ordering::Relaxed));
         let server = Server::new(blobs.clone(), config, decoded_max, now);
         let client = server.clients.add("test:1".into(), "test:2".into(), 10, || {}).unwrap();
-        let session = Session::new(client, server.config.password.is_none());
+        let session = Session::new(client, Protocol::Resp, server.config.password.is_none());
         Lab { server, blobs, clock, session }
     }
 

@@ -1,0 +1,110 @@
+//! get, gets, gat, gats.
+
+use super::{BAD_FORMAT, DB, expires, key, line};
+use crate::commands::context::Context;
+use crate::commands::expire::expire_at;
+use crate::error::{Outcome, Refusal};
+use crate::events::Event;
+use crate::keyspace::word::Word;
+use crate::wire::memcached::signed;
+use crate::wire::number::write_int;
+
+/// get key...
+pub fn get(context: &mut Context<'_>) -> Outcome {
+    fetch(context, 1, false, read)
+}
+/// gets key...
+pub fn gets(context: &mut Context<'_>) -> Outcome {
+    fetch(context, 1, true, read)
+}
+/// gat exptime key...
+pub fn gat(context: &mut Context<'_>) -> Outcome {
+    let seconds = time(context)?;
+    fetch(context, 2, false, |context, key| read_and_touch(context, key, seconds))
+}
+/// gats exptime key...
+pub fn gats(context: &mut Context<'_>) -> Outcome {
+    let seconds = time(context)?;
+    fetch(context, 2, true, |context, key| read_and_touch(context, key, seconds))
+}
+
+fn time(context: &Context<'_>) -> Outcome<i64> {
+    signed(context.args.at(1)).ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))
+}
+
+/// What is read of an item beside its bytes, which are in the scratch: its word, and what changes with each write.
+type Found = Option<(Word, u64)>;
+
+fn fetch(
+    context: &mut Context<'_>,
+    first: usize,
+    with_unique: bool,
+    read: impl Fn(&mut Context<'_>, &[u8]) -> Outcome<Found>,
+) -> Outcome {
+    let (mut head, mut hits) = (Vec::new(), 0);
+    let keys = context.args.from(first);
+    let asked = keys.len() as u64;
+    for word in keys {
+        let key = key(word)?;
+        let found = match read(context, key) {
+            // As MGET: a key of another type counts as missing.
+            Err(Refusal::WrongType) => None,
+            found => found?,
+        };
+        if let Some((word, version)) = found {
+            hits += 1;
+            let unique = with_unique.then(|| context.server.unique_of(version));
+            write_head(&mut head, key, word.flags, context.scratch.len(), unique);
+            for part in [&*head, &**context.scratch, b"\r\n"] {
+                context.reply.raw(part);
+            }
+        }
+    }
+    context.reply.raw(b"END\r\n");
+    let events = &context.server.events;
+    events.add(Event::CmdGet, asked);
+    events.add(Event::GetHits, hits);
+    if hits < asked {
+        events.add(Event::GetMisses, asked - hits);
+    }
+    Ok(())
+}
+
+/// `VALUE <key> <flags> <bytes> [<unique>]`.
+fn write_head(head: &mut Vec<u8>, key: &[u8], flags: u32, bytes: usize, unique: Option<u64>) {
+    head.clear();
+    head.extend_from_slice(b"VALUE ");
+    head.extend_from_slice(key);
+    head.push(b' ');
+    write_int(head, flags);
+    head.push(b' ');
+    write_int(head, bytes);
+    if let Some(unique) = unique {
+        head.push(b' ');
+        write_int(head, unique);
+    }
+    head.extend_from_slice(b"\r\n");
+}
+
+fn read(context: &mut Context<'_>, key: &[u8]) -> Outcome<Found> {
+    context.keyspace().read_string(DB, key, context.scratch)
+}
+
+/// Lets the item expire at another time. It changes by that: what is told of it is what it is afterwards.
+fn read_and_touch(context: &mut Context<'_>, key: &[u8], seconds: i64) -> Outcome<Found> {
+    let mut held = context.keyspace().hold(DB, [key]);
+    let events = &context.server.events;
+    events.count(Event::CmdTouch);
+    let Some(word) = held.read_string(DB, key, context.scratch)? else {
+        events.count(Event::TouchMisses);
+        return Ok(None);
+    };
+    events.count(Event::TouchHits);
+    let version = held.version(DB, key).ok_or_else(|| line(BAD_FORMAT))?;
+    match expires(seconds, held.now()) {
+        Some(at) => expire_at(&mut held, DB, key, word, at)?,
+        None if word.expires.is_some() => held.set_expiry(DB, key, word, None)?,
+        None => {}
+    }
+    Ok(Some((word, held.version(DB, key).unwrap_or(version))))
+}

@@ -1,0 +1,170 @@
+//! Commands of memcached's text protocol, on the strings of database 0.
+//!
+//! They are rows of a table as those of Redis' protocol are, so that requests are parsed ahead in the same way ([`crate::net`]). Replies are lines.
+
+mod admin;
+mod change;
+mod fetch;
+mod store;
+
+use std::sync::atomic::Ordering;
+
+use super::context::{Context, Flags, Keys, Row, Session};
+use super::dispatch::forget_large;
+use crate::blobs::{BlobError, Db};
+use crate::error::{Outcome, Refusal};
+use crate::server::Server;
+use crate::wire::memcached::{is_key, words_before_data};
+use crate::wire::{Args, Reply};
+
+/// The database whose strings are the items.
+const DB: Db = 0;
+const NOREPLY: &[u8] = b"noreply";
+
+const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+
+const NONE: Keys = Keys { first: 0, last: 0, step: 0 };
+const ONE: Keys = Keys { first: 1, last: 1, step: 1 };
+const ALL: Keys = Keys { first: 1, last: -1, step: 1 };
+const BEHIND_TIME: Keys = Keys { first: 2, last: -1, step: 1 };
+const READ: Flags = Flags::READ;
+const WRITE: Flags = Flags::WRITE;
+const OTHER: Flags = Flags::FAST;
+
+const fn row(
+    name: &'static str,
+    arity: i32,
+    keys: Keys,
+    flags: Flags,
+    run: fn(&mut Context<'_>) -> Outcome,
+) -> Row {
+    Row { name, arity, keys, flags, elements: NONE, run }
+}
+
+/// All commands. Number of words without `noreply`; those that store check it themselves.
+static ROWS: &[Row] = &[
+    row("get", -2, ALL, READ, fetch::get),
+    row("gets", -2, ALL, READ, fetch::gets),
+    row("set", -1, ONE, WRITE, store::set),
+    row("add", -1, ONE, WRITE, store::add),
+    row("cas", -1, ONE, WRITE, store::cas),
+    row("delete", -2, ONE, WRITE, change::delete),
+    row("incr", 3, ONE, WRITE, change::incr),
+    row("decr", 3, ONE, WRITE, change::decr),
+    row("touch", 3, ONE, WRITE, change::touch),
+    row("gat", -3, BEHIND_TIME, WRITE, fetch::gat),
+    row("gats", -3, BEHIND_TIME, WRITE, fetch::gats),
+    row("replace", -1, ONE, WRITE, store::replace),
+    row("append", -1, ONE, WRITE, store::append),
+    row("prepend", -1, ONE, WRITE, store::prepend),
+    row("flush_all", -1, NONE, WRITE, change::flush_all),
+    row("stats", -1, NONE, OTHER, admin::stats),
+    row("version", 1, NONE, OTHER, admin::version),
+    row("verbosity", -1, NONE, OTHER, admin::verbosity),
+    row("quit", 1, NONE, OTHER, admin::quit),
+];
+
+/// The row of a name; names are in lower case.
+pub fn find(name: &[u8]) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name.as_bytes() == name)
+}
+
+/// As [`super::dispatch::run`].
+pub fn run(
+    server: &Server,
+    session: &mut Session,
+    row: Option<&'static Row>,
+    args: Args<'_>,
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> bool {
+    let mark = out.len();
+    if is_of_a_browser(args.at(0)) {
+        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
+        session.closes = true;
+        return false;
+    }
+    server.counters.commands.fetch_add(1, Ordering::Relaxed);
+    let bytes_max = server.config.buffers_bytes_max / 2;
+    let (is_quiet, args) = row.map_or((false, args), |row| without_noreply(row, args));
+    let reply = Reply::new(out, bytes_max, false);
+    let mut context = Context { server, session, args, reply, scratch, rows: ROWS };
+    let done = match row.filter(|row| row.accepts(args.len())) {
+        Some(row) => (row.run)(&mut context),
+        None => Err(line("ERROR")),
+    };
+    let done = match context.reply.is_cut() {
+        true => Err(line("SERVER_ERROR out of memory writing the reply; ask for fewer keys at a time")),
+        false => done,
+    };
+    if let Err(refusal) = done {
+        server.counters.errors.fetch_add(1, Ordering::Relaxed);
+        context.reply.take_back(mark);
+        context.reply.raw_line(&line_of(&refusal));
+    }
+    if is_quiet {
+        out.truncate(mark);
+    }
+    forget_large(scratch);
+    row.is_some_and(|row| row.flags.contains(WRITE))
+}
+
+/// The first words of what a browser sends to any port of this machine when a page asks it to. All commands are in lower case.
+fn is_of_a_browser(name: &[u8]) -> bool {
+    let words: [&[u8]; 7] = [b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"Host:"];
+    words.contains(&name)
+}
+
+/// Whether the client wants no reply, and the words without that one.
+fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
+    match words_before_data(row.name.as_bytes()) {
+        // It has its place there, and the data stand behind it.
+        words @ 1.. => (args.get(words) == Some(NOREPLY), args),
+        // All further words are keys.
+        0 if row.keys.last < 0 => (false, args),
+        0 => {
+            let last = args.len() - 1;
+            let least = row.arity.unsigned_abs() as usize;
+            let is_quiet = last >= least && args.at(last) == NOREPLY;
+            (is_quiet, if is_quiet { args.before(last) } else { args })
+        }
+    }
+}
+
+/// A refusal that is this line.
+fn line(text: &str) -> Refusal {
+    Refusal::Other(text.to_owned())
+}
+
+fn line_of(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Other(line) => line.clone(),
+        Refusal::WrongType => "CLIENT_ERROR the key holds no string".to_owned(),
+        Refusal::Store(BlobError::Full | BlobError::NoMemory) => {
+            "SERVER_ERROR out of memory storing object".to_owned()
+        }
+        other => format!("SERVER_ERROR {other}"),
+    }
+}
+
+/// A word that is a key.
+///
+/// # Errors
+/// It can be none.
+fn key(word: &[u8]) -> Outcome<&[u8]> {
+    if is_key(word) { Ok(word) } else { Err(line(BAD_FORMAT)) }
+}
+
+/// Longest time from now on, seconds; larger numbers are seconds since 1970.
+const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
+
+/// When an item expires, milliseconds since 1970; none: never. One with a negative time has expired.
+fn expires(seconds: i64, now: u64) -> Option<i64> {
+    match seconds {
+        0 => None,
+        ..0 => Some(0),
+        1..=RELATIVE_MAX => Some(now as i64 + seconds * 1000),
+        _ => Some(seconds.saturating_mul(1000)),
+    }
+}

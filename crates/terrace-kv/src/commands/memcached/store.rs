@@ -1,0 +1,132 @@
+//! set, add, replace, append, prepend, cas.
+
+use super::{BAD_FORMAT, DB, TOO_LARGE, expires, key, line};
+use crate::commands::context::Context;
+use crate::commands::strings;
+use crate::error::Outcome;
+use crate::events::Event;
+use crate::keyspace::Held;
+use crate::keyspace::word::{Kind, Word};
+use crate::wire::memcached::{length, signed, unsigned, words_before_data};
+
+/// What a line says, and the data behind it.
+struct Item<'a> {
+    key: &'a [u8],
+    flags: u32,
+    seconds: i64,
+    /// Of `cas`.
+    unique: u64,
+    data: &'a [u8],
+}
+
+impl<'a> Item<'a> {
+    fn of(context: &Context<'a>) -> Outcome<Item<'a>> {
+        context.server.events.count(Event::CmdSet);
+        let (args, bad) = (context.args, || line(BAD_FORMAT));
+        let words = words_before_data(args.at(0));
+        if args.len() < words {
+            return Err(bad());
+        }
+        let key = key(args.at(1))?;
+        let flags = unsigned(args.at(2)).and_then(|flags| u32::try_from(flags).ok()).ok_or_else(bad)?;
+        let seconds = signed(args.at(3)).ok_or_else(bad)?;
+        let length = length(args.at(4)).ok_or_else(bad)?;
+        let unique = if words > 5 { unsigned(args.at(5)).ok_or_else(bad)? } else { 0 };
+        match args.get(words + 1) {
+            Some(data) => Ok(Item { key, flags, seconds, unique, data }),
+            None if length > context.server.config.value_bytes_max => Err(line(TOO_LARGE)),
+            None => Err(line("CLIENT_ERROR bad data chunk")),
+        }
+    }
+
+    /// Replaces what the key holds.
+    fn write(&self, context: &mut Context<'_>, held: &mut Held<'_>) -> Outcome {
+        let word = Word { flags: self.flags, ..Word::new(Kind::String) };
+        strings::write(held, DB, self.key, word, expires(self.seconds, held.now()), self.data)?;
+        context.reply.raw(b"STORED\r\n");
+        Ok(())
+    }
+}
+
+const NOT_STORED: &[u8] = b"NOT_STORED\r\n";
+
+fn write_if(context: &mut Context<'_>, holds: impl FnOnce(bool) -> bool) -> Outcome {
+    let item = Item::of(context)?;
+    let mut held = context.keyspace().hold(DB, [item.key]);
+    if holds(held.stat(DB, item.key).is_some()) {
+        return item.write(context, &mut held);
+    }
+    context.reply.raw(NOT_STORED);
+    Ok(())
+}
+
+/// set key flags exptime bytes [noreply]
+pub fn set(context: &mut Context<'_>) -> Outcome {
+    let item = Item::of(context)?;
+    let mut held = context.keyspace().hold(DB, [item.key]);
+    item.write(context, &mut held)
+}
+/// add key flags exptime bytes [noreply]
+pub fn add(context: &mut Context<'_>) -> Outcome {
+    write_if(context, |is_there| !is_there)
+}
+/// replace key flags exptime bytes [noreply]
+pub fn replace(context: &mut Context<'_>) -> Outcome {
+    write_if(context, |is_there| is_there)
+}
+
+/// cas key flags exptime bytes unique [noreply]
+pub fn cas(context: &mut Context<'_>) -> Outcome {
+    let item = Item::of(context)?;
+    let mut held = context.keyspace().hold(DB, [item.key]);
+    // One that has expired goes first.
+    let version = held.stat(DB, item.key).and_then(|_| held.version(DB, item.key));
+    let events = &context.server.events;
+    match version.map(|version| context.server.unique_of(version) == item.unique) {
+        Some(true) => {
+            events.count(Event::CasHits);
+            return item.write(context, &mut held);
+        }
+        Some(false) => {
+            events.count(Event::CasBadval);
+            context.reply.raw(b"EXISTS\r\n");
+        }
+        None => {
+            events.count(Event::CasMisses);
+            context.reply.raw(b"NOT_FOUND\r\n");
+        }
+    }
+    Ok(())
+}
+
+fn join(
+    context: &mut Context<'_>,
+    join: impl FnOnce(&mut Held<'_>, &Item<'_>, &mut Vec<u8>) -> Outcome,
+) -> Outcome {
+    let item = Item::of(context)?;
+    let mut held = context.keyspace().hold(DB, [item.key]);
+    let Some((_, size)) = held.stat_of(DB, item.key, Kind::String)? else {
+        context.reply.raw(NOT_STORED);
+        return Ok(());
+    };
+    if size + item.data.len() as u64 > context.server.config.value_bytes_max {
+        return Err(line(TOO_LARGE));
+    }
+    join(&mut held, &item, context.scratch)?;
+    context.reply.raw(b"STORED\r\n");
+    Ok(())
+}
+
+/// append key flags exptime bytes [noreply]: flags and time stay as they are.
+pub fn append(context: &mut Context<'_>) -> Outcome {
+    join(context, |held, item, _| held.append(DB, item.key, item.data))
+}
+
+/// prepend key flags exptime bytes [noreply]
+pub fn prepend(context: &mut Context<'_>) -> Outcome {
+    join(context, |held, item, scratch| {
+        let found = held.read_string(DB, item.key, scratch)?;
+        scratch.splice(0..0, item.data.iter().copied());
+        held.rewrite(DB, item.key, found, scratch)
+    })
+}
