@@ -98,18 +98,21 @@ class Server(System):
 
 class TerraceServer(Server):
     name, binding = "terrace", "RespDb"
+    door = "--port"
 
     def command(self):
-        return [self.bench.bin / "terrace", "serve", "kv", "--dir", self.dir, "--memory", f"{self.mib}MiB", "--port", str(self.port), "--sync", "1s"]
+        doors = ["--unix", self.dir / "socket", self.door, str(self.port)]
+        return [self.bench.bin / "terrace", "serve", "kv", "--dir", self.dir, "--memory", f"{self.mib}MiB", *doors, "--sync", "1s"]
 
     def end(self):
         subprocess.run([self.bench.bin / "terrace", "umount", self.dir], capture_output=True, check=False)
 
 
 class TerraceValues(TerraceServer):
-    """Records are values, as those of memcached are."""
+    """Records are values, by memcached's protocol: the client is the same for both."""
 
-    binding, scans = "RespValueDb", False
+    binding, scans = "MemcachedDb", False
+    door = "--memcached"
 
 
 class Redis(Server):

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use crate::blobs::Blobs;
 use crate::clients::Clients;
@@ -12,6 +12,13 @@ use crate::keyspace::{Clock, Keyspace};
 
 /// Largest of these numbers: what clients that keep it as a float can tell apart.
 const UNIQUE_MAX: u64 = (1 << 53) - 1;
+
+/// Another one in each process: its state of random numbers could be that of the process which it was forked from.
+fn new_salt() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
+    fastrand::Rng::with_seed(seed).u64(..) & UNIQUE_MAX
+}
 
 /// Counters of the server, since its start.
 #[derive(Debug, Default)]
@@ -60,7 +67,7 @@ impl Server {
             clients: Clients::default(),
             counters: Counters::default(),
             events: Events::default(),
-            salt: fastrand::u64(..) & UNIQUE_MAX,
+            salt: new_salt(),
             is_stopping: AtomicBool::new(false),
             since: Instant::now(),
         }

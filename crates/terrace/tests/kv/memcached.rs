@@ -129,15 +129,15 @@ fn acknowledged_items_survive_kills_under_load() {
         let began =
             || Client::new(port).gets("n").is_some_and(|(_, n, _)| n.parse::<u64>().unwrap() > from + 20);
         wait_until("some are written", began);
-        if round % 2 == 0 {
-            served.kill_server();
-        } else {
+        let still = if round % 2 == 1 {
             served.kill_all();
-        }
+            None
+        } else {
+            served.kill_server();
+            Some(served)
+        };
         acknowledged = writer.join().unwrap();
-        if round % 2 == 1 {
-            served = stage.serve(&options);
-        }
+        served = still.unwrap_or_else(|| stage.serve(&options));
         let (flags, n, _) = Client::new(port).gets("n").unwrap();
         let n: u64 = n.parse().unwrap();
         // The one after it was sent and not answered.

@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{BAD_FORMAT, DB, line};
+use super::parts::{BAD_FORMAT, DB, line};
 use crate::commands::context::Context;
 use crate::error::Outcome;
 use crate::events::Event;

@@ -1,6 +1,6 @@
 //! delete, incr, decr, touch, flush_all.
 
-use super::{BAD_FORMAT, DB, expires, key, line};
+use super::parts::{BAD_FORMAT, DB, expires, key, line};
 use crate::commands::context::Context;
 use crate::commands::expire::expire_at;
 use crate::error::Outcome;

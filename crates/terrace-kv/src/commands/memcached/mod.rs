@@ -5,24 +5,21 @@
 mod admin;
 mod change;
 mod fetch;
+mod parts;
 mod store;
 
 use std::sync::atomic::Ordering;
 
 use super::context::{Context, Flags, Keys, Row, Session};
 use super::dispatch::forget_large;
-use crate::blobs::{BlobError, Db};
+use crate::blobs::BlobError;
 use crate::error::{Outcome, Refusal};
 use crate::server::Server;
-use crate::wire::memcached::{is_key, words_before_data};
+use crate::wire::memcached::words_before_data;
 use crate::wire::{Args, Reply};
+use parts::line;
 
-/// The database whose strings are the items.
-const DB: Db = 0;
 const NOREPLY: &[u8] = b"noreply";
-
-const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 const NONE: Keys = Keys { first: 0, last: 0, step: 0 };
 const ONE: Keys = Keys { first: 1, last: 1, step: 1 };
@@ -132,11 +129,6 @@ fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     }
 }
 
-/// A refusal that is this line.
-fn line(text: &str) -> Refusal {
-    Refusal::Other(text.to_owned())
-}
-
 fn line_of(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Other(line) => line.clone(),
@@ -145,26 +137,5 @@ fn line_of(refusal: &Refusal) -> String {
             "SERVER_ERROR out of memory storing object".to_owned()
         }
         other => format!("SERVER_ERROR {other}"),
-    }
-}
-
-/// A word that is a key.
-///
-/// # Errors
-/// It can be none.
-fn key(word: &[u8]) -> Outcome<&[u8]> {
-    if is_key(word) { Ok(word) } else { Err(line(BAD_FORMAT)) }
-}
-
-/// Longest time from now on, seconds; larger numbers are seconds since 1970.
-const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
-
-/// When an item expires, milliseconds since 1970; none: never. One with a negative time has expired.
-fn expires(seconds: i64, now: u64) -> Option<i64> {
-    match seconds {
-        0 => None,
-        ..0 => Some(0),
-        1..=RELATIVE_MAX => Some(now as i64 + seconds * 1000),
-        _ => Some(seconds.saturating_mul(1000)),
     }
 }

@@ -1,6 +1,6 @@
 //! set, add, replace, append, prepend, cas.
 
-use super::{BAD_FORMAT, DB, TOO_LARGE, expires, key, line};
+use super::parts::{BAD_FORMAT, DB, TOO_LARGE, expires, key, line};
 use crate::commands::context::Context;
 use crate::commands::strings;
 use crate::error::Outcome;

@@ -2,7 +2,7 @@ package terrace.ycsb;
 
 import java.io.IOException;
 
-/** memcached by its text protocol. */
+/** memcached, or terrace as one, by the text protocol. */
 public final class MemcachedDb extends SocketDb {
     @Override
     byte[] get(byte[] key) throws IOException {
@@ -12,11 +12,11 @@ public final class MemcachedDb extends SocketDb {
             return null;
         }
         if (!line.startsWith("VALUE ")) {
-            throw new IOException("memcached: " + line);
+            throw new IOException(line);
         }
         byte[] value = in.readNBytes(Integer.parseInt(line.substring(line.lastIndexOf(' ') + 1)));
         if (!line().isEmpty() || !line().equals("END")) {
-            throw new IOException("memcached: a value without its end");
+            throw new IOException("a value without its end");
         }
         return value;
     }
@@ -26,7 +26,7 @@ public final class MemcachedDb extends SocketDb {
         send("set ", key, " 0 0 " + value.length + "\r\n", value);
         String line = line();
         if (!line.equals("STORED")) {
-            throw new IOException("memcached: " + line);
+            throw new IOException(line);
         }
     }
 

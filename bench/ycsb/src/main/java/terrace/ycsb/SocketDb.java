@@ -11,8 +11,8 @@ import java.nio.charset.StandardCharsets;
 import site.ycsb.DBException;
 
 /**
- * A server whose records are values, spoken to over a blocking socket: the same work for each protocol. With Jedis for one and YCSB's spymemcached for the
- * other, which has a thread between caller and socket, clients would be measured here, on two processors, more than servers.
+ * A server whose records are values, spoken to over a blocking socket. YCSB's spymemcached has a thread between caller and socket, and puts the requests of all callers on one
+ * connection: on two processors it would be measured more than servers.
  */
 abstract class SocketDb extends ValueDb {
     private Socket socket;
