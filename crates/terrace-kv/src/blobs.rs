@@ -88,6 +88,8 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool>;
     /// Keys of a database.
     fn len(&self, db: Db) -> u64;
+    /// Bytes of the values of a database.
+    fn bytes(&self, db: Db) -> u64;
     /// Whether a database has no keys.
     fn is_empty(&self, db: Db) -> bool {
         self.len(db) == 0

@@ -133,6 +133,9 @@ impl Blobs for StoreBlobs {
     fn len(&self, db: Db) -> u64 {
         self.database(db).len()
     }
+    fn bytes(&self, db: Db) -> u64 {
+        self.database(db).bytes()
+    }
     fn clear(&self, db: Db) -> Result<()> {
         self.database(db).clear().map_err(failed)
     }

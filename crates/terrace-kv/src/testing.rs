@@ -153,6 +153,11 @@ impl Blobs for MemoryBlobs {
     fn len(&self, db: Db) -> u64 {
         self.blobs.lock().get(&db).map_or(0, |blobs| blobs.len() as u64)
     }
+    fn bytes(&self, db: Db) -> u64 {
+        let bytes =
+            |blobs: &BTreeMap<Vec<u8>, Content>| blobs.values().map(|blob| blob.bytes.len() as u64).sum();
+        self.blobs.lock().get(&db).map_or(0, bytes)
+    }
     fn clear(&self, db: Db) -> Result<()> {
         self.begin(false)?;
         self.blobs.lock().remove(&db);

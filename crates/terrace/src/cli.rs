@@ -40,7 +40,7 @@ pub enum Command {
     Umount(Umount),
     /// Run a command for which a directory is served by terrace at its own path
     Run(Run),
-    /// Serve keys and values to clients of Redis
+    /// Serve keys and values to clients of Redis and memcached
     #[command(subcommand)]
     Serve(Serve),
     /// Show what the cache does
@@ -215,7 +215,7 @@ pub struct Run {
 /// `terrace serve`.
 #[derive(Debug, Subcommand)]
 pub enum Serve {
-    /// Keys and values, with Redis' protocol, until SIGTERM or Ctrl-C
+    /// Keys and values, with Redis' protocol and memcached's, until SIGTERM or Ctrl-C
     Kv(ServeKv),
 }
 

@@ -61,7 +61,7 @@ fn stat(context: &mut Context<'_>, name: &str, value: impl Display) {
 fn general(context: &mut Context<'_>) {
     let server = context.server;
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (used, limit) = server.keyspace.blobs().memory();
+    let (_, limit) = server.keyspace.blobs().memory();
     let (came, refused) = server.clients.totals();
     stat(context, "pid", std::process::id());
     stat(context, "uptime", server.since.elapsed().as_secs());
@@ -80,7 +80,7 @@ fn general(context: &mut Context<'_>) {
     stat(context, "bytes_written", load(&server.counters.output_bytes));
     stat(context, "limit_maxbytes", limit);
     stat(context, "threads", server.config.threads);
-    stat(context, "bytes", used);
+    stat(context, "bytes", server.keyspace.blobs().bytes(DB));
     stat(context, "curr_items", server.keyspace.len(DB));
     stat(context, "total_items", server.events.get(Event::CmdSet));
     stat(context, "evictions", 0);

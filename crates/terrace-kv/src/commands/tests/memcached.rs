@@ -289,6 +289,7 @@ fn stats_count_what_was_asked() {
         "touch_hits 1",
         "cas_badval 1",
         "curr_items 1",
+        "bytes 1",
         "pointer_size 64",
         "curr_connections 1",
     ] {
