@@ -213,6 +213,14 @@ fn items_expire_when_they_should() {
     lab.pass(10 * 86_400_000);
     check(&mut lab, &[("get late", "END"), ("gat -1 never", "VALUE never 0 1 x END"), ("get never", "END")]);
     check(&mut lab, &[("touch soon -5", "TOUCHED"), ("add soon 0 0 1\nx", "STORED")]);
+    // The list of keys by their time knows the time that is kept.
+    check(&mut lab, &[("set w 70000 5 1\nx", "STORED"), ("touch w 7", "TOUCHED"), ("delete w", "DELETED")]);
+    check(&mut lab, &[("flush_all", "OK")]);
+    check(
+        &mut lab,
+        &[("set w 70000 5 1\nx", "STORED"), ("gat 7 w", "VALUE w 70000 1 x END"), ("delete w", "DELETED")],
+    );
+    assert_eq!(lab.server.keyspace.volatile(0), 0);
     // Nobody has to ask for them.
     check(&mut lab, &[("set a 1 5 1\nx", "STORED"), ("set b 70000 5 1\nx", "STORED")]);
     lab.pass(10_000);
