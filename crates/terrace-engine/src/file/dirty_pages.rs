@@ -11,6 +11,8 @@ pub(crate) struct DirtyPages {
     pub dirty: BTreeSet<u64>,
     /// Dirty pages whose content is durable on a target, likewise; not among the former.
     pub owed: BTreeSet<u64>,
+    /// Pages of which the file's target has an older version, until it is told that nothing is owed.
+    pub superseded: BTreeSet<u64>,
     /// Since when the oldest of both is (ns, engine clock).
     pub dirty_since: u64,
     /// Pages under writeback.

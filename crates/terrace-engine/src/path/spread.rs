@@ -1,0 +1,167 @@
+//! New pages of a burst go two ways at the same time: to the target, and to the source as many as it writes meanwhile.
+//!
+//! This is the placement `min-io-time` of two devices: both end at the same time. No estimate says how many pages each gets. The target takes them from the
+//! front of the list and the source from its end, until they meet; the source leaves a piece alone that it would end later than the target alone
+//! ([`Speeds`](crate::speeds::Speeds)).
+//!
+//! What the source takes is durable there by the fsync that the file's next base needs (`path/base.rs`): it has changed, so that there is no base before.
+//! **It takes no page of which the target has an older version**, which a start would write over the newer one: `DirtyPages::superseded`.
+
+use crate::config::SourceShare;
+use crate::context::Context;
+use crate::device::io::DeviceIo;
+use crate::file::object::Object;
+use crate::path::burst;
+use crate::path::writeback::{self, Route};
+use crate::reclaim::append::CONTENT_MAX;
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Pages that the source takes at a time.
+const PIECE: usize = 256;
+/// Pages that it takes while its speed is not known.
+const TRIAL: usize = 64;
+
+/// Pages that nobody has taken.
+struct Left {
+    /// Those of which the target has older versions come first.
+    pages: Vec<u64>,
+    rest: Mutex<Range<usize>>,
+    /// How many of them are the target's in any case.
+    superseded: usize,
+    ended: AtomicBool,
+}
+
+impl Left {
+    fn of(o: &Object, pages: Vec<u64>) -> Left {
+        let dirty = o.dirty.lock();
+        let (mut first, fresh): (Vec<u64>, Vec<u64>) =
+            pages.into_iter().partition(|page| dirty.superseded.contains(page));
+        let superseded = first.len();
+        first.extend(fresh);
+        Left { rest: Mutex::new(0..first.len()), pages: first, superseded, ended: AtomicBool::new(false) }
+    }
+    fn front(&self, most: usize) -> Option<&[u64]> {
+        let mut rest = self.rest.lock();
+        let from = rest.start;
+        rest.start = (from + most).min(rest.end);
+        Some(&self.pages[from..rest.start]).filter(|pages| !pages.is_empty())
+    }
+    /// The last `piece` pages, if `takes` them of so many.
+    fn back(&self, piece: usize, takes: impl FnOnce(usize) -> bool) -> Option<&[u64]> {
+        let mut rest = self.rest.lock();
+        let from = rest.end.checked_sub(piece).filter(|from| *from >= rest.start.max(self.superseded))?;
+        if piece == 0 || self.ended.load(Ordering::Relaxed) || !takes(rest.len()) {
+            return None;
+        }
+        let end = std::mem::replace(&mut rest.end, from);
+        Some(&self.pages[from..end])
+    }
+}
+
+/// Writes dirty pages of a file that owes some already, so that each is durable on the target after its flush, or in the source after an fsync there. False:
+/// the target has not taken its part. Pages that the source has not taken are dirty. The caller holds the file's writeback lock. `is_due`: the source will
+/// have to be synced anyway. `since`: when the oldest of them became dirty.
+pub(crate) fn spread(
+    cx: &Context,
+    o: &Object,
+    device: &DeviceIo,
+    pages: Vec<u64>,
+    since: u64,
+    is_due: bool,
+) -> bool {
+    let left = Left::of(o, pages);
+    let pages = left.pages.len() - left.superseded;
+    match cx.config.source_share {
+        // What the kernel's page cache takes is not written.
+        SourceShare::Measured if cx.speeds.is_worth(pages, is_due, cx.clock.now_ns()) && is_direct(o) => {}
+        SourceShare::Measured | SourceShare::Off => return to_target(cx, o, device, &left, since),
+        SourceShare::Half => {
+            to_source(cx, o, &left, pages / 2, true);
+            return to_target(cx, o, device, &left, since);
+        }
+    }
+    let is_trial = !cx.speeds.is_known(cx.clock.now_ns());
+    let piece = if is_trial { TRIAL } else { PIECE };
+    let left = &left;
+    std::thread::scope(|scope| {
+        let source = std::thread::Builder::new().name("share".into());
+        // Without a thread the target takes all of them.
+        let source = source.spawn_scoped(scope, move || to_source(cx, o, left, piece, is_trial));
+        let taken = to_target(cx, o, device, left, since);
+        left.ended.store(true, Ordering::Relaxed);
+        if let Ok(source) = source {
+            source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        taken
+    })
+}
+
+fn is_direct(o: &Object) -> bool {
+    o.source().writer().is_ok_and(|writer| writer.direct())
+}
+
+fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u64) -> bool {
+    while let Some(pages) = left.front(CONTENT_MAX) {
+        let begin = cx.clock.now_ns();
+        if !burst::append(cx, o, device, pages, &[], since) {
+            return false;
+        }
+        cx.speeds.note_target(pages.len(), cx.clock.now_ns().saturating_sub(begin));
+    }
+    true
+}
+
+/// `once`: one piece, however long that takes.
+fn to_source(cx: &Context, o: &Object, left: &Left, piece: usize, once: bool) {
+    let takes = |left: usize| once || cx.speeds.is_in_time(piece, left);
+    while let Some(pages) = left.back(piece, takes) {
+        let begin = cx.clock.now_ns();
+        // Its handles report a failure.
+        let written = writeback::write_back_pages(cx, o, pages, Route::Direct);
+        let now = cx.clock.now_ns();
+        cx.speeds.note_source(pages.len(), now.saturating_sub(begin), now);
+        if written.is_err() || once {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(superseded: usize) -> Left {
+        Left { pages: (0..10).collect(), rest: Mutex::new(0..10), superseded, ended: AtomicBool::new(false) }
+    }
+
+    #[test]
+    fn ways_meet_and_take_each_page_once() {
+        let left = left(0);
+        let mut taken: Vec<u64> = Vec::new();
+        while let Some(pages) = left.back(2, |rest| rest > 4) {
+            taken.extend(pages);
+            taken.extend(left.front(1).unwrap());
+        }
+        assert_eq!(taken, [8, 9, 0, 6, 7, 1]);
+        assert_eq!(left.front(9), Some(&[2, 3, 4, 5][..]));
+        assert_eq!((left.front(9), left.back(1, |_| true)), (None, None));
+    }
+
+    #[test]
+    fn source_takes_no_page_of_which_the_target_has_an_older_version() {
+        let left = left(7);
+        assert_eq!(left.back(4, |_| true), None);
+        assert_eq!(left.back(3, |_| true), Some(&[7, 8, 9][..]));
+        assert_eq!(left.back(1, |_| true), None);
+        assert_eq!(left.front(10).map(<[u64]>::len), Some(7));
+    }
+
+    #[test]
+    fn source_takes_none_once_the_target_has_ended() {
+        let left = left(0);
+        left.ended.store(true, Ordering::Relaxed);
+        assert_eq!(left.back(1, |_| true), None);
+    }
+}
