@@ -22,14 +22,15 @@ use crate::file::identity::Identity;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::path::base;
 use crate::path::permit::{self, PERMIT_NS, on_target};
-use crate::path::spread::spread;
+use crate::path::spread::{append_all, spread};
 use crate::path::sync;
-use crate::path::writeback::{self, InFlightPage, Route, is_shortage};
-use crate::reclaim::append::{CONTENT_MAX, Content};
+use crate::path::writeback::{self, Route, is_shortage};
 use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
+use terrace_shm::PAGE_SIZE;
 
+const PAGE: u64 = PAGE_SIZE as u64;
 /// Of its pages, most that a target keeps for the source.
 const SHARE_MAX: u64 = 4;
 /// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
@@ -119,19 +120,20 @@ fn put_ahead(cx: &Context, o: &Object) {
 }
 
 fn put_ahead_locked(cx: &Context, o: &Object) {
-    let (device, is_changed) = {
+    let (device, is_changed, base_size) = {
         let mut burst = o.burst.lock();
         let number = burst.target.filter(|_| !burst.must_settle);
         let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
         burst.unflushed = true;
-        (device, burst.base.is_none())
+        (device, burst.base.is_none(), burst.base_size)
     };
     let (pages, since) = dirty_pages(o);
+    let grown = &pages[pages.partition_point(|page| (page + 1) * PAGE <= base_size)..];
     let has_room = || {
         let _change = permit::change(cx, o);
-        base::reserve(cx, o, &pages).is_ok()
+        base::reserve(cx, o, grown).is_ok()
     };
-    let put = (!is_changed || has_room())
+    let put = (grown.is_empty() || has_room())
         && (!affords(cx, &device, pages.len()) || spread(cx, o, &device, pages, since, is_changed));
     if !put {
         // Not again with the next write.
@@ -178,18 +180,6 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     put
 }
 
-/// Writes these pages, with records before each batch. False: not all of them.
-fn append_all(
-    cx: &Context,
-    o: &Object,
-    device: &DeviceIo,
-    pages: &[u64],
-    others: &[Record],
-    since: u64,
-) -> bool {
-    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
-}
-
 /// Takes them out of what may be written to the target.
 fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     let mut state = cx.state.lock();
@@ -197,35 +187,6 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
         targets.begin_batch(cx.clock.now_ns());
     }
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
-}
-
-/// Writes some of them. They stay dirty.
-pub(super) fn append(
-    cx: &Context,
-    o: &Object,
-    device: &DeviceIo,
-    pages: &[u64],
-    others: &[Record],
-    since: u64,
-) -> bool {
-    let going = writeback::take_still_dirty(cx, o, pages);
-    let content = |going: &InFlightPage| {
-        // A frame under writeback stays where it is. If it is written meanwhile, it is dirty anew.
-        Content { object: o.id(), page: going.page, from: cx.handles.segment.frame(going.frame) }
-    };
-    let content: Vec<Content> = going.iter().map(content).collect();
-    let mut done = 0;
-    while done < content.len() {
-        let Some(taken) = permit::append_owed(cx, device, &content[done..], others) else { break };
-        done += taken;
-    }
-    let mut state = cx.state.lock();
-    for (i, going) in going.iter().enumerate() {
-        state.end_owed(o, going.page, going.frame, i < done, since);
-    }
-    drop(state);
-    cx.dirty_done.notify_all();
-    done == content.len()
 }
 
 /// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.

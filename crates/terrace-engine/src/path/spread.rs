@@ -9,11 +9,12 @@
 
 use crate::config::SourceShare;
 use crate::context::Context;
+use crate::device::format::Record;
 use crate::device::io::DeviceIo;
 use crate::file::object::Object;
-use crate::path::burst;
-use crate::path::writeback::{self, Route};
-use crate::reclaim::append::CONTENT_MAX;
+use crate::path::permit;
+use crate::path::writeback::{self, InFlightPage, Route};
+use crate::reclaim::append::{CONTENT_MAX, Content};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,6 +99,40 @@ pub(crate) fn spread(
     })
 }
 
+/// Writes these pages to the target, with records before each batch. False: not all of them.
+pub(crate) fn append_all(
+    cx: &Context,
+    o: &Object,
+    device: &DeviceIo,
+    pages: &[u64],
+    others: &[Record],
+    since: u64,
+) -> bool {
+    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
+}
+
+/// Writes some of them to the target. They stay dirty.
+fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
+    let going = writeback::take_still_dirty(cx, o, pages);
+    let content = |going: &InFlightPage| {
+        // A frame under writeback stays where it is. If it is written meanwhile, it is dirty anew.
+        Content { object: o.id(), page: going.page, from: cx.handles.segment.frame(going.frame) }
+    };
+    let content: Vec<Content> = going.iter().map(content).collect();
+    let mut done = 0;
+    while done < content.len() {
+        let Some(taken) = permit::append_owed(cx, device, &content[done..], others) else { break };
+        done += taken;
+    }
+    let mut state = cx.state.lock();
+    for (i, going) in going.iter().enumerate() {
+        state.end_owed(o, going.page, going.frame, i < done, since);
+    }
+    drop(state);
+    cx.dirty_done.notify_all();
+    done == content.len()
+}
+
 fn is_direct(o: &Object) -> bool {
     o.source().writer().is_ok_and(|writer| writer.direct())
 }
@@ -105,7 +140,7 @@ fn is_direct(o: &Object) -> bool {
 fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u64) -> bool {
     while let Some(pages) = left.front(CONTENT_MAX) {
         let begin = cx.clock.now_ns();
-        if !burst::append(cx, o, device, pages, &[], since) {
+        if !append(cx, o, device, pages, &[], since) {
             return false;
         }
         cx.speeds.note_target(pages.len(), cx.clock.now_ns().saturating_sub(begin));
@@ -150,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn source_takes_no_page_of_which_the_target_has_an_older_version() {
+    fn source_takes_nothing_that_the_target_has_older() {
         let left = left(7);
         assert_eq!(left.back(4, |_| true), None);
         assert_eq!(left.back(3, |_| true), Some(&[7, 8, 9][..]));

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::SourceShare;
+use crate::reclaim::append::Content;
 use std::sync::atomic::Ordering;
 
 /// Half of the runs: the source takes all that it may, of bursts of a few pages.
