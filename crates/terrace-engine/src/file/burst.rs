@@ -8,8 +8,6 @@ use terrace_shm::ObjectSlot;
 pub(crate) struct Burst {
     /// Digest of its identity and state, which is durable in the source. None: that is not known, or has changed.
     pub base: Option<u64>,
-    /// How long the file was when it last had one, bytes: what has grown since needs room in the source.
-    pub base_size: u64,
     /// The target that has pages of it that the source lacks, or had.
     pub target: Option<usize>,
     /// The last base that the target was told.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Pages of one object that the source does not have. Only `state/dirty.rs` changes them; it counts all
-/// objects together.
+/// objects together. (`superseded`, which is not counted, is emptied by `path/permit.rs`.)
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.

@@ -54,9 +54,6 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
     }
     let is_base = same && burst.in_step && is_found_again(cx, o);
     burst.base = identity.filter(|_| is_base).map(|identity| identity.digest);
-    if burst.base.is_some() {
-        burst.base_size = o.size();
-    }
 }
 
 /// Gives a file a base of which a target may take many pages, and which has none because this run has changed the source, or has not looked. The caller holds

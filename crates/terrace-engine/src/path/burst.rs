@@ -28,11 +28,10 @@ use crate::path::writeback::{self, Route, is_shortage};
 use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
-use terrace_shm::PAGE_SIZE;
 
-const PAGE: u64 = PAGE_SIZE as u64;
-/// Of its pages, most that a target keeps for the source.
-const SHARE_MAX: u64 = 4;
+/// A target keeps at most one in so many of its pages for the source.
+const OWED_PART: u64 = 4;
+
 /// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
 ///
 /// # Errors
@@ -112,28 +111,27 @@ pub(crate) fn write_ahead(cx: &Context) {
     }
 }
 
-/// The file has a base on the target, and what has changed its source since had a permit. So these pages need none, and writers that make it grow
-/// meanwhile do not wait: no lock of the books is held while the target is written to.
 fn put_ahead(cx: &Context, o: &Object) {
     let _writeback = o.writeback.lock();
     put_ahead_locked(cx, o);
 }
 
+/// The file has a base on the target, and what has changed its source since had a permit. So the target's pages need none, and writers that make the file grow
+/// meanwhile do not wait: no lock of the books is held while the target is written to. The caller holds the file's writeback lock.
 fn put_ahead_locked(cx: &Context, o: &Object) {
-    let (device, is_changed, base_size) = {
+    let (device, is_changed) = {
         let mut burst = o.burst.lock();
         let number = burst.target.filter(|_| !burst.must_settle);
         let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
         burst.unflushed = true;
-        (device, burst.base.is_none(), burst.base_size)
+        (device, burst.base.is_none())
     };
     let (pages, since) = dirty_pages(o);
-    let grown = &pages[pages.partition_point(|page| (page + 1) * PAGE <= base_size)..];
     let has_room = || {
         let _change = permit::change(cx, o);
-        base::reserve(cx, o, grown).is_ok()
+        base::reserve(cx, o, &pages).is_ok()
     };
-    let put = (grown.is_empty() || has_room())
+    let put = (!is_changed || has_room())
         && (!affords(cx, &device, pages.len()) || spread(cx, o, &device, pages, since, is_changed));
     if !put {
         // Not again with the next write.
@@ -300,7 +298,7 @@ pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
             return;
         }
         let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
-            let most = of.log.capacity() / SHARE_MAX;
+            let most = of.log.capacity() / OWED_PART;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
             // One that has failed keeps nothing.
             !of.is_on() || of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))

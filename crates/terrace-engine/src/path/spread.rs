@@ -1,11 +1,12 @@
 //! New pages of a burst go two ways at the same time: to the target, and to the source as many as it writes meanwhile.
 //!
 //! This is the placement `min-io-time` of two devices: both end at the same time. No estimate says how many pages each gets. The target takes them from the
-//! front of the list and the source from its end, until they meet; the source leaves a piece alone that it would end later than the target alone
+//! front of the list and the source from its end, until they meet; the source leaves a piece alone that it would end later than the target all the rest
 //! ([`Speeds`](crate::speeds::Speeds)).
 //!
-//! What the source takes is durable there by the fsync that the file's next base needs (`path/base.rs`): it has changed, so that there is no base before.
-//! **It takes no page of which the target has an older version**, which a start would write over the newer one: `DirtyPages::superseded`.
+//! What the source takes is durable there by the commit that the file's next base needs (`path/base.rs`). So it takes pages only of a file that has no base
+//! as it is, most often because it grows: a commit is due then anyway. **It takes no page of which the target has an older version**, which a start would
+//! write over the newer one: `DirtyPages::superseded`.
 
 use crate::config::SourceShare;
 use crate::context::Context;
@@ -15,14 +16,13 @@ use crate::file::object::Object;
 use crate::path::permit;
 use crate::path::writeback::{self, InFlightPage, Route};
 use crate::reclaim::append::{CONTENT_MAX, Content};
+use crate::speeds::TRIAL;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pages that the source takes at a time.
+/// Pages that the source takes at a time: they lie side by side, for others are faster in a log.
 const PIECE: usize = 256;
-/// Pages that it takes while its speed is not known.
-const TRIAL: usize = 64;
 
 /// Pages that nobody has taken.
 struct Left {
@@ -49,21 +49,23 @@ impl Left {
         rest.start = (from + most).min(rest.end);
         Some(&self.pages[from..rest.start]).filter(|pages| !pages.is_empty())
     }
-    /// The last `piece` pages, if `takes` them of so many.
+    /// The last `piece` pages, if they lie side by side and `takes` them of so many.
     fn back(&self, piece: usize, takes: impl FnOnce(usize) -> bool) -> Option<&[u64]> {
         let mut rest = self.rest.lock();
         let from = rest.end.checked_sub(piece).filter(|from| *from >= rest.start.max(self.superseded))?;
-        if piece == 0 || self.ended.load(Ordering::Relaxed) || !takes(rest.len()) {
+        let pages = &self.pages[from..rest.end];
+        let adjacent = pages.first().zip(pages.last()).is_some_and(|(a, b)| b - a + 1 == piece as u64);
+        if !adjacent || self.ended.load(Ordering::Relaxed) || !takes(rest.len()) {
             return None;
         }
-        let end = std::mem::replace(&mut rest.end, from);
-        Some(&self.pages[from..end])
+        rest.end = from;
+        Some(pages)
     }
 }
 
-/// Writes dirty pages of a file that owes some already, so that each is durable on the target after its flush, or in the source after an fsync there. False:
-/// the target has not taken its part. Pages that the source has not taken are dirty. The caller holds the file's writeback lock. `is_due`: the source will
-/// have to be synced anyway. `since`: when the oldest of them became dirty.
+/// Writes dirty pages of a file that owes some already, so that each is durable on the target after its flush, or in the source after a commit there. False:
+/// the target has not taken its part. Pages that the source has not taken are dirty. The caller holds the file's writeback lock. `is_due`: a commit of the
+/// source is, before this file's next fsync is answered. `since`: when the oldest of them became dirty.
 pub(crate) fn spread(
     cx: &Context,
     o: &Object,
@@ -72,24 +74,23 @@ pub(crate) fn spread(
     since: u64,
     is_due: bool,
 ) -> bool {
-    let left = Left::of(o, pages);
-    let pages = left.pages.len() - left.superseded;
-    match cx.config.source_share {
-        // What the kernel's page cache takes is not written.
-        SourceShare::Measured if cx.speeds.is_worth(pages, is_due, cx.clock.now_ns()) && is_direct(o) => {}
-        SourceShare::Measured | SourceShare::Off => return to_target(cx, o, device, &left, since),
-        SourceShare::Half => {
-            to_source(cx, o, &left, pages / 2, true);
-            return to_target(cx, o, device, &left, since);
-        }
-    }
-    let is_trial = !cx.speeds.is_known(cx.clock.now_ns());
-    let piece = if is_trial { TRIAL } else { PIECE };
-    let left = &left;
+    let left = &Left::of(o, pages);
+    let is_known = cx.speeds.is_known(cx.clock.now_ns());
+    let (piece, once) = match cx.config.source_share {
+        SourceShare::Half => ((left.pages.len() - left.superseded) / 2, true),
+        _ if is_known => (PIECE, false),
+        _ => (TRIAL, true),
+    };
+    let takes = |left: usize| once || cx.speeds.is_in_time(piece, left);
+    let first = if is_due && takes_share(cx, o) { left.back(piece, takes) } else { None };
+    let Some(first) = first else { return to_target(cx, o, device, left, since) };
     std::thread::scope(|scope| {
-        let source = std::thread::Builder::new().name("share".into());
-        // Without a thread the target takes all of them.
-        let source = source.spawn_scoped(scope, move || to_source(cx, o, left, piece, is_trial));
+        let source = || {
+            let further = || if once { None } else { left.back(piece, takes) };
+            to_source(cx, o, first, further);
+        };
+        // Without a thread they stay dirty.
+        let source = std::thread::Builder::new().name("share".into()).spawn_scoped(scope, source);
         let taken = to_target(cx, o, device, left, since);
         left.ended.store(true, Ordering::Relaxed);
         if let Ok(source) = source {
@@ -97,6 +98,17 @@ pub(crate) fn spread(
         }
         taken
     })
+}
+
+/// Whether the source may take pages. One without direct writes would seem fast: its page cache takes them.
+fn takes_share(cx: &Context, o: &Object) -> bool {
+    let is_direct = || o.source().writer().is_ok_and(|writer| writer.direct());
+    let is_wanted = match cx.config.source_share {
+        SourceShare::Off => false,
+        SourceShare::Half => true,
+        SourceShare::Measured => is_direct(),
+    };
+    is_wanted && o.failing().is_none()
 }
 
 /// Writes these pages to the target, with records before each batch. False: not all of them.
@@ -133,10 +145,6 @@ fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[
     done == content.len()
 }
 
-fn is_direct(o: &Object) -> bool {
-    o.source().writer().is_ok_and(|writer| writer.direct())
-}
-
 fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u64) -> bool {
     while let Some(pages) = left.front(CONTENT_MAX) {
         let begin = cx.clock.now_ns();
@@ -148,19 +156,22 @@ fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u6
     true
 }
 
-/// `once`: one piece, however long that takes.
-fn to_source(cx: &Context, o: &Object, left: &Left, piece: usize, once: bool) {
-    let takes = |left: usize| once || cx.speeds.is_in_time(piece, left);
-    while let Some(pages) = left.back(piece, takes) {
+/// Writes a piece, and `further` ones.
+fn to_source<'a>(cx: &Context, o: &Object, first: &'a [u64], further: impl Fn() -> Option<&'a [u64]>) {
+    let mut next = Some(first);
+    while let Some(pages) = next {
+        let change = permit::change(cx, o);
         let begin = cx.clock.now_ns();
-        // Its handles report a failure.
         let written = writeback::write_back_pages(cx, o, pages, Route::Direct);
         let now = cx.clock.now_ns();
-        cx.speeds.note_source(pages.len(), now.saturating_sub(begin), now);
-        if written.is_err() || once {
-            return;
+        drop(change);
+        match written {
+            Ok(()) => cx.speeds.note_source(pages.len(), now.saturating_sub(begin), now),
+            Err(_) => cx.speeds.note_failure(now),
         }
+        next = written.ok().and_then(|()| further());
     }
+    writeback::restore_times(cx, o);
 }
 
 #[cfg(test)]
@@ -191,6 +202,14 @@ mod tests {
         assert_eq!(left.back(3, |_| true), Some(&[7, 8, 9][..]));
         assert_eq!(left.back(1, |_| true), None);
         assert_eq!(left.front(10).map(<[u64]>::len), Some(7));
+    }
+
+    #[test]
+    fn source_takes_only_pages_that_lie_side_by_side() {
+        let mut left = left(0);
+        left.pages[8] = 20;
+        left.pages[9] = 21;
+        assert_eq!((left.back(3, |_| true), left.back(2, |_| true)), (None, Some(&[20, 21][..])));
     }
 
     #[test]

@@ -59,22 +59,20 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
         next = last.page + 1;
         let _change = permit::change_pages(cx, o);
         result = write_out(cx, o, &going, route);
+        note_outcome(cx, o, &result);
     }
     restore_times(cx, o);
     result
 }
 
-/// Writes these pages back, if they are dirty still and owed nowhere. No target has an older version of any. The caller holds the object's writeback lock.
+/// Writes these pages back, if they are dirty still and owed nowhere. No target has an older version of any. If that fails they are dirty as before, and nobody
+/// is told: nothing relied on it. The caller holds the object's writeback lock, and has a permit for the change.
 pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: Route) -> io::Result<()> {
-    let change = permit::change(cx, o);
-    let going = take_still_dirty(cx, o, pages);
-    let result = write_out(cx, o, &going, route);
-    drop(change);
-    restore_times(cx, o);
-    result
+    write_out(cx, o, &take_still_dirty(cx, o, pages), route)
 }
 
-fn restore_times(cx: &Context, o: &Object) {
+/// After writebacks.
+pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
         let _change = permit::change(cx, o);
         o.restore_times();
@@ -121,12 +119,6 @@ pub(super) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<I
 
 fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
     o.unsynced.store(true, Ordering::Relaxed);
-    let result = write_ops(cx, o, going, route);
-    note_outcome(cx, o, &result);
-    result
-}
-
-fn write_ops(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
     let (mut ops, tail) = match operations(cx, o, going, route) {
         Ok(ops) => ops,
         Err(e) => {
