@@ -17,6 +17,17 @@ pub enum IoKind {
     Blocking,
 }
 
+/// What the source takes of the pages that are to be made durable on a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SourceShare {
+    /// Nothing.
+    Off,
+    /// As many as it writes in the time that the target needs for the others, by what is measured.
+    Measured,
+    /// For tests: half of those that it may take, however long that takes.
+    Half,
+}
+
 /// Smallest memory that an instance works with, bytes.
 pub const MEMORY_MIN: u64 = 16 << 20;
 
@@ -52,6 +63,10 @@ pub struct EngineConfig {
     /// Unwritten pages from which on an fsync of a file that has grown is worth a write to a tier beside the source's own commit: with fewer the source
     /// writes them along with it.
     pub tier_fsync_min: u64,
+    /// So many new dirty pages of a file that owes already go to the target before its next fsync.
+    pub tier_ahead_min: usize,
+    /// Which of them the source takes instead.
+    pub source_share: SourceShare,
     /// For tests: a mark of another boot of the machine, and when it began.
     pub boot: Option<(u16, i64)>,
     /// Kind of I/O.
@@ -120,6 +135,8 @@ impl Default for EngineConfig {
             readahead_max_bytes: 512 << 10,
             durable_in_tier: false,
             tier_fsync_min: 64,
+            tier_ahead_min: 2048,
+            source_share: SourceShare::Measured,
             boot: None,
             io: IoKind::Uring,
             compressed: CompressedConfig::default(),

@@ -17,6 +17,7 @@ use crate::marks::Marks;
 use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
+use crate::speeds::Speeds;
 use crate::state::State;
 use crate::wakeup::Wakeup;
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -86,6 +87,8 @@ pub(crate) struct Context {
     pub writeback_wakeup: Wakeup,
     /// When a target has last answered an fsync (ns, engine clock); 0: never.
     pub last_owed_ns: AtomicU64,
+    /// How fast source and target take the pages of bursts.
+    pub speeds: Speeds,
     pub io: Arc<dyn Io>,
     /// How the targets of tiers on devices are read and written.
     pub devices: Devices,
@@ -145,6 +148,7 @@ impl Context {
             dirty_done: Condvar::new(),
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
+            speeds: Speeds::default(),
             last_owed_ns: AtomicU64::new(0),
             jobs: Jobs::default(),
             marks: Marks::default(),

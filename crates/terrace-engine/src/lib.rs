@@ -43,6 +43,7 @@ pub mod proc;
 mod reclaim;
 mod rings;
 pub mod segment;
+mod speeds;
 mod state;
 pub mod table;
 #[cfg(test)]
@@ -58,6 +59,7 @@ pub use observe::{lru, trace};
 pub use clock::{Clock, SystemClock};
 pub use config::{
     Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,
+    SourceShare,
 };
 pub use engine::Engine;
 pub use file::errseq::ErrorCursor;

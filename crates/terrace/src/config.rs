@@ -77,6 +77,18 @@ pub struct Dirty {
     pub writeback_interval: Span,
     /// What answers fsync.
     pub durable: Durable,
+    /// Whether the source writes some of what a tier is to make durable.
+    pub source_share: SourceShare,
+}
+
+/// Whether the source writes some of what a tier is to make durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SourceShare {
+    /// As many pages as it writes in the time that the tier needs for the others.
+    Auto,
+    /// None.
+    Off,
 }
 
 /// Where written data are durable when fsync has returned.
@@ -303,6 +315,7 @@ impl Default for Dirty {
             expire: seconds(30),
             writeback_interval: seconds(5),
             durable: Durable::Source,
+            source_share: SourceShare::Auto,
         }
     }
 }

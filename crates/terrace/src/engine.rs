@@ -13,7 +13,9 @@ use terrace_engine::{
 };
 use terrace_policy::placement::levels::levels;
 
-use crate::config::{Admit, CompressionMode, Config, Durable, IoEngine, MemoryLimit, Tier, is_remote};
+use crate::config::{
+    Admit, CompressionMode, Config, Durable, IoEngine, MemoryLimit, SourceShare, Tier, is_remote,
+};
 use crate::instance::Instance;
 use crate::tier::{Held, remote};
 
@@ -197,6 +199,10 @@ pub fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
         writeback_interval: config.dirty.writeback_interval.0,
         readahead_max_bytes: config.io.readahead_max.0 as usize,
         durable_in_tier: config.dirty.durable == Durable::Tier,
+        source_share: match config.dirty.source_share {
+            SourceShare::Auto => terrace_engine::SourceShare::Measured,
+            SourceShare::Off => terrace_engine::SourceShare::Off,
+        },
         io: match config.io.engine {
             IoEngine::Uring => IoKind::Uring,
             IoEngine::Blocking => IoKind::Blocking,

@@ -4,13 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Pages of one object that the source does not have. Only `state/dirty.rs` changes them; it counts all
-/// objects together.
+/// objects together. (`superseded`, which is not counted, is emptied by `path/permit.rs`.)
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
     pub dirty: BTreeSet<u64>,
     /// Dirty pages whose content is durable on a target, likewise; not among the former.
     pub owed: BTreeSet<u64>,
+    /// Pages of which the file's target has an older version, until it is told that nothing is owed.
+    pub superseded: BTreeSet<u64>,
     /// Since when the oldest of both is (ns, engine clock).
     pub dirty_since: u64,
     /// Pages under writeback.

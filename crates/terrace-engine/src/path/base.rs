@@ -71,7 +71,9 @@ pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
     let may_owe = reserve(cx, o, &pages).is_ok() && is_in_step(cx, o);
     drop(change);
     if may_owe {
+        let begin = cx.clock.now_ns();
         let durable = make_durable(cx, o)?;
+        cx.speeds.note_commit(cx.clock.now_ns().saturating_sub(begin));
         let since = durable.changes;
         take(cx, o, &mut o.burst.lock(), durable, since);
     }

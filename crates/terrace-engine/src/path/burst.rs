@@ -22,18 +22,15 @@ use crate::file::identity::Identity;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::path::base;
 use crate::path::permit::{self, PERMIT_NS, on_target};
+use crate::path::spread::{append_all, spread};
 use crate::path::sync;
 use crate::path::writeback::{self, Route, is_shortage};
-use crate::reclaim::append::{CONTENT_MAX, Content};
 use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// Of its pages, most that a target keeps for the source.
-const SHARE_MAX: u64 = 4;
-/// So many new dirty pages of a file that owes already go to the target before its next fsync, which so has little left to write. During an fsync the kernel
-/// lets nobody write the file through the mount.
-const AHEAD: usize = 2048;
+/// A target keeps at most one in so many of its pages for the source.
+const OWED_PART: u64 = 4;
 
 /// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
 ///
@@ -46,6 +43,9 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     permit::wait_for_scans(cx);
     let _writeback = o.writeback.lock();
     if cx.config.durable_in_tier {
+        if is_ahead(cx, o) {
+            put_ahead_locked(cx, o);
+        }
         match base::renew(cx, o) {
             Ok(()) if owe(cx, o) => {
                 cx.last_owed_ns.store(cx.clock.now_ns(), Ordering::Relaxed);
@@ -87,14 +87,16 @@ fn owe(cx: &Context, o: &Object) -> bool {
 }
 
 /// Whether the file has enough new dirty pages for its target, and owes others, as one does that is synced again and again. False also if somebody is at it.
-fn is_ahead(o: &Object) -> bool {
+/// So the next fsync has little left to write: during it the kernel lets nobody write the file through the mount.
+fn is_ahead(cx: &Context, o: &Object) -> bool {
     let takes = |burst: &Burst| burst.target.is_some() && !burst.must_settle;
-    o.dirty.lock().dirty.len() >= AHEAD && o.burst.try_lock().is_some_and(|burst| takes(&burst))
+    o.dirty.lock().dirty.len() >= cx.config.tier_ahead_min
+        && o.burst.try_lock().is_some_and(|burst| takes(&burst))
 }
 
 /// A file was written: perhaps some of it is to go to the target now.
 pub(crate) fn note_write(cx: &Context, o: &Object) {
-    if cx.config.durable_in_tier && is_ahead(o) {
+    if cx.config.durable_in_tier && is_ahead(cx, o) {
         cx.writeback_wakeup.signal();
     }
 }
@@ -104,16 +106,20 @@ pub(crate) fn write_ahead(cx: &Context) {
     if !cx.config.durable_in_tier {
         return;
     }
-    for o in cx.unwritten_objects().iter().filter(|o| is_ahead(o)) {
+    for o in cx.unwritten_objects().iter().filter(|o| is_ahead(cx, o)) {
         put_ahead(cx, o);
     }
 }
 
-/// The file has a base on the target, and what has changed its source since had a permit. So these pages need none, and writers that make it grow
-/// meanwhile do not wait: no lock of the books is held while the target is written to.
 fn put_ahead(cx: &Context, o: &Object) {
     let _writeback = o.writeback.lock();
-    let (device, grown) = {
+    put_ahead_locked(cx, o);
+}
+
+/// The file has a base on the target, and what has changed its source since had a permit. So the target's pages need none, and writers that make the file grow
+/// meanwhile do not wait: no lock of the books is held while the target is written to. The caller holds the file's writeback lock.
+fn put_ahead_locked(cx: &Context, o: &Object) {
+    let (device, is_changed) = {
         let mut burst = o.burst.lock();
         let number = burst.target.filter(|_| !burst.must_settle);
         let Some(device) = number.and_then(|number| cx.devices.get(number)) else { return };
@@ -125,8 +131,8 @@ fn put_ahead(cx: &Context, o: &Object) {
         let _change = permit::change(cx, o);
         base::reserve(cx, o, &pages).is_ok()
     };
-    let put = (!grown || has_room())
-        && (!affords(cx, &device, pages.len()) || append_all(cx, o, &device, &pages, &[], since));
+    let put = (!is_changed || has_room())
+        && (!affords(cx, &device, pages.len()) || spread(cx, o, &device, pages, since, is_changed));
     if !put {
         // Not again with the next write.
         o.burst.lock().must_settle = true;
@@ -172,18 +178,6 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     put
 }
 
-/// Writes these pages, with records before each batch. False: not all of them.
-fn append_all(
-    cx: &Context,
-    o: &Object,
-    device: &DeviceIo,
-    pages: &[u64],
-    others: &[Record],
-    since: u64,
-) -> bool {
-    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
-}
-
 /// Takes them out of what may be written to the target.
 fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     let mut state = cx.state.lock();
@@ -191,35 +185,6 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
         targets.begin_batch(cx.clock.now_ns());
     }
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
-}
-
-/// Writes some of them. They stay dirty.
-fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
-    let going: Vec<(u64, u32)> = {
-        let mut state = cx.state.lock();
-        let still: Vec<u64> = {
-            let dirty = o.dirty.lock();
-            pages.iter().copied().filter(|page| dirty.dirty.contains(page)).collect()
-        };
-        still.into_iter().map(|page| (page, state.begin_writeback(o, page))).collect()
-    };
-    let content = |(page, frame): &(u64, u32)| {
-        // A frame under writeback stays where it is. If it is written meanwhile, it is dirty anew.
-        Content { object: o.id(), page: *page, from: cx.handles.segment.frame(*frame) }
-    };
-    let content: Vec<Content> = going.iter().map(content).collect();
-    let mut done = 0;
-    while done < content.len() {
-        let Some(taken) = permit::append_owed(cx, device, &content[done..], others) else { break };
-        done += taken;
-    }
-    let mut state = cx.state.lock();
-    for (i, (page, frame)) in going.iter().enumerate() {
-        state.end_owed(o, *page, *frame, i < done, since);
-    }
-    drop(state);
-    cx.dirty_done.notify_all();
-    done == content.len()
 }
 
 /// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.
@@ -333,7 +298,7 @@ pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
             return;
         }
         let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
-            let most = of.log.capacity() / SHARE_MAX;
+            let most = of.log.capacity() / OWED_PART;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
             // One that has failed keeps nothing.
             !of.is_on() || of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))

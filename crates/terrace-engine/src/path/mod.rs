@@ -17,6 +17,7 @@ pub mod read;
 pub mod recover;
 pub mod replay;
 pub(crate) mod resize;
+pub(crate) mod spread;
 pub(crate) mod sync;
 pub(crate) mod throttle;
 pub(crate) mod write;

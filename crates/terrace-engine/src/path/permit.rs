@@ -164,6 +164,8 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
         leave_behind(cx, o, burst.permit)?;
     }
     on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id(), told));
+    // Also if it is not told: what it has is a conflict then, and the file goes nowhere before it is.
+    o.dirty.lock().superseded.clear();
     match told {
         true => _ = burst.end(o.slot()),
         // The next terraced finds what it has, and tells it.

@@ -34,9 +34,9 @@ pub(crate) enum Route {
 
 /// A page on its way.
 #[derive(Clone, Copy)]
-struct InFlightPage {
-    page: u64,
-    frame: u32,
+pub(crate) struct InFlightPage {
+    pub page: u64,
+    pub frame: u32,
 }
 
 /// Writes back the dirty pages of `range`. The source has the data then; the device may not.
@@ -57,16 +57,26 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
         let going = take_dirty(cx, o, next..end);
         let Some(last) = going.last() else { break };
         next = last.page + 1;
-        o.unsynced.store(true, Ordering::Relaxed);
         let _change = permit::change_pages(cx, o);
         result = write_out(cx, o, &going, route);
         note_outcome(cx, o, &result);
     }
+    restore_times(cx, o);
+    result
+}
+
+/// Writes these pages back, if they are dirty still and owed nowhere. No target has an older version of any. If that fails they are dirty as before, and nobody
+/// is told: nothing relied on it. The caller holds the object's writeback lock, and has a permit for the change.
+pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: Route) -> io::Result<()> {
+    write_out(cx, o, &take_still_dirty(cx, o, pages), route)
+}
+
+/// After writebacks.
+pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
         let _change = permit::change(cx, o);
         o.restore_times();
     }
-    result
 }
 
 pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
@@ -97,7 +107,18 @@ fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> 
     going
 }
 
+/// As [`take_dirty`], of these, without those that a target has.
+pub(super) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<InFlightPage> {
+    let mut state = cx.state.lock();
+    let still: Vec<u64> = {
+        let dirty = o.dirty.lock();
+        pages.iter().copied().filter(|page| dirty.dirty.contains(page)).collect()
+    };
+    still.into_iter().map(|page| InFlightPage { page, frame: state.begin_writeback(o, page) }).collect()
+}
+
 fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
+    o.unsynced.store(true, Ordering::Relaxed);
     let (mut ops, tail) = match operations(cx, o, going, route) {
         Ok(ops) => ops,
         Err(e) => {

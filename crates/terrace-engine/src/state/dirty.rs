@@ -87,6 +87,7 @@ impl DirtyAccounting {
                 self.account(o, |dirty| {
                     dirty.owed.remove(&page);
                     dirty.dirty.insert(page);
+                    dirty.superseded.insert(page);
                 });
             }
             return;
@@ -188,6 +189,9 @@ impl DirtyAccounting {
         self.account(o, |dirty| {
             if owed && !anew {
                 dirty.owed.insert(page);
+                dirty.superseded.remove(&page);
+            } else {
+                dirty.superseded.insert(page);
             }
             dirty.writeback -= 1;
             dirty.dirty_since = dirty.dirty_since.min(since);

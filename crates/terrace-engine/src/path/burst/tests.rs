@@ -3,6 +3,7 @@
 
 mod faults;
 mod growing;
+mod spread;
 mod volatile;
 
 use super::*;
@@ -295,7 +296,7 @@ impl Drop for World {
 /// Several lives of one world, each ended by a power cut: pages written back in the ends, and fsyncs that the target answered.
 fn lives(seed: u64, regions: u32) -> (u64, u64) {
     let rng = &mut Rng::new(seed);
-    let mut world = World::new(regions);
+    let mut world = World::with(regions, |config| spread::often(config, seed));
     let mut written = 0;
     for life in 0..4 {
         for _ in 0..rng.below(60) {
@@ -450,7 +451,7 @@ fn burst_is_as_large_as_writers_may_make_it() {
 fn fsyncs_and_writebacks_at_once_lose_nothing() {
     let rng = &mut Rng::new(seed("fsyncs_and_writebacks_at_once_lose_nothing"));
     for _ in 0..3 {
-        let mut world = World::new(8);
+        let mut world = World::with(8, |config| spread::often(config, rng.next_u64()));
         let (engine, o) = (world.engine.clone(), world.objects[0].clone());
         let ended = AtomicBool::new(false);
         let writer = |first: usize| {

@@ -222,7 +222,7 @@ impl Growing {
 
 fn lives(seed: u64, regions: u32) -> (u64, u64) {
     let rng = &mut Rng::new(seed);
-    let mut growing = growing(regions);
+    let mut growing = growing_with(regions, |config| spread::often(config, seed));
     let mut written = 0;
     for life in 0..4 {
         for _ in 0..rng.below(60) {
@@ -505,7 +505,7 @@ fn close_of_what_a_tier_has_does_not_hurry_the_source() {
 fn appends_and_fsyncs_at_once_lose_nothing() {
     let rng = &mut Rng::new(seed("appends_and_fsyncs_at_once_lose_nothing"));
     for _ in 0..3 {
-        let mut growing = growing(40);
+        let mut growing = growing_with(40, |config| spread::often(config, rng.next_u64()));
         let (engine, o) = (growing.world.engine.clone(), growing.world.objects[0].clone());
         let (ended, written, acked) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
         let append = || {
