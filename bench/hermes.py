@@ -134,7 +134,7 @@ PARTS = [
     Part("2.04", "Tiers", "put of 1 MB, 10 GB a node: NVMe added to SSD gives 2.5 times, RAM added to that 2.5 times again.",
          [step("nvme", "ssd", 2.5), step("ram", "nvme", 2.5), step("ram", "ssd"), step("ram", "plain"), step("ssd", "cte-ssd"), step("nvme", "cte-nvme"), step("ram", "cte-ram"),
           step("cte-nvme", "cte-ssd", kind="cte"), step("cte-ram", "cte-nvme", kind="cte")],
-         "MiB/s of a file that is written over in pieces of 1 MiB, until it is where the tier keeps it (`bench/hierarchy.sh`, tiers), verified; `plain` is the kernel's page cache."),
+         "MiB/s of a new file that is written in pieces of 1 MiB, until it is where the tier keeps it (`bench/hierarchy.sh`, tiers), verified; `plain` is the kernel's page cache."),
     Part("2.05", "Placement", "MinimizeIoTime is 40 % ahead of round-robin and 34 % of random, over RAM, NVMe and SATA SSD.",
          [*engines("round-robin", 1.40), *engines("random", 1.34), Pair("placement.csv", "mib_s", "targets-2", "targets-1", cells=("equal",), bar=1.8),
           Pair("placement.csv", "mib_s", "cte-max_bw", "cte-round_robin", cells=("cte",), kind="cte"), Pair("placement.csv", "mib_s", "cte-max_bw", "cte-random", cells=("cte",), kind="cte")],

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tiers of a hierarchy one after the other, and processes beside the bare device, on loop devices over memory whose bandwidth is limited; as root. See bench/README.md, The hierarchy. Cells:
 #   devices    `terrace-bench probe` of both devices and of memory: OUT with .json for .csv
-#   tiers      a file is written over in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`), until all is in memory (`ram`). `plain` is the
+#   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`), until all is in memory (`ram`). `plain` is the
 #              directory, in the kernel's page cache; `cte-*` are the same tiers in CTE, where CTE_PYTHON names a Python that has it
 #   read, write   1 MiB by so many processes, of the bare device (`bare`: O_DIRECT) and through terrace over it
 #
@@ -71,9 +71,10 @@ written() {
     local system=$1 round=$2 seconds every=0
     [[ $system != ssd && $system != nvme ]] || every=64
     shift 2
-    # First without limits: the memory that it will need is at hand then. A virtual machine may have to get it, which takes longer than to write it.
+    # First without limits: the memory that it will need is at hand then. A virtual machine may have to get it, which takes longer than to write it. The file
+    # that is measured is a new one; if it gets the inode's number of the one before, that is durably deleted.
     # shellcheck disable=SC2016
-    seconds=$("$@" bash -ec 'over "$1" "$2"; limit; python3 "$0" write "$@"; unlimited' \
+    seconds=$("$@" bash -ec 'over "$1" "$2"; rm "$1"; sync -f "${1%/*}"; limit; python3 "$0" write "$@"; unlimited' \
         "$pieces" "$work/ssd/src/data" "$mib" "$round" "$every")
     unlimited
     python3 "$pieces" check "$work/ssd/src/data" "$mib" "$round"
@@ -172,8 +173,6 @@ all() {
 }
 
 echo "cell,system,round,mib_s,ack_s,durable_s" > "$out"
-# The file is as long as it will be: tiers answer for writes within a file's end.
-[[ $cells != *tiers* ]] || python3 "$pieces" write "$work/ssd/src/data" "$mib" 0 0 > /dev/null
 each_round all
 grep -E '^cell|,(plain|ssd|nvme|ram),' "$out" > "$work/part.csv"
 [[ $cells != *tiers* ]] || compare mib_s ssd cell "$work/part.csv"
