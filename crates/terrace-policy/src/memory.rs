@@ -24,7 +24,8 @@
 //!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most; twice as many each
 //!    time while they are filled at once and nobody loses by it: a program's start leaves pages that it never reads again. A group that scans
 //!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
-//!    chunks are worth here; otherwise they come back, and the group is left alone for a while.
+//!    chunks are worth here; otherwise they come back, and the group is left alone for a while. Losses of less than two seconds are a
+//!    program's start: they are over when they are known.
 //!
 //! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]) for a while.
 //!
