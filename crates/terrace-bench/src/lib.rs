@@ -4,6 +4,8 @@
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
 //! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, [`metadata`], buckets and blobs of the store, [`gray_scott`], a simulation
 //! that writes, and [`schedule`], which makes a capture what `terrace run --prefetch` reads.
+// A reader may go away: `terrace_output::print_line`, or `print`, where `println` panics.
+#![deny(clippy::print_stdout)]
 
 pub mod buffer;
 pub mod calls;

@@ -1,4 +1,6 @@
 //! terrace-bench: measures terrace from outside, against what a program would do without it.
+// A reader may go away: `terrace_output::print_line`, or `print`, where `println` panics.
+#![deny(clippy::print_stdout)]
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};

@@ -38,7 +38,11 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     terrace_output::write_whole(&options.output, &schedule.to_text())?;
     let pages: u64 = schedule.spans.iter().map(|span| span.pages).sum();
-    println!("{} files, {pages} pages in {} spans", schedule.files.len(), schedule.spans.len());
+    terrace_output::print_line!(
+        "{} files, {pages} pages in {} spans",
+        schedule.files.len(),
+        schedule.spans.len()
+    )?;
     if *nameless > 0 {
         eprintln!("{shown}: {nameless} accesses to files without a name are left out");
     }

@@ -182,8 +182,7 @@ pub fn run(load: &Load) -> io::Result<()> {
 
 /// One line of JSON, which a matrix reads.
 fn print(result: &impl Serialize) -> io::Result<()> {
-    println!("{}", serde_json::to_string(result)?);
-    Ok(())
+    terrace_output::print_line!("{}", serde_json::to_string(result)?)
 }
 
 fn fill(o: &Fill) -> io::Result<Result> {

@@ -22,6 +22,14 @@ pub fn print(text: &str) -> io::Result<()> {
     }
 }
 
+/// A line as `println!` prints it, by [`print`]: `println!` panics where the reader went away.
+#[macro_export]
+macro_rules! print_line {
+    ($($what:tt)*) => {
+        $crate::print(&format!("{}\n", format_args!($($what)*)))
+    };
+}
+
 /// Puts a file in place whole, or not at all. A pipe or device is not replaced but written to.
 ///
 /// # Errors

@@ -24,7 +24,8 @@
 //!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most; twice as many each
 //!    time while they are filled at once and nobody loses by it: a program's start leaves pages that it never reads again. A group that scans
 //!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
-//!    chunks are worth here; otherwise they come back, and the group is left alone for a while.
+//!    chunks are worth here; otherwise they come back, and the group is left alone for a while. Losses of less than two seconds are a
+//!    program's start: they are over when they are known.
 //!
 //! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]) for a while.
 //!
@@ -52,8 +53,9 @@ const LOSS_MIN: f64 = 5e6;
 const WORTH_MIN: f64 = 1e5;
 /// Losses above which a fixed limit is given up in part, likewise.
 pub const THRASH: f64 = 20e6;
-/// In so many weighings in a row: a program that starts reads its code once, and many of these pages with one fault.
-const THRASH_LASTS: u32 = 4;
+/// In so many weighings: a program that starts reads its code once, and many of these pages with one fault. A fixed limit is given up if they come in a
+/// row; of its own size a cache that is of use gives if they are among the last eight, for programs may start again and again.
+const LOSSES_LAST: u32 = 4;
 /// It comes back when the group has lost nothing for so long.
 const CALM: Duration = Duration::from_secs(10);
 /// The reserve is a sixteenth of the limit, within these bounds, bytes.
@@ -190,6 +192,8 @@ pub struct Sizer {
     lost_at: Option<Duration>,
     /// Weighings in a row that found losses above [`THRASH`].
     thrashed: u32,
+    /// The last eight weighings, a bit each, the newest last: 1 where there were losses.
+    lossy: u8,
     trials: Trials,
     /// Of a fixed limit, bytes given up.
     given: u64,
@@ -215,6 +219,7 @@ impl Sizer {
             worth: (0.0, 0.0),
             lost_at: None,
             thrashed: 0,
+            lossy: 0,
             trials: Trials::default(),
             given: 0,
             reserve: 0,
@@ -303,12 +308,8 @@ impl Sizer {
         if costs > 0.0 {
             self.lost_at = Some(now);
         }
-        let thrashes = loss.is_some_and(|loss| loss.lately > THRASH);
-        self.thrashed = if thrashes { self.thrashed + 1 } else { 0 };
-        let loses = loss.filter(|loss| match self.rule.fixed {
-            true => self.thrashed >= THRASH_LASTS,
-            false => loss.all > LOSS_MIN,
-        });
+        let lasts = self.losses_last(loss.map_or(0.0, |loss| loss.lately), earns);
+        let loses = loss.filter(|_| lasts);
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
         // It is weighed as long as somebody else could have the memory; else it grows by itself.
@@ -327,6 +328,18 @@ impl Sizer {
         }
         self.pace.note_growth(unopposed);
         self.target
+    }
+
+    /// Notes losses of the newest interval, ns of waiting a second; are they more than the start of a program? What has ended is lost, and giving memory
+    /// then saves nobody anything. A cache that saves nothing does not wait to see.
+    fn losses_last(&mut self, lately: f64, earns: f64) -> bool {
+        self.thrashed = if lately > THRASH { self.thrashed + 1 } else { 0 };
+        let loses = lately > LOSS_MIN;
+        self.lossy = self.lossy << 1 | u8::from(loses);
+        match self.rule.fixed {
+            true => self.thrashed >= LOSSES_LAST,
+            false => loses && (self.lossy.count_ones() >= LOSSES_LAST || earns <= WORTH_MIN),
+        }
     }
 
     /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not grow. Where nobody reads more of them, no level

@@ -74,10 +74,10 @@ pub fn run(options: &Demo, cleanup: &mut Cleanup) -> io::Result<()> {
     let work = work_dir(options, cleanup)?;
     let data = work.join("data");
     std::fs::create_dir(&data)?;
-    println!(
+    terrace_output::print_line!(
         "{} MiB of this machine's texts, programs and logs, read by fio in {limit_mib} MiB of memory",
         2 * limit_mib
-    );
+    )?;
     let mut setting = Setting {
         options,
         places: places(options, &data, work.join("scratch"))?,
@@ -95,8 +95,7 @@ pub fn run(options: &Demo, cleanup: &mut Cleanup) -> io::Result<()> {
         cells.map(|(pattern, (plain, ours))| Cell { pattern: (*pattern).to_owned(), plain, ours }).collect();
     terrace_output::print(&show::bars(&cells))?;
     terrace_output::write_whole(&options.out, &show::page(&cells, limit_mib, 2 * limit_mib))?;
-    println!("\n{}: the same as a page", options.out.display());
-    Ok(())
+    terrace_output::print_line!("\n{}: the same as a page", options.out.display())
 }
 
 impl Setting<'_> {
@@ -121,7 +120,8 @@ impl Setting<'_> {
             let outcome = running.step(&self.fio("measure", pattern, took, 1_000 + n as u64))?;
             self.progress.clear();
             let found = measured_of(&outcome)?;
-            println!("{what:<24} {seconds:>3} s warmed, {:>9.0} reads/s", found.iops);
+            terrace_output::print_line!("{what:<24} {seconds:>3} s warmed, {:>9.0} reads/s", found.iops)
+                .map_err(|e| e.to_string())?;
             measured.push(found);
         }
         running.take_down().map(|_| measured)

@@ -62,7 +62,7 @@ impl<'a> Harness<'a> {
         cleanup.note(Setup::Group(system::group_name()))?;
         let (work, scratch) = work_dirs(&options.dir, cleanup)?;
         let device = make_device(options, spec, runs, &work, cleanup)?;
-        println!("device: {}", device.told);
+        terrace_output::print_line!("device: {}", device.told)?;
         let tiers = make_tiers(spec, runs, &work, cleanup)?;
         let header = raw::Header {
             machine: machine::describe(&device.data),
@@ -120,7 +120,7 @@ impl<'a> Harness<'a> {
             eprintln!("[{order}/{}] {id}: {line}  ({} left)", runs.len(), minutes(left));
         }
         self.end_sides().map_err(io::Error::other)?;
-        println!("{} runs refused, {} marked", self.refused, self.marked);
+        terrace_output::print_line!("{} runs refused, {} marked", self.refused, self.marked)?;
         Ok(i32::from(self.refused > 0 || interrupted()))
     }
 
@@ -420,7 +420,7 @@ fn make_tiers(
         return Ok(None);
     }
     let device = Device::for_tiers(work, mib, cleanup)?;
-    println!("tiers: {}", device.told);
+    terrace_output::print_line!("tiers: {}", device.told)?;
     Ok(Some(device))
 }
 

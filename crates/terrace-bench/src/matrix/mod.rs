@@ -56,12 +56,12 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     let mut cleanup = Cleanup::open(&options.state)?;
     let mut harness = Harness::set_up(options, &spec, &text, &runs, &mut cleanup)?;
     runs.retain(|run| !harness.done.contains(&run.id));
-    println!(
+    terrace_output::print_line!(
         "{}: {} runs, {} are there already, seed {seed}",
         spec.name,
         runs.len() + harness.done.len(),
         harness.done.len()
-    );
+    )?;
     let code = harness.all(&runs, &mut cleanup)?;
     let out = harness.out.clone();
     // Nothing of it is needed for what follows.
@@ -74,9 +74,14 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
 }
 
 fn dry_run(spec: &Spec, runs: &[Planned<'_>], seed: u64) -> io::Result<()> {
-    println!("{}: {} runs, about {}, seed {seed}", spec.name, runs.len(), minutes(estimate(runs)));
+    terrace_output::print_line!(
+        "{}: {} runs, about {}, seed {seed}",
+        spec.name,
+        runs.len(),
+        minutes(estimate(runs))
+    )?;
     for run in runs {
-        println!("{:5} {}", run.order, run.id);
+        terrace_output::print_line!("{:5} {}", run.order, run.id)?;
     }
     systems::check_machine(spec)
 }

@@ -58,10 +58,10 @@ pub fn run(options: &Report) -> io::Result<i32> {
     let title = options.title.clone().unwrap_or_else(|| title(&dataset));
     let sections = sections::all(&dataset);
     write(&options.out, html::page(&dataset, &title, &sections).as_bytes(), "--out")?;
-    println!("{}", options.out.display());
+    terrace_output::print_line!("{}", options.out.display())?;
     if let Some(dir) = &options.plots {
         let n = write_plots(dir, &html::files(&dataset, &sections))?;
-        println!("{}: {}", dir.display(), count(n, "plot"));
+        terrace_output::print_line!("{}: {}", dir.display(), count(n, "plot"))?;
     }
     Ok(0)
 }

@@ -217,19 +217,23 @@ fn two_caches_settle_and_do_not_swing() {
 
 #[test]
 fn idle_cache_gives_way_down_to_its_floor() {
-    let mut world = World::new(512 * MIB, None);
-    world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
-    world.run(10);
-    world.here.pages_a_second = 0.0;
-    world.there = Load { bytes: 480 * MIB, pages_a_second: 20_000.0 };
-    let before = world.ours;
-    world.run(1);
-    assert!(world.ours < before, "within a second");
-    assert!(matches!(world.sizer.why(), SizeReason::GaveWay(0)));
-    world.run(5);
-    assert!(world.ours + 6 * 16 * MIB >= before, "eight chunks a second at the most");
-    world.run(60);
-    assert_eq!(world.range(5), (16, 16));
+    // At once if it has been idle for a while; else when losses have lasted.
+    for (idle, within) in [(10, 1), (0, 3)] {
+        let mut world = World::new(512 * MIB, None);
+        world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
+        world.run(10);
+        world.here.pages_a_second = 0.0;
+        world.run(idle);
+        world.there = Load { bytes: 480 * MIB, pages_a_second: 20_000.0 };
+        let before = world.ours;
+        world.run(within);
+        assert!(world.ours < before, "within {within} s");
+        assert!(matches!(world.sizer.why(), SizeReason::GaveWay(0)));
+        world.run(6 - within);
+        assert!(world.ours + 6 * 16 * MIB >= before, "eight chunks a second at the most");
+        world.run(60);
+        assert_eq!(world.range(5), (16, 16));
+    }
 }
 
 #[test]
@@ -277,6 +281,55 @@ fn fixed_limit_outlasts_the_start_of_a_program() {
     }
     assert_eq!(world.range(30), (230, 230));
     assert_eq!(world.sizer.given, 0);
+}
+
+/// A cache that fills its group but for 16 MiB.
+fn full_group() -> World {
+    let mut world = World::new(128 * MIB, None);
+    world.here = Load { bytes: 256 * MIB, pages_a_second: 20_000.0 };
+    world.there = Load { bytes: 24 * MIB, pages_a_second: 0.0 };
+    world.run(10);
+    world
+}
+
+/// A program that starts has so many pages of code read again, within so many looks; some seconds pass. The smallest target meanwhile.
+fn start_program(world: &mut World, pages: u32, looks: u32, seconds: u32) -> u64 {
+    let at = world.targets.len();
+    for look in 0..20 * seconds {
+        // Behind a weighing, so that a short start is in one of them.
+        world.lost += if (1..=looks).contains(&look) { f64::from(pages / looks) } else { 0.0 };
+        world.look();
+    }
+    *world.targets[at..].iter().min().unwrap()
+}
+
+#[test]
+fn cache_of_use_outlasts_the_start_of_a_program() {
+    let mut world = full_group();
+    let before = world.sizer.target();
+    for looks in [1, 10, 20] {
+        assert_eq!(start_program(&mut world, 5000, looks, 10), before, "within {looks} looks");
+    }
+}
+
+#[test]
+fn programs_that_start_again_and_again_get_memory() {
+    let mut world = full_group();
+    let before = world.sizer.target();
+    let least = (0..8).map(|_| start_program(&mut world, 5000, 4, 1)).min().unwrap();
+    assert!(least < before, "{least} of {before}");
+}
+
+/// What the kernel has read again once will not be lost by the next chunk.
+#[test]
+fn losses_that_have_ended_take_nothing() {
+    let mut world = full_group();
+    let before = world.sizer.target();
+    assert!(start_program(&mut world, 50_000, 50, 3) < before, "some seconds of them take some");
+    world.run(1);
+    let after = world.sizer.target();
+    world.run(5);
+    assert!(world.range(5).0 * MIB >= after, "{:?} of {}", world.range(5), after / MIB);
 }
 
 #[test]
