@@ -38,6 +38,7 @@ nvme_loop=$loop
 # The tier, for which a device has no file system. A fourth of it at most waits for the source.
 loop_device "$work/memory/tier" $((mib * 5))
 tier=$loop
+over "$tier" $((mib * 5))
 
 limit() {
     throttle "$ssd_loop" "$ssd" "$ssd"
@@ -50,8 +51,8 @@ unlimited() {
     local one
     for one in "$ssd_loop" "$nvme_loop" "$tier"; do throttle "$one" 0 0; done
 }
-export -f over throttle limit unlimited
-export limits ssd_loop nvme_loop tier ssd nvme
+export -f over touched throttle limit unlimited
+export work limits ssd_loop nvme_loop tier ssd nvme
 
 devices() {
     limit
@@ -70,11 +71,14 @@ told() {
 written() {
     local system=$1 round=$2 seconds every=0
     [[ $system != ssd && $system != nvme ]] || every=64
+    settle="$bin/terrace sync"
+    [[ $system != plain ]] || settle="sync -f"
+    export settle
     shift 2
     # First without limits: the memory that it will need is at hand then. A virtual machine may have to get it, which takes longer than to write it. The file
-    # that is measured is a new one; if it gets the inode's number of the one before, that is durably deleted.
+    # that is measured is a new one, and nothing is left of the one before.
     # shellcheck disable=SC2016
-    seconds=$("$@" bash -ec 'over "$1" "$2"; rm "$1"; sync -f "${1%/*}"; limit; python3 "$0" write "$@"; unlimited' \
+    seconds=$("$@" bash -ec 'over "$1" "$2"; touch "$1.new"; mv "$1.new" "$1"; $settle "${1%/*}"; touched "$2"; limit; python3 "$0" write "$@"; unlimited' \
         "$pieces" "$work/ssd/src/data" "$mib" "$round" "$every")
     unlimited
     python3 "$pieces" check "$work/ssd/src/data" "$mib" "$round"
