@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tiers of a hierarchy one after the other, and processes beside the bare device, on loop devices over memory whose bandwidth is limited; as root. See bench/README.md, The hierarchy. Cells:
 #   devices    `terrace-bench probe` of both devices and of memory: OUT with .json for .csv
-#   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`), until all is in memory (`ram`). `plain` is the
+#   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`; `nvme-alone`: the SSD takes no share), until all is in memory (`ram`). `plain` is the
 #              directory, in the kernel's page cache; `cte-*` are the same tiers in CTE, where CTE_PYTHON names a Python that has it
 #   read, write   1 MiB by so many processes, of the bare device (`bare`: O_DIRECT) and through terrace over it
 #
@@ -38,7 +38,7 @@ nvme_loop=$loop
 # The tier, for which a device has no file system. A fourth of it at most waits for the source.
 loop_device "$work/memory/tier" $((mib * 5))
 tier=$loop
-over "$tier" $((mib * 5))
+[[ $cells != *tiers* ]] || over "$tier" $((mib * 5))
 
 limit() {
     throttle "$ssd_loop" "$ssd" "$ssd"
@@ -70,7 +70,7 @@ told() {
 # written SYSTEM ROUND COMMAND...: the command writes the file, and says how long that took.
 written() {
     local system=$1 round=$2 seconds every=0
-    [[ $system != ssd && $system != nvme ]] || every=64
+    [[ $system != ssd && $system != nvme* ]] || every=64
     settle="$bin/terrace sync"
     [[ $system != plain ]] || settle="sync -f"
     export settle
@@ -86,19 +86,23 @@ written() {
     told "$system" "$round" $seconds
 }
 
-# config RATIO DURABLE
-config() { printf '[dirty]\nratio = %d\nbackground_ratio = %d\nexpire = "10m"\n%s\n' "$1" $(($1 - 1)) "${2:+durable = \"$2\"}" > "$work/config.toml"; }
+# config RATIO [LINE]...
+config() {
+    printf '[dirty]\nratio = %d\nbackground_ratio = %d\nexpire = "10m"\n' "$1" $(($1 - 1)) > "$work/config.toml"
+    printf '%s\n' "${@:2}" >> "$work/config.toml"
+}
+tier_answers='durable = "tier"'
 
 # Room for all that is written, dirty, and for the index of the tier.
 memory=$((mib * 3 / 2 + 64))MiB
 
 # Whether an fsync may be answered by a tier.
 bursts() {
-    config 80 tier
+    config 80 "$tier_answers"
     "$bin/terrace" run --on "$work/ssd/src" --memory "$memory" --config "$work/config.toml" --tier "$tier" -- true
 }
 tiers=(plain ssd)
-if bursts > /dev/null; then tiers+=(nvme); else echo "hierarchy: no fsync is answered by the tier: nvme is not measured" >&2; fi
+if bursts > /dev/null; then tiers+=(nvme nvme-alone); else echo "hierarchy: no fsync is answered by the tier: nvme is not measured" >&2; fi
 tiers+=(ram)
 [[ -z ${CTE_PYTHON:-} ]] || tiers+=(cte-ssd cte-nvme cte-ram)
 
@@ -128,8 +132,8 @@ tier_system() {
     ssd)
         config 20
         written "$system" "$round" "${run[@]}" --memory 64MiB -- ;;
-    nvme)
-        config 80 tier
+    nvme | nvme-alone)
+        config 80 "$tier_answers" "source_share = \"$([[ $system == nvme ]] && echo auto || echo off)\""
         # Nothing is there from the round before.
         empty_tier "$tier"
         written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
@@ -178,7 +182,7 @@ all() {
 
 echo "cell,system,round,mib_s,ack_s,durable_s" > "$out"
 each_round all
-grep -E '^cell|,(plain|ssd|nvme|ram),' "$out" > "$work/part.csv"
+grep -E '^cell|,(plain|ssd|nvme|nvme-alone|ram),' "$out" > "$work/part.csv"
 [[ $cells != *tiers* ]] || compare mib_s ssd cell "$work/part.csv"
 grep -E '^cell|,(bare|terrace),' "$out" > "$work/part.csv"
 [[ $cells != *read* && $cells != *write* ]] || compare mib_s bare cell "$work/part.csv"
