@@ -38,7 +38,7 @@ nvme_loop=$loop
 # The tier, for which a device has no file system. A fourth of it at most waits for the source.
 loop_device "$work/memory/tier" $((mib * 5))
 tier=$loop
-[[ $cells != *tiers* ]] || over "$tier" $((mib * 5))
+[[ $cells != *tiers* ]] || over "$tier" $((mib * 5 / 2))
 
 limit() {
     throttle "$ssd_loop" "$ssd" "$ssd"
