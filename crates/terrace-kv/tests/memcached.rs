@@ -1,11 +1,14 @@
 //! Clients of memcached over sockets, on a store in memory: many requests at once, beside clients of Redis, clients that misbehave, limits, syncs.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use common::{config, expect, malformed_requests, rest};
 use terrace_kv::keyspace::system_clock;
 use terrace_kv::testing::MemoryBlobs;
 use terrace_kv::{Config, Durability, Listener, Running, Server};
@@ -33,10 +36,6 @@ fn start(config: Config) -> std::io::Result<Stage> {
     Ok(Stage { running: terrace_kv::start(server, listeners)?, blobs, memcached, resp })
 }
 
-fn config() -> Config {
-    Config { threads: 2, ..Config::for_memory(1 << 30) }
-}
-
 fn stage(config: Config) -> Stage {
     start(config).unwrap()
 }
@@ -49,22 +48,9 @@ impl Stage {
     }
 }
 
-fn expect(stream: &mut impl Read, wanted: &[u8]) {
-    let mut got = vec![0; wanted.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
-}
-
 fn ask(stream: &mut TcpStream, text: &str, reply: &str) {
     stream.write_all(text.as_bytes()).unwrap();
     expect(stream, reply.as_bytes());
-}
-
-/// Bytes until the other side closes.
-fn rest(stream: &mut impl Read) -> String {
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 #[test]
@@ -116,37 +102,16 @@ fn large_items_come_and_go_whole() {
 #[test]
 fn malformed_items_end_at_most_their_connection() {
     let stage = stage(config());
-    let mut rng = Rng::new(seed("malformed_items_end_at_most_their_connection"));
-    let mut steady = stage.client();
-    for round in 0..300 {
-        let mut bad = stage.client();
-        let mut text =
-            b"set k 1 0 5\r\nvalue\r\ngets k l\r\ncas k 1 0 1 5\r\nx\r\nincr k 1 noreply\r\n".repeat(3);
-        for _ in 0..1 + rng.index(5) {
-            let at = rng.index(text.len());
-            match rng.below(3) {
-                0 => text[at] = rng.next_u64() as u8,
-                1 => drop(text.remove(at)),
-                _ => text.insert(at, *rng.pick(b" \r\n-019kx\0\xff")),
-            }
-        }
-        let pieces = 1 + rng.index(20);
-        for piece in text.chunks(text.len().div_ceil(pieces)) {
-            if bad.write_all(piece).is_err() {
-                break;
-            }
-        }
-        if rng.chance(50) {
-            let _ = bad.shutdown(std::net::Shutdown::Write);
-            rest(&mut bad);
-        }
-        if round % 20 == 0 {
-            ask(&mut steady, "version\r\n", "VERSION 1.5.22\r\n");
-        }
-    }
-    drop(steady);
-    wait_until("all have gone", || stage.running.server().clients.is_empty());
-    assert_eq!(stage.running.server().clients.buffers_bytes(), 0);
+    let rng = &mut Rng::new(seed("malformed_items_end_at_most_their_connection"));
+    let requests = b"set k 1 0 5\r\nvalue\r\ngets k l\r\ncas k 1 0 1 5\r\nx\r\nincr k 1 noreply\r\n";
+    let kinds: (&[u8], &[u8]) = (requests, b" \r\n-019kx\0\xff");
+    malformed_requests(
+        &stage.running,
+        || stage.client(),
+        rng,
+        kinds,
+        (b"version\r\n", b"VERSION 1.5.22\r\n"),
+    );
 }
 
 #[test]

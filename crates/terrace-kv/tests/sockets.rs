@@ -1,5 +1,7 @@
 //! The server over its sockets, on a store in memory: many requests at once, clients that misbehave, limits, syncs.
 
+mod common;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -7,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use common::{config, expect, malformed_requests, rest};
 use terrace_kv::keyspace::system_clock;
 use terrace_kv::testing::MemoryBlobs;
 use terrace_kv::{Config, Durability, Listener, Running, Server};
@@ -32,10 +35,6 @@ fn stage(config: Config) -> Stage {
     Stage { running: terrace_kv::start(server, listeners).unwrap(), blobs, address, unix, _dir: dir }
 }
 
-fn config() -> Config {
-    Config { threads: 2, ..Config::for_memory(1 << 30) }
-}
-
 impl Stage {
     fn tcp(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
@@ -45,19 +44,6 @@ impl Stage {
     fn unix(&self) -> UnixStream {
         UnixStream::connect(&self.unix).unwrap()
     }
-}
-
-fn expect(stream: &mut impl Read, wanted: &[u8]) {
-    let mut got = vec![0; wanted.len()];
-    stream.read_exact(&mut got).unwrap();
-    assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
-}
-
-/// Bytes until the other side closes.
-fn rest(stream: &mut impl Read) -> String {
-    let mut text = Vec::new();
-    let _ = stream.read_to_end(&mut text);
-    String::from_utf8_lossy(&text).into_owned()
 }
 
 #[test]
@@ -214,38 +200,10 @@ fn client_that_does_not_read_is_not_read_from() {
 #[test]
 fn malformed_input_ends_its_connection_only() {
     let stage = stage(Config { password: None, ..config() });
-    let mut rng = Rng::new(seed("malformed_input_ends_its_connection_only"));
-    let mut steady = stage.tcp();
-    for round in 0..300 {
-        let mut bad = stage.tcp();
-        let mut text =
-            b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n".repeat(3);
-        for _ in 0..1 + rng.index(5) {
-            let at = rng.index(text.len());
-            match rng.below(3) {
-                0 => text[at] = rng.next_u64() as u8,
-                1 => drop(text.remove(at)),
-                _ => text.insert(at, *rng.pick(b"*$\r\n-019\"'\\x \0\xff")),
-            }
-        }
-        let pieces = 1 + rng.index(20);
-        for piece in text.chunks(text.len().div_ceil(pieces)) {
-            if bad.write_all(piece).is_err() {
-                break;
-            }
-        }
-        if rng.chance(50) {
-            let _ = bad.shutdown(std::net::Shutdown::Write);
-            rest(&mut bad);
-        }
-        if round % 20 == 0 {
-            steady.write_all(b"PING\r\n").unwrap();
-            expect(&mut steady, b"+PONG\r\n");
-        }
-    }
-    drop(steady);
-    wait_until("all have gone", || stage.running.server().clients.is_empty());
-    assert_eq!(stage.running.server().clients.buffers_bytes(), 0);
+    let rng = &mut Rng::new(seed("malformed_input_ends_its_connection_only"));
+    let requests = b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\nvalue\r\n*2\r\n$3\r\nGET\r\n$1\r\nk\r\n";
+    let kinds: (&[u8], &[u8]) = (requests, b"*$\r\n-019\"'\\x \0\xff");
+    malformed_requests(&stage.running, || stage.tcp(), rng, kinds, (b"PING\r\n", b"+PONG\r\n"));
 }
 
 #[test]

@@ -10,10 +10,7 @@ use crate::error::{Outcome, Refusal};
 use crate::server::Server;
 use crate::wire::{Args, Reply};
 
-/// The scratch is not kept larger than this, bytes: nobody counts it.
-const SCRATCH_KEPT: usize = 64 << 10;
-
-/// Carries out one request, whose name has this row, and writes the reply. Whether it may have changed something.
+/// As [`super::run`], by Redis' protocol.
 pub fn run(
     server: &Server,
     session: &mut Session,
@@ -27,15 +24,9 @@ pub fn run(
     if skip {
         session.replies = Replies::Skip;
     }
-    if is_of_a_browser(args.at(0)) {
-        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
-        session.closes = true;
-        return false;
-    }
     let bytes_max = server.config.buffers_bytes_max / 2;
     let reply = Reply::new(out, bytes_max, session.resp3);
     let mut context = Context { server, session, args, reply, scratch, rows: table::ROWS };
-    server.counters.commands.fetch_add(1, Ordering::Relaxed);
     let (done, writes) = match check(&context, row) {
         Ok(row) => ((row.run)(&mut context), row.flags.contains(Flags::WRITE)),
         Err(refusal) => (Err(refusal), false),
@@ -59,19 +50,11 @@ pub fn run(
             session.replies = Replies::On;
         }
     }
-    forget_large(scratch);
     writes
 }
 
-/// Gives back memory of a large value.
-pub(super) fn forget_large(scratch: &mut Vec<u8>) {
-    if scratch.capacity() > SCRATCH_KEPT {
-        *scratch = Vec::new();
-    }
-}
-
 /// A page in a browser can make it send HTTP to any port of this machine, with a body that reads as commands.
-fn is_of_a_browser(name: &[u8]) -> bool {
+pub fn is_of_a_browser(name: &[u8]) -> bool {
     is(name, "POST") || is(name, "HOST:")
 }
 

@@ -26,9 +26,17 @@ mod zsets;
 
 pub use context::{Context, Flags, Keys, Replies, Row, Session};
 
+use std::sync::atomic::Ordering;
+
 use crate::server::Server;
 use crate::wire::request::Malformed;
 use crate::wire::{Args, Protocol, Reply};
+
+/// The scratch is not kept larger than this, bytes: nobody counts it.
+const SCRATCH_KEPT: usize = 64 << 10;
+
+/// [`run`] for one protocol.
+type Run = fn(&Server, &mut Session, Option<&'static Row>, Args<'_>, &mut Vec<u8>, &mut Vec<u8>) -> bool;
 
 /// The row of a command's name.
 pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
@@ -47,10 +55,21 @@ pub fn run(
     out: &mut Vec<u8>,
     scratch: &mut Vec<u8>,
 ) -> bool {
-    match session.protocol {
-        Protocol::Resp => dispatch::run(server, session, row, args, out, scratch),
-        Protocol::Memcached => memcached::run(server, session, row, args, out, scratch),
+    let (is_of_a_browser, run): (fn(&[u8]) -> bool, Run) = match session.protocol {
+        Protocol::Resp => (dispatch::is_of_a_browser, dispatch::run),
+        Protocol::Memcached => (memcached::is_of_a_browser, memcached::run),
+    };
+    if is_of_a_browser(args.at(0)) {
+        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
+        session.closes = true;
+        return false;
     }
+    server.counters.commands.fetch_add(1, Ordering::Relaxed);
+    let writes = run(server, session, row, args, out, scratch);
+    if scratch.capacity() > SCRATCH_KEPT {
+        *scratch = Vec::new();
+    }
+    writes
 }
 
 /// The last reply to a client that sent no request.

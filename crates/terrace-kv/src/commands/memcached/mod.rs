@@ -11,7 +11,6 @@ mod store;
 use std::sync::atomic::Ordering;
 
 use super::context::{Context, Flags, Keys, Row, Session};
-use super::dispatch::forget_large;
 use crate::blobs::BlobError;
 use crate::error::{Outcome, Refusal};
 use crate::server::Server;
@@ -67,7 +66,7 @@ pub fn find(name: &[u8]) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name.as_bytes() == name)
 }
 
-/// As [`super::dispatch::run`].
+/// As [`super::run`], by memcached's protocol.
 pub fn run(
     server: &Server,
     session: &mut Session,
@@ -77,12 +76,6 @@ pub fn run(
     scratch: &mut Vec<u8>,
 ) -> bool {
     let mark = out.len();
-    if is_of_a_browser(args.at(0)) {
-        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
-        session.closes = true;
-        return false;
-    }
-    server.counters.commands.fetch_add(1, Ordering::Relaxed);
     let bytes_max = server.config.buffers_bytes_max / 2;
     let (is_quiet, args) = row.map_or((false, args), |row| without_noreply(row, args));
     let reply = Reply::new(out, bytes_max, false);
@@ -103,12 +96,11 @@ pub fn run(
     if is_quiet {
         out.truncate(mark);
     }
-    forget_large(scratch);
     row.is_some_and(|row| row.flags.contains(WRITE))
 }
 
 /// The first words of what a browser sends to any port of this machine when a page asks it to. All commands are in lower case.
-fn is_of_a_browser(name: &[u8]) -> bool {
+pub fn is_of_a_browser(name: &[u8]) -> bool {
     let words: [&[u8]; 7] = [b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"Host:"];
     words.contains(&name)
 }

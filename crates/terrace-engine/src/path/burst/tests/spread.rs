@@ -26,6 +26,15 @@ fn change(world: &World) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
 
+/// With a page that the target has.
+fn half_due() -> World {
+    let mut world = half();
+    world.write(0, 0, 1);
+    world.fsync(0);
+    change(&world);
+    world
+}
+
 /// What the target has of a page would be written over what the source has of it.
 #[test]
 fn source_gets_only_pages_that_the_target_has_never_had() {
@@ -84,10 +93,7 @@ fn page_written_during_its_way_to_the_target_is_not_the_sources() {
 /// The target takes what the source has not, and nobody needs to know.
 #[test]
 fn share_that_the_source_does_not_take_is_the_targets() {
-    let mut world = half();
-    world.write(0, 0, 1);
-    world.fsync(0);
-    change(&world);
+    let mut world = half_due();
     world.write(0, 4, 8);
     world.io.failing.store(true, Ordering::Relaxed);
     put_ahead(&world.engine.cx, &world.objects[0]);
@@ -103,10 +109,7 @@ fn share_that_the_source_does_not_take_is_the_targets() {
 /// The target fails meanwhile: all of it is the source's.
 #[test]
 fn target_that_fails_beside_a_share_loses_nothing() {
-    let mut world = half();
-    world.write(0, 0, 1);
-    world.fsync(0);
-    change(&world);
+    let mut world = half_due();
     world.write(0, 0, PAGES);
     world.medium.set_hook(|call| match call {
         SimCall::Write { .. } => Err(io::Error::from_raw_os_error(libc::EIO)),
