@@ -138,8 +138,9 @@ tier_system() {
         empty_tier "$tier"
         written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     ram)
-        config 80
-        written "$system" "$round" "${run[@]}" --memory "$memory" -- ;;
+        config 80 "$tier_answers"
+        empty_tier "$tier"
+        written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     cte-*) cte "$system" "$round" ;;
     esac
 }

@@ -40,6 +40,8 @@ pub struct NamespaceConfig {
     pub descriptors_spared: u64,
     /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
     pub passthrough: bool,
+    /// Do writes of files that are open for nothing else bypass the kernel's page cache of the mount? See docs/design/burst.md, What a burst costs.
+    pub direct_writes: bool,
 }
 
 impl Default for NamespaceConfig {
@@ -52,6 +54,7 @@ impl Default for NamespaceConfig {
             flush_on_close: true,
             descriptors_spared: 0,
             passthrough: false,
+            direct_writes: false,
         }
     }
 }

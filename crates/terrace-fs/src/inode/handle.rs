@@ -46,6 +46,11 @@ pub(crate) fn writes(flags: u32) -> bool {
     flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
 }
 
+/// Do they allow nothing else? Such a file cannot be mapped.
+pub(crate) fn writes_only(flags: u32) -> bool {
+    flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32
+}
+
 #[derive(Debug)]
 pub(crate) enum What<C: PageCache> {
     File(OpenFile<C>),

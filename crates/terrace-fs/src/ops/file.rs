@@ -12,7 +12,7 @@ use terrace_engine::AccessPath;
 
 use crate::attr::Attr;
 use crate::error::Result;
-use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes};
+use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes, writes_only};
 use crate::inode::{Inode, Look, ROOT};
 use crate::kernel::RESENT;
 use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence};
@@ -102,7 +102,7 @@ impl<C: PageCache> Namespace<C> {
         inode.used.store(true, Ordering::Relaxed);
         let look = self.look_behind(inode, &object)?;
         let backed = self.back(inode, &object, &life, &look.stat, flags)? != 0;
-        let access = access_path(flags, client, backed);
+        let access = access_path(flags, client, backed, self.config.direct_writes);
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
         let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
         if backed {
@@ -322,11 +322,11 @@ impl<C: PageCache> Namespace<C> {
 
 /// How a handle is to be read and written. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
 /// descriptor for writing can map it, and then changes the source without a word.
-fn access_path(flags: u32, client: bool, backed: bool) -> AccessPath {
+fn access_path(flags: u32, client: bool, backed: bool, direct_writes: bool) -> AccessPath {
     let is = |flag: i32| flags & flag as u32 != 0;
     let direct = match backed {
         true => client && !is(libc::O_DIRECT) && !writes(flags),
-        false => client || is(libc::O_DIRECT),
+        false => client || is(libc::O_DIRECT) || direct_writes && writes_only(flags),
     };
     if direct { AccessPath::FuseDirect } else { AccessPath::Fuse }
 }

@@ -22,7 +22,7 @@ use super::change::is_privileged;
 use terrace_engine::source::differs_from_now_on;
 
 use crate::error::Result;
-use crate::inode::handle::{OpenFile, writes};
+use crate::inode::handle::{OpenFile, writes, writes_only};
 use crate::inode::table::Outside;
 use crate::inode::{Inode, Life, Look};
 use crate::{CachedFile, Namespace, PageCache, coherence};
@@ -230,5 +230,5 @@ impl<C: PageCache> Namespace<C> {
 
 /// Does a shared writable mapping need no more than these open flags?
 fn may_map(flags: u32) -> bool {
-    writes(flags) && flags & libc::O_ACCMODE as u32 != libc::O_WRONLY as u32
+    writes(flags) && !writes_only(flags)
 }

@@ -51,7 +51,7 @@ sys.stdin.read()
 const GROWER: &str = "
 import os, sys
 os.chdir(sys.argv[1])
-f = os.open('part', os.O_RDWR | os.O_CREAT | os.O_EXCL)
+f = os.open('part', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
 os.write(f, b'n' * 300_000)
 os.fsync(f)
 print('new', flush=True)
@@ -199,6 +199,66 @@ fn files_that_grow_outlive_the_death_of_all() {
     assert!(fs::read(stage.src.join("grown")).unwrap() == [[b'n'; 300_000], [b'm'; 300_000]].concat());
     stage.ask("umount", &[]).fine();
     stage.nothing_is_left();
+}
+
+/// A new file is written by a descriptor that cannot read: none of it is in the page cache of the mount. The kernel reads it there later, and by
+/// mapping and descriptor sees each write that follows.
+#[test]
+fn bursts_bypass_the_page_cache_of_the_mount() {
+    if !possible() {
+        return;
+    }
+    const PAGES: usize = 300;
+    let stage = Stage::new();
+    mount(&stage).fine();
+    let at = stage.mnt.join("f");
+    let writer = fs::File::create(&at).unwrap();
+    writer.write_all_at(&[b'a'; PAGES * PAGE], 0).unwrap();
+    let reader = fs::File::open(&at).unwrap();
+    let map = Mapped::new(&reader, PAGES * PAGE);
+    assert_eq!(map.cached_pages(), 0);
+    assert!(map.bytes().iter().all(|&byte| byte == b'a'));
+    assert_eq!(map.cached_pages(), PAGES);
+    for round in 0..100 {
+        let (from, byte) = (round * 11_003, b'b' + (round % 20) as u8);
+        writer.write_all_at(&[byte; 5000], from as u64).unwrap();
+        let mut read = [0; 5000];
+        reader.read_exact_at(&mut read, from as u64).unwrap();
+        assert!(read == [byte; 5000] && map.bytes()[from..from + 5000] == read, "round {round}");
+    }
+    drop((writer, reader, map));
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// A mapping of a file, for reading.
+struct Mapped(*mut std::ffi::c_void, usize);
+
+impl Mapped {
+    fn new(file: &fs::File, bytes: usize) -> Mapped {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // SAFETY: a new mapping.
+        let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
+        Mapped(at.unwrap(), bytes)
+    }
+    /// What is there now; nothing writes while it is used.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped in `new`, and the file is not cut.
+        unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
+    }
+    fn cached_pages(&self) -> usize {
+        let mut resident = vec![0u8; self.1.div_ceil(PAGE)];
+        // SAFETY: the mapping of `new`, and a byte for each of its pages.
+        assert_eq!(unsafe { libc::mincore(self.0, self.1, resident.as_mut_ptr()) }, 0);
+        resident.iter().filter(|page| **page & 1 != 0).count()
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: mapped in `new`; what `bytes` gave has ended.
+        unsafe { rustix::mm::munmap(self.0, self.1) }.unwrap();
+    }
 }
 
 /// The next terraced takes over what is owed, and settles it: after that the death of all brings nothing back.
