@@ -1,7 +1,7 @@
 #!/bin/bash
 # Tiers of a hierarchy one after the other, and processes beside the bare device, on loop devices over memory whose bandwidth is limited; as root. See bench/README.md, The hierarchy. Cells:
 #   devices    `terrace-bench probe` of both devices and of memory: OUT with .json for .csv
-#   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`; `nvme-alone`: the SSD takes no share), until all is in memory (`ram`). `plain` is the
+#   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`; `nvme-alone`: the SSD takes no share), until all is in memory above both (`ram`). `plain` is the
 #              directory, in the kernel's page cache; `cte-*` are the same tiers in CTE, where CTE_PYTHON names a Python that has it
 #   read, write   1 MiB by so many processes, of the bare device (`bare`: O_DIRECT) and through terrace over it
 #

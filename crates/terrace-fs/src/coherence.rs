@@ -6,7 +6,7 @@
 //! page cache has of its range is dropped then.
 //!
 //! Pages of a write that is under way are held, so that nothing drops them but what empties a whole file, and we know when that may be: while somebody has it
-//! open past the page cache (each mapping he makes does it), and when we tell the kernel not to keep what it has ([`Emptied`]). Elsewhere
+//! open past the page cache (each mapping he makes does it, and each of his writes), and when we tell the kernel not to keep what it has ([`Emptied`]). Elsewhere
 //! nothing is noted, and no write looks.
 //!
 //! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the write's is suspect. The moment between
@@ -40,6 +40,11 @@ impl Emptied {
         self.bypassing.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// How many there are.
+    pub(crate) fn bypassing(&self) -> u32 {
+        self.bypassing.load(Ordering::Relaxed)
+    }
+
     /// One is closed.
     pub(crate) fn end_bypass(&self) {
         self.note();
@@ -53,7 +58,7 @@ impl Emptied {
 
     /// Up to `now`, or a little before.
     pub(crate) fn of_late(&self, now: u64) -> bool {
-        self.bypassing.load(Ordering::Relaxed) > 0 || self.at.within(LINGERS_NS, now)
+        self.bypassing() > 0 || self.at.within(LINGERS_NS, now)
     }
 }
 
@@ -112,12 +117,20 @@ impl Paging {
         fence(Ordering::SeqCst);
     }
 
-    /// Request `unique`, which came at `came`, has written this range: may the kernel's page cache have what was there before?
-    pub(crate) fn overtook(&self, nodeid: u64, range: Range<u64>, unique: u64, came: u64) -> bool {
+    /// Request `unique`, which came at `came`, has written this range: may the kernel's page cache have what was there before? `past_it`: since
+    /// when the writer has the file open past the page cache. The kernel drops the range of such a write once, and may then send it in many requests.
+    pub(crate) fn overtook(
+        &self,
+        nodeid: u64,
+        range: Range<u64>,
+        unique: u64,
+        came: u64,
+        past_it: Option<u64>,
+    ) -> bool {
         fence(Ordering::SeqCst);
+        let suspect_from = (came - LINGERS_NS).min(past_it.unwrap_or(u64::MAX));
         self.slots(nodeid, range).any(|slot| {
-            slot.unique.load(Ordering::Relaxed) > unique
-                || slot.at.load(Ordering::Relaxed) + LINGERS_NS > came
+            slot.unique.load(Ordering::Relaxed) > unique || slot.at.load(Ordering::Relaxed) > suspect_from
         })
     }
 
@@ -148,22 +161,35 @@ mod tests {
     #[test]
     fn read_asked_after_a_write_and_answered_before_is_suspect() {
         let paging = Paging::new();
-        assert!(!paging.overtook(7, 0..4096, 10, now()), "nothing was read");
+        assert!(!paging.overtook(7, 0..4096, 10, now(), None), "nothing was read");
         paging.note(7, 0..1 << 20, 12);
         let much_later = now() + 2 * LINGERS_NS;
-        assert!(paging.overtook(7, 4096..8192, 10, much_later));
-        assert!(paging.overtook(7, (1 << 20) - 1..1 << 20, 10, much_later));
-        assert!(!paging.overtook(7, 4096..8192, 14, much_later), "an answer that was there before the write");
-        assert!(!paging.overtook(7, 1 << 30..(1 << 30) + 1, 10, much_later), "elsewhere");
-        assert!(!paging.overtook(8, 4096..8192, 10, much_later), "another file");
+        assert!(paging.overtook(7, 4096..8192, 10, much_later, None));
+        assert!(paging.overtook(7, (1 << 20) - 1..1 << 20, 10, much_later, None));
+        assert!(
+            !paging.overtook(7, 4096..8192, 14, much_later, None),
+            "an answer that was there before the write"
+        );
+        assert!(!paging.overtook(7, 1 << 30..(1 << 30) + 1, 10, much_later, None), "elsewhere");
+        assert!(!paging.overtook(8, 4096..8192, 10, much_later, None), "another file");
     }
 
     #[test]
     fn so_is_any_read_of_the_last_seconds() {
         let paging = Paging::new();
         paging.note(7, 0..4096, 12);
-        assert!(paging.overtook(7, 0..100, 14, now()));
-        assert!(!paging.overtook(7, 0..100, 14, now() + LINGERS_NS + 1_000_000_000));
+        assert!(paging.overtook(7, 0..100, 14, now(), None));
+        let later = now() + LINGERS_NS + 1_000_000_000;
+        assert!(!paging.overtook(7, 0..100, 14, later, None));
+    }
+
+    #[test]
+    fn to_a_writer_past_the_page_cache_all_reads_since_its_open_are() {
+        let (paging, before) = (Paging::new(), now() - 1);
+        paging.note(7, 0..4096, 12);
+        let later = now() + LINGERS_NS + 1_000_000_000;
+        assert!(paging.overtook(7, 0..100, 14, later, Some(before)));
+        assert!(!paging.overtook(7, 0..100, 14, later, Some(now() + 1_000_000_000)), "opened after the read");
     }
 
     #[test]

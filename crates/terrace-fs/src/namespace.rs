@@ -40,7 +40,8 @@ pub struct NamespaceConfig {
     pub descriptors_spared: u64,
     /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
     pub passthrough: bool,
-    /// Do writes of files that are open for nothing else bypass the kernel's page cache of the mount? See docs/design/burst.md, What a burst costs.
+    /// Do writes to a new file bypass the kernel's page cache of the mount, if it is opened for writing only? The kernel must drop the range of
+    /// such a write from there itself, as Linux does from 6.6 on. See docs/design/burst.md, What a burst costs.
     pub direct_writes: bool,
 }
 

@@ -329,39 +329,47 @@ fn mappings_are_shared_with_readers() {
 /// and what reads the page then may be served before the write.
 #[test]
 fn a_read_that_overtakes_a_write_leaves_nothing_old_behind() {
-    each(|mount| {
-        const PAGES: u64 = 64;
-        let path = mount.path("m");
-        let file = open(&path, OFlags::RDWR | OFlags::CREATE).unwrap();
-        file.set_len(PAGES * 4096).unwrap();
-        let done = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            let _done = Defer(|| done.store(true, Ordering::Relaxed));
-            for _ in 0..2 {
-                scope.spawn(|| {
-                    while !done.load(Ordering::Relaxed) {
-                        let past = open(&path, OFlags::RDONLY | OFlags::DIRECT).unwrap();
-                        touch_mapped(&past, PAGES as usize * 4096);
-                    }
-                });
-            }
-            let end = Instant::now() + Duration::from_secs(2);
-            for version in 1_u64.. {
-                if Instant::now() > end {
-                    break;
+    each(|mount| overtake(&mount.path("m"), OFlags::RDWR));
+}
+
+/// The same with a writer that is itself past the page cache.
+#[test]
+fn a_read_that_overtakes_a_burst_leaves_nothing_old_behind() {
+    each(|mount| overtake(&mount.path("m"), OFlags::WRONLY));
+}
+
+fn overtake(path: &Path, writing: OFlags) {
+    const PAGES: u64 = 64;
+    let file = open(path, writing | OFlags::CREATE).unwrap();
+    let reader = File::open(path).unwrap();
+    file.set_len(PAGES * 4096).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _done = Defer(|| done.store(true, Ordering::Relaxed));
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let past = open(path, OFlags::RDONLY | OFlags::DIRECT).unwrap();
+                    touch_mapped(&past, PAGES as usize * 4096);
                 }
-                let at = version % PAGES * 4096;
-                file.write_all_at(&[version as u8; 4096], at).unwrap();
-                let mut read = [0; 4096];
-                file.read_exact_at(&mut read, at).unwrap();
-                assert!(
-                    read == [version as u8; 4096],
-                    "write {version} to page {}: {} was read",
-                    at / 4096,
-                    read[0]
-                );
+            });
+        }
+        let end = Instant::now() + Duration::from_secs(2);
+        for version in 1_u64.. {
+            if Instant::now() > end {
+                break;
             }
-        });
+            let at = version % PAGES * 4096;
+            file.write_all_at(&[version as u8; 4096], at).unwrap();
+            let mut read = [0; 4096];
+            reader.read_exact_at(&mut read, at).unwrap();
+            assert!(
+                read == [version as u8; 4096],
+                "write {version} to page {}: {} was read",
+                at / 4096,
+                read[0]
+            );
+        }
     });
 }
 

@@ -1,6 +1,6 @@
 //! `terrace doctor`: what the machine gives to terrace, what each missing thing costs, and its cure. It changes nothing and mounts nothing.
 
-mod kernel;
+pub mod kernel;
 mod limits;
 mod place;
 

@@ -12,7 +12,7 @@ use super::durable::{Durable, FREE, Slot, USED};
 use super::stream::OpenDir;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Life};
-use crate::{CachedFile, PageCache};
+use crate::{CachedFile, PageCache, coherence};
 use terrace_engine::AccessPath;
 use terrace_engine::table::trim;
 
@@ -25,6 +25,8 @@ pub(crate) struct OpenFile<C: PageCache> {
     pub(crate) cursor: C::Cursor,
     pub(crate) flags: u32,
     pub(crate) access: AccessPath,
+    /// When it was opened, as [`coherence::now`]; of a killed daemon's files, when they were found.
+    pub(crate) since: u64,
     /// The first read is to move the access time.
     pub(crate) atime_due: AtomicBool,
 }
@@ -34,8 +36,8 @@ impl<C: PageCache> OpenFile<C> {
     pub(crate) fn writes(&self) -> bool {
         writes(self.flags)
     }
-    /// May the opener map it without announcing that? Clients of the preload path do announce it; what they open with
-    /// O_DIRECT counts as a stranger's, for strangers do that as well.
+    /// May the opener map it without announcing that? Clients of the preload path do announce it, and a file open for writing only cannot be
+    /// mapped; what is opened with O_DIRECT counts as a stranger's, for strangers do that as well.
     pub(crate) fn may_map_unseen(&self) -> bool {
         self.access == AccessPath::Fuse || self.flags & libc::O_DIRECT as u32 != 0
     }
@@ -130,6 +132,7 @@ impl<C: PageCache> HandleTable<C> {
                 object,
                 flags: record.flags.load(Ordering::Relaxed),
                 access: access_of(record.access.load(Ordering::Relaxed)),
+                since: coherence::now(),
                 atime_due: AtomicBool::new(false),
             })
         };

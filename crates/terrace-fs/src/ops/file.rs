@@ -13,7 +13,7 @@ use terrace_engine::AccessPath;
 use crate::attr::Attr;
 use crate::error::Result;
 use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes, writes_only};
-use crate::inode::{Inode, Look, ROOT};
+use crate::inode::{Inode, Life, Look, ROOT};
 use crate::kernel::RESENT;
 use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence};
 
@@ -102,9 +102,11 @@ impl<C: PageCache> Namespace<C> {
         inode.used.store(true, Ordering::Relaxed);
         let look = self.look_behind(inode, &object)?;
         let backed = self.back(inode, &object, &life, &look.stat, flags)? != 0;
-        let access = access_path(flags, client, backed, self.config.direct_writes);
+        let bypasses = client || self.is_burst(inode, &life, &look.stat, flags);
+        let access = access_path(flags, bypasses, backed);
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
-        let file = OpenFile { cursor: self.cache.error_cursor(&object), object, flags, access, atime_due };
+        let (cursor, since) = (self.cache.error_cursor(&object), coherence::now());
+        let file = OpenFile { cursor, object, flags, access, since, atime_due };
         if backed {
             self.note_before(&file, &look, &mut life);
         }
@@ -116,6 +118,15 @@ impl<C: PageCache> Namespace<C> {
             inode.trust(look.digest);
         }
         Ok(answer)
+    }
+
+    /// Is a new file opened to be written and for nothing else, and has nobody it open who may read or map it? A log is not: it is appended to, and read meanwhile.
+    fn is_burst(&self, inode: &Inode<C::Object>, life: &Life<C::Object>, stat: &Stat, flags: u32) -> bool {
+        self.config.direct_writes
+            && writes_only(flags)
+            && flags & libc::O_APPEND as u32 == 0
+            && stat.st_size == 0
+            && life.handles == inode.emptied.bypassing()
     }
 
     /// The source must agree now to what the program wants: at write-back it would be too late to tell (a read-only file system,
@@ -195,11 +206,18 @@ impl<C: PageCache> Namespace<C> {
             self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
         }
         let range = offset..offset + bytes as u64;
+        let past_it = (file.access == AccessPath::FuseDirect).then_some(file.since);
         // The kernel keeps others from reading pages that it writes back from its page cache.
         let stale = !kind.from_cache
             && (self.paging.is_blind(came)
                 || inode.emptied.of_late(came)
-                    && self.paging.overtook(inode.nodeid, range, kind.caller.unique & !RESENT, came));
+                    && self.paging.overtook(
+                        inode.nodeid,
+                        range,
+                        kind.caller.unique & !RESENT,
+                        came,
+                        past_it,
+                    ));
         Ok(Written { bytes, stale })
     }
 
@@ -320,13 +338,13 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// How a handle is to be read and written. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
+/// How a handle is to be read and written. `bypasses`: a client, or a burst. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
 /// descriptor for writing can map it, and then changes the source without a word.
-fn access_path(flags: u32, client: bool, backed: bool, direct_writes: bool) -> AccessPath {
+fn access_path(flags: u32, bypasses: bool, backed: bool) -> AccessPath {
     let is = |flag: i32| flags & flag as u32 != 0;
     let direct = match backed {
-        true => client && !is(libc::O_DIRECT) && !writes(flags),
-        false => client || is(libc::O_DIRECT) || direct_writes && writes_only(flags),
+        true => bypasses && !is(libc::O_DIRECT) && !writes(flags),
+        false => bypasses || is(libc::O_DIRECT),
     };
     if direct { AccessPath::FuseDirect } else { AccessPath::Fuse }
 }

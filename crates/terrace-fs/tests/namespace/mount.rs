@@ -283,7 +283,7 @@ impl Parts for EngineParts {
         let (base, bytes) = self.handles.user_region();
         // SAFETY: the handles are never dropped, and only one daemon lives at a time.
         let region = unsafe { DurableRegion::new(base, bytes) };
-        let config = NamespaceConfig::default();
+        let config = NamespaceConfig { direct_writes: true, ..NamespaceConfig::default() };
         if !recovering {
             engine.serve().unwrap();
             return Arc::new(Namespace::new(engine, root, region, config).unwrap());

@@ -13,6 +13,7 @@ use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse}
 
 use super::reserve;
 use crate::config::{Config, Durable};
+use crate::doctor::kernel;
 use crate::handover::Shared;
 
 /// The mount's side: the namespace and the connection on which it answers.
@@ -139,7 +140,7 @@ fn namespace_config(config: &Config) -> NamespaceConfig {
         layout,
         descriptors_spared: reserve::size(),
         passthrough: config.wants_passthrough(),
-        direct_writes: config.dirty.durable == Durable::Tier,
+        direct_writes: config.dirty.durable == Durable::Tier && kernel::drops_written(),
         ..NamespaceConfig::default()
     }
 }

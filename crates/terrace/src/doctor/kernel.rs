@@ -14,6 +14,8 @@ use crate::sys;
 const RESENDS: (u32, u32) = (6, 9);
 /// From here on files may be read past FUSE.
 const PASSES_THROUGH: (u32, u32) = (6, 9);
+/// From here on a write past the page cache of a mount drops its range from there.
+const DROPS_WRITTEN: (u32, u32) = (6, 6);
 
 fn release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
@@ -27,6 +29,11 @@ fn numbers(release: &str) -> Option<(u32, u32)> {
 
 fn is_at_least(least: (u32, u32)) -> bool {
     numbers(&release()).is_some_and(|have| have >= least)
+}
+
+/// Whether a write past the page cache of a mount drops what is there of its range.
+pub fn drops_written() -> bool {
+    is_at_least(DROPS_WRITTEN)
 }
 
 /// The release of the kernel.

@@ -1,6 +1,6 @@
 //! Data that fsync acknowledged when a tier had them: over the death of all, and what `terrace recover` does with those of files that were changed since.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -51,7 +51,7 @@ sys.stdin.read()
 const GROWER: &str = "
 import os, sys
 os.chdir(sys.argv[1])
-f = os.open('part', os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+f = os.open('part', os.O_RDWR | os.O_CREAT | os.O_EXCL)
 os.write(f, b'n' * 300_000)
 os.fsync(f)
 print('new', flush=True)
@@ -151,7 +151,7 @@ fn recover_decides_over_files_that_were_changed_since() {
     for (decision, becomes) in [("--write", "xdaa"), ("--discard", "xxaa")] {
         let stage = Stage::new();
         die_owing(&stage);
-        let source = fs::File::options().write(true).open(stage.src.join("f")).unwrap();
+        let source = File::options().write(true).open(stage.src.join("f")).unwrap();
         source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
         assert_eq!(mount(&stage).code, Some(0));
         assert_eq!((content(&stage), stage.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 4096));
@@ -181,13 +181,17 @@ fn outlive_the_death_of_all(stage: &Stage, writer: Writer) {
 /// A new file, and one that has grown: the source has their sizes alone.
 #[test]
 fn files_that_grow_outlive_the_death_of_all() {
-    if !possible() {
-        return;
+    if possible() {
+        grow(GROWER);
+        grow(&GROWER.replace("O_RDWR", "O_WRONLY"));
     }
+}
+
+fn grow(grower: &str) {
     let stage = Stage::new();
     mount(&stage).fine();
     wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
-    let mut writer = Writer::of(GROWER, &stage.mnt);
+    let mut writer = Writer::of(grower, &stage.mnt);
     writer.says("new");
     assert!(fs::read(stage.src.join("part")).unwrap() == vec![0; 300_000]);
     assert_eq!(stage.stat().cache.writeback.owed_bytes, 300_000u64.next_multiple_of(PAGE as u64));
@@ -202,7 +206,7 @@ fn files_that_grow_outlive_the_death_of_all() {
 }
 
 /// A new file is written by a descriptor that cannot read: none of it is in the page cache of the mount. The kernel reads it there later, and by
-/// mapping and descriptor sees each write that follows.
+/// mapping and descriptor sees each write that follows, also after terraced was killed. Files that are read and written are kept there, and one that somebody has open.
 #[test]
 fn bursts_bypass_the_page_cache_of_the_mount() {
     if !possible() {
@@ -211,15 +215,25 @@ fn bursts_bypass_the_page_cache_of_the_mount() {
     const PAGES: usize = 300;
     let stage = Stage::new();
     mount(&stage).fine();
+    let both = File::options().read(true).write(true).create_new(true).open(stage.mnt.join("both")).unwrap();
+    let second = File::options().write(true).open(stage.mnt.join("both")).unwrap();
+    for (page, file) in [(0, &both), (1, &second)] {
+        file.write_all_at(&[b'x'; PAGE], page * PAGE as u64).unwrap();
+    }
+    assert_eq!(Mapped::new(&both, 2 * PAGE).cached_pages(), 2);
+    drop((both, second));
     let at = stage.mnt.join("f");
-    let writer = fs::File::create(&at).unwrap();
+    let writer = File::create(&at).unwrap();
     writer.write_all_at(&[b'a'; PAGES * PAGE], 0).unwrap();
-    let reader = fs::File::open(&at).unwrap();
+    let reader = File::open(&at).unwrap();
     let map = Mapped::new(&reader, PAGES * PAGE);
     assert_eq!(map.cached_pages(), 0);
     assert!(map.bytes().iter().all(|&byte| byte == b'a'));
     assert_eq!(map.cached_pages(), PAGES);
     for round in 0..100 {
+        if round == 50 {
+            crash(stage.processes().1, Signal::KILL);
+        }
         let (from, byte) = (round * 11_003, b'b' + (round % 20) as u8);
         writer.write_all_at(&[byte; 5000], from as u64).unwrap();
         let mut read = [0; 5000];
@@ -235,7 +249,7 @@ fn bursts_bypass_the_page_cache_of_the_mount() {
 struct Mapped(*mut std::ffi::c_void, usize);
 
 impl Mapped {
-    fn new(file: &fs::File, bytes: usize) -> Mapped {
+    fn new(file: &File, bytes: usize) -> Mapped {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         // SAFETY: a new mapping.
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
@@ -279,7 +293,7 @@ fn killed_terraced_leaves_what_is_owed_to_the_next() {
     kill_all(&stage);
     drop(writer);
     wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
-    let source = fs::File::options().write(true).open(stage.src.join("f")).unwrap();
+    let source = File::options().write(true).open(stage.src.join("f")).unwrap();
     source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
     assert_eq!(mount(&stage).code, Some(0));
     assert_eq!((content(&stage), stage.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 0));
@@ -328,7 +342,7 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     mount_with(&stage, &["--tier", tier]).refused(&["the tier does not exist", cure]);
     die_owing(&stage);
     // Damaged: both superblocks.
-    let file = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut superblocks = vec![0; 2 * PAGE];
     file.read_exact_at(&mut superblocks, 0).unwrap();
     let damaged: Vec<u8> =
