@@ -13,6 +13,11 @@ pub const VALUE_BYTES_MAX: u64 = 512 << 20;
 /// Shortest limit on a request, bytes.
 const REQUEST_BYTES_MIN: u64 = 1 << 20;
 
+/// Threads that serve any number of clients, on a machine of more processors.
+const THREADS_MAX: usize = 8;
+/// Threads while clients are few, as on memcached's default.
+const THREADS_MIN: usize = 4;
+
 /// When written data are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
@@ -40,8 +45,10 @@ pub struct Config {
     pub durability: Durability,
     /// The password that clients must give first (AUTH, HELLO); none: no password.
     pub password: Option<String>,
-    /// Threads that serve clients.
+    /// Threads that serve any number of clients.
     pub threads: usize,
+    /// Threads beside these that serve one client each, while clients are few.
+    pub spare_threads: usize,
     /// Clients at one time.
     pub clients_max: usize,
     /// Bytes of one value.
@@ -57,13 +64,20 @@ pub struct Config {
 }
 
 impl Config {
+    /// Threads that serve clients, of both kinds.
+    pub fn all_threads(&self) -> usize {
+        self.threads.max(1) + self.spare_threads
+    }
+
     /// The defaults within so much memory, bytes.
     pub fn for_memory(memory_bytes: u64) -> Config {
         let buffers = (memory_bytes / 4).max(2 * REQUEST_BYTES_MIN);
+        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().min(THREADS_MAX));
         Config {
             durability: Durability::EverySecond,
             password: None,
-            threads: std::thread::available_parallelism().map_or(2, |cores| cores.get().min(8)),
+            threads,
+            spare_threads: THREADS_MIN.saturating_sub(threads),
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,

@@ -60,7 +60,7 @@ fn server(server: &Server, text: &mut String) {
     line(text, "process_id", std::process::id());
     line(text, "tcp_port", server.config.port);
     line(text, "uptime_in_seconds", server.since.elapsed().as_secs());
-    line(text, "io_threads", server.config.threads);
+    line(text, "io_threads", server.config.all_threads());
 }
 
 fn clients(server: &Server, text: &mut String) {

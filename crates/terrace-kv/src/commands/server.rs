@@ -81,7 +81,7 @@ fn settings(server: &Server) -> Vec<(&'static str, String)> {
         ("appendonly", append.to_owned()),
         ("databases", DATABASES.to_string()),
         ("dir", config.dir.display().to_string()),
-        ("io-threads", config.threads.to_string()),
+        ("io-threads", config.all_threads().to_string()),
         ("maxclients", config.clients_max.to_string()),
         ("maxmemory", memory.to_string()),
         ("maxmemory-policy", "noeviction".to_owned()),

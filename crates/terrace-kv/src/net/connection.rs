@@ -4,7 +4,8 @@
 //! synced if they must be. A client that does not read its replies is not read from either. Its buffers shrink when they are empty.
 
 use std::io;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
@@ -55,6 +56,26 @@ pub struct Connection {
     is_broken: bool,
     /// Bytes of buffers that were counted.
     counted: usize,
+    /// At its thread.
+    pub place: Place,
+}
+
+/// Counts among the clients of a thread as long as it lives.
+#[derive(Debug)]
+pub struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// One more.
+    pub fn among(clients: &Arc<AtomicUsize>) -> Place {
+        clients.fetch_add(1, Ordering::Relaxed);
+        Place(clients.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Outcome of a turn.
@@ -68,7 +89,7 @@ pub struct Turn {
 
 impl Connection {
     /// A new client.
-    pub fn new(stream: Stream, session: Session, server: &Server) -> Connection {
+    pub fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
         let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {
             stream,
@@ -87,6 +108,7 @@ impl Connection {
             received: 0,
             is_broken: false,
             counted: 0,
+            place,
         }
     }
 
@@ -124,6 +146,11 @@ impl Connection {
         }
         turn.is_broken = self.is_broken || !self.may_grow(server, counted);
         turn
+    }
+
+    /// Whether nothing of a request or a reply is left here.
+    pub fn is_idle(&self) -> bool {
+        self.begin == self.input.len() && self.unsent() == 0 && !self.is_ready() && !self.is_done()
     }
 
     /// Whether the connection has something to do without a new event.

@@ -1,7 +1,8 @@
-//! Connections: threads with epoll ([`worker`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
 
 mod ahead;
 mod connection;
+mod inbox;
 mod stream;
 mod worker;
 
@@ -12,9 +13,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::server::Server;
+use inbox::Inbox;
 use stream::Acceptor;
 pub use stream::Listener;
-use worker::{Inbox, Worker};
+use worker::Worker;
 
 /// How often keys that have expired are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
@@ -37,12 +39,13 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
         let why = "clients of memcached give no password and know no map of servers";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let made = (0..server.config.threads.max(1)).map(|_| Worker::new(server.clone()));
+    let made = (0..server.config.all_threads()).map(|_| Worker::new(server.clone()));
     let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
-    workers[0].accept_for(acceptors, inboxes.clone())?;
+    workers[0].accept_by(acceptors)?;
     let mut running = Running { server: server.clone(), inboxes, threads: Vec::new() };
-    for (at, worker) in workers.into_iter().enumerate() {
+    for (at, mut worker) in workers.into_iter().enumerate() {
+        worker.join(at, running.inboxes.clone());
         running.spawn(format!("kv-{at}"), move || worker.run())?;
     }
     running.spawn("expire".to_owned(), move || {
@@ -73,7 +76,7 @@ impl Running {
     fn end(&mut self) {
         self.server.is_stopping.store(true, Ordering::Relaxed);
         for inbox in &self.inboxes {
-            let _ = inbox.waker.wake();
+            let _ = inbox.wake();
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

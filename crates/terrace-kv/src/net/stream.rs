@@ -124,6 +124,13 @@ impl Stream {
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         registry.register(self.source(), token, Interest::READABLE)
     }
+    /// Asks for no more events.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+        registry.deregister(self.source())
+    }
     /// Asks for the event of room to send, too, or no longer.
     ///
     /// # Errors

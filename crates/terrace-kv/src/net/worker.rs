@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -16,6 +16,7 @@ use mio::{Events, Poll, Token, Waker};
 
 use super::ahead::Foreseen;
 use super::connection::Connection;
+use super::inbox::{self, Arrival, Inbox};
 use super::stream::{Acceptor, Stream};
 use crate::commands::{self, Session};
 use crate::config::Durability;
@@ -31,18 +32,6 @@ const CLIENTS_FROM: usize = 16;
 /// How soon a failed accept is tried again.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// A client on its way to its thread.
-pub type Arrival = (Stream, Session);
-
-/// How clients reach a thread.
-#[derive(Debug, Clone)]
-pub struct Inbox {
-    /// Its clients to be.
-    pub arrivals: Sender<Arrival>,
-    /// Wakes it.
-    pub waker: Arc<Waker>,
-}
-
 /// One thread's state.
 #[derive(Debug)]
 pub struct Worker {
@@ -53,7 +42,10 @@ pub struct Worker {
     next: usize,
     /// Of the first thread only.
     acceptors: Vec<Acceptor>,
+    /// Of all threads.
     inboxes: Vec<Inbox>,
+    /// It has one client, while these are few.
+    is_spare: bool,
     accept_again: bool,
     scratch: Vec<u8>,
     foreseen: Foreseen,
@@ -66,7 +58,7 @@ impl Worker {
     /// No descriptors.
     pub fn new(server: Arc<Server>) -> io::Result<(Worker, Inbox)> {
         let poll = Poll::new()?;
-        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let waker = Waker::new(poll.registry(), WAKER)?;
         let (send, arrivals) = std::sync::mpsc::channel();
         let foreseen = Foreseen::new(server.clone());
         let worker = Worker {
@@ -77,20 +69,26 @@ impl Worker {
             next: CLIENTS_FROM,
             acceptors: Vec::new(),
             inboxes: Vec::new(),
+            is_spare: false,
             accept_again: false,
             scratch: Vec::new(),
             foreseen,
         };
-        Ok((worker, Inbox { arrivals: send, waker }))
+        Ok((worker, Inbox::new(send, waker)))
+    }
+
+    /// Makes it the thread of this number, among those of all inboxes.
+    pub fn join(&mut self, number: usize, inboxes: Vec<Inbox>) {
+        (self.is_spare, self.inboxes) = (number >= self.server.config.threads.max(1), inboxes);
     }
 
     /// Makes it the one that lets clients in.
     ///
     /// # Errors
     /// Those of epoll.
-    pub fn accept_for(&mut self, acceptors: Vec<Acceptor>, inboxes: Vec<Inbox>) -> io::Result<()> {
+    pub fn accept_by(&mut self, acceptors: Vec<Acceptor>) -> io::Result<()> {
         assert!(acceptors.len() < CLIENTS_FROM - 1, "few listeners");
-        (self.acceptors, self.inboxes) = (acceptors, inboxes);
+        self.acceptors = acceptors;
         for (at, acceptor) in self.acceptors.iter_mut().enumerate() {
             self.poll.registry().register(acceptor.source(), Token(at + 1), mio::Interest::READABLE)?;
         }
@@ -130,6 +128,9 @@ impl Worker {
             ready.sort_unstable();
             ready.dedup();
             ready = self.round(&ready);
+            if self.is_spare && inbox::must_share(&self.inboxes) {
+                self.give_away();
+            }
         }
         let ids: Vec<usize> = self.connections.keys().copied().collect();
         ids.into_iter().for_each(|id| self.close(id));
@@ -194,10 +195,13 @@ impl Worker {
     /// Takes in new clients, and closes those that another has killed. Those that are ready.
     fn take_arrivals_and_killed(&mut self) -> Vec<usize> {
         let mut ready = Vec::new();
-        while let Ok((stream, session)) = self.arrivals.try_recv() {
+        while let Ok(arrival) = self.arrivals.try_recv() {
             let at = self.next;
             self.next += 1;
-            let mut connection = Connection::new(stream, session, &self.server);
+            let mut connection = match arrival {
+                Arrival::New(stream, session, place) => Connection::new(stream, session, place, &self.server),
+                Arrival::Moved(connection) => *connection,
+            };
             match connection.stream_mut().register(self.poll.registry(), Token(at)) {
                 Ok(()) => {
                     self.connections.insert(at, connection);
@@ -220,7 +224,21 @@ impl Worker {
         ready
     }
 
-    /// Lets clients in and hands them out in turn.
+    /// Leaves its client to a thread that has more than one, when it is done with a request. Bytes that have come meanwhile are an event of that thread's.
+    fn give_away(&mut self) {
+        let (registry, sharing) = (self.poll.registry(), self.server.config.threads.max(1));
+        for (_, mut connection) in self.connections.extract_if(|_, connection| connection.is_idle()) {
+            match connection.stream_mut().deregister(registry) {
+                Ok(()) => inbox::for_next(&self.inboxes[..sharing], sharing).take_over(connection),
+                Err(err) => {
+                    tracing::warn!("a client cannot be served by another thread: {err}");
+                    connection.end(&self.server);
+                }
+            }
+        }
+    }
+
+    /// Lets clients in and hands them out.
     fn accept(&mut self) {
         for at in 0..self.acceptors.len() {
             loop {
@@ -243,18 +261,17 @@ impl Worker {
 
     fn let_in(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
         let max = self.server.config.clients_max;
-        let inbox = &self.inboxes[self.server.clients.totals().0 as usize % self.inboxes.len()];
-        let waker = inbox.waker.clone();
-        let wake = move || drop(waker.wake());
+        let inbox = inbox::for_next(&self.inboxes, self.server.config.threads.max(1));
+        // Whichever thread has it by then.
+        let threads = self.inboxes.clone();
+        let wake = move || threads.iter().for_each(|thread| drop(thread.wake()));
         let Some(client) = self.server.clients.add(address, local, max, wake) else {
             let line = commands::full(protocol);
             let _ = rustix::net::send(&stream, line, rustix::net::SendFlags::NOSIGNAL);
             return;
         };
         let session = Session::new(client, protocol, self.server.config.password.is_none());
-        if inbox.arrivals.send((stream, session)).is_ok() {
-            let _ = inbox.waker.wake();
-        }
+        inbox.take(stream, session);
     }
 
     fn close(&mut self, at: usize) {

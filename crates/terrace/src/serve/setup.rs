@@ -143,7 +143,7 @@ fn server_config(args: &ServeKv, config: &Config, dir: &Path) -> Result<KvConfig
     kv.port = port(args).unwrap_or(0);
     kv.dir = dir.to_owned();
     if let Some(threads) = args.threads {
-        kv.threads = usize::from(threads);
+        (kv.threads, kv.spare_threads) = (usize::from(threads), 0);
     }
     if let Some(clients) = args.clients_max {
         kv.clients_max = clients as usize;

@@ -79,7 +79,7 @@ fn general(context: &mut Context<'_>) {
     stat(context, "bytes_read", load(&server.counters.input_bytes));
     stat(context, "bytes_written", load(&server.counters.output_bytes));
     stat(context, "limit_maxbytes", limit);
-    stat(context, "threads", server.config.threads);
+    stat(context, "threads", server.config.all_threads());
     stat(context, "bytes", server.keyspace.blobs().bytes(DB));
     stat(context, "curr_items", server.keyspace.len(DB));
     stat(context, "total_items", server.events.get(Event::CmdSet));
@@ -94,7 +94,7 @@ fn settings(context: &mut Context<'_>) {
     stat(context, "evictions", "off");
     stat(context, "cas_enabled", "yes");
     stat(context, "item_size_max", config.value_bytes_max);
-    stat(context, "num_threads", config.threads);
+    stat(context, "num_threads", config.all_threads());
     stat(context, "client_flags_size", size_of::<u32>());
     stat(context, "binding_protocol", "ascii");
     stat(context, "flush_enabled", "yes");
