@@ -15,7 +15,7 @@ const REQUEST_BYTES_MIN: u64 = 1 << 20;
 
 /// Threads that serve any number of clients, on a machine of more processors.
 const THREADS_MAX: usize = 8;
-/// Threads while clients are few, as on memcached's default.
+/// Threads while clients are few, on several processors; as many as memcached has by default.
 const THREADS_MIN: usize = 4;
 
 /// When written data are durable.
@@ -77,7 +77,8 @@ impl Config {
             durability: Durability::EverySecond,
             password: None,
             threads,
-            spare_threads: THREADS_MIN.saturating_sub(threads),
+            // On one processor each wake-up had better find several requests.
+            spare_threads: if threads > 1 { THREADS_MIN.saturating_sub(threads) } else { 0 },
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,

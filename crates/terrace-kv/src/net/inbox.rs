@@ -3,18 +3,22 @@
 //! While clients are few each has a thread of its own: a request wakes it on the processor of the program that asked, and its answer wakes that program there.
 //! Two clients of one thread are on two processors, and a wake-up across these costs more than the request. Many clients share one thread a processor:
 //! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
-//! clients away when one more comes than there are threads.
+//! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use mio::Waker;
 
 use super::connection::{Connection, Place};
 use super::stream::Stream;
 use crate::commands::Session;
+
+/// More clients than threads are here to stay after this time.
+const LASTS: Duration = Duration::from_millis(500);
 
 /// A client on its way to its thread.
 #[derive(Debug)]
@@ -73,18 +77,26 @@ impl Inbox {
     }
 }
 
-/// Whether clients are too many for a thread each.
-pub fn must_share(inboxes: &[Inbox]) -> bool {
-    inboxes.iter().map(Inbox::clients).sum::<usize>() > inboxes.len()
+/// Since when clients are too many for a thread each.
+#[derive(Debug, Default)]
+pub struct Crowd(Option<Instant>);
+
+impl Crowd {
+    /// Whether they have been for so long that the spare threads should give theirs away. A client that only asks for figures has left by then.
+    pub fn lasts(&mut self, inboxes: &[Inbox]) -> bool {
+        if inboxes.iter().map(Inbox::clients).sum::<usize>() <= inboxes.len() {
+            self.0 = None;
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() >= LASTS
+    }
 }
 
-/// The place among `clients` of threads, where the next client goes: an empty thread, else the emptiest of the first `sharing`.
-fn next(clients: impl Iterator<Item = usize> + Clone, sharing: usize) -> usize {
-    let empty = clients.clone().position(|n| n == 0);
-    empty.unwrap_or_else(|| {
-        let shared = clients.take(sharing).enumerate();
-        shared.min_by_key(|(_, n)| *n).map_or(0, |(at, _)| at)
-    })
+/// The place among `clients` of threads, where the next client goes: an empty thread while they are few, else the emptiest of the first `sharing`.
+fn next(clients: impl ExactSizeIterator<Item = usize> + Clone, sharing: usize) -> usize {
+    let are_few = clients.clone().sum::<usize>() < clients.len();
+    let candidates = if are_few { clients.len() } else { sharing };
+    clients.take(candidates).enumerate().min_by_key(|(_, n)| *n).map_or(0, |(at, _)| at)
 }
 
 /// The thread of the next client. The first `sharing` take any number, the others one client each.
@@ -96,7 +108,7 @@ pub fn for_next(inboxes: &[Inbox], sharing: usize) -> &Inbox {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpListener, TcpStream};
-    use std::time::Duration;
+    use std::sync::atomic::AtomicBool;
 
     use terrace_testkit::wait::holds_within;
 
@@ -117,8 +129,9 @@ mod tests {
         let order: Vec<_> = (0..7).map(|_| come(&mut clients)).collect();
         assert_eq!((order, clients), (vec![0, 1, 2, 3, 0, 1, 0], [3, 2, 1, 1]));
         clients[2] = 0;
-        assert_eq!(come(&mut clients), 2, "its client has left");
-        assert_eq!(come(&mut clients), 1);
+        assert_eq!(come(&mut clients), 1, "its client has left, but there are more than threads");
+        clients = [1, 1, 0, 1];
+        assert_eq!(come(&mut clients), 2);
     }
 
     fn serve() -> (Running, SocketAddr) {
@@ -127,6 +140,12 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         (start(Arc::new(server), vec![Listener::Tcp(listener)]).unwrap(), address)
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        client
     }
 
     fn ask(client: &mut TcpStream, request: &str, reply: &str) {
@@ -146,16 +165,24 @@ mod tests {
     fn clients_of_spare_threads_move_when_more_come() {
         let (running, address) = serve();
         let come = || {
-            let mut client = TcpStream::connect(address).unwrap();
+            let mut client = connect(address);
             ask(&mut client, "PING\r\n", "+PONG\r\n");
             client
         };
         let (mut first, mut second, mut third) = (come(), come(), come());
         threads_have(&running, [1, 1, 1]);
-        // Half a request is waited for where it began.
-        third.write_all(b"GET").unwrap();
         let mut fourth = come();
+        threads_have(&running, [2, 1, 1]);
+        std::thread::sleep(LASTS);
+        // The first request finds that there is a crowd, a later one that it lasts. Half a request is waited for where it began.
+        let received = || running.server.counters.input_bytes.load(Ordering::Relaxed);
+        let before = received();
+        third.write_all(b"GET").unwrap();
+        assert!(holds_within(Duration::from_secs(10), || received() == before + 3));
         ask(&mut second, "SET k v\r\n", "+OK\r\n");
+        std::thread::sleep(LASTS);
+        ask(&mut second, "SET k v\r\n", "+OK\r\n");
+        threads_have(&running, [3, 0, 1]);
         ask(&mut third, " k\r\n", "$1\r\nv\r\n");
         threads_have(&running, [4, 0, 0]);
         third.write_all(b"CLIENT ID\r\n").unwrap();
@@ -171,29 +198,35 @@ mod tests {
         ask(&mut first, "GET k\r\n", "$1\r\nv\r\n");
     }
 
-    /// Pipelines of a client, which moves somewhere within them.
+    /// Pipelines of a client, which moves between two of them, or within one.
     #[test]
     fn replies_stay_in_order_while_a_client_moves() {
         let (running, address) = serve();
-        for round in 0..30 {
-            let mut clients: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
-            let key = format!("n{round}");
+        for round in 0..3 {
+            let mut clients: Vec<_> = (0..3)
+                .map(|_| {
+                    let mut client = connect(address);
+                    ask(&mut client, "PING\r\n", "+PONG\r\n");
+                    client
+                })
+                .collect();
+            let (mut moving, has_moved) = (clients.pop().unwrap(), AtomicBool::new(false));
             std::thread::scope(|scope| {
-                let mut moving = clients.pop().unwrap();
-                let key = &key;
-                scope.spawn(move || {
-                    for pipeline in 0..60 {
+                scope.spawn(|| {
+                    for pipeline in 0.. {
                         let numbers = (pipeline * 10 + 1)..=(pipeline * 10 + 10);
                         let replies: String = numbers.map(|n| format!(":{n}\r\n")).collect();
-                        ask(&mut moving, &format!("INCR {key}\r\n").repeat(10), &replies);
+                        ask(&mut moving, &format!("INCR n{round}\r\n").repeat(10), &replies);
+                        if has_moved.load(Ordering::Relaxed) {
+                            break;
+                        }
                     }
                 });
-                std::thread::sleep(Duration::from_micros(100 * round));
-                let mut more = TcpStream::connect(address).unwrap();
-                ask(&mut more, "PING\r\n", "+PONG\r\n");
-                clients.push(more);
+                clients.push(connect(address));
+                threads_have(&running, [3, 1, 0]);
+                has_moved.store(true, Ordering::Relaxed);
             });
-            drop(clients);
+            drop((clients, moving));
             threads_have(&running, [0, 0, 0]);
         }
     }

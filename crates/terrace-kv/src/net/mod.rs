@@ -25,7 +25,7 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Running {
     server: Arc<Server>,
-    inboxes: Vec<Inbox>,
+    inboxes: Arc<[Inbox]>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -43,7 +43,7 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
     let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
     workers[0].accept_by(acceptors)?;
-    let mut running = Running { server: server.clone(), inboxes, threads: Vec::new() };
+    let mut running = Running { server: server.clone(), inboxes: inboxes.into(), threads: Vec::new() };
     for (at, mut worker) in workers.into_iter().enumerate() {
         worker.join(at, running.inboxes.clone());
         running.spawn(format!("kv-{at}"), move || worker.run())?;
@@ -75,7 +75,7 @@ impl Running {
 
     fn end(&mut self) {
         self.server.is_stopping.store(true, Ordering::Relaxed);
-        for inbox in &self.inboxes {
+        for inbox in self.inboxes.iter() {
             let _ = inbox.wake();
         }
         for thread in self.threads.drain(..) {

@@ -16,7 +16,7 @@ use mio::{Events, Poll, Token, Waker};
 
 use super::ahead::Foreseen;
 use super::connection::Connection;
-use super::inbox::{self, Arrival, Inbox};
+use super::inbox::{self, Arrival, Crowd, Inbox};
 use super::stream::{Acceptor, Stream};
 use crate::commands::{self, Session};
 use crate::config::Durability;
@@ -43,9 +43,10 @@ pub struct Worker {
     /// Of the first thread only.
     acceptors: Vec<Acceptor>,
     /// Of all threads.
-    inboxes: Vec<Inbox>,
+    inboxes: Arc<[Inbox]>,
     /// It has one client, while these are few.
     is_spare: bool,
+    crowd: Crowd,
     accept_again: bool,
     scratch: Vec<u8>,
     foreseen: Foreseen,
@@ -68,8 +69,9 @@ impl Worker {
             connections: HashMap::new(),
             next: CLIENTS_FROM,
             acceptors: Vec::new(),
-            inboxes: Vec::new(),
+            inboxes: Arc::default(),
             is_spare: false,
+            crowd: Crowd::default(),
             accept_again: false,
             scratch: Vec::new(),
             foreseen,
@@ -78,7 +80,7 @@ impl Worker {
     }
 
     /// Makes it the thread of this number, among those of all inboxes.
-    pub fn join(&mut self, number: usize, inboxes: Vec<Inbox>) {
+    pub fn join(&mut self, number: usize, inboxes: Arc<[Inbox]>) {
         (self.is_spare, self.inboxes) = (number >= self.server.config.threads.max(1), inboxes);
     }
 
@@ -128,7 +130,7 @@ impl Worker {
             ready.sort_unstable();
             ready.dedup();
             ready = self.round(&ready);
-            if self.is_spare && inbox::must_share(&self.inboxes) {
+            if self.is_spare && self.crowd.lasts(&self.inboxes) {
                 self.give_away();
             }
         }
@@ -224,7 +226,7 @@ impl Worker {
         ready
     }
 
-    /// Leaves its client to a thread that has more than one, when it is done with a request. Bytes that have come meanwhile are an event of that thread's.
+    /// Leaves its client to one of the threads that share, when it is done with a request. Bytes that have come meanwhile are an event of that thread's.
     fn give_away(&mut self) {
         let (registry, sharing) = (self.poll.registry(), self.server.config.threads.max(1));
         for (_, mut connection) in self.connections.extract_if(|_, connection| connection.is_idle()) {

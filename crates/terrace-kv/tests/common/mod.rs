@@ -8,7 +8,7 @@ use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
 pub fn config() -> Config {
-    Config { threads: 2, ..Config::for_memory(1 << 30) }
+    Config { threads: 2, spare_threads: 2, ..Config::for_memory(1 << 30) }
 }
 
 pub fn expect(stream: &mut impl Read, wanted: &[u8]) {
