@@ -253,7 +253,7 @@ pub struct ServeKv {
     /// Clients at one time [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub clients_max: Option<u32>,
-    /// Threads that serve clients exactly so many [default: one a processor, 8 at most; on two or three processors four, while no more than four clients are connected]
+    /// Threads that serve clients, exactly so many [default: one a processor, 8 at most; on two or three processors four, while no more than four clients are connected]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
 }
