@@ -102,8 +102,7 @@ bursts() {
     "$bin/terrace" run --on "$work/ssd/src" --memory "$memory" --config "$work/config.toml" --tier "$tier" -- true
 }
 tiers=(plain ssd)
-if bursts > /dev/null; then tiers+=(nvme nvme-alone); else echo "hierarchy: no fsync is answered by the tier: nvme is not measured" >&2; fi
-tiers+=(ram)
+if bursts > /dev/null; then tiers+=(nvme nvme-alone ram); else echo "hierarchy: no fsync is answered by the tier: nvme and ram are not measured" >&2; fi
 [[ -z ${CTE_PYTHON:-} ]] || tiers+=(cte-ssd cte-nvme cte-ram)
 
 cte() {
@@ -132,13 +131,9 @@ tier_system() {
     ssd)
         config 20
         written "$system" "$round" "${run[@]}" --memory 64MiB -- ;;
-    nvme | nvme-alone)
-        config 80 "$tier_answers" "source_share = \"$([[ $system == nvme ]] && echo auto || echo off)\""
+    nvme | nvme-alone | ram)
+        config 80 "$tier_answers" "source_share = \"$([[ $system == nvme-alone ]] && echo off || echo auto)\""
         # Nothing is there from the round before.
-        empty_tier "$tier"
-        written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
-    ram)
-        config 80 "$tier_answers"
         empty_tier "$tier"
         written "$system" "$round" "${run[@]}" --memory "$memory" --tier "$tier" -- ;;
     cte-*) cte "$system" "$round" ;;

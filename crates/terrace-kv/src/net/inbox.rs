@@ -5,7 +5,6 @@
 //! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
 //! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -30,46 +29,38 @@ pub enum Arrival {
 }
 
 /// How clients reach a thread.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Inbox {
     arrivals: Sender<Arrival>,
-    waker: Arc<Waker>,
+    waker: Waker,
     clients: Arc<AtomicUsize>,
 }
 
 impl Inbox {
     /// Of a thread that takes what comes by the other end of `arrivals`, when it is woken.
     pub fn new(arrivals: Sender<Arrival>, waker: Waker) -> Inbox {
-        Inbox { arrivals, waker: Arc::new(waker), clients: Arc::default() }
+        Inbox { arrivals, waker, clients: Arc::default() }
     }
 
     /// Takes a client in.
     pub fn take(&self, stream: Stream, session: Session) {
-        self.send(Arrival::New(stream, session, self.place()));
+        self.send(Arrival::New(stream, session, Place::among(&self.clients)));
     }
 
     /// Takes in a client of another thread.
     pub fn take_over(&self, mut connection: Connection) {
-        connection.place = self.place();
+        connection.place = Place::among(&self.clients);
         self.send(Arrival::Moved(Box::new(connection)));
-    }
-
-    fn place(&self) -> Place {
-        Place::among(&self.clients)
     }
 
     fn send(&self, arrival: Arrival) {
         if self.arrivals.send(arrival).is_ok() {
-            let _ = self.wake();
+            self.wake();
         }
     }
 
-    /// Has the thread look for clients that came, and for those that another has killed.
-    ///
-    /// # Errors
-    /// Those of eventfd.
-    pub fn wake(&self) -> io::Result<()> {
-        self.waker.wake()
+    fn wake(&self) {
+        let _ = self.waker.wake();
     }
 
     fn clients(&self) -> usize {
@@ -83,8 +74,8 @@ pub struct Crowd(Option<Instant>);
 
 impl Crowd {
     /// Whether they have been for so long that the spare threads should give theirs away. A client that only asks for figures has left by then.
-    pub fn lasts(&mut self, inboxes: &[Inbox]) -> bool {
-        if inboxes.iter().map(Inbox::clients).sum::<usize>() <= inboxes.len() {
+    pub fn lasts(&mut self, threads: &Threads) -> bool {
+        if threads.clients().sum::<usize>() <= threads.clients().len() {
             self.0 = None;
             return false;
         }
@@ -92,16 +83,52 @@ impl Crowd {
     }
 }
 
+/// All threads. The first `sharing` take any number of clients, the others one each.
+#[derive(Debug, Clone, Default)]
+pub struct Threads {
+    inboxes: Arc<[Inbox]>,
+    sharing: usize,
+}
+
+impl Threads {
+    pub fn new(inboxes: Vec<Inbox>, sharing: usize) -> Threads {
+        Threads { inboxes: inboxes.into(), sharing }
+    }
+
+    /// Is the thread of this number for one client?
+    pub fn is_spare(&self, number: usize) -> bool {
+        number >= self.sharing
+    }
+
+    /// The thread of the next client.
+    pub fn for_next(&self) -> &Inbox {
+        &self.inboxes[next(self.clients(), self.sharing)]
+    }
+
+    /// The one of those that share, for a client of a spare thread.
+    pub fn for_moved(&self) -> &Inbox {
+        &self.inboxes[emptiest(self.clients().take(self.sharing))]
+    }
+
+    /// Has all of them look for clients that came, and for those that another has killed.
+    pub fn wake(&self) {
+        self.inboxes.iter().for_each(Inbox::wake);
+    }
+
+    fn clients(&self) -> impl ExactSizeIterator<Item = usize> + Clone {
+        self.inboxes.iter().map(Inbox::clients)
+    }
+}
+
 /// The place among `clients` of threads, where the next client goes: an empty thread while they are few, else the emptiest of the first `sharing`.
 fn next(clients: impl ExactSizeIterator<Item = usize> + Clone, sharing: usize) -> usize {
     let are_few = clients.clone().sum::<usize>() < clients.len();
     let candidates = if are_few { clients.len() } else { sharing };
-    clients.take(candidates).enumerate().min_by_key(|(_, n)| *n).map_or(0, |(at, _)| at)
+    emptiest(clients.take(candidates))
 }
 
-/// The thread of the next client. The first `sharing` take any number, the others one client each.
-pub fn for_next(inboxes: &[Inbox], sharing: usize) -> &Inbox {
-    &inboxes[next(inboxes.iter().map(Inbox::clients), sharing)]
+fn emptiest(clients: impl Iterator<Item = usize>) -> usize {
+    clients.enumerate().min_by_key(|(_, n)| *n).map_or(0, |(at, _)| at)
 }
 
 #[cfg(test)]
@@ -155,20 +182,23 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&got), reply);
     }
 
+    /// A client that has its thread.
+    fn come(address: SocketAddr) -> TcpStream {
+        let mut client = connect(address);
+        ask(&mut client, "PING\r\n", "+PONG\r\n");
+        client
+    }
+
     #[track_caller]
     fn threads_have(running: &Running, wanted: [usize; 3]) {
-        let now = || running.inboxes.iter().map(Inbox::clients).collect::<Vec<_>>();
+        let now = || running.threads.clients().collect::<Vec<_>>();
         assert!(holds_within(Duration::from_secs(10), || now() == wanted), "{:?}, wanted {wanted:?}", now());
     }
 
     #[test]
     fn clients_of_spare_threads_move_when_more_come() {
         let (running, address) = serve();
-        let come = || {
-            let mut client = connect(address);
-            ask(&mut client, "PING\r\n", "+PONG\r\n");
-            client
-        };
+        let come = || come(address);
         let (mut first, mut second, mut third) = (come(), come(), come());
         threads_have(&running, [1, 1, 1]);
         let mut fourth = come();
@@ -203,13 +233,7 @@ mod tests {
     fn replies_stay_in_order_while_a_client_moves() {
         let (running, address) = serve();
         for round in 0..3 {
-            let mut clients: Vec<_> = (0..3)
-                .map(|_| {
-                    let mut client = connect(address);
-                    ask(&mut client, "PING\r\n", "+PONG\r\n");
-                    client
-                })
-                .collect();
+            let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
             let (mut moving, has_moved) = (clients.pop().unwrap(), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {

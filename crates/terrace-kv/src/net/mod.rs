@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::server::Server;
-use inbox::Inbox;
+use inbox::Threads;
 use stream::Acceptor;
 pub use stream::Listener;
 use worker::Worker;
@@ -25,8 +25,8 @@ const EXPIRE_EVERY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Running {
     server: Arc<Server>,
-    inboxes: Arc<[Inbox]>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Threads,
+    handles: Vec<JoinHandle<()>>,
 }
 
 /// Starts the threads: `kv-N` serve clients, `expire` removes keys whose time has come.
@@ -43,9 +43,10 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
     let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
     workers[0].accept_by(acceptors)?;
-    let mut running = Running { server: server.clone(), inboxes: inboxes.into(), threads: Vec::new() };
+    let threads = Threads::new(inboxes, server.config.all_threads() - server.config.spare_threads);
+    let mut running = Running { server: server.clone(), threads: threads.clone(), handles: Vec::new() };
     for (at, mut worker) in workers.into_iter().enumerate() {
-        worker.join(at, running.inboxes.clone());
+        worker.join(at, threads.clone());
         running.spawn(format!("kv-{at}"), move || worker.run())?;
     }
     running.spawn("expire".to_owned(), move || {
@@ -59,7 +60,7 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
 
 impl Running {
     fn spawn(&mut self, name: String, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(std::thread::Builder::new().name(name).spawn(body)?);
+        self.handles.push(std::thread::Builder::new().name(name).spawn(body)?);
         Ok(())
     }
 
@@ -75,11 +76,9 @@ impl Running {
 
     fn end(&mut self) {
         self.server.is_stopping.store(true, Ordering::Relaxed);
-        for inbox in self.inboxes.iter() {
-            let _ = inbox.wake();
-        }
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        self.threads.wake();
+        for handle in self.handles.drain(..) {
+            let _ = handle.join();
         }
     }
 }

@@ -16,7 +16,7 @@ use mio::{Events, Poll, Token, Waker};
 
 use super::ahead::Foreseen;
 use super::connection::Connection;
-use super::inbox::{self, Arrival, Crowd, Inbox};
+use super::inbox::{Arrival, Crowd, Inbox, Threads};
 use super::stream::{Acceptor, Stream};
 use crate::commands::{self, Session};
 use crate::config::Durability;
@@ -42,8 +42,7 @@ pub struct Worker {
     next: usize,
     /// Of the first thread only.
     acceptors: Vec<Acceptor>,
-    /// Of all threads.
-    inboxes: Arc<[Inbox]>,
+    threads: Threads,
     /// It has one client, while these are few.
     is_spare: bool,
     crowd: Crowd,
@@ -69,7 +68,7 @@ impl Worker {
             connections: HashMap::new(),
             next: CLIENTS_FROM,
             acceptors: Vec::new(),
-            inboxes: Arc::default(),
+            threads: Threads::default(),
             is_spare: false,
             crowd: Crowd::default(),
             accept_again: false,
@@ -79,9 +78,9 @@ impl Worker {
         Ok((worker, Inbox::new(send, waker)))
     }
 
-    /// Makes it the thread of this number, among those of all inboxes.
-    pub fn join(&mut self, number: usize, inboxes: Arc<[Inbox]>) {
-        (self.is_spare, self.inboxes) = (number >= self.server.config.threads.max(1), inboxes);
+    /// Makes it the one of this number.
+    pub fn join(&mut self, number: usize, threads: Threads) {
+        (self.is_spare, self.threads) = (threads.is_spare(number), threads);
     }
 
     /// Makes it the one that lets clients in.
@@ -130,7 +129,7 @@ impl Worker {
             ready.sort_unstable();
             ready.dedup();
             ready = self.round(&ready);
-            if self.is_spare && self.crowd.lasts(&self.inboxes) {
+            if self.is_spare && self.crowd.lasts(&self.threads) {
                 self.give_away();
             }
         }
@@ -228,10 +227,10 @@ impl Worker {
 
     /// Leaves its client to one of the threads that share, when it is done with a request. Bytes that have come meanwhile are an event of that thread's.
     fn give_away(&mut self) {
-        let (registry, sharing) = (self.poll.registry(), self.server.config.threads.max(1));
+        let registry = self.poll.registry();
         for (_, mut connection) in self.connections.extract_if(|_, connection| connection.is_idle()) {
             match connection.stream_mut().deregister(registry) {
-                Ok(()) => inbox::for_next(&self.inboxes[..sharing], sharing).take_over(connection),
+                Ok(()) => self.threads.for_moved().take_over(connection),
                 Err(err) => {
                     tracing::warn!("a client cannot be served by another thread: {err}");
                     connection.end(&self.server);
@@ -263,10 +262,10 @@ impl Worker {
 
     fn let_in(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
         let max = self.server.config.clients_max;
-        let inbox = inbox::for_next(&self.inboxes, self.server.config.threads.max(1));
+        let inbox = self.threads.for_next();
         // Whichever thread has it by then.
-        let threads = self.inboxes.clone();
-        let wake = move || threads.iter().for_each(|thread| drop(thread.wake()));
+        let threads = self.threads.clone();
+        let wake = move || threads.wake();
         let Some(client) = self.server.clients.add(address, local, max, wake) else {
             let line = commands::full(protocol);
             let _ = rustix::net::send(&stream, line, rustix::net::SendFlags::NOSIGNAL);
