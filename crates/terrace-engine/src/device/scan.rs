@@ -20,10 +20,9 @@
 //! before was; where one is missing, or shorter, all before the hole is given up.
 //!
 //! **The region that was filled last** was perhaps not flushed, and of its batches some may be there in part. Keys count up to the first
-//! batch whose keys are damaged. Each page of content is read and checked. A damaged page is left out. The key that it replaces
-//! may still be right: had the content changed in between, there would be a tombstone, in a batch that is not later than the damaged
-//! page's (rule 4), and that batch's keys were read. So an older key that is still there would be right even without another look; the
-//! checksums of both keys are compared all the same, as they are at hand. When a later run goes on behind such a region, its heads say so
+//! batch whose keys are damaged. Each page of content is read and checked. A damaged page is left out, and with it the key that it replaces,
+//! even one of the same content: the older key's region is reclaimed first, and from then on nothing would know of a key of this page.
+//! When a later run goes on behind such a region, its heads say so
 //! ([`super::PastFilling::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
 //! later: so a damaged page that nothing else holds gets a tombstone, too ([`Scanned::damaged`], rule 4).
 
@@ -78,8 +77,8 @@ pub struct Scanned {
     pub files: HashMap<u64, ScannedFile>,
     /// Pages of content that were checked and are damaged.
     pub pages_damaged: u64,
-    /// File and page of those of them that nothing else on the device holds. The writer queues a tombstone for each: a read that failed now
-    /// may succeed at a later start, when the key is no longer the page's content.
+    /// File and page of those of them that have no later key. The writer queues a tombstone for each: a read that failed now may succeed at a
+    /// later start, when the key is no longer the page's content.
     pub damaged: Vec<(u64, u64)>,
     /// Regions given up: their keys, or those of a later region, are damaged.
     pub regions_lost: u32,
@@ -437,10 +436,8 @@ impl Log {
             if damaged.binary_search(&at).is_err() {
                 self.pages.insert(key, (DeviceSlot::new(region, at), crc));
             } else {
+                self.pages.remove(&key);
                 self.damaged.push(key);
-                if self.pages.get(&key).is_some_and(|(_, older)| *older != crc) {
-                    self.pages.remove(&key);
-                }
             }
         }
     }

@@ -126,12 +126,14 @@ fn clean_end_saves_the_reading_of_content() {
 }
 
 #[test]
-fn older_key_of_a_damaged_page_needs_the_same_content() {
+fn damaged_page_takes_its_older_key_along() {
     let medium = formatted();
     superblock::begin(&medium, &mut found(&medium), 2).unwrap();
-    let end = put(&medium, 2, 0, FIRST, &[page(0, 0), page(1, 1)], &[0, 1]);
+    let end = put(&medium, 2, 0, FIRST, &[page(0, 0), page(1, 1), page(2, 2)], &[0, 1, 2]);
+    // The first has the older key's content, the second has not.
     put(&medium, 3, 0, FIRST.next(end), &[page(0, 0), page(1, 5)], &[9, 9]);
-    assert_eq!(pages(&scanned(&medium)), [(0, 2, 1)]);
+    let scanned = scanned(&medium);
+    assert_eq!((pages(&scanned), scanned.damaged), (vec![(2, 2, 3)], vec![(1, 0), (1, 1)]));
 }
 
 #[test]
