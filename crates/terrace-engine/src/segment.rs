@@ -151,9 +151,9 @@ impl SegmentHandles {
     pub fn tables(&self) -> Vec<Arc<TargetTable>> {
         self.tables.lock().clone()
     }
-    /// Sets them: targets have come and gone since these memory files were made.
-    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) {
-        *self.tables.lock() = tables;
+    /// Sets them, for targets have come and gone since these memory files were made, and returns those of before.
+    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
+        std::mem::replace(&mut *self.tables.lock(), tables)
     }
     /// Flags of a frame, see [`flag`].
     pub(crate) fn frame_flags(&self, frame: u32) -> &AtomicU8 {

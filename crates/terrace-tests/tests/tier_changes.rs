@@ -173,6 +173,26 @@ fn targets_come_and_go_under_verified_reads() {
     assert!(world.path("second").exists(), "what is in use at the end stays for the next mount");
 }
 
+/// The second successor needs what the first one has taken over, of targets from the start as of those that were added.
+#[test]
+fn targets_outlive_two_deaths_of_terraced() {
+    let world = World::new("tier-twice", Side::Fast);
+    let readers = world.readers();
+    let second = format!("{}:16MiB", world.path("second").display());
+    let _ = world.changed("add", &[&second, "--name", "second"]);
+    for death in 1..=3 {
+        let before = world.rig.terraced();
+        process::kill(before, libc::SIGKILL);
+        let serves = || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
+        assert!(wait_until(60, serves), "death {death}: {:?}", world.rows());
+        assert_eq!(world.names(), ["device", "second"], "death {death}");
+    }
+    readers.end();
+    world.compare("at the end");
+    world.rig.check();
+    world.rig.umount();
+}
+
 /// Kills terraced at a random moment of each change. What the next one says is what it does.
 #[test]
 fn terraced_killed_amid_a_change_has_one_set_of_targets() {

@@ -34,9 +34,9 @@ impl Memory {
         self.0.tables()
     }
 
-    /// Sets them.
-    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) {
-        self.0.set_tables(tables);
+    /// Sets them, and returns those of before.
+    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
+        self.0.set_tables(tables)
     }
 
     /// Memory that they have, bytes.

@@ -116,8 +116,9 @@ pub fn take_over(shared: &mut Shared) {
     if let Err(err) = write(&shared.instance, &held) {
         tracing::error!("{NAME}: {err}");
     }
-    shared.memory.set_tables(held.iter().filter_map(|held| held.table.clone()).collect());
+    let tables = shared.memory.set_tables(held.iter().filter_map(|held| held.table.clone()).collect());
     let off = std::mem::take(&mut shared.tier.off);
-    // The descriptors of before are those of the record, or those of targets that are gone.
-    std::mem::forget(std::mem::replace(&mut shared.tier, Tier { held, off, ..Tier::default() }));
+    let tier = std::mem::replace(&mut shared.tier, Tier { held, off, ..Tier::default() });
+    // The descriptors of before are those of the record, which must not be closed here, or those of targets that are gone.
+    std::mem::forget((tables, tier));
 }
