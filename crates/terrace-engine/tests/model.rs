@@ -25,8 +25,8 @@ struct World {
 }
 
 const FILES: u64 = 3;
-/// Files may grow to this, together over the 16 MiB of memory.
-const SIZE_MAX: u64 = 8 << 20;
+/// Files may grow to this, together far over the 16 MiB of memory.
+const SIZE_MAX: u64 = 16 << 20;
 
 impl World {
     fn new(policy: &str, io: Arc<dyn Io>) -> World {
