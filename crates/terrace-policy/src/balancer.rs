@@ -121,7 +121,7 @@ const COMPRESSIONS_BUSY: u64 = 8192;
 const FILLING_A_CHUNK: f64 = 768.0;
 /// Share of the processors that is idle from which on a wait counts in full; below, in proportion to its square. With two jobs of fio a
 /// processor 35 to 45 per cent are idle, and every wait saved is seen in the throughput.
-const IDLE_ENOUGH: f64 = 1.0 / 3.0;
+pub const IDLE_ENOUGH: f64 = 1.0 / 3.0;
 /// With less of them idle, compressing takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;
 /// A bypassed tier skips so many pages for each one that it tried without success: probing then costs less

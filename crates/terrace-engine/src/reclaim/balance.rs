@@ -4,9 +4,10 @@ use crate::context::Context;
 use crate::path::resize;
 use crate::reclaim::cpu_headroom::CpuHeadroom;
 use crate::reclaim::evict;
+use crate::reclaim::io_workers::IoWorkers;
 use std::num::NonZero;
 use std::time::Duration;
-use terrace_policy::balancer::TierBalancer;
+use terrace_policy::balancer::{IDLE_ENOUGH, TierBalancer};
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
@@ -18,6 +19,7 @@ const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct BalanceClock {
     at_ns: u64,
     headroom: CpuHeadroom,
+    workers: IoWorkers,
     /// Asked once: the answer takes several files of /proc and the control group.
     pub processors: usize,
 }
@@ -25,7 +27,7 @@ pub(crate) struct BalanceClock {
 impl BalanceClock {
     pub(crate) fn new() -> BalanceClock {
         let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        BalanceClock { at_ns: 0, headroom: CpuHeadroom::default(), processors }
+        BalanceClock { at_ns: 0, headroom: CpuHeadroom::default(), workers: IoWorkers::default(), processors }
     }
 }
 
@@ -33,7 +35,16 @@ impl BalanceClock {
 pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     let own = cx.state.lock().compressed.as_ref().map_or(0, |compressed| compressed.counts.compress_ns);
     let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
+    // An idle machine counts the whole wait for a read, whose work is a part of it.
+    let busy = free.idle < IDLE_ENOUGH;
+    let worked = if busy { clock.workers.look() } else { None };
+    if !busy {
+        clock.workers.forget();
+    }
     if let Some(compressed) = &mut cx.state.lock().compressed {
+        if worked.is_some() || !busy {
+            compressed.workers_ns = worked.unwrap_or(0);
+        }
         (compressed.balancer.idle, compressed.balancer.cpu_share) = (free.idle, free.cpu_share);
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod device_loop;
 mod device_tests;
 mod evict;
 mod hibernate;
+mod io_workers;
 pub(crate) mod live;
 #[cfg(test)]
 mod live_tests;

@@ -101,6 +101,8 @@ pub(crate) struct Compressed {
     pub compressor_bytes: usize,
     /// Pages that may be compressed for no reason but that there is room, until the tier is judged again.
     fill_budget: u64,
+    /// Processor time of the kernel's workers for a page of a device, ns; 0 while processors are idle ([`IoWorkers`](crate::reclaim::io_workers)).
+    pub workers_ns: u64,
     /// Of the window under way.
     refaults: u64,
     /// Counters when it began: pages stored, refused, not tried and promoted, reads answered, pages compressed for there was room.
@@ -151,6 +153,7 @@ impl Compressed {
             has_ghost,
             compressor_bytes: 0,
             fill_budget: u64::MAX,
+            workers_ns: 0,
             refaults: 0,
             began: [0; 6],
             aged_at: 0,
@@ -201,7 +204,9 @@ impl Compressed {
         let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
         let costs = &mut self.balancer.costs;
         learn::<9>(&mut costs.read, ns);
-        learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages);
+        // The workers may have had other things to do: of a read they take no more than it lasts.
+        let workers = self.workers_ns.min(ns);
+        learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages + workers);
     }
 
     /// Updates the cost of decompression from one page, which took `ns` of processor time. One sample has
