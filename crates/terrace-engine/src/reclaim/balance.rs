@@ -35,16 +35,16 @@ impl BalanceClock {
 pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     let own = cx.state.lock().compressed.as_ref().map_or(0, |compressed| compressed.counts.compress_ns);
     let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
-    // An idle machine counts the whole wait for a read, whose work is a part of it.
-    let busy = free.idle < IDLE_ENOUGH;
-    let worked = if busy { clock.workers.look() } else { None };
-    if !busy {
-        clock.workers.forget();
-    }
-    if let Some(compressed) = &mut cx.state.lock().compressed {
-        if worked.is_some() || !busy {
-            compressed.workers_ns = worked.unwrap_or(0);
+    let workers_ns = match free.idle < IDLE_ENOUGH {
+        true => clock.workers.look(),
+        false => {
+            // The whole wait for a read counts, and their work is a part of it.
+            clock.workers.forget();
+            Some(0)
         }
+    };
+    if let Some(compressed) = &mut cx.state.lock().compressed {
+        compressed.workers_ns = workers_ns.unwrap_or(compressed.workers_ns);
         (compressed.balancer.idle, compressed.balancer.cpu_share) = (free.idle, free.cpu_share);
     }
 }
