@@ -74,6 +74,11 @@ impl World {
         self.rows().into_iter().map(|row| row.name).collect()
     }
 
+    /// Whether another terraced than `before` serves all targets.
+    fn serves_after(&self, before: i32) -> bool {
+        self.rig.terraced() != before && self.rows().iter().all(|row| row.state == SERVING)
+    }
+
     /// Reads at random until told to stop.
     fn readers(&self) -> Readers {
         let script = self.rig.aside().join("read.py");
@@ -162,8 +167,11 @@ fn targets_come_and_go_under_verified_reads() {
     // Killed: the next one has what was changed.
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);
-    let serves = || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
-    assert!(wait_until(60, serves) && world.names() == ["second"], "{:?}", world.rows());
+    assert!(
+        wait_until(60, || world.serves_after(before)) && world.names() == ["second"],
+        "{:?}",
+        world.rows()
+    );
     let is_read = || use_of(&world.rows(), "second").hits > 100;
     assert!(wait_until(60, is_read), "{:?}", world.rows());
     readers.end();
@@ -178,13 +186,11 @@ fn targets_come_and_go_under_verified_reads() {
 fn targets_outlive_two_deaths_of_terraced() {
     let world = World::new("tier-twice", Side::Fast);
     let readers = world.readers();
-    let second = format!("{}:16MiB", world.path("second").display());
-    let _ = world.changed("add", &[&second, "--name", "second"]);
+    let _ = world.add("second", 16);
     for death in 1..=3 {
         let before = world.rig.terraced();
         process::kill(before, libc::SIGKILL);
-        let serves = || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
-        assert!(wait_until(60, serves), "death {death}: {:?}", world.rows());
+        assert!(wait_until(60, || world.serves_after(before)), "death {death}: {:?}", world.rows());
         assert_eq!(world.names(), ["device", "second"], "death {death}");
     }
     readers.end();
@@ -212,9 +218,7 @@ fn terraced_killed_amid_a_change_has_one_set_of_targets() {
         std::thread::sleep(Duration::from_micros(rng.below(80_000)));
         process::kill(before, libc::SIGKILL);
         let ended = change.wait(Duration::from_secs(60)).expect("the command ends");
-        let is_back =
-            || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
-        assert!(wait_until(60, is_back), "round {round}, {what}: {:?}", world.rows());
+        assert!(wait_until(60, || world.serves_after(before)), "round {round}, {what}: {:?}", world.rows());
         let names = world.names();
         let (has, must) = (names.contains(&"second".to_owned()), what == "add");
         assert!(!ended.success() || what == "resize" || has == must, "round {round}, {what}: {names:?}");
@@ -251,8 +255,11 @@ fn target_in_a_store_comes_and_goes() {
     world.refused("resize", &["store", "64MiB"], "keeps its size");
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);
-    let serves = || world.rig.terraced() != before && world.rows().iter().all(|row| row.state == SERVING);
-    assert!(wait_until(60, serves) && world.names() == ["store"], "{:?}", world.rows());
+    assert!(
+        wait_until(60, || world.serves_after(before)) && world.names() == ["store"],
+        "{:?}",
+        world.rows()
+    );
     other.refused("add", &[&sized], "in use by the mount of");
     let told = world.tier("remove", &[&place, "--force"]).expect_success();
     assert!(told.contains("the place in the store is empty"), "{told}");

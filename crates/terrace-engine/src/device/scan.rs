@@ -24,7 +24,7 @@
 //! even one of the same content: the older key's region is reclaimed first, and from then on nothing would know of a key of this page.
 //! When a later run goes on behind such a region, its heads say so
 //! ([`super::PastFilling::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
-//! later: so a damaged page that nothing else holds gets a tombstone, too ([`Scanned::damaged`], rule 4).
+//! later: so a damaged page that has no later key gets a tombstone, too ([`Scanned::damaged`], rule 4).
 
 mod owed;
 

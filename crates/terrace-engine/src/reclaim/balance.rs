@@ -33,7 +33,9 @@ impl BalanceClock {
 
 /// Looks how idle the machine is, now and then. By reclaim's thread, also while it has nothing to do.
 pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
-    let own = cx.state.lock().compressed.as_ref().map_or(0, |compressed| compressed.counts.compress_ns);
+    let own = cx.state.lock().compressed.as_ref().map(|compressed| compressed.counts.compress_ns);
+    // Without a tier nobody asks.
+    let Some(own) = own else { return };
     let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
     let workers_ns = match free.idle < IDLE_ENOUGH {
         true => clock.workers.look(),

@@ -12,7 +12,7 @@ const PAGES_MIN: u64 = 1000;
 const CHILDREN: &str = "/proc/2/task/2/children";
 
 /// Since the machine started: time of each worker, ns, and pages that devices read or wrote.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug)]
 struct Sums {
     workers: HashMap<u32, u64>,
     pages: u64,
