@@ -2,10 +2,10 @@
 
 use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId};
-use parking_lot::Mutex;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_shm::PAGE_SIZE;
+use terrace_sync::Mutex;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Spans that may be noted between two looks of the recorder.

@@ -20,12 +20,12 @@ use crate::segment::SegmentHandles;
 use crate::speeds::Speeds;
 use crate::state::State;
 use crate::wakeup::Wakeup;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::layout::CHUNK_FRAMES;
+use terrace_sync::{Condvar, Mutex, RwLock};
 
 /// Counters of the mount path. Relaxed: only statistics read them.
 #[derive(Debug, Default)]
@@ -79,6 +79,8 @@ pub(crate) struct Context {
     /// The memory nodes on which frames are placed.
     pub nodes: Arc<Nodes>,
     pub state: Mutex<State>,
+    /// Pages that are dirty, under writeback or unstable.
+    pub unwritten: Arc<AtomicU64>,
     /// A fault has ended.
     pub fault_done: Condvar,
     /// Dirty pages have become fewer, or writeback has failed.
@@ -143,6 +145,7 @@ impl Context {
             users_max: AtomicU64::new(0),
             handles,
             nodes: state.nodes.clone(),
+            unwritten: state.dirty.unwritten.clone(),
             state: Mutex::new(state),
             fault_done: Condvar::new(),
             dirty_done: Condvar::new(),

@@ -31,7 +31,6 @@ use crate::rings::Rings;
 use crate::segment::{SegmentHandles, TargetTable};
 use crate::state::State;
 use crate::state::compressed::Compressed;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -50,6 +49,7 @@ use terrace_api::tiers::DeviceCounts;
 use terrace_policy::follow::Follower;
 use terrace_policy::prefetch::Span;
 use terrace_shm::layout::FLAG_SLOW;
+use terrace_sync::Mutex;
 
 /// The nodes on which frames are placed: all of the machine, if threads are moved by them.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {

@@ -1,11 +1,11 @@
 //! What the follower of a schedule is told: which pages programs waited for, and which have been fetched.
 
 use crate::file::object::ObjectId;
-use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrace_api::stats::Schedule;
+use terrace_sync::{Condvar, Mutex};
 
 /// Misses kept between two looks of the follower; what comes then is not told.
 const MISSED_MAX: usize = 1024;

@@ -1,10 +1,10 @@
 //! What the prefetch workers are asked for: a bounded queue, from which nobody waits for anything.
 
 use crate::file::object::ObjectRef;
-use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_policy::prefetch::Span;
+use terrace_sync::{Condvar, Mutex};
 
 /// Jobs that wait at the most; what comes then is dropped.
 const JOBS_MAX: usize = 64;

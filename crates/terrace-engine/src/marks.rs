@@ -1,10 +1,10 @@
 //! Pages whose first use tells that a sequential reader goes on.
 
 use crate::file::object::ObjectRef;
-use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use terrace_policy::prefetch::Span;
+use terrace_sync::{Condvar, Mutex};
 
 /// Marks at the most: the oldest goes.
 const MARKS_MAX: usize = 64;

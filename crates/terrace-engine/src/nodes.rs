@@ -3,10 +3,10 @@
 
 use crate::proc;
 use crate::segment::SegmentHandles;
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::io;
 use terrace_shm::layout::HUGE;
+use terrace_sync::Mutex;
 
 /// The kernel's `MPOL_PREFERRED`, which falls back to other nodes where one is full; and its flags that move what is there already, if
 /// this process alone maps it, or whoever does.

@@ -2,10 +2,10 @@
 //!
 //! The server of the preload library adds and removes them; statistics and recordings read them.
 
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::ring::Ring;
+use terrace_sync::{Mutex, RwLock};
 
 /// Sums of the read counters of clients.
 #[derive(Debug, Default, Clone, Copy)]

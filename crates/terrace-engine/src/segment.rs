@@ -2,7 +2,6 @@
 
 use crate::config::{DeviceConfig, EngineConfig};
 use crate::device::DATA_AT;
-use parking_lot::Mutex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -11,6 +10,7 @@ use std::sync::atomic::AtomicU8;
 use terrace_shm::layout::FRAMES_MAX;
 use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{DeviceTable, Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
+use terrace_sync::Mutex;
 
 /// Room for durable tables of the engine's user (sparse), bytes.
 const USER_BYTES: usize = 512 << 20;

@@ -1,6 +1,5 @@
 //! Writeback when something goes wrong at the worst moment: each test stops or fails the engine's I/O at the very call.
 
-use parking_lot::{Condvar, Mutex};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -12,6 +11,7 @@ use std::time::Duration;
 use terrace_engine::io::testing::{Call, HookIo};
 use terrace_engine::io::{BlockingIo, Io};
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
+use terrace_sync::{Condvar, Mutex};
 
 /// Stops whoever comes, until it is opened.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
+use terrace_sync::MutexGuard;
 
 use crate::attr::Kind;
 use crate::coherence::Paging;

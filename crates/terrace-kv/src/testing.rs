@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hashbrown::DefaultHashBuilder;
-use parking_lot::Mutex;
 use std::hash::BuildHasher;
+use terrace_sync::Mutex;
 
 use crate::blobs::{BlobError, Blobs, Db, Page, Result, Stat};
 

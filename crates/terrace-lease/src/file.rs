@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rustix::fs::Stat;
 use terrace_engine::source::{differs_from_now_on, times_of};
 use terrace_engine::{Engine, ObjectRef};
+use terrace_sync::Mutex;
 
 use crate::lease;
 

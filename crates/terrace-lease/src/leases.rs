@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use terrace_engine::{Engine, ObjectId, ObjectRef, Serve};
+use terrace_sync::{Condvar, Mutex};
 
 use crate::file::LeasedFile;
 use crate::{guard, lease};

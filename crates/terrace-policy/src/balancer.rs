@@ -31,8 +31,8 @@
 //! one with a minimum share does not.
 //!
 //! A growing tier is not judged, because pages rush through a small one before they can be hit. On a busy
-//! machine it is judged soon, as if it had its maximum size and hits in proportion: there compressing takes
-//! time from programs for as long as it takes to fill. The compressions that fill it, many more than a full
+//! machine it is judged soon, as if it had its maximum size and hits in proportion, and as many fewer pages to
+//! compress as these save refaults: there compressing takes time from programs for as long as it takes to fill. The compressions that fill it, many more than a full
 //! tier needs, are paid once, and do not count against it until it is full and has settled. A tier that is
 //! filled again and again pays for that.
 
@@ -128,6 +128,41 @@ const IDLE_BUSY: f64 = 0.25;
 /// than a tenth.
 const PASSED_A_TRY: u64 = 12;
 
+/// What a judgement of the bypass goes by. Each window counts with its own costs: one moment without idle processors must not decide over
+/// a minute.
+#[derive(Debug, Default)]
+struct Sums {
+    /// Pages compressed.
+    compressed: u64,
+    /// Misses on pages that were here before.
+    refaults: u64,
+    /// The price of compressing, ns.
+    paid: f64,
+    /// Gain of the hits, less their cost, ns.
+    earned: f64,
+    /// What more it would have earned with its maximum size, and hits in proportion.
+    may_earn: f64,
+    /// Misses that these further hits would have saved.
+    may_save: f64,
+    /// It has grown.
+    grown: bool,
+}
+
+impl Sums {
+    /// Whether it is worth its price.
+    fn pays(&self) -> bool {
+        if !self.grown {
+            return self.earned >= self.paid;
+        }
+        let (refaults, compressed) = (self.refaults as f64, self.compressed.max(1) as f64);
+        // There are no more to be saved than there were.
+        let real = (refaults / self.may_save.max(1.0)).min(1.0);
+        // A refault that is saved pushes no page out of DRAM, which might have been compressed.
+        let saved = (self.may_save / refaults.max(1.0)).min(1.0) * (refaults / compressed).min(1.0);
+        self.earned + self.may_earn * real >= self.paid * (1.0 - saved)
+    }
+}
+
 /// How many chunks the compressed tier should have.
 #[derive(Debug)]
 pub struct TierBalancer {
@@ -143,14 +178,8 @@ pub struct TierBalancer {
     chunks: u32,
     /// Share of the pages offered to it of late that could be compressed.
     compressible_share: f64,
-    /// Pages compressed since the last judgement of the bypass.
-    compressed: u64,
-    /// Gain of the hits since then, less their cost, and the price of compressing, ns. (Each window counts
-    /// with its own costs: one moment without idle processors must not decide over a minute.)
-    earned: f64,
-    paid: f64,
-    /// It has grown since then.
-    grown: bool,
+    /// Since the last judgement of the bypass.
+    sums: Sums,
     /// Compressions since then, those in growing included.
     tried: u64,
     /// It has not been full and at rest since it began, or gave itself up.
@@ -172,10 +201,7 @@ impl TierBalancer {
             chunks_all: 0,
             chunks: 0,
             compressible_share: 1.0,
-            compressed: 0,
-            earned: 0.0,
-            paid: 0.0,
-            grown: false,
+            sums: Sums::default(),
             tried: 0,
             settling: true,
             filled: 0,
@@ -295,35 +321,40 @@ impl TierBalancer {
         self.filled += window.filling;
         self.tried += compressed;
         if grows && !self.is_busy() {
-            self.begin_sums();
+            self.sums = Sums::default();
             return;
         }
-        self.grown |= grows;
-        self.compressed += compressed;
-        let hit = (1.0 - density.recip()) * self.miss() - self.costs.unpacking() as f64;
-        self.earned += window.tier_hits as f64 * hit;
-        self.paid += ((compressed - free) * self.costs.compress) as f64;
-        let (enough, more) = match self.grown {
-            true => (COMPRESSIONS_BUSY, self.growth_left()),
-            false => (COMPRESSIONS_MIN + u64::from(self.chunks) * COMPRESSIONS_A_CHUNK, 1.0),
+        self.add(window, density, compressed - free);
+        self.sums.grown |= grows;
+        let enough = match self.sums.grown {
+            true => COMPRESSIONS_BUSY,
+            false => COMPRESSIONS_MIN + u64::from(self.chunks) * COMPRESSIONS_A_CHUNK,
         };
-        if self.compressed < enough {
+        if self.sums.compressed < enough {
             return;
         }
-        let pays = self.earned * more >= self.paid;
+        let pays = self.sums.pays();
         if !pays {
             self.passing = self.tried.max(self.filled) * PASSED_A_TRY;
             self.settling = true;
         }
-        if !pays || !(self.grown || self.settling) {
+        if !pays || !(self.sums.grown || self.settling) {
             self.filled = 0;
         }
         self.tried = 0;
-        self.begin_sums();
+        self.sums = Sums::default();
     }
-    /// Starts new sums.
-    fn begin_sums(&mut self) {
-        (self.compressed, self.earned, self.paid, self.grown) = (0, 0.0, 0.0, false);
+    /// Adds a window, of whose compressions so many are paid for.
+    fn add(&mut self, w: Window, density: f64, priced: u64) {
+        let (gain, more) = (1.0 - density.recip(), (self.growth_left() - 1.0).max(0.0));
+        let earned = w.tier_hits as f64 * (gain * self.miss() - self.costs.unpacking() as f64);
+        let sums = &mut self.sums;
+        sums.compressed += w.stored + w.refused;
+        sums.refaults += w.refaults;
+        sums.paid += (priced * self.costs.compress) as f64;
+        sums.earned += earned;
+        sums.may_earn += earned * more;
+        sums.may_save += w.tier_hits as f64 * gain * more;
     }
 
     /// Compressions that may still fill it without being held against it.
@@ -452,15 +483,18 @@ mod tests {
 
     #[test]
     fn busy_machine_judges_a_growing_tier_soon() {
-        // A hit saves 5 us and takes 2.5, a compression 10. After 9000 of these the tier is not quite half of what it may become.
-        let pays = |hits: u64| {
+        // A hit saves 5 us and takes 2.5, a compression 10. 9000 of these it was a quarter of what it may become, on average.
+        let pays = |refaults: u64, hits: u64| {
             let mut balancer = balancer();
             balancer.idle = 0.0;
-            (0..9).for_each(|_| _ = balancer.rebalance(Window { stored: 1000, ..window(10_000, hits, 0) }));
+            (0..9).for_each(|_| _ = balancer.rebalance(Window { stored: 1000, ..window(refaults, hits, 0) }));
             (balancer.compresses(), balancer.chunks())
         };
-        assert_eq!(pays(2000), (true, 46));
-        assert_eq!(pays(1700), (false, 46));
+        assert_eq!(pays(1_000_000, 900), (false, 46));
+        assert_eq!(pays(1_000_000, 1100), (true, 46));
+        // If three times as many hits save a tenth of the refaults, a tenth is compressed no more; if half of these, half.
+        assert_eq!((pays(10_000, 860), pays(10_000, 980)), ((false, 46), (true, 46)));
+        assert_eq!((pays(1500, 490), pays(1500, 540)), ((false, 46), (true, 46)));
     }
 
     #[test]
@@ -499,7 +533,7 @@ mod tests {
         balancer.idle = 0.0;
         let filling = Window { stored: 1000, filling: 1000, ..window(10_000, 100, 0) };
         balancer.rebalance(Window { filling: 2000, ..filling });
-        assert_eq!(balancer.paid, 0.0, "some found no place");
+        assert_eq!(balancer.sums.paid, 0.0, "some found no place");
         let mut filled = 2000;
         while balancer.compresses() && filled < 1 << 20 {
             // It never comes to rest.

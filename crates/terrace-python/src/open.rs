@@ -7,12 +7,12 @@
 //! calls are refused, and the objects end without a trace.
 
 use crate::error::Failed;
-use parking_lot::RwLock;
 use std::collections::HashMap;
 use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_store::{Bucket, Error, Store};
+use terrace_sync::RwLock;
 
 /// Forks between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);

@@ -6,7 +6,6 @@ use crate::shared::{Content, Found, Health, Place, SUPERBLOCKS, Shared, WAITING_
 use crate::store::{Failed, SOON, Store};
 use crate::uploader;
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use terrace_engine::device::superblock::COPIES_AT;
 use terrace_engine::device::{Geometry, Medium, ReadPiece};
 use terrace_engine::io::IoVec;
+use terrace_sync::{Condvar, Mutex, RwLock};
 
 const PAGE: u64 = 4096;
 /// How long a flush waits for the store.

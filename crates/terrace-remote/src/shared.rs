@@ -3,12 +3,12 @@
 use crate::lease::{Lease, Timing};
 use crate::store::{Failed, Kind, Part, Store};
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use terrace_engine::device::{DATA_AT, Geometry};
+use terrace_sync::{Condvar, Mutex, RwLock};
 
 /// The objects of the two copies of the superblock.
 pub const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];

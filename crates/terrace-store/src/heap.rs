@@ -4,7 +4,6 @@
 
 use crate::error::{Error, Result};
 use crate::space::{Claim, Extent, PAGE, Space};
-use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
 use std::cell::RefCell;
 use std::io;
@@ -13,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_engine::{AccessPath, Engine, ErrorCursor, ObjectRef};
+use terrace_sync::{Mutex, MutexGuard};
 
 /// The heap grows by an eighth of its size, within these bounds (bytes).
 const STEP_MIN: u64 = 1 << 20;

@@ -7,7 +7,6 @@ use crate::error::{Error, Result};
 use crate::record::{self, HEADER, Header, Record};
 use crate::segment::Segment;
 use crate::tail::{RING, Tail};
-use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::FallocateFlags;
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use terrace_engine::Wakeup;
 use terrace_engine::io::{Io, IoVec};
+use terrace_sync::{Mutex, MutexGuard};
 
 /// Room on the disk that is asked for at once, bytes.
 const RESERVE: u64 = 4 << 20;

@@ -5,11 +5,11 @@ use crate::error::{Error, Result};
 use crate::ops::persist;
 use crate::state::StoreState;
 use crate::warm;
-use parking_lot::Mutex;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
+use terrace_sync::Mutex;
 
 /// State that all handles of a store share.
 #[derive(Debug)]

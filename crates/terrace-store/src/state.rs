@@ -5,13 +5,13 @@ use crate::heap::Heap;
 use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
-use parking_lot::Mutex;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
+use terrace_sync::Mutex;
 
 /// Numbers of changes that are not logged begin here.
 const UNLOGGED: u64 = 1 << 63;

@@ -7,12 +7,12 @@ use crate::device::superblock::{self, Found, OwedPages, Superblock};
 use crate::io::AlignedBuf;
 use crate::segment::TargetTable;
 use crate::wakeup::Wakeup;
-use parking_lot::{Condvar, Mutex, RwLock};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
+use terrace_sync::{Condvar, Mutex, RwLock};
 
 /// Bytes a second of a target that was never written to.
 const WRITE_RATE: f64 = 500e6;

@@ -1,11 +1,11 @@
 //! The targets in use. They come and go while the engine serves: who works with one holds it as long.
 
 use crate::device::io::DeviceIo;
-use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::{DeviceSlot, DeviceTable};
+use terrace_sync::RwLock;
 
 fn overlap(a: &DeviceTable, b: &DeviceTable) -> bool {
     let end = |table: &DeviceTable| table.first_region() + table.regions();

@@ -2,10 +2,10 @@
 
 use super::medium::{Medium, total};
 use crate::io::IoVec;
-use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
 use terrace_shm::PAGE_SIZE;
+use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;
 
 /// The unit that some devices write at once; a page can be torn between two.

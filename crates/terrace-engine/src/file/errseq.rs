@@ -1,8 +1,8 @@
 //! Failed writebacks of one object, as the kernel's errseq: each handle reports each failure once.
 
-use parking_lot::Mutex;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_sync::Mutex;
 
 #[derive(Debug)]
 struct Errors {

@@ -5,12 +5,12 @@ use crate::file::burst::Burst;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::errseq::{ErrorCursor, ErrorSequence};
 use crate::file::source::{DataFd, SourceFile};
-use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_policy::prefetch::Prefetcher;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
+use terrace_sync::{Mutex, RwLock};
 
 /// Number of an object: the inode number that programs see on the mount.
 pub type ObjectId = u64;

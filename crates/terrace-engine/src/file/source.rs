@@ -4,13 +4,13 @@
 //! last close of the file. An open descriptor is used for everything that it allows, because the mode, and
 //! with it what a daemon without root may open, can change at any time.
 
-use parking_lot::Mutex;
 use rustix::fs::{Access, Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_sync::Mutex;
 
 /// fcntl's command for the signal of a lease (Linux: include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: libc::c_int = 10;

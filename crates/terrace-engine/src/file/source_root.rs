@@ -1,9 +1,9 @@
 //! The directory that the mount serves, by which everything on its file system is made stable at once.
 
-use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use terrace_sync::Mutex;
 
 /// The source's directory, opened for syncfs.
 #[derive(Debug)]

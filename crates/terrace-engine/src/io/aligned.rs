@@ -1,10 +1,10 @@
 //! A buffer that direct I/O takes.
 
-use parking_lot::Mutex;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
+use terrace_sync::Mutex;
 
 /// From this length on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory at a time, and
 /// its time depends on their number: with 1 MiB in one piece a virtual disk read at 2.1 to 2.8 GiB/s, with 256 scattered

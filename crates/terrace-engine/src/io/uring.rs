@@ -6,12 +6,12 @@
 use super::testing::ShortCalls;
 use super::{BlockingIo, Io, IoVec, ReadOp, WriteOp, advance, total};
 use io_uring::{IoUring, opcode, squeue, types};
-use parking_lot::Mutex;
 use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
+use terrace_sync::Mutex;
 
 /// Maximum number of operations in flight on one ring.
 const DEPTH: u32 = 32;

@@ -162,6 +162,10 @@ fn check_memory(cx: &Context) -> Vec<String> {
         ));
     }
     let totals = state.dirty.totals;
+    let shown = state.dirty.unwritten.load(Ordering::Relaxed);
+    if shown != totals.all() {
+        bad.push(format!("{shown} unwritten pages are shown to writers, {} counted", totals.all()));
+    }
     if [dirty, totals.writeback, unstable] != flagged || [totals.dirty, totals.unstable] != [dirty, unstable]
     {
         bad.push(format!(

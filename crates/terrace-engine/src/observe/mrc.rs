@@ -22,7 +22,6 @@
 use crate::context::Context;
 use crate::state::sampler::Sampled;
 use crate::wakeup::Wakeup;
-use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,6 +30,7 @@ use terrace_policy::minisim::Miniature;
 use terrace_policy::mrc::{SAMPLES, Shards};
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::CHUNK_FRAMES;
+use terrace_sync::Mutex;
 
 /// Minimum time between two looks; the time while nothing happens; the maximum.
 const LOOK_MIN: Duration = Duration::from_millis(20);

@@ -194,8 +194,8 @@ mod tests {
     use super::*;
     use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{Engine, EngineConfig, SegmentHandles, SystemClock};
-    use parking_lot::Mutex;
     use std::os::fd::AsRawFd;
+    use terrace_sync::Mutex;
 
     #[test]
     fn write_reads_both_its_ends_at_once() {

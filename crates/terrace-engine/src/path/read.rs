@@ -469,12 +469,12 @@ pub(super) fn claim_frames(state: &mut State, absent: &[Absent], near: Option<us
 mod tests {
     use crate::io::testing::{Call, HookIo, NullIo};
     use crate::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
-    use parking_lot::Mutex;
     use std::os::fd::AsRawFd;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{RecvTimeoutError, SyncSender};
     use std::time::Duration;
+    use terrace_sync::Mutex;
 
     /// During each read of the source, another thread is asked to change the file, and waited for (with a
     /// limit: it may be excluded).

@@ -17,9 +17,9 @@ use crate::path::permit;
 use crate::path::writeback::{self, InFlightPage, Route};
 use crate::reclaim::append::{CONTENT_MAX, Content};
 use crate::speeds::TRIAL;
-use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_sync::Mutex;
 
 /// Pages that the source takes at a time: they lie side by side, for others are faster in a log.
 const PIECE: usize = 256;

@@ -174,7 +174,7 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
     let lost = synced.is_err().then(|| cx.clock.now_ns());
     cx.state.lock().end_sync(o, u64::MAX, lost);
     match &synced {
-        Ok(()) => drop(cx.dirty_done.notify_all()),
+        Ok(()) => cx.dirty_done.notify_all(),
         Err(_) => {
             o.owe_times();
             writeback::note_outcome(cx, o, &synced);

@@ -54,6 +54,10 @@ pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
 
 /// Waits until `pages` more of the object may become dirty.
 pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<()> {
+    // Without the state lock, for which writers wait: while few pages are unwritten it does not matter whose they are.
+    if cx.unwritten.load(Ordering::Relaxed) + pages <= dirty_limit(cx) {
+        return Ok(());
+    }
     let mut state = cx.state.lock();
     if admits(cx, &state, o, pages) {
         return Ok(());
@@ -100,7 +104,7 @@ fn keep_waiting(cx: &Context, state: &State, o: &Object, wait: &mut WritebackWai
     Ok(())
 }
 
-fn wait_for_writeback(cx: &Context, state: &mut parking_lot::MutexGuard<'_, State>) {
+fn wait_for_writeback(cx: &Context, state: &mut terrace_sync::MutexGuard<'_, State>) {
     cx.writeback_wakeup.signal();
     state.dirty.waiting += 1;
     cx.dirty_done.wait_for(state, LOOK_EVERY);

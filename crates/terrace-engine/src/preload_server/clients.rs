@@ -2,7 +2,6 @@
 
 use crate::preload_server::credentials::Credentials;
 use crate::rings::Rings;
-use parking_lot::RwLock;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io;
@@ -10,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_shm::ring::Ring;
+use terrace_sync::RwLock;
 
 /// Registered client processes.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::process::Pid;
 use std::collections::HashMap;
@@ -15,6 +14,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use terrace_sync::Mutex;
 
 /// Why content of an object is accepted from a process: it was allowed to write the file when it passed a
 /// descriptor of it. Valid until the credentials of the process or the rights of the file change.

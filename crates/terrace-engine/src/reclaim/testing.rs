@@ -3,19 +3,21 @@
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
 use crate::io::{BlockingIo, Io, IoVec};
+use crate::state::State;
 use crate::state::device::Device;
 use crate::{
     AccessPath, CompressedConfig, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock,
     config::{Access, DeviceConfig},
 };
-use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 use std::fs::File;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
+use terrace_sync::{Mutex, MutexGuard};
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
@@ -237,8 +239,23 @@ impl World {
 }
 
 /// The targets, under the state lock.
-pub(super) fn all(engine: &Engine) -> MappedMutexGuard<'_, Vec<Device>> {
-    MutexGuard::map(engine.cx.state.lock(), |state| &mut state.targets.as_mut().unwrap().all)
+pub(super) struct All<'a>(MutexGuard<'a, State>);
+
+impl Deref for All<'_> {
+    type Target = Vec<Device>;
+    fn deref(&self) -> &Vec<Device> {
+        &self.0.targets.as_ref().unwrap().all
+    }
+}
+
+impl DerefMut for All<'_> {
+    fn deref_mut(&mut self) -> &mut Vec<Device> {
+        &mut self.0.targets.as_mut().unwrap().all
+    }
+}
+
+pub(super) fn all(engine: &Engine) -> All<'_> {
+    All(engine.cx.state.lock())
 }
 
 pub(super) fn device_pages(engine: &Engine) -> u64 {

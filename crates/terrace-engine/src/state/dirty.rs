@@ -11,12 +11,15 @@ use crate::file::object::{Object, ObjectId};
 use crate::segment::flag::{DIRTY, OWED, UNSTABLE, WRITEBACK};
 use crate::state::page_table::PageTable;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// The same for all objects, and how writeback gets on.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyAccounting {
     pub totals: DirtyTotals,
+    /// Their sum, for writers without the state lock.
+    pub unwritten: Arc<AtomicU64>,
     /// Objects that have some.
     pub objects: BTreeSet<ObjectId>,
     failing_objects: u64,
@@ -64,6 +67,7 @@ impl DirtyAccounting {
         all.writeback = all.writeback + after.writeback - before.writeback;
         all.unstable = all.unstable + after.unstable - before.unstable;
         all.failing = all.failing + after.failing - before.failing;
+        self.unwritten.store(all.all(), Ordering::Relaxed);
         match (failed, dirty.errno != 0) {
             (false, true) => self.failing_objects += 1,
             (true, false) => self.failing_objects -= 1,

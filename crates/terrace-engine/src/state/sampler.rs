@@ -4,12 +4,12 @@
 //! new ones ([`Watch`]), so its decisions do not depend on the sample.
 
 use crate::table::Map;
-use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_policy::mrc::Shards;
 use terrace_shm::TouchTable;
 use terrace_shm::map::TOUCH_MAX;
+use terrace_sync::Mutex;
 
 /// Frames looked at under one lock.
 const SLICE: usize = 512;

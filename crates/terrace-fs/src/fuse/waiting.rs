@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
+use terrace_sync::{Condvar, Mutex};
 
 use crate::{Caller, Namespace, Op, PageCache, Result};
 

@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use terrace_sync::Mutex;
 
 use crate::error::{Error, Result};
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, RwLock};
+use terrace_sync::{Mutex, RwLock};
 
 use super::durable::{Durable, FREE, Slot, USED};
 use super::stream::OpenDir;

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use terrace_sync::Mutex;
 
 use super::durable::{Durable, JOURNAL_MAX};
 use crate::kernel::{Caller, RESENT};

@@ -8,8 +8,8 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
-use parking_lot::Mutex;
 use rustix::fs::{FileType, SeekFrom};
+use terrace_sync::Mutex;
 
 use crate::error::Result;
 

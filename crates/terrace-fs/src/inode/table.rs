@@ -26,8 +26,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Stat};
+use terrace_sync::Mutex;
 
 use super::durable::{Durable, FREE, InodeRecord, Slot, USED};
 use super::path::ProcPath;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use terrace_sync::{Condvar, Mutex};
 
 /// Node ids, each once.
 #[derive(Debug, Default)]

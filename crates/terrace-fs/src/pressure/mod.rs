@@ -12,8 +12,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
+use terrace_sync::{Condvar, Mutex};
 
 /// How long a request waits for a descriptor until it looks again.
 const WAIT: Duration = Duration::from_millis(2);

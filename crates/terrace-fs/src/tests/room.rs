@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use terrace_testkit::wait::holds_within;
 
 use super::*;
 use crate::fuse::Movable;
@@ -26,9 +27,14 @@ fn writer_waiting_for_room_holds_no_inode_lock() {
         // It looks for room all the time, so the lock is found free only if it is not held meanwhile.
         for _ in 0..100 {
             let inode = namespace.inode(f).unwrap();
-            let life = inode.life.try_lock_for(Duration::from_secs(10)).expect("not held over the wait");
-            assert_eq!(life.handles as usize, handles.len());
-            drop(life);
+            let counted = || inode.life.try_lock().map(|life| life.handles as usize);
+            let mut seen = None;
+            let is_free = holds_within(Duration::from_secs(10), || {
+                seen = counted();
+                seen.is_some()
+            });
+            assert!(is_free, "held over the wait");
+            assert_eq!(seen, Some(handles.len()));
             assert!(namespace.getattr(f).is_ok());
             std::thread::sleep(Duration::from_millis(1));
         }

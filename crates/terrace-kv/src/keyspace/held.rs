@@ -3,8 +3,8 @@
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
 
-use parking_lot::MutexGuard;
 use smallvec::SmallVec;
+use terrace_sync::MutexGuard;
 
 use super::chain::Chain;
 use super::collection::{Cached, Collection, Counted, Name, Open, SMALL, Write};

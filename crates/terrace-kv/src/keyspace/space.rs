@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hashbrown::DefaultHashBuilder;
-use parking_lot::Mutex;
+use terrace_sync::Mutex;
 
 use super::chain;
 use super::deadlines::Deadlines;

@@ -15,9 +15,9 @@ use crate::space::Extent;
 use compact_bytes::CompactBytes;
 use hashbrown::HashTable;
 use hashbrown::hash_table::OccupiedEntry;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Tables of a large bucket.
 const SHARDS: usize = 256;

@@ -5,9 +5,9 @@ use super::memory::{Ahead, IndexMemory, allocated};
 use super::{BucketState, Hashes};
 use crate::error::Result;
 use hashbrown::HashTable;
-use parking_lot::{RwLock, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use terrace_sync::{RwLock, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
 

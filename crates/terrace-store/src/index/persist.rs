@@ -1,9 +1,9 @@
 //! The files of a bucket with the trait `persist`: where they are, and which are behind their blobs.
 
 use super::memory::{IndexMemory, allocated};
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use terrace_sync::{Mutex, MutexGuard};
 
 /// Keys that are remembered; with more, all files of the bucket are compared.
 const KEYS_MAX: usize = 1 << 16;

@@ -1,9 +1,9 @@
 //! Tags: sets of blobs and buckets under a name.
 
 use super::memory::{IndexMemory, allocated};
-use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_sync::Mutex;
 
 /// The holder of a tag: a bucket, or a blob of it.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);

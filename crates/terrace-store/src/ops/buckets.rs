@@ -9,10 +9,10 @@ use crate::log::Room;
 use crate::options::SyncPolicy;
 use crate::record::{KEY_MAX, Record, TRAIT_PERSIST, TRAIT_SCRATCH};
 use crate::state::StoreState;
-use parking_lot::RwLockWriteGuard;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use terrace_sync::RwLockWriteGuard;
 
 fn check_name(name: &str) -> Result<()> {
     check("a bucket's name", name.len() as u64, KEY_MAX as u64)

@@ -10,7 +10,7 @@ use crate::record::{FIRST, Record, TAGGED};
 use crate::space::Extent;
 use crate::state::StoreState;
 use compact_bytes::CompactBytes;
-use parking_lot::RwLockWriteGuard;
+use terrace_sync::RwLockWriteGuard;
 
 /// A bucket and a key of it.
 type Named<'a> = (&'a BucketState, &'a [u8]);

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use terrace_api::stats::{Bound, Mode, Sizing};
 use terrace_engine::Engine;
 use terrace_policy::memory::{Earning, Level, Rule, SizeReason, Sizer, WEIGH_EVERY};
+use terrace_sync::Mutex;
 
 use super::thread::thread;
 use crate::cgroup::{Alarm, Groups, Machine, OWN_NEED};

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use terrace_api::control::{CommandError, ErrorCode, StopReply};
 use terrace_engine::Engine;
 use terrace_lease::Leases;
+use terrace_sync::Mutex;
 
 use super::record;
 use crate::data_loss;

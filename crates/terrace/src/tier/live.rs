@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rustix::process::Pid;
 use terrace_api::control::{CommandError, ErrorCode, TierAdd, TierChange, TierRemove, TierResize};
 use terrace_api::tiers::TierKind;
@@ -13,6 +12,7 @@ use terrace_engine::device::Geometry;
 use terrace_engine::device::target::{self, Others, TargetError};
 use terrace_engine::{DeviceConfig, Engine, TARGETS_MAX, TargetTable};
 use terrace_policy::placement::levels::levels;
+use terrace_sync::Mutex;
 
 use super::{Held, record, region_numbers};
 use crate::config::{self, Device};

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::device::superblock::COPIES_AT;
-use parking_lot::{Mutex, MutexGuard};
 use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
+use terrace_sync::{Mutex, MutexGuard};
 
 const MIB: u64 = 1 << 20;
 

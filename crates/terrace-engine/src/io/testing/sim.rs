@@ -2,11 +2,11 @@
 //! fall short.)
 
 use crate::io::{Io, IoVec, ReadOp, WriteOp};
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
+use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;
 
 /// Rates of failures and delays, in parts per thousand.

@@ -1,7 +1,6 @@
 //! A source that loses at a power cut what was not synced.
 
 use crate::io::{BlockingIo, Io, IoVec, WriteOp};
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
@@ -11,6 +10,7 @@ use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;
 
 type Meanwhile = Box<dyn FnOnce() + Send>;

@@ -1,0 +1,89 @@
+//! Threads that wait for a lock come in at last.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a thread waits before others give way to it, ms.
+const PATIENCE_MS: u32 = 2;
+/// How long these sleep: a thread on another processor wakes within that time.
+const WAY: Duration = Duration::from_micros(50);
+
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Milliseconds since the first call, modulo 2^32.
+fn now_ms() -> u32 {
+    START.elapsed().as_millis() as u32
+}
+
+/// Threads that wait for a lock.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    count: AtomicU32,
+    /// Since when none of them has come in, of [`now_ms`].
+    since_ms: AtomicU32,
+}
+
+impl Waiting {
+    pub(crate) const fn new() -> Waiting {
+        Waiting { count: AtomicU32::new(0), since_ms: AtomicU32::new(0) }
+    }
+
+    /// Before a thread locks: sleeps if another one has waited for long.
+    pub(crate) fn give_way(&self) {
+        if self.count.load(Ordering::Relaxed) > 0 && self.is_long() {
+            thread::sleep(WAY);
+        }
+    }
+
+    #[cold]
+    fn is_long(&self) -> bool {
+        now_ms().wrapping_sub(self.since_ms.load(Ordering::Relaxed)) >= PATIENCE_MS
+    }
+
+    /// Locks by `lock`, which waits.
+    #[cold]
+    pub(crate) fn wait<G>(&self, lock: impl FnOnce() -> G) -> G {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            self.since_ms.store(now_ms(), Ordering::Relaxed);
+        }
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let guard = lock();
+        if self.count.fetch_sub(1, Ordering::Relaxed) > 1 {
+            self.since_ms.store(now_ms(), Ordering::Relaxed);
+        }
+        guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn others_give_way_to_a_thread_that_has_waited() {
+        let waiting = Waiting::new();
+        let counts = || waiting.count.load(Ordering::Relaxed);
+        let (let_in, comes_in) = channel();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| waiting.wait(|| comes_in.recv()));
+            while counts() == 0 {
+                thread::sleep(WAY);
+            }
+            thread::sleep(Duration::from_millis(u64::from(2 * PATIENCE_MS)));
+            assert!(waiting.is_long());
+            // One that comes later has not waited, but is not the first.
+            let begun = now_ms();
+            waiting.wait(|| assert!(waiting.is_long()));
+            assert!(
+                waiting.since_ms.load(Ordering::Relaxed).wrapping_sub(begun) < u32::MAX / 2,
+                "one has come in"
+            );
+            let_in.send(()).unwrap();
+            first.join().unwrap().unwrap();
+        });
+        assert_eq!(counts(), 0);
+    }
+}
