@@ -1,33 +1,33 @@
 //! Threads that wait for a lock come in at last.
 
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// What a thread waits before others give way to it, ms.
-const PATIENCE_MS: u32 = 2;
+const PATIENCE_MS: u16 = 2;
 /// How long these sleep: a thread on another processor wakes within that time.
 const WAY: Duration = Duration::from_micros(50);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Milliseconds since the first call, modulo 2^32.
-fn now_ms() -> u32 {
-    START.elapsed().as_millis() as u32
+/// Milliseconds since the first call, modulo 2^16.
+fn now_ms() -> u16 {
+    START.elapsed().as_millis() as u16
 }
 
-/// Threads that wait for a lock.
+/// Threads that wait for a lock. Small, since each file has several locks.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    count: AtomicU32,
+    count: AtomicU16,
     /// Since when none of them has come in, of [`now_ms`].
-    since_ms: AtomicU32,
+    since_ms: AtomicU16,
 }
 
 impl Waiting {
     pub(crate) const fn new() -> Waiting {
-        Waiting { count: AtomicU32::new(0), since_ms: AtomicU32::new(0) }
+        Waiting { count: AtomicU16::new(0), since_ms: AtomicU16::new(0) }
     }
 
     /// Before a thread locks: sleeps if another one has waited for long.
@@ -68,7 +68,8 @@ mod tests {
         let counts = || waiting.count.load(Ordering::Relaxed);
         let (let_in, comes_in) = channel();
         thread::scope(|scope| {
-            let first = scope.spawn(|| waiting.wait(|| comes_in.recv()));
+            let (waiting, comes_in) = (&waiting, comes_in);
+            let first = scope.spawn(move || waiting.wait(|| comes_in.recv()));
             while counts() == 0 {
                 thread::sleep(WAY);
             }
@@ -78,7 +79,7 @@ mod tests {
             let begun = now_ms();
             waiting.wait(|| assert!(waiting.is_long()));
             assert!(
-                waiting.since_ms.load(Ordering::Relaxed).wrapping_sub(begun) < u32::MAX / 2,
+                waiting.since_ms.load(Ordering::Relaxed).wrapping_sub(begun) < u16::MAX / 2,
                 "one has come in"
             );
             let_in.send(()).unwrap();
