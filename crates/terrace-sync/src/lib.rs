@@ -13,9 +13,11 @@ mod waiting;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{self, PoisonError, TryLockError};
+use std::sync::{self, LockResult, PoisonError, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 use waiting::Waiting;
+
+pub use std::sync::WaitTimeoutResult;
 
 /// A mutex.
 #[derive(Default)]
@@ -51,11 +53,6 @@ impl<T: ?Sized> Mutex<T> {
     /// None: another thread has it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         free(self.lock.try_lock()).map(|guard| MutexGuard(Some(guard)))
-    }
-
-    /// The value, without a lock.
-    pub fn get_mut(&mut self) -> &mut T {
-        clean(self.lock.get_mut())
     }
 }
 
@@ -130,11 +127,6 @@ impl<T: ?Sized> RwLock<T> {
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         free(self.lock.try_write())
     }
-
-    /// The value, without a lock.
-    pub fn get_mut(&mut self) -> &mut T {
-        clean(self.lock.get_mut())
-    }
 }
 
 impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
@@ -143,11 +135,11 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for RwLock<T> {
     }
 }
 
-fn clean<G>(result: Result<G, PoisonError<G>>) -> G {
+fn clean<G>(result: LockResult<G>) -> G {
     result.unwrap_or_else(PoisonError::into_inner)
 }
 
-fn free<G>(result: Result<G, TryLockError<G>>) -> Option<G> {
+fn free<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -161,17 +153,6 @@ pub struct Condvar {
     /// Without any, a notification is no system call. A thread counts itself while it still has the mutex.
     sleepers: AtomicU32,
     condvar: sync::Condvar,
-}
-
-/// How a wait with an end has ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WaitTimeoutResult(bool);
-
-impl WaitTimeoutResult {
-    /// Whether its time was over.
-    pub fn timed_out(self) -> bool {
-        self.0
-    }
 }
 
 impl Condvar {
@@ -200,28 +181,12 @@ impl Condvar {
 
     /// Waits, with the mutex free meanwhile.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        self.sleep(guard, |held| clean(self.condvar.wait(held)));
+        self.sleep(guard, |held| (clean(self.condvar.wait(held)), ()));
     }
 
     /// Likewise, for so long at most.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) -> WaitTimeoutResult {
-        let mut is_over = false;
-        self.sleep(guard, |held| {
-            let (held, result) = clean(self.condvar.wait_timeout(held, at_most));
-            is_over = result.timed_out();
-            held
-        });
-        WaitTimeoutResult(is_over)
-    }
-
-    fn sleep<'a, T>(
-        &self,
-        guard: &mut MutexGuard<'a, T>,
-        wait: impl FnOnce(sync::MutexGuard<'a, T>) -> sync::MutexGuard<'a, T>,
-    ) {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
-        guard.0 = guard.0.take().map(wait);
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        self.sleep(guard, |held| clean(self.condvar.wait_timeout(held, at_most)))
     }
 
     /// Likewise, until a moment at the latest.
@@ -230,25 +195,30 @@ impl Condvar {
     }
 
     /// Waits as long as the condition holds.
-    pub fn wait_while<T>(&self, guard: &mut MutexGuard<'_, T>, mut condition: impl FnMut(&mut T) -> bool) {
-        while condition(guard) {
-            self.wait(guard);
-        }
+    pub fn wait_while<T>(&self, guard: &mut MutexGuard<'_, T>, condition: impl FnMut(&mut T) -> bool) {
+        self.sleep(guard, |held| (clean(self.condvar.wait_while(held, condition)), ()));
     }
 
     /// Likewise, for so long at most; timed out: it still holds.
     pub fn wait_while_for<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,
-        mut condition: impl FnMut(&mut T) -> bool,
+        condition: impl FnMut(&mut T) -> bool,
         at_most: Duration,
     ) -> WaitTimeoutResult {
-        let begun = Instant::now();
-        while condition(guard) {
-            let Some(left) = at_most.checked_sub(begun.elapsed()) else { return WaitTimeoutResult(true) };
-            self.wait_for(guard, left);
-        }
-        WaitTimeoutResult(false)
+        self.sleep(guard, |held| clean(self.condvar.wait_timeout_while(held, at_most, condition)))
+    }
+
+    fn sleep<'a, T, R>(
+        &self,
+        guard: &mut MutexGuard<'a, T>,
+        wait: impl FnOnce(sync::MutexGuard<'a, T>) -> (sync::MutexGuard<'a, T>, R),
+    ) -> R {
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        let (held, result) = wait(guard.0.take().expect("no wait is under way"));
+        guard.0 = Some(held);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        result
     }
 }
 

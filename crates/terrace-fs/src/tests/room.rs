@@ -27,10 +27,9 @@ fn writer_waiting_for_room_holds_no_inode_lock() {
         // It looks for room all the time, so the lock is found free only if it is not held meanwhile.
         for _ in 0..100 {
             let inode = namespace.inode(f).unwrap();
-            let counted = || inode.life.try_lock().map(|life| life.handles as usize);
             let mut seen = None;
             let is_free = holds_within(Duration::from_secs(10), || {
-                seen = counted();
+                seen = inode.life.try_lock().map(|life| life.handles as usize);
                 seen.is_some()
             });
             assert!(is_free, "held over the wait");
