@@ -173,6 +173,9 @@ int terrace_store_close(terrace_store *store);
 // Makes all changes durable that were done before the call.
 int terrace_store_sync(const terrace_store *store);
 
+// Waits until a store whose bytes fit in memory has read them: that begins when it is opened. At once where they do not fit.
+int terrace_store_wait_warm(const terrace_store *store);
+
 // Writes the record log anew, without its garbage. Happens by itself when most of it is garbage.
 int terrace_store_checkpoint(const terrace_store *store);
 

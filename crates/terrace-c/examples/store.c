@@ -29,6 +29,8 @@ int main(int argc, char **argv) {
     terrace_store *store;
     terrace_bucket *planets;
     check(terrace_store_open(dir, &options, &store), "open");
+    /* What was there before is read into memory behind the program's back, if it fits. This waits until it has been. */
+    check(terrace_store_wait_warm(store), "wait");
     check(terrace_bucket_open(store, "planets", &planets), "bucket");
 
     check(terrace_put(planets, "earth", 5, "blue", 4), "put");

@@ -103,6 +103,16 @@ pub unsafe extern "C" fn terrace_store_sync(store: *const Store) -> c_int {
     call_int(|| unsafe { Ok(handle(store)?.0.sync()?) })
 }
 
+/// Waits until a store whose bytes fit in memory has read them: that begins when it is opened. At once where they do not fit.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
+    // SAFETY: the head of terrace.h.
+    call_int(|| unsafe {
+        handle(store)?.0.wait_warm();
+        Ok(())
+    })
+}
+
 /// Writes the record log anew, without its garbage. Happens by itself when most of it is garbage.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_checkpoint(store: *const Store) -> c_int {

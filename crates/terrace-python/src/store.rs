@@ -60,6 +60,11 @@ impl Store {
         Ok(py.detach(|| self.0.with(|store| Ok(store.sync()?)))?)
     }
 
+    fn wait_warm(&self, py: Python<'_>) -> PyResult<()> {
+        // The store may be closed meanwhile, which ends the wait.
+        Ok(py.detach(|| self.0.with(|store| Ok(store.clone())).map(|store| store.wait_warm()))?)
+    }
+
     fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
         Ok(py.detach(|| self.0.with(|store| Ok(store.checkpoint()?)))?)
     }

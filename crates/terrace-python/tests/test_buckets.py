@@ -83,6 +83,7 @@ def test_blobs_survive_the_end_of_a_store(tmp_path):
         store.bucket("s", scratch=True)["k"] = b"v"
     assert store.closed
     with terrace_cache.open(tmp_path, memory="32MiB", sync="always") as store:
+        store.wait_warm()
         assert store["b"]["k"] == b"v" and list(store["s"]) == []
         store.bucket("b").put("k", b"w", meta=7)
         assert store["b"].stat("k")[:2] == (1, 7)

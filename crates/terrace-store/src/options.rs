@@ -26,7 +26,7 @@ pub struct StoreOptions {
     pub capacity_bytes: Option<u64>,
     /// When changes become durable.
     pub sync: SyncPolicy,
-    /// A heap that fits in memory is read in the background when the store is opened.
+    /// A heap that fits in memory is read in the background when the store is opened; [`crate::Store::wait_warm`] waits for it.
     pub warm: bool,
     /// The engine's configuration; its `memory_bytes` is the one above. Its I/O is blocking by default: then none of it is under way
     /// any more when a killed process has been waited for, and the next one may open the store over the same segment.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
-use terrace_sync::Mutex;
+use terrace_sync::{Condvar, Mutex};
 
 /// Numbers of changes that are not logged begin here.
 const UNLOGGED: u64 = 1 << 63;
@@ -40,8 +40,8 @@ pub(crate) struct StoreState {
     pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
-    /// The heap is to be read ahead.
-    pub warms: bool,
+    /// Read by the thread of `crate::warm`.
+    pub warm: Warm,
     unlogged: AtomicU64,
 }
 
@@ -55,6 +55,34 @@ pub(crate) struct Durable {
     /// Held while the log is written anew.
     pub anew: Mutex<()>,
     pub syncs: AtomicU64,
+}
+
+/// Whether the heap is still to be read.
+#[derive(Debug)]
+pub(crate) struct Warm {
+    is_due: Mutex<bool>,
+    ended: Condvar,
+}
+
+impl Warm {
+    pub(crate) fn new(is_due: bool) -> Warm {
+        Warm { is_due: Mutex::new(is_due), ended: Condvar::new() }
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        *self.is_due.lock()
+    }
+
+    /// It has been read, or will not be.
+    pub(crate) fn end(&self) {
+        *self.is_due.lock() = false;
+        self.ended.notify_all();
+    }
+
+    /// Waits until then.
+    pub(crate) fn wait(&self) {
+        self.ended.wait_while(&mut self.is_due.lock(), |is_due| *is_due);
+    }
 }
 
 /// Sums over the store.
@@ -101,7 +129,7 @@ impl StoreState {
             counts,
             durable: Durable::default(),
             closed: AtomicBool::new(false),
-            warms: options.warm,
+            warm: Warm::new(options.warm),
             unlogged: AtomicU64::new(UNLOGGED),
         }
     }

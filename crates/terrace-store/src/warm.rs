@@ -13,8 +13,14 @@ const PIECE: u64 = 256 << 10;
 /// Part of the memory for pages that is left to what is written meanwhile.
 const SPARE_SHARE: u64 = 8;
 
-/// Reads what the heap has when it is called, until the store is closed.
+/// Reads the heap, and says so.
 pub(crate) fn run(state: &StoreState) {
+    read(state);
+    state.warm.end();
+}
+
+/// Reads what the heap has when it is called, until the store is closed.
+fn read(state: &StoreState) {
     let bytes = state.heap.space().bytes();
     let mut piece = vec![0; PIECE as usize];
     let mut at = 0;

@@ -2,7 +2,7 @@
 //!
 //! They are here for their waiters, which spin for a few microseconds and then sleep. parking_lot's call `sched_yield` several times before they sleep,
 //! and the kernel's scheduler (EEVDF) lets a thread that yields run again only when the others have had a time slice each, some milliseconds: one update
-//! of a hundred took 0.6 to 1.1 ms by that (bench/README.md, YCSB). parking_lot also keeps sleepers in a table of the process. A forked child inherits
+//! of a hundred took 0.6 to 1.1 ms by that (bench/results.md, YCSB). parking_lot also keeps sleepers in a table of the process. A forked child inherits
 //! the table, whose entries lie in the stacks of threads that it has not, and loses wake-ups.
 //!
 //! A lock of the standard library goes to whoever comes first when it is free: a thread that unlocks and locks again at once has it long before one that must

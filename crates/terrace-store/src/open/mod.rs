@@ -66,10 +66,12 @@ pub(crate) fn open(
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
     let paths = (files.dir, files.names_path);
-    let mut state =
+    let state =
         StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, (memory, counts));
     state.durable.upto.store(found.marked, Ordering::Relaxed);
-    state.warms &= !is_used;
+    if is_used {
+        state.warm.end();
+    }
     Ok((state, found.marked + 1 < found.end.number))
 }
 

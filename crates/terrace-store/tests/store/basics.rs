@@ -431,9 +431,7 @@ fn a_heap_that_fits_is_read_when_the_store_is_opened() {
     let read = |warm| {
         let store = Store::open(dir.path(), &StoreOptions { warm, ..small() }).unwrap();
         let pages = || store.stats().memory.pages;
-        if warm {
-            terrace_testkit::wait::wait_until("the heap is in memory", || pages() >= 1000);
-        }
+        store.wait_warm();
         let before = pages();
         let bucket = store.bucket("b").unwrap();
         for i in 0..1000u64 {

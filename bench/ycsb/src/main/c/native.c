@@ -32,7 +32,8 @@ JNIEXPORT jlong JNICALL Java_terrace_ycsb_StoreDb_open(JNIEnv *env, jclass class
     options.memory_bytes = (uint64_t)memory;
     const char *path = (*env)->GetStringUTFChars(env, dir, NULL);
     opened *it = calloc(1, sizeof *it);
-    if (terrace_store_open(path, &options, &it->store) < 0 || terrace_bucket_open(it->store, "usertable", &it->bucket) < 0) {
+    if (terrace_store_open(path, &options, &it->store) < 0 || terrace_bucket_open(it->store, "usertable", &it->bucket) < 0 ||
+        terrace_store_wait_warm(it->store) < 0) {
         fail(env);
     }
     (*env)->ReleaseStringUTFChars(env, dir, path);
