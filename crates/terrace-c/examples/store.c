@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     terrace_store *store;
     terrace_bucket *planets;
     check(terrace_store_open(dir, &options, &store), "open");
-    /* What was there before is read into memory behind the program's back, if it fits. This waits until it has been. */
+    /* A thread reads what was there before, if it fits in memory. This waits until it has. */
     check(terrace_store_wait_warm(store), "wait");
     check(terrace_bucket_open(store, "planets", &planets), "bucket");
 
