@@ -71,7 +71,7 @@ impl Owner {
     pub(crate) fn new(state: StoreState) -> Result<Owner> {
         let state = Arc::new(state);
         let owner = Owner { state, threads: Mutex::default() };
-        let warm = owner.state.warm.is_due().then_some(("store-warm", warm::run as fn(&StoreState)));
+        let warm = owner.state.warmed.get().is_none().then_some(("store-warm", warm::run as fn(&StoreState)));
         let threads = [("store-sync", durable::run as fn(&StoreState)), ("store-files", persist::run)];
         let started = threads.into_iter().chain(warm).try_for_each(|(name, run)| owner.start(name, run));
         if let Err(source) = started {

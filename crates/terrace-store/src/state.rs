@@ -7,11 +7,11 @@ use crate::log::Log;
 use crate::options::{StoreOptions, SyncPolicy};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
-use terrace_sync::{Condvar, Mutex};
+use terrace_sync::Mutex;
 
 /// Numbers of changes that are not logged begin here.
 const UNLOGGED: u64 = 1 << 63;
@@ -40,8 +40,8 @@ pub(crate) struct StoreState {
     pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
-    /// Read by the thread of `crate::warm`.
-    pub warm: Warm,
+    /// Set when the heap has been read ahead, or will not be.
+    pub warmed: OnceLock<()>,
     unlogged: AtomicU64,
 }
 
@@ -55,34 +55,6 @@ pub(crate) struct Durable {
     /// Held while the log is written anew.
     pub anew: Mutex<()>,
     pub syncs: AtomicU64,
-}
-
-/// Whether the heap is still to be read.
-#[derive(Debug)]
-pub(crate) struct Warm {
-    is_due: Mutex<bool>,
-    ended: Condvar,
-}
-
-impl Warm {
-    pub(crate) fn new(is_due: bool) -> Warm {
-        Warm { is_due: Mutex::new(is_due), ended: Condvar::new() }
-    }
-
-    pub(crate) fn is_due(&self) -> bool {
-        *self.is_due.lock()
-    }
-
-    /// It has been read, or will not be.
-    pub(crate) fn end(&self) {
-        *self.is_due.lock() = false;
-        self.ended.notify_all();
-    }
-
-    /// Waits until then.
-    pub(crate) fn wait(&self) {
-        self.ended.wait_while(&mut self.is_due.lock(), |is_due| *is_due);
-    }
 }
 
 /// Sums over the store.
@@ -129,7 +101,7 @@ impl StoreState {
             counts,
             durable: Durable::default(),
             closed: AtomicBool::new(false),
-            warm: Warm::new(options.warm),
+            warmed: OnceLock::new(),
             unlogged: AtomicU64::new(UNLOGGED),
         }
     }

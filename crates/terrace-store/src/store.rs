@@ -145,7 +145,7 @@ impl Store {
     /// Waits until a heap that fits in memory has been read ([`StoreOptions::warm`]), or a larger one will not be: from then on gets do not compete with it
     /// for the device. At once where the store is new, or was opened over the segment of a process that was killed.
     pub fn wait_warm(&self) {
-        self.0.state.warm.wait();
+        self.0.state.warmed.wait();
     }
 
     /// Writes the record log anew, without its garbage, and makes everything durable. Happens by itself when most of the log is garbage.

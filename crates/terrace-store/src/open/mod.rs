@@ -69,8 +69,8 @@ pub(crate) fn open(
     let state =
         StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, (memory, counts));
     state.durable.upto.store(found.marked, Ordering::Relaxed);
-    if is_used {
-        state.warm.end();
+    if is_used || !options.warm {
+        let _ = state.warmed.set(());
     }
     Ok((state, found.marked + 1 < found.end.number))
 }

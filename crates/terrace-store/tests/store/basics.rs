@@ -441,6 +441,7 @@ fn a_heap_that_fits_is_read_when_the_store_is_opened() {
     };
     let (before, after) = read(true);
     assert_eq!(before, after, "all of it was there");
+    assert!(before >= 1000, "{before} pages");
     let (before, after) = read(false);
     assert!(before < 100 && after >= 1000, "{before} pages, then {after}");
 }
