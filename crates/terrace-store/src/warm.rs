@@ -13,10 +13,18 @@ const PIECE: u64 = 256 << 10;
 /// Part of the memory for pages that is left to what is written meanwhile.
 const SPARE_SHARE: u64 = 8;
 
-/// Reads the heap, and says so.
+/// Reads the heap, and says so, also where it panics: a program may be waiting for it.
 pub(crate) fn run(state: &StoreState) {
+    let _said = Said(state);
     read(state);
-    let _ = state.warmed.set(());
+}
+
+struct Said<'a>(&'a StoreState);
+
+impl Drop for Said<'_> {
+    fn drop(&mut self) {
+        let _ = self.0.warmed.set(());
+    }
 }
 
 /// Reads what the heap has when it is called, until the store is closed.

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 
-use terrace_engine::device::target::{self, Fault, Others, TargetError, TargetRequest};
+use terrace_engine::device::target::{self, Others, TargetRequest};
 use terrace_engine::device::{Owed, OwedPages as OwedMark, Superblock};
 use terrace_engine::{Decision, Replayed};
 
@@ -26,10 +26,7 @@ const MEMORY: Size = Size(64 * MIB);
 /// `terrace recover`
 pub fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let path = &args.target;
-    let look = target::look(path).map_err(|err| tier::refused(&err))?;
-    if look.in_use {
-        return Err(tier::refused(&TargetError::new(path, Fault::InUse(look.holder))));
-    }
+    let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;
     let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;
     if superblock.owed != OwedMark::Perhaps {
         println!("{}: its source has everything", path.display());

@@ -304,12 +304,8 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
         let tier = report::of_remote(path).map_err(named)?.tier;
         tier.ok_or_else(|| refused(&TargetError::new(path, Fault::NoTier)))?.source.display().to_string()
     } else {
-        let look = target::look(path).map_err(named)?;
-        let source = target::tier_of(path, look.found).map_err(named)?.source.path;
-        if look.in_use {
-            return Err(refused(&TargetError::new(path, Fault::InUse(look.holder))));
-        }
-        source
+        let look = target::look_unused(path).map_err(named)?;
+        target::tier_of(path, look.found).map_err(named)?.source.path
     };
     if !args.yes && !agreed(&format!("Give up what is in the tier of {source}, {}?", path.display())) {
         println!("{}: nothing was changed", path.display());

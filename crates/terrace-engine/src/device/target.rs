@@ -252,6 +252,20 @@ fn look_unnamed(path: &Path) -> Result<Look, Fault> {
     Ok(Look { fd, bytes, found, in_use, holder })
 }
 
+/// Looks at a target that nobody uses. One that is seen to be used by no process, or by one that has been killed, is waited for a moment.
+///
+/// # Errors
+/// As [`look`], and [`Fault::InUse`].
+pub fn look_unused(path: &Path) -> Result<Look, TargetError> {
+    let look = look(path)?;
+    if !look.in_use {
+        return Ok(look);
+    }
+    unused(lock::is_free_or_wait(&look.fd)).map_err(|fault| TargetError::new(path, fault))?;
+    // Its user wrote to the last.
+    look_unused(path)
+}
+
 /// The tier of what was found, if it is one.
 ///
 /// # Errors
@@ -379,20 +393,20 @@ impl File {
     /// Opens and locks it.
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
+        if is_device {
+            // Who uses it: the kernel tells only that it is in use.
+            let looked = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+            unused(lock::is_free_or_wait(looked.map_err(|err| not_opened(err, path, create))?))?;
+        }
         // A block device is taken exclusively, so that one that is mounted is refused. Two names of one device have two locks.
-        let more = match (create, is_device) {
-            (true, _) => OFlags::CREATE | OFlags::EXCL,
-            (false, true) => OFlags::EXCL,
-            (false, false) => OFlags::empty(),
-        };
-        let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | more;
+        let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+        flags.set(OFlags::CREATE, create);
+        flags.set(OFlags::EXCL, create || is_device);
         let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|err| match err {
-            Errno::BUSY if is_device => device_in_use(path),
+            Errno::BUSY if is_device => Fault::Busy,
             err => not_opened(err, path, create),
         })?;
-        if let (false, holder) = lock::take_or_wait(&fd).map_err(Fault::Io)? {
-            return Err(Fault::InUse(holder));
-        }
+        unused(lock::take_or_wait(&fd))?;
         let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
         if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {
             if create {
@@ -552,12 +566,10 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
 }
 
-/// The lock on a block device: an instance of terrace takes it as well.
-fn device_in_use(path: &Path) -> Fault {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(fd) if lock::is_taken(&fd).unwrap_or(false) => Fault::InUse(lock::holder(&fd)),
-        _ => Fault::Busy,
+fn unused(looked: io::Result<(bool, Option<i32>)>) -> Result<(), Fault> {
+    match looked.map_err(Fault::Io)? {
+        (true, _) => Ok(()),
+        (false, holder) => Err(Fault::InUse(holder)),
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::proc;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,12 +20,27 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// The file system has no locks.
 pub fn take_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+    try_or_wait(file.as_fd(), |file| take(file))
+}
+
+/// As [`take_or_wait`], and leaves the lock to others: whether it is free.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn is_free_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+    try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
+}
+
+fn try_or_wait(
+    file: BorrowedFd<'_>,
+    attempt: impl Fn(BorrowedFd<'_>) -> io::Result<bool>,
+) -> io::Result<(bool, Option<i32>)> {
     let until = Instant::now() + END_MAX;
     loop {
-        if take(&file)? {
+        if attempt(file)? {
             return Ok((true, None));
         }
-        let holder = holder(&file);
+        let holder = holder(file);
         if holder.is_some_and(|pid| !is_ending(pid)) || Instant::now() >= until {
             return Ok((false, holder));
         }

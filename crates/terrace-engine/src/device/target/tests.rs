@@ -143,17 +143,23 @@ fn tier_in_use_is_refused_by_name_and_process() {
 }
 
 /// As after the death of all processes of an instance: the kernel lets go of the file a moment later.
-#[test]
-fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
-    let stage = Stage::new();
-    let held = stage.open(Some(32 * MIB)).unwrap();
+fn held_a_moment_longer<T>(held: Target, other: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             drop(held);
         });
-        stage.open(None).unwrap();
-    });
+        other()
+    })
+}
+
+#[test]
+fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
+    let stage = Stage::new();
+    let held = || stage.open(Some(32 * MIB)).unwrap();
+    held_a_moment_longer(held(), || stage.open(None).unwrap());
+    assert!(!held_a_moment_longer(held(), || look_unused(&stage.path("t")).unwrap()).in_use);
+    held_a_moment_longer(held(), || empty(&stage.path("t")).unwrap());
 }
 
 #[test]
@@ -369,8 +375,7 @@ fn block_device_must_be_empty_or_a_tier() {
     let first = open(&request).unwrap();
     assert!(first.fresh && first.superblock.geometry == Geometry::plan(40 * MIB).unwrap());
     refused(open(&request), &["in use by"]);
-    drop(first);
-    assert!(!open(&request).unwrap().fresh);
+    assert!(!held_a_moment_longer(first, || open(&request).unwrap()).fresh);
     refused(open(&size(64 * MIB)), &["not 64MiB"]);
     refused(
         open(&TargetRequest { size: Some(64 * MIB), ..format.clone() }),
