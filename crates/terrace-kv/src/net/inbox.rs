@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
+use super::busy_poll::BusyPoll;
 use super::connection::{Connection, Place};
 use super::stream::Stream;
 use crate::commands::Session;
@@ -88,16 +89,23 @@ impl Crowd {
 pub struct Threads {
     inboxes: Arc<[Inbox]>,
     sharing: usize,
+    polled_max: usize,
 }
 
 impl Threads {
     pub fn new(inboxes: Vec<Inbox>, sharing: usize) -> Threads {
-        Threads { inboxes: inboxes.into(), sharing }
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Threads { inboxes: inboxes.into(), sharing, polled_max: BusyPoll::clients_max(processors) }
     }
 
     /// Is the thread of this number for one client?
     pub fn is_spare(&self, number: usize) -> bool {
         number >= self.sharing
+    }
+
+    /// Whether clients are so few that each may be waited for awake.
+    pub fn have_processors(&self) -> bool {
+        self.clients().sum::<usize>() <= self.polled_max
     }
 
     /// The thread of the next client.

@@ -1,6 +1,7 @@
-//! Connections: threads with epoll ([`worker`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]) that may wait awake ([`busy_poll`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
 
 mod ahead;
+mod busy_poll;
 mod connection;
 mod inbox;
 mod stream;

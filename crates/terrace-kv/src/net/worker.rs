@@ -15,6 +15,7 @@ use hashbrown::HashMap;
 use mio::{Events, Poll, Token, Waker};
 
 use super::ahead::Foreseen;
+use super::busy_poll::BusyPoll;
 use super::connection::Connection;
 use super::inbox::{Arrival, Crowd, Inbox, Threads};
 use super::stream::{Acceptor, Stream};
@@ -46,6 +47,7 @@ pub struct Worker {
     /// It has one client, while these are few.
     is_spare: bool,
     crowd: Crowd,
+    busy_poll: BusyPoll,
     accept_again: bool,
     scratch: Vec<u8>,
     foreseen: Foreseen,
@@ -71,6 +73,7 @@ impl Worker {
             threads: Threads::default(),
             is_spare: false,
             crowd: Crowd::default(),
+            busy_poll: BusyPoll::default(),
             accept_again: false,
             scratch: Vec::new(),
             foreseen,
@@ -103,7 +106,7 @@ impl Worker {
         while !self.server.is_stopping.load(Ordering::Relaxed) {
             let soon = (!ready.is_empty()).then_some(Duration::ZERO);
             let timeout = soon.or(self.accept_again.then_some(ACCEPT_AGAIN));
-            if let Err(err) = self.poll.poll(&mut events, timeout)
+            if let Err(err) = self.wait(&mut events, timeout)
                 && err.kind() != io::ErrorKind::Interrupted
             {
                 tracing::error!("clients: {err}");
@@ -135,6 +138,16 @@ impl Worker {
         }
         let ids: Vec<usize> = self.connections.keys().copied().collect();
         ids.into_iter().for_each(|id| self.close(id));
+    }
+
+    /// Waits for events, awake for a moment where that is worth it.
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        match timeout {
+            None if self.connections.len() == 1 && self.threads.have_processors() => {
+                self.busy_poll.wait(&mut self.poll, events)
+            }
+            _ => self.poll.poll(events, timeout),
+        }
     }
 
     /// A turn for each, then one sync, then the replies. Those that have more to do already.
