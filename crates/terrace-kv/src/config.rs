@@ -49,6 +49,8 @@ pub struct Config {
     pub threads: usize,
     /// Threads beside these that serve one client each, while clients are few.
     pub spare_threads: usize,
+    /// So many clients, or fewer, may each keep their thread busy polling for the next request; 0: threads sleep at once.
+    pub busy_poll_clients: usize,
     /// Clients at one time.
     pub clients_max: usize,
     /// Bytes of one value.
@@ -72,13 +74,16 @@ impl Config {
     /// The defaults within so much memory, bytes.
     pub fn for_memory(memory_bytes: u64) -> Config {
         let buffers = (memory_bytes / 4).max(2 * REQUEST_BYTES_MIN);
-        let threads = std::thread::available_parallelism().map_or(2, |cores| cores.get().min(THREADS_MAX));
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        let threads = processors.min(THREADS_MAX);
         Config {
             durability: Durability::EverySecond,
             password: None,
             threads,
             // On one processor each wake-up had better find several requests.
             spare_threads: if threads > 1 { THREADS_MIN.saturating_sub(threads) } else { 0 },
+            // One processor for the client, another for its thread.
+            busy_poll_clients: processors / 2,
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,

@@ -13,15 +13,15 @@ const PIECE: u64 = 256 << 10;
 /// Part of the memory for pages that is left to what is written meanwhile.
 const SPARE_SHARE: u64 = 8;
 
-/// Reads the heap, and says so, also where it panics: a program may be waiting for it.
+/// Reads the heap, and marks the store as warmed, also after a panic: a program may be waiting for it.
 pub(crate) fn run(state: &StoreState) {
-    let _said = Said(state);
+    let _marks = MarkWarmed(state);
     read(state);
 }
 
-struct Said<'a>(&'a StoreState);
+struct MarkWarmed<'a>(&'a StoreState);
 
-impl Drop for Said<'_> {
+impl Drop for MarkWarmed<'_> {
     fn drop(&mut self) {
         let _ = self.0.warmed.set(());
     }

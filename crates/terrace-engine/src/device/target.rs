@@ -235,35 +235,29 @@ pub struct Look {
 /// # Errors
 /// It does not exist, is neither file nor block device, or cannot be read.
 pub fn look(path: &Path) -> Result<Look, TargetError> {
-    look_unnamed(path).map_err(|fault| TargetError::new(path, fault))
+    open_to_look(path).and_then(Look::read).map_err(|fault| TargetError::new(path, fault))
 }
 
-fn look_unnamed(path: &Path) -> Result<Look, Fault> {
-    check_kind(&std::fs::metadata(path).map_err(Fault::Io)?)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|err| match err {
-        Errno::INVAL => Fault::NoDirectIo,
-        err => io(err),
-    })?;
-    let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
-    let found = find(&fd, bytes).map_err(Fault::Io)?;
-    let in_use = lock::is_taken(&fd).map_err(Fault::Io)?;
-    let holder = if in_use { lock::holder(&fd) } else { None };
-    Ok(Look { fd, bytes, found, in_use, holder })
-}
-
-/// Looks at a target that nobody uses. One that is seen to be used by no process, or by one that has been killed, is waited for a moment.
+/// Looks at a target that nobody uses; waits up to 5 s for a lock whose holder has been killed or is not visible.
 ///
 /// # Errors
 /// As [`look`], and [`Fault::InUse`].
 pub fn look_unused(path: &Path) -> Result<Look, TargetError> {
-    let look = look(path)?;
-    if !look.in_use {
-        return Ok(look);
-    }
-    unused(lock::is_free_or_wait(&look.fd)).map_err(|fault| TargetError::new(path, fault))?;
-    // Its user wrote to the last.
-    look_unused(path)
+    let looked = open_to_look(path).and_then(|fd| {
+        unused(lock::is_free_or_wait(&fd))?;
+        let look = Look::read(fd)?;
+        if look.in_use { Err(Fault::InUse(look.holder)) } else { Ok(look) }
+    });
+    looked.map_err(|fault| TargetError::new(path, fault))
+}
+
+fn open_to_look(path: &Path) -> Result<OwnedFd, Fault> {
+    check_kind(&std::fs::metadata(path).map_err(Fault::Io)?)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).map_err(|err| match err {
+        Errno::INVAL => Fault::NoDirectIo,
+        err => io(err),
+    })
 }
 
 /// The tier of what was found, if it is one.
@@ -281,6 +275,14 @@ pub fn tier_of(path: &Path, found: Found) -> Result<Superblock, TargetError> {
 }
 
 impl Look {
+    fn read(fd: OwnedFd) -> Result<Look, Fault> {
+        let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
+        let found = find(&fd, bytes).map_err(Fault::Io)?;
+        let in_use = lock::is_taken(&fd).map_err(Fault::Io)?;
+        let holder = if in_use { lock::holder(&fd) } else { None };
+        Ok(Look { fd, bytes, found, in_use, holder })
+    }
+
     /// Counts what is in a tier that nobody uses.
     ///
     /// # Errors
@@ -393,19 +395,18 @@ impl File {
     /// Opens and locks it.
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
-        if is_device {
-            // Who uses it: the kernel tells only that it is in use.
-            let looked = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-            unused(lock::is_free_or_wait(looked.map_err(|err| not_opened(err, path, create))?))?;
-        }
         // A block device is taken exclusively, so that one that is mounted is refused. Two names of one device have two locks.
         let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);
-        let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(|err| match err {
-            Errno::BUSY if is_device => Fault::Busy,
-            err => not_opened(err, path, create),
-        })?;
+        let open = || rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
+        let fd = match open() {
+            Err(Errno::BUSY) if is_device => {
+                unused(lock::device_is_free_or_wait(open_to_look(path)?))?;
+                open().map_err(|_| Fault::Busy)?
+            }
+            opened => opened.map_err(|err| not_opened(err, path, create))?,
+        };
         unused(lock::take_or_wait(&fd))?;
         let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
         if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {
@@ -567,10 +568,8 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
 }
 
 fn unused(looked: io::Result<(bool, Option<i32>)>) -> Result<(), Fault> {
-    match looked.map_err(Fault::Io)? {
-        (true, _) => Ok(()),
-        (false, holder) => Err(Fault::InUse(holder)),
-    }
+    let (is_free, holder) = looked.map_err(Fault::Io)?;
+    if is_free { Ok(()) } else { Err(Fault::InUse(holder)) }
 }
 
 /// The contents of a target of `bytes` bytes.

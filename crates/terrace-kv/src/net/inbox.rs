@@ -1,6 +1,7 @@
 //! Which thread a new client goes to.
 //!
-//! While clients are few each has a thread of its own: a request wakes it on the processor of the program that asked, and its answer wakes that program there.
+//! While clients are few each has a thread of its own: a request wakes it on the processor of the program that asked, and its answer wakes that program there
+//! (but for clients that are fewer than processors, [`super::busy_poll`]).
 //! Two clients of one thread are on two processors, and a wake-up across these costs more than the request. Many clients share one thread a processor:
 //! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
 //! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.
@@ -12,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use mio::Waker;
 
-use super::busy_poll::BusyPoll;
 use super::connection::{Connection, Place};
 use super::stream::Stream;
 use crate::commands::Session;
+use crate::config::Config;
 
 /// More clients than threads are here to stay after this time.
 const LASTS: Duration = Duration::from_millis(500);
@@ -89,13 +90,13 @@ impl Crowd {
 pub struct Threads {
     inboxes: Arc<[Inbox]>,
     sharing: usize,
-    polled_max: usize,
+    busy_poll_clients: usize,
 }
 
 impl Threads {
-    pub fn new(inboxes: Vec<Inbox>, sharing: usize) -> Threads {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Threads { inboxes: inboxes.into(), sharing, polled_max: BusyPoll::clients_max(processors) }
+    pub fn new(inboxes: Vec<Inbox>, config: &Config) -> Threads {
+        let sharing = config.all_threads() - config.spare_threads;
+        Threads { inboxes: inboxes.into(), sharing, busy_poll_clients: config.busy_poll_clients }
     }
 
     /// Is the thread of this number for one client?
@@ -103,9 +104,9 @@ impl Threads {
         number >= self.sharing
     }
 
-    /// Whether clients are so few that each may be waited for awake.
-    pub fn have_processors(&self) -> bool {
-        self.clients().sum::<usize>() <= self.polled_max
+    /// Whether clients are so few that their threads may poll.
+    pub fn may_busy_poll(&self) -> bool {
+        self.clients().sum::<usize>() <= self.busy_poll_clients
     }
 
     /// The thread of the next client.
@@ -148,10 +149,10 @@ mod tests {
     use terrace_testkit::wait::holds_within;
 
     use super::*;
+    use crate::Server;
     use crate::keyspace::system_clock;
     use crate::net::{Listener, Running, start};
     use crate::testing::MemoryBlobs;
-    use crate::{Config, Server};
 
     #[test]
     fn few_clients_have_threads_of_their_own_and_many_share() {
@@ -170,7 +171,8 @@ mod tests {
     }
 
     fn serve() -> (Running, SocketAddr) {
-        let config = Config { threads: 1, spare_threads: 2, ..Config::for_memory(1 << 30) };
+        let config =
+            Config { threads: 1, spare_threads: 2, busy_poll_clients: 2, ..Config::for_memory(1 << 30) };
         let server = Server::new(Arc::new(MemoryBlobs::default()), config, 16 << 20, system_clock());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -201,6 +203,27 @@ mod tests {
     fn threads_have(running: &Running, wanted: [usize; 3]) {
         let now = || running.threads.clients().collect::<Vec<_>>();
         assert!(holds_within(Duration::from_secs(10), || now() == wanted), "{:?}, wanted {wanted:?}", now());
+    }
+
+    #[test]
+    fn threads_poll_while_clients_are_few() {
+        let (running, address) = serve();
+        let mut clients: Vec<_> = (0..2).map(|_| come(address)).collect();
+        threads_have(&running, [1, 1, 0]);
+        assert!(running.threads.may_busy_poll());
+        clients.push(come(address));
+        assert!(!running.threads.may_busy_poll());
+        clients.pop();
+        threads_have(&running, [1, 1, 0]);
+        assert!(running.threads.may_busy_poll());
+        // Quick requests, which threads poll for, and one that comes late.
+        for pause in [0; 1000].into_iter().chain([20]) {
+            std::thread::sleep(Duration::from_millis(pause));
+            ask(&mut clients[1], "PING\r\n", "+PONG\r\n");
+        }
+        let address = clients[1].local_addr().unwrap();
+        ask(&mut clients[0], &format!("CLIENT KILL {address}\r\n"), "+OK\r\n");
+        assert_eq!(clients[1].read(&mut [0]).unwrap(), 0);
     }
 
     #[test]

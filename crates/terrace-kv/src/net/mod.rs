@@ -1,4 +1,4 @@
-//! Connections: threads with epoll ([`worker`]) that may wait awake ([`busy_poll`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]) that may poll before they sleep ([`busy_poll`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
 
 mod ahead;
 mod busy_poll;
@@ -44,7 +44,7 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
     let (mut workers, inboxes): (Vec<_>, Vec<_>) = made.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
     let acceptors = listeners.into_iter().map(Acceptor::new).collect::<io::Result<Vec<_>>>()?;
     workers[0].accept_by(acceptors)?;
-    let threads = Threads::new(inboxes, server.config.all_threads() - server.config.spare_threads);
+    let threads = Threads::new(inboxes, &server.config);
     let mut running = Running { server: server.clone(), threads: threads.clone(), handles: Vec::new() };
     for (at, mut worker) in workers.into_iter().enumerate() {
         worker.join(at, threads.clone());

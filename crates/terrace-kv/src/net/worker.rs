@@ -140,10 +140,10 @@ impl Worker {
         ids.into_iter().for_each(|id| self.close(id));
     }
 
-    /// Waits for events, awake for a moment where that is worth it.
+    /// Waits for events.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match timeout {
-            None if self.connections.len() == 1 && self.threads.have_processors() => {
+            None if self.connections.len() == 1 && self.threads.may_busy_poll() => {
                 self.busy_poll.wait(&mut self.poll, events)
             }
             _ => self.poll.poll(events, timeout),

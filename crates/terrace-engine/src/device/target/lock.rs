@@ -31,19 +31,33 @@ pub fn is_free_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
+/// The same for a block device, on which the kernel drops the exclusive claim (O_EXCL) of a process a moment after its lock.
+///
+/// # Errors
+/// The file system has no locks.
+pub fn device_is_free_or_wait(device: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+    let found = is_free_or_wait(device);
+    std::thread::sleep(PAUSE);
+    found
+}
+
 fn try_or_wait(
     file: BorrowedFd<'_>,
     attempt: impl Fn(BorrowedFd<'_>) -> io::Result<bool>,
 ) -> io::Result<(bool, Option<i32>)> {
     let until = Instant::now() + END_MAX;
+    let mut before = None;
     loop {
         if attempt(file)? {
             return Ok((true, None));
         }
         let holder = holder(file);
-        if holder.is_some_and(|pid| !is_ending(pid)) || Instant::now() >= until {
+        // A process between fork and exec has all descriptors of its parent, for a moment.
+        let lives = holder.is_some_and(|pid| !is_ending(pid)) && holder == before;
+        if lives || Instant::now() >= until {
             return Ok((false, holder));
         }
+        before = holder;
         std::thread::sleep(PAUSE);
     }
 }
