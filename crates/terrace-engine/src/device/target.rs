@@ -244,7 +244,7 @@ pub fn look(path: &Path) -> Result<Look, TargetError> {
 /// As [`look`], and [`Fault::InUse`].
 pub fn look_unused(path: &Path) -> Result<Look, TargetError> {
     let looked = open_to_look(path).and_then(|fd| {
-        unused(lock::is_free_or_wait(&fd))?;
+        lock::wait_until_free(&fd)?;
         let look = Look::read(fd)?;
         if look.in_use { Err(Fault::InUse(look.holder)) } else { Ok(look) }
     });
@@ -400,14 +400,15 @@ impl File {
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);
         let open = || rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR);
-        let fd = match open() {
+        let opened = match open() {
             Err(Errno::BUSY) if is_device => {
-                unused(lock::device_is_free_or_wait(open_to_look(path)?))?;
-                open().map_err(|_| Fault::Busy)?
+                lock::wait_until_device_is_free(open_to_look(path)?)?;
+                open()
             }
-            opened => opened.map_err(|err| not_opened(err, path, create))?,
+            opened => opened,
         };
-        unused(lock::take_or_wait(&fd))?;
+        let fd = opened.map_err(|err| not_opened(err, path, create))?;
+        lock::take_or_wait(&fd)?;
         let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
         if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {
             if create {
@@ -547,6 +548,7 @@ fn not_opened(err: Errno, path: &Path, create: bool) -> Fault {
     match err {
         Errno::ROFS | Errno::ACCESS | Errno::PERM => Fault::ReadOnly(err.into()),
         Errno::ISDIR => Fault::Directory,
+        Errno::BUSY => Fault::Busy,
         Errno::INVAL => {
             // The file is made before the kernel finds that its file system has no direct I/O.
             if create && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
@@ -565,11 +567,6 @@ fn io(err: Errno) -> Fault {
 fn is_device(path: &Path) -> Result<bool, Fault> {
     let meta = std::fs::metadata(path).map_err(Fault::Io)?;
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
-}
-
-fn unused(looked: io::Result<(bool, Option<i32>)>) -> Result<(), Fault> {
-    let (is_free, holder) = looked.map_err(Fault::Io)?;
-    if is_free { Ok(()) } else { Err(Fault::InUse(holder)) }
 }
 
 /// The contents of a target of `bytes` bytes.

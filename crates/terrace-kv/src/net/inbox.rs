@@ -1,7 +1,7 @@
 //! Which thread a new client goes to.
 //!
 //! While clients are few each has a thread of its own: a request wakes it on the processor of the program that asked, and its answer wakes that program there
-//! (but for clients that are fewer than processors, [`super::busy_poll`]).
+//! (where all processors are in use; with at most half as many clients as processors it is an idle one that is woken, see [`super::busy_poll`]).
 //! Two clients of one thread are on two processors, and a wake-up across these costs more than the request. Many clients share one thread a processor:
 //! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
 //! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.

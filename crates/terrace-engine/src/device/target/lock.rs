@@ -3,6 +3,7 @@
 //! The lock belongs to the open file and not to a process, so it outlives a crash of terraced: the supervisor has the same descriptor.
 //! It also outlives the end of them all for a moment: what io_uring has under way holds the open file until the kernel has cleaned up.
 
+use super::error::Fault;
 use crate::proc;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,47 +16,47 @@ const END_MAX: Duration = if cfg!(test) { Duration::from_secs(2) } else { Durati
 /// Pause between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock, and waits while no process is seen to have it, or one that has been killed; false, and who it is, if somebody else has it.
+/// Takes the lock, and waits while no process is seen to have it, or one that has been killed.
 ///
 /// # Errors
-/// The file system has no locks.
-pub fn take_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+/// Somebody else has it; the file system has no locks.
+pub fn take_or_wait(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| take(file))
 }
 
-/// As [`take_or_wait`], and leaves the lock to others: whether it is free.
+/// Waits as [`take_or_wait`] until the lock is free, and leaves it to others.
 ///
 /// # Errors
-/// The file system has no locks.
-pub fn is_free_or_wait(file: impl AsFd) -> io::Result<(bool, Option<i32>)> {
+/// As [`take_or_wait`].
+pub fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
 /// The same for a block device, on which the kernel drops the exclusive claim (O_EXCL) of a process a moment after its lock.
 ///
 /// # Errors
-/// The file system has no locks.
-pub fn device_is_free_or_wait(device: impl AsFd) -> io::Result<(bool, Option<i32>)> {
-    let found = is_free_or_wait(device);
+/// As [`take_or_wait`].
+pub fn wait_until_device_is_free(device: impl AsFd) -> Result<(), Fault> {
+    wait_until_free(device)?;
     std::thread::sleep(PAUSE);
-    found
+    Ok(())
 }
 
 fn try_or_wait(
     file: BorrowedFd<'_>,
     attempt: impl Fn(BorrowedFd<'_>) -> io::Result<bool>,
-) -> io::Result<(bool, Option<i32>)> {
+) -> Result<(), Fault> {
     let until = Instant::now() + END_MAX;
     let mut before = None;
     loop {
-        if attempt(file)? {
-            return Ok((true, None));
+        if attempt(file).map_err(Fault::Io)? {
+            return Ok(());
         }
         let holder = holder(file);
         // A process between fork and exec has all descriptors of its parent, for a moment.
         let lives = holder.is_some_and(|pid| !is_ending(pid)) && holder == before;
         if lives || Instant::now() >= until {
-            return Ok((false, holder));
+            return Err(Fault::InUse(holder));
         }
         before = holder;
         std::thread::sleep(PAUSE);
