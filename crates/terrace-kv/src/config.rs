@@ -51,6 +51,8 @@ pub struct Config {
     pub spare_threads: usize,
     /// So many clients, or fewer, may each keep their thread busy polling for the next request; 0: threads sleep at once.
     pub busy_poll_clients: usize,
+    /// From so many clients on, clients and threads are brought to the same processor.
+    pub pairing_clients: usize,
     /// Clients at one time.
     pub clients_max: usize,
     /// Bytes of one value.
@@ -84,6 +86,8 @@ impl Config {
             spare_threads: if threads > 1 { THREADS_MIN.saturating_sub(threads) } else { 0 },
             // One processor for the client, another for its thread.
             busy_poll_clients: processors / 2,
+            // Fewer leave processors idle, and more processors than threads have no thread to pair with.
+            pairing_clients: if threads == processors { processors } else { usize::MAX },
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,

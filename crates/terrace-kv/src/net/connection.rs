@@ -11,6 +11,7 @@ use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
+use super::affinity::Apart;
 use super::ahead::{Ahead, Foreseen};
 use super::stream::Stream;
 use crate::commands::{self, Session};
@@ -56,6 +57,8 @@ pub struct Connection {
     is_broken: bool,
     /// Bytes of buffers that were counted.
     counted: usize,
+    /// From its thread, by processor.
+    apart: Apart,
     /// At its thread.
     pub place: Place,
 }
@@ -108,6 +111,7 @@ impl Connection {
             received: 0,
             is_broken: false,
             counted: 0,
+            apart: Apart::default(),
             place,
         }
     }
@@ -151,6 +155,11 @@ impl Connection {
     /// Whether nothing of a request or a reply is left here.
     pub fn is_idle(&self) -> bool {
         self.begin == self.input.len() && self.unsent() == 0 && !self.is_ready() && !self.is_done()
+    }
+
+    /// The processor on which its client runs, if that is not `here`, where its thread does, time and again.
+    pub fn apart_from(&mut self, here: usize) -> Option<usize> {
+        self.apart.look(here, self.stream.client_processor())
     }
 
     /// Whether the connection has something to do without a new event.

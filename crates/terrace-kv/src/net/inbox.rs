@@ -5,6 +5,7 @@
 //! Two clients of one thread are on two processors, and a wake-up across these costs more than the request. Many clients share one thread a processor:
 //! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
 //! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.
+//! Among the threads that share, each client goes to the one of its processor where possible ([`super::affinity`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,12 +37,14 @@ pub struct Inbox {
     arrivals: Sender<Arrival>,
     waker: Waker,
     clients: Arc<AtomicUsize>,
+    /// Where its thread was seen last.
+    processor: AtomicUsize,
 }
 
 impl Inbox {
     /// Of a thread that takes what comes by the other end of `arrivals`, when it is woken.
     pub fn new(arrivals: Sender<Arrival>, waker: Waker) -> Inbox {
-        Inbox { arrivals, waker, clients: Arc::default() }
+        Inbox { arrivals, waker, clients: Arc::default(), processor: AtomicUsize::new(usize::MAX) }
     }
 
     /// Takes a client in.
@@ -63,6 +66,10 @@ impl Inbox {
 
     fn wake(&self) {
         let _ = self.waker.wake();
+    }
+
+    fn is_on(&self, processor: usize) -> bool {
+        self.processor.load(Ordering::Relaxed) == processor
     }
 
     fn clients(&self) -> usize {
@@ -91,12 +98,18 @@ pub struct Threads {
     inboxes: Arc<[Inbox]>,
     sharing: usize,
     busy_poll_clients: usize,
+    pairing_clients: usize,
 }
 
 impl Threads {
     pub fn new(inboxes: Vec<Inbox>, config: &Config) -> Threads {
         let sharing = config.all_threads() - config.spare_threads;
-        Threads { inboxes: inboxes.into(), sharing, busy_poll_clients: config.busy_poll_clients }
+        Threads {
+            inboxes: inboxes.into(),
+            sharing,
+            busy_poll_clients: config.busy_poll_clients,
+            pairing_clients: config.pairing_clients,
+        }
     }
 
     /// Is the thread of this number for one client?
@@ -107,6 +120,33 @@ impl Threads {
     /// Whether clients are so few that their threads may poll.
     pub fn may_busy_poll(&self) -> bool {
         self.clients().sum::<usize>() <= self.busy_poll_clients
+    }
+
+    /// Whether clients are so many that they are brought to the processors of their threads; see [`super::affinity`].
+    pub fn may_pair(&self) -> bool {
+        self.clients().sum::<usize>() >= self.pairing_clients
+    }
+
+    /// The thread of this number was seen on this processor.
+    pub fn seen_on(&self, number: usize, processor: usize) {
+        self.inboxes[number].processor.store(processor, Ordering::Relaxed);
+    }
+
+    /// Whether a thread may move from one processor to another: not if more threads that have clients are there already, and not from where it is the only one to where one is.
+    pub fn may_move(&self, from: usize, to: usize) -> bool {
+        let busy_on = |processor: usize| {
+            self.inboxes.iter().filter(|inbox| inbox.clients() > 0 && inbox.is_on(processor)).count()
+        };
+        let (there, here) = (busy_on(to), busy_on(from));
+        there < here || (there == here && here > 1)
+    }
+
+    /// A thread that shares, on this processor, for a client of the thread of this number: one without more clients than that.
+    pub fn on(&self, processor: usize, number: usize) -> Option<&Inbox> {
+        let clients = self.inboxes[number].clients();
+        let sharing = self.inboxes.iter().take(self.sharing).enumerate();
+        let mut others = sharing.filter(|(at, _)| *at != number).map(|(_, inbox)| inbox);
+        others.find(|inbox| inbox.is_on(processor) && inbox.clients() <= clients)
     }
 
     /// The thread of the next client.
@@ -146,6 +186,7 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::atomic::AtomicBool;
 
+    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
     use terrace_testkit::wait::holds_within;
 
     use super::*;
@@ -171,8 +212,12 @@ mod tests {
     }
 
     fn serve() -> (Running, SocketAddr) {
-        let config =
-            Config { threads: 1, spare_threads: 2, busy_poll_clients: 2, ..Config::for_memory(1 << 30) };
+        let pairing_clients = usize::MAX;
+        let default = Config::for_memory(1 << 30);
+        serve_as(Config { threads: 1, spare_threads: 2, busy_poll_clients: 2, pairing_clients, ..default })
+    }
+
+    fn serve_as(config: Config) -> (Running, SocketAddr) {
         let server = Server::new(Arc::new(MemoryBlobs::default()), config, 16 << 20, system_clock());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -200,7 +245,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn threads_have(running: &Running, wanted: [usize; 3]) {
+    fn threads_have<const N: usize>(running: &Running, wanted: [usize; N]) {
         let now = || running.threads.clients().collect::<Vec<_>>();
         assert!(holds_within(Duration::from_secs(10), || now() == wanted), "{:?}, wanted {wanted:?}", now());
     }
@@ -257,6 +302,81 @@ mod tests {
         let _fifth = come();
         threads_have(&running, [1, 1, 0]);
         ask(&mut first, "GET k\r\n", "$1\r\nv\r\n");
+    }
+
+    #[test]
+    fn threads_do_not_crowd_on_one_processor() {
+        let default = Config::for_memory(1 << 30);
+        let pairing_clients = usize::MAX;
+        let (running, address) =
+            serve_as(Config { threads: 2, spare_threads: 3, pairing_clients, ..default });
+        let threads = &running.threads;
+        let seen_on = |processors: [usize; 5]| {
+            processors.iter().enumerate().for_each(|(at, on)| threads.seen_on(at, *on))
+        };
+        let clients: Vec<_> = (0..4).map(|_| come(address)).collect();
+        threads_have(&running, [1, 1, 1, 1, 0]);
+        seen_on([5, 5, 6, 6, 6]);
+        assert!(threads.may_move(5, 6) && threads.may_move(6, 5) && threads.may_move(5, 7));
+        seen_on([5, 6, 6, 6, 5]);
+        assert!(!threads.may_move(5, 6) && threads.may_move(6, 5));
+        seen_on([5, 6, 7, 8, 5]);
+        assert!(!threads.may_move(5, 6) && threads.may_move(5, 9));
+        let is =
+            |on: Option<&Inbox>, at: usize| on.is_some_and(|inbox| std::ptr::eq(inbox, &threads.inboxes[at]));
+        assert!(is(threads.on(6, 0), 1) && is(threads.on(5, 1), 0));
+        assert!(threads.on(7, 0).is_none() && threads.on(5, 0).is_none(), "a spare thread, or itself");
+        drop(clients);
+        threads_have(&running, [0; 5]);
+    }
+
+    /// Lets the threads of this name (other tests have some, too, which end when they like) run on one processor only.
+    fn bind(name: &str, processor: usize) {
+        let mut set = CpuSet::new();
+        set.set(processor);
+        for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+            let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
+            if std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name) {
+                let _ = sched_setaffinity(tid.and_then(Pid::from_raw), &set);
+            }
+        }
+    }
+
+    /// Clients ask from one processor and then from the other.
+    #[test]
+    fn clients_move_to_the_thread_of_their_processor() {
+        let allowed = sched_getaffinity(None).unwrap();
+        let processors: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+        if processors.len() < 2 {
+            eprintln!("not tested: there is one processor");
+            return;
+        }
+        let default = Config::for_memory(1 << 30);
+        let (running, address) = serve_as(Config {
+            threads: 2,
+            spare_threads: 0,
+            busy_poll_clients: 0,
+            pairing_clients: 3,
+            ..default
+        });
+        let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
+        threads_have(&running, [2, 1]);
+        bind("kv-0", processors[0]);
+        bind("kv-1", processors[1]);
+        let mut ask_all = || clients.iter_mut().for_each(|client| ask(client, "PING\r\n", "+PONG\r\n"));
+        let now = || running.threads.clients().collect::<Vec<_>>();
+        for (at, wanted) in [(1, [1, 2]), (0, [2, 1]), (1, [1, 2])] {
+            let mut set = CpuSet::new();
+            set.set(processors[at]);
+            sched_setaffinity(None, &set).unwrap();
+            let has_moved = holds_within(Duration::from_secs(10), || {
+                ask_all();
+                now() == wanted
+            });
+            assert!(has_moved, "{:?}, wanted {wanted:?}", now());
+        }
+        (0..500).for_each(|_| ask_all());
+        assert_eq!(now(), [1, 2], "the last client stays where it is: the other thread has more");
     }
 
     /// Pipelines of a client, which moves between two of them, or within one.

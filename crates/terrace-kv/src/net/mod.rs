@@ -1,5 +1,6 @@
-//! Connections: threads with epoll ([`worker`]) that may poll before they sleep ([`busy_poll`]), which of them a client has ([`inbox`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]) that may poll before they sleep ([`busy_poll`]), which of them a client has ([`inbox`]), on which processor ([`affinity`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
 
+mod affinity;
 mod ahead;
 mod busy_poll;
 mod connection;

@@ -7,6 +7,7 @@ use std::os::unix::net::UnixListener;
 
 use mio::event::Source;
 use mio::{Interest, Registry, Token};
+use rustix::net::sockopt::socket_incoming_cpu;
 
 use crate::wire::Protocol;
 
@@ -74,8 +75,10 @@ impl Acceptor {
                 let (stream, address) = listener.accept()?;
                 // A reply that waits for the client's acknowledgement takes 40 ms.
                 let _ = stream.set_nodelay(true);
-                let local = stream.local_addr().map(|local| local.to_string()).unwrap_or_default();
-                Ok((Stream::Tcp(stream), address.to_string(), local))
+                let local = stream.local_addr();
+                let is_near = local.as_ref().is_ok_and(|local| local.ip() == address.ip());
+                let local = local.map(|local| local.to_string()).unwrap_or_default();
+                Ok((Stream::Tcp { stream, is_near }, address.to_string(), local))
             }
             Acceptor::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -105,7 +108,12 @@ impl Acceptor {
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
-    Tcp(mio::net::TcpStream),
+    Tcp {
+        /// The connection.
+        stream: mio::net::TcpStream,
+        /// To a program of this machine.
+        is_near: bool,
+    },
     /// A socket in the file system.
     Unix(mio::net::UnixStream),
 }
@@ -113,10 +121,19 @@ pub enum Stream {
 impl Stream {
     fn source(&mut self) -> &mut dyn Source {
         match self {
-            Stream::Tcp(stream) => stream,
+            Stream::Tcp { stream, .. } => stream,
             Stream::Unix(stream) => stream,
         }
     }
+
+    /// The processor on which its client sent the last bytes; none: not known, as of a client of another machine and of a socket in the file system.
+    pub fn client_processor(&self) -> Option<usize> {
+        match self {
+            Stream::Tcp { stream, is_near: true } => socket_incoming_cpu(stream).ok().map(|cpu| cpu as usize),
+            _ => None,
+        }
+    }
+
     /// Asks for its events, once for each change: that there is something to read.
     ///
     /// # Errors
@@ -144,7 +161,7 @@ impl Stream {
 impl AsFd for Stream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Tcp { stream, .. } => stream.as_fd(),
             Stream::Unix(stream) => stream.as_fd(),
         }
     }

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use mio::{Events, Poll, Token, Waker};
+use rustix::thread::sched_getcpu;
 
+use super::affinity::{self, Looks};
 use super::ahead::Foreseen;
 use super::busy_poll::BusyPoll;
 use super::connection::Connection;
@@ -44,10 +46,12 @@ pub struct Worker {
     /// Of the first thread only.
     acceptors: Vec<Acceptor>,
     threads: Threads,
+    number: usize,
     /// It has one client, while these are few.
     is_spare: bool,
     crowd: Crowd,
     busy_poll: BusyPoll,
+    looks: Looks,
     accept_again: bool,
     scratch: Vec<u8>,
     foreseen: Foreseen,
@@ -71,9 +75,11 @@ impl Worker {
             next: CLIENTS_FROM,
             acceptors: Vec::new(),
             threads: Threads::default(),
+            number: 0,
             is_spare: false,
             crowd: Crowd::default(),
             busy_poll: BusyPoll::default(),
+            looks: Looks::default(),
             accept_again: false,
             scratch: Vec::new(),
             foreseen,
@@ -83,7 +89,7 @@ impl Worker {
 
     /// Makes it the one of this number.
     pub fn join(&mut self, number: usize, threads: Threads) {
-        (self.is_spare, self.threads) = (threads.is_spare(number), threads);
+        (self.number, self.is_spare, self.threads) = (number, threads.is_spare(number), threads);
     }
 
     /// Makes it the one that lets clients in.
@@ -131,7 +137,9 @@ impl Worker {
             }
             ready.sort_unstable();
             ready.dedup();
-            ready = self.round(&ready);
+            let again = self.round(&ready);
+            self.pair(&ready);
+            ready = again;
             if self.is_spare && self.crowd.lasts(&self.threads) {
                 self.give_away();
             }
@@ -238,16 +246,45 @@ impl Worker {
         ready
     }
 
-    /// Leaves its client to one of the threads that share, when it is done with a request. Bytes that have come meanwhile are an event of that thread's.
+    /// Leaves its client to one of the threads that share, when it is done with a request.
     fn give_away(&mut self) {
-        let registry = self.poll.registry();
-        for (_, mut connection) in self.connections.extract_if(|_, connection| connection.is_idle()) {
-            match connection.stream_mut().deregister(registry) {
-                Ok(()) => self.threads.for_moved().take_over(connection),
-                Err(err) => {
-                    tracing::warn!("a client cannot be served by another thread: {err}");
-                    connection.end(&self.server);
+        let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
+        let idle: Vec<usize> = idle.map(|(at, _)| *at).collect();
+        let threads = self.threads.clone();
+        idle.into_iter().for_each(|at| self.hand_over(at, threads.for_moved()));
+    }
+
+    /// Brings clients and this thread to the same processor, now and then, if they were on two for a while.
+    fn pair(&mut self, ready: &[usize]) {
+        if !self.looks.is_due() || !self.threads.may_pair() {
+            return;
+        }
+        let (here, threads) = (sched_getcpu(), self.threads.clone());
+        threads.seen_on(self.number, here);
+        for at in ready {
+            let Some(connection) = self.connections.get_mut(at) else { continue };
+            let Some(there) = connection.apart_from(here) else { continue };
+            let is_idle = connection.is_idle();
+            if self.connections.len() == 1 {
+                if threads.may_move(here, there)
+                    && let Err(err) = affinity::move_to(there)
+                {
+                    tracing::debug!("a thread cannot move to processor {there}: {err}");
                 }
+            } else if is_idle && let Some(inbox) = threads.on(there, self.number) {
+                self.hand_over(*at, inbox);
+            }
+        }
+    }
+
+    /// Leaves a client to another thread. Bytes that have come meanwhile are an event of that thread's.
+    fn hand_over(&mut self, at: usize, to: &Inbox) {
+        let Some(mut connection) = self.connections.remove(&at) else { return };
+        match connection.stream_mut().deregister(self.poll.registry()) {
+            Ok(()) => to.take_over(connection),
+            Err(err) => {
+                tracing::warn!("a client cannot be served by another thread: {err}");
+                connection.end(&self.server);
             }
         }
     }
