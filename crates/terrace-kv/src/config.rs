@@ -51,8 +51,8 @@ pub struct Config {
     pub spare_threads: usize,
     /// So many clients, or fewer, may each keep their thread busy polling for the next request; 0: threads sleep at once.
     pub busy_poll_clients: usize,
-    /// From so many clients on, clients and threads are brought to the same processor.
-    pub pairing_clients: usize,
+    /// From so many clients on, clients and threads are brought to the same processor; none: as many as there are processors, if each has a thread.
+    pub pairing_clients: Option<usize>,
     /// Clients at one time.
     pub clients_max: usize,
     /// Bytes of one value.
@@ -86,8 +86,7 @@ impl Config {
             spare_threads: if threads > 1 { THREADS_MIN.saturating_sub(threads) } else { 0 },
             // One processor for the client, another for its thread.
             busy_poll_clients: processors / 2,
-            // Fewer leave processors idle, and more processors than threads have no thread to pair with.
-            pairing_clients: if threads == processors { processors } else { usize::MAX },
+            pairing_clients: None,
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,

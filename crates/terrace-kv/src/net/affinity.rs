@@ -2,98 +2,133 @@
 //!
 //! They wake each other once a request. On one processor that is a switch of tasks. Across processors it is an interrupt, which in a virtual machine costs more than the request
 //! does; and while it is on its way a processor is idle, to which the scheduler then moves other tasks, away from their counterparts. The kernel tells which processor
-//! received the last packet of a connection (SO_INCOMING_CPU, socket(7)): by the loopback device that is the one on which the client ran. A thread compares it now and then with its own.
-//! A thread with one client moves to the client's processor, one with several hands the client over to the thread of that processor; neither if
-//! that would have more threads, or clients, already: programs whose only thread has many connections must not get one processor for all of it.
+//! received the last packet of a connection (SO_INCOMING_CPU, socket(7)): on the loopback device it is the one on which the client ran. A thread compares it now and then with its own.
+//! A thread with one client moves to the client's processor, one with several hands the client over to the thread of that processor. Neither happens if
+//! more threads, or clients, are there already: a program with one thread and many connections must not draw all of the server to its processor.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Rounds of a thread from one look to the next. A look is a system call for each client that is ready.
-const LOOK_EVERY: u32 = 8;
-/// Looks in a row that must find a client on another processor before anything moves.
-const APART_LOOKS: u8 = 2;
+/// Rounds of a thread from one sample to the next, which is a system call for each client that is ready. A prime: clients that ask in turn are all sampled.
+const SAMPLE_EVERY: u32 = 7;
+/// Samples in a row that must find a client on the same other processor before anything moves.
+const REMOTE_SAMPLES: u8 = 2;
 
-/// The rounds of a thread.
+/// When a thread samples where its clients are.
 #[derive(Debug, Default)]
-pub struct Looks(u32);
+pub struct SampleInterval {
+    rounds: u32,
+    has_ended: bool,
+}
 
-impl Looks {
-    /// One more round; whether it is one to look in.
+impl SampleInterval {
+    /// One more round; whether it samples.
     pub fn is_due(&mut self) -> bool {
-        self.0 = (self.0 + 1) % LOOK_EVERY;
-        self.0 == 0
+        self.rounds = (self.rounds + 1) % SAMPLE_EVERY;
+        self.rounds == 0 && !self.has_ended
+    }
+
+    /// No more samples.
+    pub fn end(&mut self) {
+        self.has_ended = true;
     }
 }
 
-/// Looks in a row that found a client and its thread on two processors.
+/// Samples in a row that found a client on another processor than its thread.
 #[derive(Debug, Default)]
-pub struct Apart(u8);
+pub struct RemoteSamples {
+    processor: usize,
+    samples: u8,
+}
 
-impl Apart {
-    /// A look: the thread is on processor `here`, the client on `there`. Where the client is, if it was elsewhere often enough.
-    pub fn look(&mut self, here: usize, there: Option<usize>) -> Option<usize> {
-        let there = there.filter(|there| *there != here);
-        self.0 = if there.is_some() { self.0 + 1 } else { 0 };
-        let is_enough = self.0 >= APART_LOOKS;
-        if is_enough {
-            self.0 = 0;
+impl RemoteSamples {
+    /// A sample: the thread is on processor `here`, the client on `there`, if that is known. Where the client is, if it stays on another processor.
+    pub fn add(&mut self, here: usize, there: Option<usize>) -> Option<usize> {
+        let Some(there) = there.filter(|there| *there != here) else {
+            self.samples = 0;
+            return None;
+        };
+        let is_same = std::mem::replace(&mut self.processor, there) == there;
+        self.samples = if is_same { self.samples + 1 } else { 1 };
+        if self.samples < REMOTE_SAMPLES {
+            return None;
         }
-        there.filter(|_| is_enough)
+        self.samples = 0;
+        Some(there)
     }
 }
 
-/// Moves this thread to a processor, if it may use that one. It is not bound to it: where it is woken next time is the scheduler's choice again.
+/// Moves this thread to a processor; false: it may not use that one. It is not bound to it: where it is woken next time is the scheduler's choice again.
 ///
 /// # Errors
 /// The kernel does not let it choose.
-pub fn move_to(processor: usize) -> io::Result<()> {
+pub fn move_to(processor: usize) -> io::Result<bool> {
     let allowed = sched_getaffinity(None)?;
     if processor >= CpuSet::MAX_CPU || !allowed.is_set(processor) {
-        return Ok(());
+        return Ok(false);
     }
-    let mut there = CpuSet::new();
-    there.set(processor);
-    sched_setaffinity(None, &there)?;
-    Ok(sched_setaffinity(None, &allowed)?)
+    sched_setaffinity(None, &set_of([processor]))?;
+    // With all processors asked for it has those of its control group, also when these become more. If that is more than before, its user has chosen fewer.
+    sched_setaffinity(None, &set_of(0..CpuSet::MAX_CPU))?;
+    if sched_getaffinity(None)? != allowed {
+        sched_setaffinity(None, &allowed)?;
+    }
+    Ok(true)
+}
+
+/// The set of these processors.
+pub(super) fn set_of(processors: impl IntoIterator<Item = usize>) -> CpuSet {
+    let mut set = CpuSet::new();
+    processors.into_iter().for_each(|processor| set.set(processor));
+    set
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    #[test]
-    fn only_a_client_that_stays_away_counts() {
-        let mut apart = Apart::default();
-        let mut look = |there| apart.look(1, there);
-        assert_eq!([look(Some(0)), look(Some(1)), look(Some(0)), look(None), look(Some(0))], [None; 5]);
-        assert_eq!([look(Some(0)), look(Some(0)), look(Some(2))], [Some(0), None, Some(2)]);
-        let mut looks = Looks::default();
-        assert_eq!((0..4 * LOOK_EVERY).filter(|_| looks.is_due()).count(), 4);
+    /// Those that this program may use.
+    pub fn processors() -> Vec<usize> {
+        let allowed = sched_getaffinity(None).unwrap();
+        (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
     }
 
-    /// Right after the call: later the scheduler may choose another processor.
+    /// Lets this thread run on one processor only.
+    pub fn bind_to(processor: usize) {
+        sched_setaffinity(None, &set_of([processor])).unwrap();
+    }
+
     #[test]
-    fn thread_moves_and_may_use_all_processors_after() {
-        let allowed = sched_getaffinity(None).unwrap();
-        let before: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
-        for cpu in before.iter().copied().chain([CpuSet::MAX_CPU, usize::MAX]) {
-            let is_there = || {
-                move_to(cpu).unwrap();
-                rustix::thread::sched_getcpu() == cpu || !before.contains(&cpu)
-            };
+    fn only_a_client_that_stays_elsewhere_counts() {
+        let mut samples = RemoteSamples::default();
+        let mut sample = |there| samples.add(1, there);
+        let in_vain = [Some(0), Some(1), Some(0), None, Some(0), Some(2), Some(0)];
+        assert_eq!(in_vain.map(&mut sample), [None; 7]);
+        assert_eq!([Some(0), Some(0), Some(0)].map(sample), [Some(0), None, Some(0)]);
+        let mut interval = SampleInterval::default();
+        assert_eq!((0..4 * SAMPLE_EVERY).filter(|_| interval.is_due()).count(), 4);
+        interval.end();
+        assert_eq!((0..4 * SAMPLE_EVERY).filter(|_| interval.is_due()).count(), 0);
+    }
+
+    /// Looked at right after the call: later the scheduler may choose another processor.
+    #[test]
+    fn thread_moves_and_may_use_the_same_processors_after() {
+        let processors = processors();
+        for cpu in &processors {
+            let is_there = || move_to(*cpu).unwrap() && rustix::thread::sched_getcpu() == *cpu;
             assert!((0..100).any(|_| is_there()), "never on {cpu}");
-            assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+            assert_eq!(super::tests::processors(), processors);
         }
-        std::thread::spawn(move || {
-            let mut last = CpuSet::new();
-            last.set(*before.last().unwrap());
-            sched_setaffinity(None, &last).unwrap();
-            move_to(before[0]).unwrap();
-            assert_eq!(sched_getaffinity(None).unwrap(), last, "who was bound stays where it was bound to");
-        })
-        .join()
-        .unwrap();
+        assert!(!move_to(CpuSet::MAX_CPU).unwrap() && !move_to(usize::MAX).unwrap());
+        let bound = std::thread::spawn(move || {
+            let (first, last) = (processors[0], *processors.last().unwrap());
+            bind_to(last);
+            assert!(move_to(last).unwrap());
+            assert_eq!(move_to(first).unwrap(), first == last);
+            assert_eq!(super::tests::processors(), [last]);
+        });
+        bound.join().unwrap();
     }
 }

@@ -11,7 +11,7 @@ use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 
-use super::affinity::Apart;
+use super::affinity::RemoteSamples;
 use super::ahead::{Ahead, Foreseen};
 use super::stream::Stream;
 use crate::commands::{self, Session};
@@ -57,8 +57,7 @@ pub struct Connection {
     is_broken: bool,
     /// Bytes of buffers that were counted.
     counted: usize,
-    /// From its thread, by processor.
-    apart: Apart,
+    remote: RemoteSamples,
     /// At its thread.
     pub place: Place,
 }
@@ -111,7 +110,7 @@ impl Connection {
             received: 0,
             is_broken: false,
             counted: 0,
-            apart: Apart::default(),
+            remote: RemoteSamples::default(),
             place,
         }
     }
@@ -157,9 +156,10 @@ impl Connection {
         self.begin == self.input.len() && self.unsent() == 0 && !self.is_ready() && !self.is_done()
     }
 
-    /// The processor on which its client runs, if that is not `here`, where its thread does, time and again.
-    pub fn apart_from(&mut self, here: usize) -> Option<usize> {
-        self.apart.look(here, self.stream.client_processor())
+    /// The processor on which its client runs, if that stays another one than `here`, where its thread does. Before a reply is sent: the client's
+    /// acknowledgement may be received on the thread's processor.
+    pub fn remote_processor(&mut self, here: usize) -> Option<usize> {
+        self.remote.add(here, self.stream.client_processor())
     }
 
     /// Whether the connection has something to do without a new event.

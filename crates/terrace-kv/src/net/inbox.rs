@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{SendError, Sender};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
+use rustix::thread::sched_getaffinity;
 
 use super::connection::{Connection, Place};
 use super::stream::Stream;
@@ -52,16 +53,22 @@ impl Inbox {
         self.send(Arrival::New(stream, session, Place::among(&self.clients)));
     }
 
-    /// Takes in a client of another thread.
-    pub fn take_over(&self, mut connection: Connection) {
+    /// Takes in a client of another thread; that is returned if this thread has ended.
+    pub fn take_over(&self, mut connection: Connection) -> Option<Connection> {
         connection.place = Place::among(&self.clients);
-        self.send(Arrival::Moved(Box::new(connection)));
+        match self.send(Arrival::Moved(Box::new(connection))) {
+            Some(Arrival::Moved(connection)) => Some(*connection),
+            _ => None,
+        }
     }
 
-    fn send(&self, arrival: Arrival) {
-        if self.arrivals.send(arrival).is_ok() {
-            self.wake();
+    /// None: the thread takes it.
+    fn send(&self, arrival: Arrival) -> Option<Arrival> {
+        if let Err(SendError(arrival)) = self.arrivals.send(arrival) {
+            return Some(arrival);
         }
+        self.wake();
+        None
     }
 
     fn wake(&self) {
@@ -108,7 +115,7 @@ impl Threads {
             inboxes: inboxes.into(),
             sharing,
             busy_poll_clients: config.busy_poll_clients,
-            pairing_clients: config.pairing_clients,
+            pairing_clients: config.pairing_clients.unwrap_or_else(|| as_many_as_processors(sharing)),
         }
     }
 
@@ -129,24 +136,30 @@ impl Threads {
 
     /// The thread of this number was seen on this processor.
     pub fn seen_on(&self, number: usize, processor: usize) {
-        self.inboxes[number].processor.store(processor, Ordering::Relaxed);
+        let inbox = &self.inboxes[number];
+        if !inbox.is_on(processor) {
+            inbox.processor.store(processor, Ordering::Relaxed);
+        }
     }
 
-    /// Whether a thread may move from one processor to another: not if more threads that have clients are there already, and not from where it is the only one to where one is.
+    /// Whether a thread may move from one processor to another: not if more threads that have clients are there already, and not from where it is the only
+    /// one to where one is.
     pub fn may_move(&self, from: usize, to: usize) -> bool {
-        let busy_on = |processor: usize| {
+        let on = |processor: usize| {
             self.inboxes.iter().filter(|inbox| inbox.clients() > 0 && inbox.is_on(processor)).count()
         };
-        let (there, here) = (busy_on(to), busy_on(from));
+        let (there, here) = (on(to), on(from));
         there < here || (there == here && here > 1)
     }
 
-    /// A thread that shares, on this processor, for a client of the thread of this number: one without more clients than that.
-    pub fn on(&self, processor: usize, number: usize) -> Option<&Inbox> {
+    /// The number of a thread that shares, on this processor, for a client of the thread `number`: one without more clients than that has.
+    pub fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
         let clients = self.inboxes[number].clients();
-        let sharing = self.inboxes.iter().take(self.sharing).enumerate();
-        let mut others = sharing.filter(|(at, _)| *at != number).map(|(_, inbox)| inbox);
-        others.find(|inbox| inbox.is_on(processor) && inbox.clients() <= clients)
+        let is_fit = |at: &usize| {
+            let inbox = &self.inboxes[*at];
+            *at != number && inbox.is_on(processor) && inbox.clients() <= clients
+        };
+        (0..self.sharing).filter(is_fit).min_by_key(|at| self.inboxes[*at].clients())
     }
 
     /// The thread of the next client.
@@ -154,9 +167,14 @@ impl Threads {
         &self.inboxes[next(self.clients(), self.sharing)]
     }
 
-    /// The one of those that share, for a client of a spare thread.
-    pub fn for_moved(&self) -> &Inbox {
-        &self.inboxes[emptiest(self.clients().take(self.sharing))]
+    /// The number of one of those that share, for a client of a spare thread.
+    pub fn for_moved(&self) -> usize {
+        emptiest(self.clients().take(self.sharing))
+    }
+
+    /// The thread of this number.
+    pub fn inbox(&self, number: usize) -> &Inbox {
+        &self.inboxes[number]
     }
 
     /// Has all of them look for clients that came, and for those that another has killed.
@@ -167,6 +185,13 @@ impl Threads {
     fn clients(&self) -> impl ExactSizeIterator<Item = usize> + Clone {
         self.inboxes.iter().map(Inbox::clients)
     }
+}
+
+/// From so many clients on all processors are in use, and each has one of `sharing` threads; `usize::MAX`: they have not.
+fn as_many_as_processors(sharing: usize) -> usize {
+    // Not `available_parallelism`, which a limit on processor time makes less.
+    let processors = sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize);
+    if processors > 1 && sharing >= processors { processors } else { usize::MAX }
 }
 
 /// The place among `clients` of threads, where the next client goes: an empty thread while they are few, else the emptiest of the first `sharing`.
@@ -186,12 +211,14 @@ mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
     use std::sync::atomic::AtomicBool;
 
-    use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+    use rustix::thread::{Pid, sched_setaffinity};
     use terrace_testkit::wait::holds_within;
 
     use super::*;
     use crate::Server;
     use crate::keyspace::system_clock;
+    use crate::net::affinity::set_of;
+    use crate::net::affinity::tests::{bind_to, processors};
     use crate::net::{Listener, Running, start};
     use crate::testing::MemoryBlobs;
 
@@ -212,9 +239,11 @@ mod tests {
     }
 
     fn serve() -> (Running, SocketAddr) {
-        let pairing_clients = usize::MAX;
-        let default = Config::for_memory(1 << 30);
-        serve_as(Config { threads: 1, spare_threads: 2, busy_poll_clients: 2, pairing_clients, ..default })
+        serve_as(Config { threads: 1, spare_threads: 2, busy_poll_clients: 2, ..unpaired() })
+    }
+
+    fn unpaired() -> Config {
+        Config { pairing_clients: Some(usize::MAX), ..Config::for_memory(1 << 30) }
     }
 
     fn serve_as(config: Config) -> (Running, SocketAddr) {
@@ -306,15 +335,12 @@ mod tests {
 
     #[test]
     fn threads_do_not_crowd_on_one_processor() {
-        let default = Config::for_memory(1 << 30);
-        let pairing_clients = usize::MAX;
-        let (running, address) =
-            serve_as(Config { threads: 2, spare_threads: 3, pairing_clients, ..default });
+        let (running, address) = serve_as(Config { threads: 2, spare_threads: 3, ..unpaired() });
         let threads = &running.threads;
         let seen_on = |processors: [usize; 5]| {
             processors.iter().enumerate().for_each(|(at, on)| threads.seen_on(at, *on))
         };
-        let clients: Vec<_> = (0..4).map(|_| come(address)).collect();
+        let mut clients: Vec<_> = (0..4).map(|_| come(address)).collect();
         threads_have(&running, [1, 1, 1, 1, 0]);
         seen_on([5, 5, 6, 6, 6]);
         assert!(threads.may_move(5, 6) && threads.may_move(6, 5) && threads.may_move(5, 7));
@@ -322,43 +348,61 @@ mod tests {
         assert!(!threads.may_move(5, 6) && threads.may_move(6, 5));
         seen_on([5, 6, 7, 8, 5]);
         assert!(!threads.may_move(5, 6) && threads.may_move(5, 9));
-        let is =
-            |on: Option<&Inbox>, at: usize| on.is_some_and(|inbox| std::ptr::eq(inbox, &threads.inboxes[at]));
-        assert!(is(threads.on(6, 0), 1) && is(threads.on(5, 1), 0));
-        assert!(threads.on(7, 0).is_none() && threads.on(5, 0).is_none(), "a spare thread, or itself");
-        drop(clients);
-        threads_have(&running, [0; 5]);
+        assert_eq!((threads.sharing_on(6, 0), threads.sharing_on(5, 1)), (Some(1), Some(0)));
+        assert_eq!(
+            (threads.sharing_on(7, 0), threads.sharing_on(5, 0)),
+            (None, None),
+            "a spare one, and itself"
+        );
+        clients.extend((0..2).map(|_| come(address)));
+        threads_have(&running, [2, 1, 1, 1, 1]);
+        assert_eq!(
+            (threads.sharing_on(6, 0), threads.sharing_on(5, 1)),
+            (Some(1), None),
+            "it has more clients"
+        );
+    }
+
+    #[test]
+    fn clients_are_paired_when_they_are_as_many_as_processors() {
+        let processors = processors().len();
+        let wanted = if processors > 1 { processors } else { usize::MAX };
+        assert_eq!(
+            [processors - 1, processors, 64.max(processors)].map(as_many_as_processors),
+            [usize::MAX, wanted, wanted]
+        );
     }
 
     /// Lets the threads of this name (other tests have some, too, which end when they like) run on one processor only.
     fn bind(name: &str, processor: usize) {
-        let mut set = CpuSet::new();
-        set.set(processor);
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
             let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
             if std::fs::read_to_string(task.path().join("comm")).is_ok_and(|comm| comm.trim() == name) {
-                let _ = sched_setaffinity(tid.and_then(Pid::from_raw), &set);
+                let _ = sched_setaffinity(tid.and_then(Pid::from_raw), &set_of([processor]));
             }
         }
+    }
+
+    /// Two processors; none: the machine has one.
+    fn two_processors() -> Option<[usize; 2]> {
+        let two = processors().first_chunk().copied();
+        if two.is_none() {
+            eprintln!("not tested: there is one processor");
+        }
+        two
+    }
+
+    fn serve_paired(pairing_clients: usize) -> (Running, SocketAddr) {
+        let (busy_poll_clients, pairing_clients) = (0, Some(pairing_clients));
+        let default = Config::for_memory(1 << 30);
+        serve_as(Config { threads: 2, spare_threads: 0, busy_poll_clients, pairing_clients, ..default })
     }
 
     /// Clients ask from one processor and then from the other.
     #[test]
     fn clients_move_to_the_thread_of_their_processor() {
-        let allowed = sched_getaffinity(None).unwrap();
-        let processors: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
-        if processors.len() < 2 {
-            eprintln!("not tested: there is one processor");
-            return;
-        }
-        let default = Config::for_memory(1 << 30);
-        let (running, address) = serve_as(Config {
-            threads: 2,
-            spare_threads: 0,
-            busy_poll_clients: 0,
-            pairing_clients: 3,
-            ..default
-        });
+        let Some(processors) = two_processors() else { return };
+        let (running, address) = serve_paired(3);
         let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
         threads_have(&running, [2, 1]);
         bind("kv-0", processors[0]);
@@ -366,17 +410,56 @@ mod tests {
         let mut ask_all = || clients.iter_mut().for_each(|client| ask(client, "PING\r\n", "+PONG\r\n"));
         let now = || running.threads.clients().collect::<Vec<_>>();
         for (at, wanted) in [(1, [1, 2]), (0, [2, 1]), (1, [1, 2])] {
-            let mut set = CpuSet::new();
-            set.set(processors[at]);
-            sched_setaffinity(None, &set).unwrap();
+            bind_to(processors[at]);
             let has_moved = holds_within(Duration::from_secs(10), || {
                 ask_all();
                 now() == wanted
             });
             assert!(has_moved, "{:?}, wanted {wanted:?}", now());
         }
-        (0..500).for_each(|_| ask_all());
-        assert_eq!(now(), [1, 2], "the last client stays where it is: the other thread has more");
+    }
+
+    /// A thread with one client is seen on the client's processor, whichever that is.
+    #[test]
+    fn thread_follows_its_client() {
+        let Some(processors) = two_processors() else { return };
+        let (running, address) = serve_paired(1);
+        let mut client = come(address);
+        for processor in processors.repeat(3) {
+            bind_to(processor);
+            let has_followed = holds_within(Duration::from_secs(10), || {
+                ask(&mut client, "PING\r\n", "+PONG\r\n");
+                running.threads.inbox(0).is_on(processor)
+            });
+            assert!(has_followed, "not seen on {processor}");
+        }
+    }
+
+    /// Clients that change their processor again and again, until one kills another.
+    #[test]
+    fn replies_stay_in_order_while_clients_are_paired() {
+        let Some(processors) = two_processors() else { return };
+        let (running, address) = serve_paired(1);
+        let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
+        threads_have(&running, [2, 1]);
+        bind("kv-0", processors[0]);
+        bind("kv-1", processors[1]);
+        let mut moving = clients.remove(0);
+        let its_address = moving.local_addr().unwrap();
+        let mut sides = Vec::new();
+        for pipeline in 0..2000 {
+            bind_to(processors[pipeline / 100 % 2]);
+            let replies: String = (1..=10).map(|n| format!(":{}\r\n", pipeline * 10 + n)).collect();
+            ask(&mut moving, &"INCR n\r\n".repeat(10), &replies);
+            // A thread without requests has no processor to go to.
+            clients.iter_mut().for_each(|client| ask(client, "PING\r\n", "+PONG\r\n"));
+            sides.push(running.threads.inbox(0).clients());
+        }
+        assert!(sides.contains(&1) && sides.contains(&2), "it has not moved");
+        ask(&mut clients[0], &format!("CLIENT KILL {its_address}\r\n"), "+OK\r\n");
+        assert_eq!(moving.read(&mut [0]).unwrap(), 0);
+        drop(clients);
+        threads_have(&running, [0, 0]);
     }
 
     /// Pipelines of a client, which moves between two of them, or within one.

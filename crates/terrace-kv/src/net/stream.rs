@@ -76,9 +76,11 @@ impl Acceptor {
                 // A reply that waits for the client's acknowledgement takes 40 ms.
                 let _ = stream.set_nodelay(true);
                 let local = stream.local_addr();
-                let is_near = local.as_ref().is_ok_and(|local| local.ip() == address.ip());
+                let is_local = local
+                    .as_ref()
+                    .is_ok_and(|local| local.ip() == address.ip() || address.ip().is_loopback());
                 let local = local.map(|local| local.to_string()).unwrap_or_default();
-                Ok((Stream::Tcp { stream, is_near }, address.to_string(), local))
+                Ok((Stream::Tcp { stream, is_local }, address.to_string(), local))
             }
             Acceptor::Unix(listener) => {
                 let (stream, _) = listener.accept()?;
@@ -112,7 +114,7 @@ pub enum Stream {
         /// The connection.
         stream: mio::net::TcpStream,
         /// To a program of this machine.
-        is_near: bool,
+        is_local: bool,
     },
     /// A socket in the file system.
     Unix(mio::net::UnixStream),
@@ -126,10 +128,12 @@ impl Stream {
         }
     }
 
-    /// The processor on which its client sent the last bytes; none: not known, as of a client of another machine and of a socket in the file system.
+    /// The processor on which its client sent the last bytes; none: not known, as of another machine or network namespace, and of a socket in the file system.
     pub fn client_processor(&self) -> Option<usize> {
         match self {
-            Stream::Tcp { stream, is_near: true } => socket_incoming_cpu(stream).ok().map(|cpu| cpu as usize),
+            Stream::Tcp { stream, is_local: true } => {
+                socket_incoming_cpu(stream).ok().map(|cpu| cpu as usize)
+            }
             _ => None,
         }
     }

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use mio::{Events, Poll, Token, Waker};
 use rustix::thread::sched_getcpu;
 
-use super::affinity::{self, Looks};
+use super::affinity::{self, SampleInterval};
 use super::ahead::Foreseen;
 use super::busy_poll::BusyPoll;
 use super::connection::Connection;
@@ -51,7 +51,7 @@ pub struct Worker {
     is_spare: bool,
     crowd: Crowd,
     busy_poll: BusyPoll,
-    looks: Looks,
+    sample_interval: SampleInterval,
     accept_again: bool,
     scratch: Vec<u8>,
     foreseen: Foreseen,
@@ -79,7 +79,7 @@ impl Worker {
             is_spare: false,
             crowd: Crowd::default(),
             busy_poll: BusyPoll::default(),
-            looks: Looks::default(),
+            sample_interval: SampleInterval::default(),
             accept_again: false,
             scratch: Vec::new(),
             foreseen,
@@ -137,9 +137,9 @@ impl Worker {
             }
             ready.sort_unstable();
             ready.dedup();
-            let again = self.round(&ready);
-            self.pair(&ready);
-            ready = again;
+            let remote = self.remote_clients(&ready);
+            ready = self.round(&ready);
+            remote.into_iter().for_each(|(at, there)| self.pair(at, there));
             if self.is_spare && self.crowd.lasts(&self.threads) {
                 self.give_away();
             }
@@ -250,42 +250,53 @@ impl Worker {
     fn give_away(&mut self) {
         let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
         let idle: Vec<usize> = idle.map(|(at, _)| *at).collect();
-        let threads = self.threads.clone();
-        idle.into_iter().for_each(|at| self.hand_over(at, threads.for_moved()));
+        idle.into_iter().for_each(|at| self.hand_over(at, self.threads.for_moved()));
     }
 
-    /// Brings clients and this thread to the same processor, now and then, if they were on two for a while.
-    fn pair(&mut self, ready: &[usize]) {
-        if !self.looks.is_due() || !self.threads.may_pair() {
+    /// Of those that are ready the clients that stay on another processor than this thread, and which that is. Now and then.
+    fn remote_clients(&mut self, ready: &[usize]) -> Vec<(usize, usize)> {
+        if !self.sample_interval.is_due() || !self.threads.may_pair() {
+            return Vec::new();
+        }
+        let here = sched_getcpu();
+        self.threads.seen_on(self.number, here);
+        let mut processor_of = |at: &usize| self.connections.get_mut(at)?.remote_processor(here);
+        ready.iter().filter_map(|at| Some((*at, processor_of(at)?))).collect()
+    }
+
+    /// Brings this thread and a client to the same processor, `there`, unless they are in the middle of something.
+    fn pair(&mut self, at: usize, there: usize) {
+        if !self.connections.get(&at).is_some_and(Connection::is_idle) {
             return;
         }
-        let (here, threads) = (sched_getcpu(), self.threads.clone());
-        threads.seen_on(self.number, here);
-        for at in ready {
-            let Some(connection) = self.connections.get_mut(at) else { continue };
-            let Some(there) = connection.apart_from(here) else { continue };
-            let is_idle = connection.is_idle();
-            if self.connections.len() == 1 {
-                if threads.may_move(here, there)
-                    && let Err(err) = affinity::move_to(there)
-                {
-                    tracing::debug!("a thread cannot move to processor {there}: {err}");
+        if self.connections.len() > 1 {
+            if let Some(thread) = self.threads.sharing_on(there, self.number) {
+                self.hand_over(at, thread);
+            }
+        } else if self.threads.may_move(sched_getcpu(), there) {
+            match affinity::move_to(there) {
+                Ok(true) => self.threads.seen_on(self.number, there),
+                Ok(false) => {}
+                Err(err) => {
+                    tracing::info!("this thread does not move to the processors of its clients: {err}");
+                    self.sample_interval.end();
                 }
-            } else if is_idle && let Some(inbox) = threads.on(there, self.number) {
-                self.hand_over(*at, inbox);
             }
         }
     }
 
-    /// Leaves a client to another thread. Bytes that have come meanwhile are an event of that thread's.
-    fn hand_over(&mut self, at: usize, to: &Inbox) {
+    /// Leaves a client to the thread of this number. Bytes that have come meanwhile are an event of that thread's.
+    fn hand_over(&mut self, at: usize, number: usize) {
         let Some(mut connection) = self.connections.remove(&at) else { return };
-        match connection.stream_mut().deregister(self.poll.registry()) {
-            Ok(()) => to.take_over(connection),
+        let left = match connection.stream_mut().deregister(self.poll.registry()) {
+            Ok(()) => self.threads.inbox(number).take_over(connection),
             Err(err) => {
                 tracing::warn!("a client cannot be served by another thread: {err}");
-                connection.end(&self.server);
+                Some(connection)
             }
+        };
+        if let Some(connection) = left {
+            connection.end(&self.server);
         }
     }
 
