@@ -15,6 +15,13 @@ const SAMPLE_EVERY: u32 = 7;
 /// Samples in a row that must find a client on the same other processor before anything moves.
 const REMOTE_SAMPLES: u8 = 2;
 
+/// From so many clients on all processors are in use, and each has one of `sharing` threads; `usize::MAX`: they have not.
+pub fn pairing_clients(sharing: usize) -> usize {
+    // Not `available_parallelism`, which a limit on processor time makes less.
+    let processors = sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize);
+    if processors > 1 && sharing >= processors { processors } else { usize::MAX }
+}
+
 /// When a thread samples where its clients are.
 #[derive(Debug, Default)]
 pub struct SampleInterval {
@@ -130,5 +137,15 @@ pub(super) mod tests {
             assert_eq!(super::tests::processors(), [last]);
         });
         bound.join().unwrap();
+    }
+
+    #[test]
+    fn clients_are_paired_when_they_are_as_many_as_processors() {
+        let processors = processors().len();
+        let wanted = if processors > 1 { processors } else { usize::MAX };
+        assert_eq!(
+            [processors - 1, processors, 64.max(processors)].map(pairing_clients),
+            [usize::MAX, wanted, wanted]
+        );
     }
 }

@@ -13,8 +13,8 @@ use std::sync::mpsc::{SendError, Sender};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use rustix::thread::sched_getaffinity;
 
+use super::affinity;
 use super::connection::{Connection, Place};
 use super::stream::Stream;
 use crate::commands::Session;
@@ -91,7 +91,7 @@ pub struct Crowd(Option<Instant>);
 impl Crowd {
     /// Whether they have been for so long that the spare threads should give theirs away. A client that only asks for figures has left by then.
     pub fn lasts(&mut self, threads: &Threads) -> bool {
-        if threads.clients().sum::<usize>() <= threads.clients().len() {
+        if threads.all_clients() <= threads.inboxes.len() {
             self.0 = None;
             return false;
         }
@@ -115,7 +115,7 @@ impl Threads {
             inboxes: inboxes.into(),
             sharing,
             busy_poll_clients: config.busy_poll_clients,
-            pairing_clients: config.pairing_clients.unwrap_or_else(|| as_many_as_processors(sharing)),
+            pairing_clients: config.pairing_clients.unwrap_or_else(|| affinity::pairing_clients(sharing)),
         }
     }
 
@@ -126,12 +126,12 @@ impl Threads {
 
     /// Whether clients are so few that their threads may poll.
     pub fn may_busy_poll(&self) -> bool {
-        self.clients().sum::<usize>() <= self.busy_poll_clients
+        self.all_clients() <= self.busy_poll_clients
     }
 
     /// Whether clients are so many that they are brought to the processors of their threads; see [`super::affinity`].
     pub fn may_pair(&self) -> bool {
-        self.clients().sum::<usize>() >= self.pairing_clients
+        self.all_clients() >= self.pairing_clients
     }
 
     /// The thread of this number was seen on this processor.
@@ -182,16 +182,13 @@ impl Threads {
         self.inboxes.iter().for_each(Inbox::wake);
     }
 
+    fn all_clients(&self) -> usize {
+        self.clients().sum()
+    }
+
     fn clients(&self) -> impl ExactSizeIterator<Item = usize> + Clone {
         self.inboxes.iter().map(Inbox::clients)
     }
-}
-
-/// From so many clients on all processors are in use, and each has one of `sharing` threads; `usize::MAX`: they have not.
-fn as_many_as_processors(sharing: usize) -> usize {
-    // Not `available_parallelism`, which a limit on processor time makes less.
-    let processors = sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize);
-    if processors > 1 && sharing >= processors { processors } else { usize::MAX }
 }
 
 /// The place among `clients` of threads, where the next client goes: an empty thread while they are few, else the emptiest of the first `sharing`.
@@ -266,10 +263,14 @@ mod tests {
         assert_eq!(String::from_utf8_lossy(&got), reply);
     }
 
+    fn ping(client: &mut TcpStream) {
+        ask(client, "PING\r\n", "+PONG\r\n");
+    }
+
     /// A client that has its thread.
     fn come(address: SocketAddr) -> TcpStream {
         let mut client = connect(address);
-        ask(&mut client, "PING\r\n", "+PONG\r\n");
+        ping(&mut client);
         client
     }
 
@@ -293,7 +294,7 @@ mod tests {
         // Quick requests, which threads poll for, and one that comes late.
         for pause in [0; 1000].into_iter().chain([20]) {
             std::thread::sleep(Duration::from_millis(pause));
-            ask(&mut clients[1], "PING\r\n", "+PONG\r\n");
+            ping(&mut clients[1]);
         }
         let address = clients[1].local_addr().unwrap();
         ask(&mut clients[0], &format!("CLIENT KILL {address}\r\n"), "+OK\r\n");
@@ -363,16 +364,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn clients_are_paired_when_they_are_as_many_as_processors() {
-        let processors = processors().len();
-        let wanted = if processors > 1 { processors } else { usize::MAX };
-        assert_eq!(
-            [processors - 1, processors, 64.max(processors)].map(as_many_as_processors),
-            [usize::MAX, wanted, wanted]
-        );
-    }
-
     /// Lets the threads of this name (other tests have some, too, which end when they like) run on one processor only.
     fn bind(name: &str, processor: usize) {
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
@@ -398,21 +389,26 @@ mod tests {
         serve_as(Config { threads: 2, spare_threads: 0, busy_poll_clients, pairing_clients, ..default })
     }
 
+    /// Two threads, each bound to one of the processors, and three clients.
+    fn serve_three(processors: [usize; 2]) -> (Running, Vec<TcpStream>) {
+        let (running, address) = serve_paired(3);
+        let clients = (0..3).map(|_| come(address)).collect();
+        threads_have(&running, [2, 1]);
+        bind("kv-0", processors[0]);
+        bind("kv-1", processors[1]);
+        (running, clients)
+    }
+
     /// Clients ask from one processor and then from the other.
     #[test]
     fn clients_move_to_the_thread_of_their_processor() {
         let Some(processors) = two_processors() else { return };
-        let (running, address) = serve_paired(3);
-        let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
-        threads_have(&running, [2, 1]);
-        bind("kv-0", processors[0]);
-        bind("kv-1", processors[1]);
-        let mut ask_all = || clients.iter_mut().for_each(|client| ask(client, "PING\r\n", "+PONG\r\n"));
+        let (running, mut clients) = serve_three(processors);
         let now = || running.threads.clients().collect::<Vec<_>>();
         for (at, wanted) in [(1, [1, 2]), (0, [2, 1]), (1, [1, 2])] {
             bind_to(processors[at]);
             let has_moved = holds_within(Duration::from_secs(10), || {
-                ask_all();
+                clients.iter_mut().for_each(ping);
                 now() == wanted
             });
             assert!(has_moved, "{:?}, wanted {wanted:?}", now());
@@ -428,7 +424,7 @@ mod tests {
         for processor in processors.repeat(3) {
             bind_to(processor);
             let has_followed = holds_within(Duration::from_secs(10), || {
-                ask(&mut client, "PING\r\n", "+PONG\r\n");
+                ping(&mut client);
                 running.threads.inbox(0).is_on(processor)
             });
             assert!(has_followed, "not seen on {processor}");
@@ -439,11 +435,7 @@ mod tests {
     #[test]
     fn replies_stay_in_order_while_clients_are_paired() {
         let Some(processors) = two_processors() else { return };
-        let (running, address) = serve_paired(1);
-        let mut clients: Vec<_> = (0..3).map(|_| come(address)).collect();
-        threads_have(&running, [2, 1]);
-        bind("kv-0", processors[0]);
-        bind("kv-1", processors[1]);
+        let (running, mut clients) = serve_three(processors);
         let mut moving = clients.remove(0);
         let its_address = moving.local_addr().unwrap();
         let mut sides = Vec::new();
@@ -452,7 +444,7 @@ mod tests {
             let replies: String = (1..=10).map(|n| format!(":{}\r\n", pipeline * 10 + n)).collect();
             ask(&mut moving, &"INCR n\r\n".repeat(10), &replies);
             // A thread without requests has no processor to go to.
-            clients.iter_mut().for_each(|client| ask(client, "PING\r\n", "+PONG\r\n"));
+            clients.iter_mut().for_each(ping);
             sides.push(running.threads.inbox(0).clients());
         }
         assert!(sides.contains(&1) && sides.contains(&2), "it has not moved");
