@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use mio::{Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::affinity::RemoteSamples;
 use super::ahead::{Ahead, Foreseen};
@@ -182,9 +183,12 @@ impl Connection {
         let step = self.input.len().clamp(READ_STEP, READ_MAX);
         self.input.reserve(step);
         let room = self.input.capacity() - self.input.len();
-        match rustix::io::retry_on_intr(|| rustix::io::read(&self.stream, spare_capacity(&mut self.input))) {
-            Ok(0) => self.is_over = true,
-            Ok(bytes) => {
+        let received = rustix::io::retry_on_intr(|| {
+            rustix::net::recv(&self.stream, spare_capacity(&mut self.input), RecvFlags::empty())
+        });
+        match received {
+            Ok((0, _)) => self.is_over = true,
+            Ok((bytes, _)) => {
                 // A short read has emptied the stream (epoll(7)): what comes next, the end too, is an event.
                 self.is_readable = bytes == room || self.is_closed;
                 self.received += bytes;
@@ -254,9 +258,7 @@ impl Connection {
         let before = self.sent;
         while self.unsent() > 0 {
             let rest = &self.output[self.sent..];
-            match rustix::io::retry_on_intr(|| {
-                rustix::net::send(&self.stream, rest, rustix::net::SendFlags::NOSIGNAL)
-            }) {
+            match rustix::io::retry_on_intr(|| rustix::net::send(&self.stream, rest, SendFlags::NOSIGNAL)) {
                 Ok(bytes) => self.sent += bytes,
                 Err(Errno::AGAIN) => break,
                 Err(err) => return Err(err.into()),

@@ -48,9 +48,9 @@ impl Inbox {
         Inbox { arrivals, waker, clients: Arc::default(), processor: AtomicUsize::new(usize::MAX) }
     }
 
-    /// Takes a client in.
-    pub fn take(&self, stream: Stream, session: Session) {
-        self.send(Arrival::New(stream, session, Place::among(&self.clients)));
+    /// Takes a client in; false: this thread has ended.
+    pub fn take(&self, stream: Stream, session: Session) -> bool {
+        self.send(Arrival::New(stream, session, Place::among(&self.clients))).is_none()
     }
 
     /// Takes in a client of another thread; that is returned if this thread has ended.

@@ -138,7 +138,9 @@ impl Worker {
             ready.sort_unstable();
             ready.dedup();
             let remote = self.remote_clients(&ready);
-            ready = self.round(&ready);
+            let again = self.round(&ready);
+            ready.clear();
+            ready.extend(again);
             remote.into_iter().for_each(|(at, there)| self.pair(at, there));
             if self.is_spare && self.crowd.lasts(&self.threads) {
                 self.give_away();
@@ -158,11 +160,11 @@ impl Worker {
         }
     }
 
-    /// A turn for each, then one sync, then the replies. Those that have more to do already.
+    /// A turn for each, then one sync, if what they wrote must be durable, then the replies. Those that have more to do already.
     fn round(&mut self, ready: &[usize]) -> Vec<usize> {
         let mut writers = Vec::new();
         self.turns(ready, &mut writers);
-        if !writers.is_empty() && self.server.config.durability == Durability::Always {
+        if !writers.is_empty() {
             self.sync_for(&writers);
         }
         let mut again = Vec::new();
@@ -178,8 +180,10 @@ impl Worker {
         again
     }
 
-    /// A turn for each, a few at a time: what their requests look up is fetched from memory together. `writers`: those that may have changed something.
+    /// A turn for each, a few at a time: what their requests look up is fetched from memory together. `writers`: those that may have changed something which must be
+    /// durable before they have a reply.
     fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
+        let is_synced = self.server.config.durability == Durability::Always;
         let (mut group, mut next) = (0, 0);
         while group < ready.len() {
             while next < ready.len() && !self.foreseen.is_full() {
@@ -194,7 +198,7 @@ impl Worker {
                 let turn = connection.turn(&self.server, &mut self.foreseen, &mut self.scratch);
                 if turn.is_broken {
                     self.close(*at);
-                } else if turn.writes {
+                } else if turn.writes && is_synced {
                     writers.push(*at);
                 }
             }
@@ -332,8 +336,11 @@ impl Worker {
             let _ = rustix::net::send(&stream, line, rustix::net::SendFlags::NOSIGNAL);
             return;
         };
+        let id = client.id;
         let session = Session::new(client, protocol, self.server.config.password.is_none());
-        inbox.take(stream, session);
+        if !inbox.take(stream, session) {
+            self.server.clients.remove(id);
+        }
     }
 
     fn close(&mut self, at: usize) {

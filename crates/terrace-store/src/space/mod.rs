@@ -6,6 +6,7 @@
 //! once ([`crate::log::Logged`]).
 
 mod extent;
+mod pages;
 mod runs;
 mod slabs;
 

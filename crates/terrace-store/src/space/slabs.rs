@@ -4,7 +4,7 @@
 //! fewer free slots wait: each slot that is filled in a page which has left memory costs a read of that page.
 
 use super::extent::{Extent, PAGE_UNITS, UNIT};
-use hashbrown::HashMap;
+use super::pages::Pages;
 
 /// Slots of a page, by class: each number that leaves slots of another size.
 const SLOTS: [u8; 14] = [64, 32, 21, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2];
@@ -45,13 +45,14 @@ pub(super) fn extent(class: Class, page: u64, index: u8) -> Extent {
     Extent { start: page * PAGE_UNITS + u64::from(units) * u64::from(index), units }
 }
 
+/// A page of slots.
 #[derive(Debug, Clone, Copy)]
-struct Page {
+pub(super) struct Page {
     /// Bit i: slot i is free.
-    free: u64,
-    class: Class,
+    pub free: u64,
+    pub class: Class,
     /// It stands in the list of its class.
-    listed: bool,
+    pub listed: bool,
 }
 
 impl Page {
@@ -66,7 +67,7 @@ fn all(class: Class) -> u64 {
 
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
-    pages: HashMap<u64, Page, foldhash::fast::FixedState>,
+    pages: Pages,
     /// Pages that are offered, by class. A page that was given back meanwhile is skipped.
     listed: [Vec<u64>; SLOTS.len()],
 }
@@ -76,20 +77,19 @@ impl Slabs {
     pub(super) fn claim(&mut self, class: Class) -> Option<Slot> {
         let list = &mut self.listed[usize::from(class)];
         while let Some(&page) = list.last() {
-            if let Some(slab) = self.pages.get_mut(&page)
+            if let Some(mut slab) = self.pages.get(page)
                 && slab.class == class
                 && slab.listed
+                && slab.free != 0
             {
                 let index = slab.free.trailing_zeros() as u8;
-                if index < 64 {
-                    slab.free &= !(1 << index);
-                    if slab.free == 0 {
-                        slab.listed = false;
-                        list.pop();
-                    }
-                    return Some(Slot { page, index });
+                slab.free &= !(1 << index);
+                if slab.free == 0 {
+                    slab.listed = false;
+                    list.pop();
                 }
-                slab.listed = false;
+                self.pages.set(page, slab);
+                return Some(Slot { page, index });
             }
             list.pop();
         }
@@ -100,46 +100,48 @@ impl Slabs {
     pub(super) fn add_page(&mut self, class: Class, page: u64) {
         let mut slab = Page::new(class);
         slab.free &= !1;
-        self.pages.insert(page, slab);
+        self.pages.set(page, slab);
     }
 
     /// Offers the free slots of a page, if it has any.
     pub(super) fn offer(&mut self, page: u64) {
-        let Some(slab) = self.pages.get_mut(&page) else { return };
+        let Some(mut slab) = self.pages.get(page) else { return };
         if slab.free != 0 && !slab.listed {
             slab.listed = true;
             self.listed[usize::from(slab.class)].push(page);
+            self.pages.set(page, slab);
         }
     }
 
     /// Offers all pages that have enough free slots.
     pub(super) fn offer_all(&mut self) {
-        let is_worth = |slab: &Page| slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class));
-        let pages: Vec<u64> =
-            self.pages.iter().filter(|(_, slab)| is_worth(slab)).map(|(page, _)| *page).collect();
-        pages.into_iter().for_each(|page| self.offer(page));
+        self.offer_where(|slab| slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class)));
     }
 
     /// Offers all pages of a class that have a free slot.
     pub(super) fn gather(&mut self, class: Class) {
-        let has_room = |slab: &Page| slab.class == class && slab.free != 0;
-        let pages: Vec<u64> =
-            self.pages.iter().filter(|(_, slab)| has_room(slab)).map(|(page, _)| *page).collect();
-        pages.into_iter().for_each(|page| self.offer(page));
+        self.offer_where(|slab| slab.class == class && slab.free != 0);
+    }
+
+    fn offer_where(&mut self, is_offered: impl Fn(&Page) -> bool) {
+        let offered = self.pages.iter().filter(|(_, slab)| is_offered(slab));
+        let offered: Vec<u64> = offered.map(|(page, _)| page).collect();
+        offered.into_iter().for_each(|page| self.offer(page));
     }
 
     /// Frees a slot. The page, if it is free as a whole now and no longer here.
     pub(super) fn free(&mut self, extent: Extent) -> Option<u64> {
         let page = extent.page();
-        let slab = self.pages.get_mut(&page).expect("a slot of a page of slots");
+        let mut slab = self.pages.get(page).expect("a slot of a page of slots");
         let bit = 1 << (extent.start % PAGE_UNITS / u64::from(units_of(slab.class)));
         assert!(slab.free & bit == 0, "slot {extent:?} is free twice");
         slab.free |= bit;
         if slab.free == all(slab.class) {
             // Its entry in the list, if there is one, is skipped there.
-            self.pages.remove(&page);
+            self.pages.remove(page);
             return Some(page);
         }
+        self.pages.set(page, slab);
         if slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class)) {
             self.offer(page);
         }
@@ -154,20 +156,21 @@ impl Slabs {
         if !within.is_multiple_of(u64::from(extent.units)) || index >= u64::from(slots_of(class)) {
             return false;
         }
-        let slab = self.pages.entry(extent.page()).or_insert_with(|| Page::new(class));
+        let mut slab = self.pages.get(extent.page()).unwrap_or(Page::new(class));
         let is_free = slab.class == class && slab.free & 1 << index != 0;
         slab.free &= !(1 << index);
+        self.pages.set(extent.page(), slab);
         is_free
     }
 
     /// All pages.
     pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
-        self.pages.keys().copied()
+        self.pages.iter().map(|(page, _)| page)
     }
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> u64 {
         let lists: usize = self.listed.iter().map(|list| list.capacity() * 8).sum();
-        (self.pages.allocation_size() + lists) as u64
+        (self.pages.memory() + lists) as u64
     }
 }
