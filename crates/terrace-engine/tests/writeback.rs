@@ -220,7 +220,7 @@ fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
     let rig = Rig::new(move |call| match call {
-        Call::Sync | Call::SyncFs if b.load(Ordering::Relaxed) => failed(libc::EIO),
+        Call::Sync(_) | Call::SyncFs if b.load(Ordering::Relaxed) => failed(libc::EIO),
         _ => Ok(()),
     });
     let (o, content, pages) = (rig.object(1), vec![7; bytes], bytes.div_ceil(4096) as u64);
@@ -334,7 +334,7 @@ fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
     let (f, r) = (files.clone(), roots.clone());
     let rig = Rig::new(move |call| {
         match call {
-            Call::Sync => drop(f.fetch_add(1, Ordering::Relaxed)),
+            Call::Sync(_) => drop(f.fetch_add(1, Ordering::Relaxed)),
             Call::SyncFs => drop(r.fetch_add(1, Ordering::Relaxed)),
             _ => {}
         }
@@ -359,7 +359,7 @@ fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
     let files = Arc::new(AtomicU32::new(0));
     let f = files.clone();
     let rig = Rig::new(move |call| {
-        f.fetch_add(u32::from(call == Call::Sync), Ordering::Relaxed);
+        f.fetch_add(u32::from(matches!(call, Call::Sync(_))), Ordering::Relaxed);
         Ok(())
     });
     rig.engine.write(&rig.object(1), 0, &[7; 4096]).unwrap();

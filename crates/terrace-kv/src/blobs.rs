@@ -74,6 +74,8 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
     /// Replaces the whole blob, or makes it, by bytes that come in parts; the word that it had. Up to `room` bytes it is expected to grow.
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>>;
+    /// Puts a blob of at most 14 bytes, also where there is room for removals alone: a note without which something else cannot be removed.
+    fn put_note(&self, db: Db, key: &[u8], note: &[u8]) -> Result<()>;
     /// Writes into a blob that is there; behind its end it grows, with zeros between.
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
     /// Adds to the end of a blob that is there.

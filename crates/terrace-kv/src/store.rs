@@ -111,6 +111,9 @@ impl Blobs for StoreBlobs {
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>> {
         self.database(db).put_with_room(key, parts, word, room).map_err(failed)
     }
+    fn put_note(&self, db: Db, key: &[u8], note: &[u8]) -> Result<()> {
+        self.database(db).put_note(key, note).map_err(failed)
+    }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()> {
         self.database(db).put_at(key, offset, content).map_err(failed).map(drop)
     }

@@ -111,6 +111,13 @@ impl Blobs for MemoryBlobs {
         let before = self.blobs.lock().entry(db).or_default().insert(key.to_vec(), content);
         Ok(before.map(|before| before.word))
     }
+    fn put_note(&self, db: Db, key: &[u8], note: &[u8]) -> Result<()> {
+        assert!(note.len() <= 14, "a note is short");
+        self.begin(false)?;
+        let content = self.new_content(0, note.to_vec());
+        self.blobs.lock().entry(db).or_default().insert(key.to_vec(), content);
+        Ok(())
+    }
     fn put_at(&self, db: Db, key: &[u8], offset: u64, new: &[u8]) -> Result<()> {
         self.change(db, key, |content| {
             let (begin, end) = (offset as usize, offset as usize + new.len());

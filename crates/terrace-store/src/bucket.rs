@@ -94,10 +94,18 @@ impl Bucket {
         Ok(put?.flatten())
     }
 
+    /// Puts a blob of at most 14 bytes, also where the disk is so full that only removals are taken: a note without which something else cannot be removed.
+    ///
+    /// # Errors
+    /// As [`Bucket::put`]; more bytes.
+    pub fn put_note(&self, key: &[u8], note: &[u8]) -> Result<()> {
+        put::put_note(&self.owner.state, &self.state, key, note)
+    }
+
     /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.
     ///
     /// # Errors
-    /// As [`Bucket::put`]; of a blob over 64 KiB a part may have changed.
+    /// As [`Bucket::put`]; after failing I/O, of a blob over 64 KiB a part may have changed.
     pub fn put_at(&self, key: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
         part::write(&self.owner.state, &self.state, key, part::At::Offset(offset), data)
     }

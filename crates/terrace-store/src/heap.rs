@@ -128,6 +128,9 @@ impl Heap {
             return Ok(());
         }
         let needed = bytes.div_ceil(PAGE) * PAGE;
+        if self.fill_holes(needed / PAGE)? {
+            return Ok(());
+        }
         let room = self.capacity.map_or(u64::MAX, |max| (max / PAGE * PAGE).saturating_sub(size));
         if room < needed {
             return Err(Error::Full { path: self.path.clone(), capacity: self.capacity });
@@ -141,6 +144,48 @@ impl Heap {
         self.write_all(size + step - PAGE, &[0; PAGE as usize])?;
         self.space.lock().grow((size + step) / PAGE);
         Ok(())
+    }
+
+    /// Has free pages get blocks again, `needed` of them together; false: there are not as many.
+    fn fill_holes(&self, needed: u64) -> Result<bool> {
+        for most in [needed.max(STEP_MIN / PAGE), needed] {
+            let Some(run) = self.space.lock().take_holes(needed, most) else { return Ok(false) };
+            match self.reserve(run.0 * PAGE, run.1 * PAGE) {
+                Ok(()) => {
+                    self.space.lock().add_free(run);
+                    return Ok(true);
+                }
+                Err(e) => {
+                    self.space.lock().add_holes(run);
+                    if !e.is_full() || run.1 == needed {
+                        return Err(e);
+                    }
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Gives blocks of free pages back to the file system, as many as `bytes` take if there are so many; how many bytes.
+    pub(crate) fn give_back(&self, bytes: u64) -> u64 {
+        let mut given = 0;
+        while given < bytes {
+            let most = (bytes - given).div_ceil(PAGE);
+            let Some(run) = self.space.lock().take_free(most) else { break };
+            let (from, len) = (run.0 * PAGE, run.1 * PAGE);
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // Cached pages of it go first: written back later they would take blocks that nobody has reserved.
+            let punched = self.engine.with_source(&self.object, from..from + len, |_| {
+                rustix::fs::fallocate(&*self.file, flags, from, len).map_err(io::Error::from)
+            });
+            if punched.is_err() {
+                self.space.lock().add_free(run);
+                break;
+            }
+            self.space.lock().add_holes(run);
+            given += len;
+        }
+        given
     }
 
     fn reserve(&self, from: u64, bytes: u64) -> Result<()> {

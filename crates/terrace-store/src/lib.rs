@@ -37,6 +37,7 @@ mod ops;
 mod options;
 mod owner;
 pub mod record;
+mod records;
 mod segment;
 mod space;
 mod state;

@@ -23,6 +23,10 @@ use terrace_sync::{Mutex, MutexGuard};
 const RESERVE: u64 = 4 << 20;
 /// Room that is left to removals when the disk is full, bytes.
 const MARGIN: u64 = 256 << 10;
+/// Of this the part that is left to records of the store itself.
+const OWN: u64 = 32 << 10;
+/// Room with which a log on a full disk can go on, bytes.
+pub(crate) const ROOM: u64 = MARGIN + RESERVE;
 /// The tail is written out in the background in pieces of this size.
 const PIECE: u64 = RING / 4;
 
@@ -33,6 +37,8 @@ pub(crate) enum Room {
     Takes,
     /// It is refused when the disk is full.
     Gives,
+    /// Likewise, of a record of the store itself, which closing it needs.
+    Own,
 }
 
 /// The log of an open store.
@@ -57,6 +63,8 @@ pub(crate) struct End {
     next: u64,
     /// A sync, or a log written anew, may cover the records up to this one: see [`Logged::sealed`].
     sealed: u64,
+    /// Changes are refused; see [`Log::close`].
+    is_closed: bool,
 }
 
 thread_local! {
@@ -116,7 +124,12 @@ impl Log {
             path,
             io,
             tail,
-            end: Mutex::new(End { generation: header.generation, next: end.number, sealed: end.number - 1 }),
+            end: Mutex::new(End {
+                generation: header.generation,
+                next: end.number,
+                sealed: end.number - 1,
+                is_closed: false,
+            }),
             file: Mutex::new(Arc::new(file)),
             reserved: AtomicU64::new(end.at),
             failed: AtomicI32::new(0),
@@ -129,6 +142,26 @@ impl Log {
         }
         log.tail.begin(header.store);
         Ok(log)
+    }
+
+    /// Takes no change any more, but for records of the store itself: what was appended before is covered by the next sync.
+    pub(crate) fn close(&self) {
+        self.end.lock().is_closed = true;
+    }
+
+    /// Whether a record of so many bytes that takes room would be refused. The room that is left to removals takes it then, whatever others append.
+    ///
+    /// # Errors
+    /// The disk is full; an earlier write of the log failed; the store is closed.
+    pub(crate) fn ask(&self, bytes: u64) -> Result<()> {
+        let end = self.end.lock();
+        self.check()?;
+        if end.is_closed {
+            return Err(Error::Closed);
+        }
+        let at = self.tail.committed();
+        let needed = at + bytes + MARGIN;
+        if needed > self.reserved.load(Ordering::Relaxed) { self.reserve_from(at, needed) } else { Ok(()) }
     }
 
     /// The store is closed: nothing is left in the segment.
@@ -146,19 +179,11 @@ impl Log {
         self.tail.committed()
     }
 
-    /// Appends a record; its number.
+    /// Appends a record.
     ///
     /// # Errors
-    /// The disk is full; an earlier write of the log failed.
-    pub(crate) fn append(&self, record: &Record<'_>, room: Room) -> Result<u64> {
-        self.append_over(record, room).map(|logged| logged.number)
-    }
-
-    /// As [`Log::append`], of a record that may replace another.
-    ///
-    /// # Errors
-    /// As [`Log::append`].
-    pub(crate) fn append_over(&self, record: &Record<'_>, room: Room) -> Result<Logged> {
+    /// The disk is full; an earlier write of the log failed; the store is closed.
+    pub(crate) fn append(&self, record: &Record<'_>, room: Room) -> Result<Logged> {
         DRAFT.with_borrow_mut(|draft| {
             draft.clear();
             record::draft(record, draft);
@@ -168,10 +193,18 @@ impl Log {
 
     fn append_locked(&self, end: &mut End, draft: &mut [u8], room: Room) -> Result<Logged> {
         self.check()?;
+        if end.is_closed && room != Room::Own {
+            return Err(Error::Closed);
+        }
         let number = end.next;
         let record = record::number_draft(draft, end.generation, number);
         let (at, bytes) = (self.tail.committed(), record.len() as u64);
-        let needed = at + bytes + if room == Room::Takes { MARGIN } else { 0 };
+        let left = match room {
+            Room::Takes => MARGIN,
+            Room::Gives => OWN,
+            Room::Own => 0,
+        };
+        let needed = at + bytes + left;
         if needed > self.reserved.load(Ordering::Relaxed) {
             self.reserve_from(at, needed)?;
         }
@@ -188,8 +221,7 @@ impl Log {
 
     /// Reserves well ahead if it can, or as much as is needed.
     fn reserve_from(&self, at: u64, needed: u64) -> Result<()> {
-        self.reserve(at + MARGIN + RESERVE)
-            .or_else(|e| if e.is_full() { self.reserve(needed) } else { Err(e) })
+        self.reserve(at + ROOM).or_else(|e| if e.is_full() { self.reserve(needed) } else { Err(e) })
     }
 
     /// Has the file system keep blocks for the log up to `to`.
@@ -220,7 +252,8 @@ impl Log {
         }
     }
 
-    fn fail(&self, action: &'static str, source: io::Error) -> Error {
+    /// Remembers that the log failed: no change is taken any more.
+    pub(crate) fn fail(&self, action: &'static str, source: io::Error) -> Error {
         let errno = source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         self.failed.store(errno, Ordering::Relaxed);
         tracing::error!("{}: {action}: {source}; no change is taken any more", self.path.display());
@@ -257,6 +290,11 @@ impl Log {
             file.clone()
         };
         self.io.sync(file.as_raw_fd(), true).map_err(|e| self.fail("sync", e))
+    }
+
+    /// Whether so little room is reserved that removals may soon be refused.
+    pub(crate) fn is_short(&self) -> bool {
+        self.tail.committed() + MARGIN > self.reserved.load(Ordering::Relaxed)
     }
 
     /// Whether enough is left to write for the background to do so.

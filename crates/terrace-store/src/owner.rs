@@ -112,6 +112,8 @@ impl Owner {
             return Ok(());
         }
         let state = &self.state;
+        // A change that looked before the store was closed is in the log now, or refused there.
+        state.log.close();
         let synced = persist::sync(state);
         let ended = state.heap.engine().shutdown();
         synced?;

@@ -3,8 +3,9 @@
 use crate::error::{Error, Result};
 use crate::heap::Heap;
 use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
-use crate::log::Log;
+use crate::log::{Log, Logged, ROOM, Room};
 use crate::options::{StoreOptions, SyncPolicy};
+use crate::record::Record;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,6 +111,37 @@ impl StoreState {
     /// The store was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// As [`Log::append`]. On a full disk the heap gives blocks of free pages to the log.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub(crate) fn append(&self, record: &Record<'_>, room: Room) -> Result<u64> {
+        self.append_over(record, room).map(|logged| logged.number)
+    }
+
+    /// As [`StoreState::append`], of a record that may replace another.
+    ///
+    /// # Errors
+    /// As [`Log::append`].
+    pub(crate) fn append_over(&self, record: &Record<'_>, room: Room) -> Result<Logged> {
+        self.with_log_room(|| self.log.append(record, room))
+    }
+
+    /// As [`Log::ask`], and [`StoreState::append`].
+    ///
+    /// # Errors
+    /// As [`Log::ask`].
+    pub(crate) fn ask_log(&self, bytes: u64) -> Result<()> {
+        self.with_log_room(|| self.log.ask(bytes))
+    }
+
+    fn with_log_room<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(e) if e.is_full() && self.heap.give_back(ROOM) > 0 => f(),
+            done => done,
+        }
     }
 
     /// A number for a change that is not logged.

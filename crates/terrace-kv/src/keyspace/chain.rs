@@ -9,7 +9,8 @@
 //!
 //! Each step is a change of one blob, and after a crash a prefix of these changes is there. Pieces without a head are found by a *note*,
 //! the blob (id, 0): it is put before the first piece of a new chain, or before the head is replaced or removed, and says under which key the head
-//! is or was. A start looks at the notes alone: the pieces stay if that head names them ([`recover`]).
+//! is or was. A start looks at the notes alone: the pieces stay if that head names them ([`recover`]). Where a full disk has no room for the key, the note
+//! is without it, and a start that finds one looks at all heads.
 
 use crate::blobs::{BlobError, Blobs, Db, Result, pieces_of};
 
@@ -216,13 +217,17 @@ impl Chain {
         blobs.remove(pieces_of(self.db), &key_of(gone.id, gone.first)).map(drop)
     }
 
-    /// Puts the note: the head of the key is about to come or to go.
+    /// Puts the note: the head of the key is about to come or to go. Where the disk is full it is a short one, without the key: room comes by removals, and
+    /// they need a note first.
     ///
     /// # Errors
     /// The store's.
     pub fn note(&self, blobs: &dyn Blobs, key: &[u8]) -> Result<()> {
-        let first = self.head.first.to_be_bytes();
-        blobs.put(pieces_of(self.db), &key_of(self.head.id, NOTE), 0, &[&first, key], 0).map(drop)
+        let (name, first) = (key_of(self.head.id, NOTE), self.head.first.to_be_bytes());
+        match blobs.put(pieces_of(self.db), &name, 0, &[&first, key], 0) {
+            Err(BlobError::Full) => blobs.put_note(pieces_of(self.db), &name, &first),
+            noted => noted.map(drop),
+        }
     }
     /// Removes the note: the head is there.
     ///
@@ -251,7 +256,7 @@ pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
     if blobs.is_empty(pieces_of(db)) {
         return blobs.clear(db);
     }
-    blobs.put(pieces_of(db), &key_of(CLEARING, NOTE), 0, &[], 0)?;
+    blobs.put_note(pieces_of(db), &key_of(CLEARING, NOTE), &[])?;
     blobs.clear(db)?;
     blobs.clear(pieces_of(db))
 }
@@ -280,10 +285,37 @@ pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
         let Some((first, key)) = note.split_first_chunk() else { continue };
         let noted = Head { id, first: u64::from_be_bytes(*first) };
         let chain = Chain::load(blobs, db, noted);
-        match Head::read(blobs, db, key)?.is_some_and(|head| head.id == id) {
+        let has_head = match key {
+            // A short note.
+            [] => has_head_anywhere(blobs, db, id)?,
+            key => has_head(blobs, db, key, id)?,
+        };
+        match has_head {
             true => chain.forget_note(blobs)?,
             false => chain.remove(blobs)?,
         }
     }
     Ok(())
+}
+
+/// Whether a key names the collection of this id.
+fn has_head(blobs: &dyn Blobs, db: Db, key: &[u8], id: u64) -> Result<bool> {
+    Ok(Head::read(blobs, db, key)?.is_some_and(|head| head.id == id))
+}
+
+/// Whether any key does.
+fn has_head_anywhere(blobs: &dyn Blobs, db: Db, id: u64) -> Result<bool> {
+    let mut from = 0;
+    loop {
+        let page = blobs.scan(db, from, 1024);
+        for key in &page.keys {
+            if has_head(blobs, db, key, id)? {
+                return Ok(true);
+            }
+        }
+        if page.next == 0 {
+            return Ok(false);
+        }
+        from = page.next;
+    }
 }

@@ -388,3 +388,29 @@ fn full_store_refuses_and_keeps_a_large_hash() {
     assert!(dump(&space) == model);
     check_pieces(&*blobs);
 }
+
+#[test]
+fn full_store_removes_a_large_hash_over_crashes() {
+    let full = Arc::new(MemoryBlobs::default());
+    let fields = (0..200u32).map(|n| (n.to_le_bytes().to_vec(), vec![7; 5000])).collect();
+    Op::Set(HASHES[0], fields).run(&keyspace(full.clone())).unwrap();
+    for op in [Op::Remove(HASHES[0]), Op::Clear(HASHES[0].0)] {
+        for changes in 1.. {
+            let blobs = Arc::new(full.after_crash());
+            let space = keyspace(blobs.clone());
+            blobs.is_full.store(true, Ordering::Relaxed);
+            blobs.changes_max.store(changes, Ordering::Relaxed);
+            let done = op.run(&space);
+            let is_whole = blobs.changes.load(Ordering::Relaxed) < changes;
+            let blobs = Arc::new(blobs.after_crash());
+            let left = dump(&keyspace(blobs.clone())).hashes.get(&HASHES[0]).map_or(0, BTreeMap::len);
+            assert!(left == 200 || left == 0, "killed after {changes} changes of {op:?}: {left} fields");
+            assert!(done.is_err() || left == 0, "killed after {changes} changes of {op:?}, and answered");
+            check_pieces(&*blobs);
+            if is_whole {
+                done.unwrap();
+                break;
+            }
+        }
+    }
+}

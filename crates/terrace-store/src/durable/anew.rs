@@ -13,11 +13,12 @@ use crate::error::{Error, Result};
 use crate::index::BucketState;
 use crate::log::{Position, Writer};
 use crate::record::{self, Header, Record};
+use crate::records::Records;
 use crate::state::StoreState;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
@@ -25,6 +26,8 @@ use std::sync::atomic::Ordering;
 const NUMBERS: u64 = 1 << 32;
 /// Bytes of records that are copied while nobody may append.
 const LAST: u64 = 256 << 10;
+/// Rounds in which records are copied while others append.
+const ROUNDS: usize = 16;
 
 /// The name under which a log is written before it replaces the old one.
 pub(crate) fn new_path(names: &Path) -> PathBuf {
@@ -50,8 +53,7 @@ pub(crate) fn write_anew(state: &StoreState) -> Result<()> {
 fn write(state: &StoreState, path: &Path) -> Result<()> {
     let error = |action| move |e| Error::io(path, action, e);
     let (mut begin, old, generation) = state.log.position()?;
-    let options = File::options().read(true).write(true).create(true).truncate(true).open(path);
-    let file = options.map_err(error("create"))?;
+    let file = create_new(path).map_err(error("create"))?;
     let header = Header {
         generation: generation + 1,
         first: begin.number + NUMBERS,
@@ -83,14 +85,19 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     let written = writer.end();
     let synced = state.io.sync(state.dir.as_raw_fd(), false);
     frozen.switch(written);
-    // The rename is done; whether it is durable is not known if this failed. Then nothing is released: either file may come back.
-    synced.map_err(error("sync the directory of"))?;
+    // The rename is done; whether it is durable is not known if this failed. Either file may come back then, the old one without what is appended from now on.
+    synced.map_err(|e| state.log.fail("sync the directory of", e))?;
     note_durable(state, covered);
     state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// Copies the records of the old log until few are left; where it ended.
+/// An empty file for a log. It has the names of all blobs and the bytes of small ones, for nobody else to read.
+pub(crate) fn create_new(path: &Path) -> std::io::Result<File> {
+    File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
+}
+
+/// Copies the records of the old log until few are left, or others append as fast as they are copied; where it ended.
 fn copy_most(
     state: &StoreState,
     old: &File,
@@ -98,13 +105,14 @@ fn copy_most(
     mut begin: Position,
     writer: &mut Writer<'_>,
 ) -> Result<Position> {
-    loop {
+    for _ in 0..ROUNDS {
         let (end, ..) = state.log.position()?;
         begin = copy(old, generation, begin, end, writer, &state.names_path)?;
         if state.log.bytes() - begin.at <= LAST {
-            return Ok(begin);
+            break;
         }
     }
+    Ok(begin)
 }
 
 /// Adds the blobs of a bucket as they are now.
@@ -154,19 +162,17 @@ fn copy(
     writer: &mut Writer<'_>,
     path: &Path,
 ) -> Result<Position> {
-    let mut bytes = vec![0; (to.at - from.at) as usize];
-    old.read_exact_at(&mut bytes, from.at).map_err(|e| Error::io(path, "read", e))?;
-    let (mut at, mut number) = (0, from.number);
-    while at < bytes.len() {
-        let Some((record, body)) = record::decode(&bytes[at..], generation, number) else {
-            let what = format!("a record that was just written is damaged at byte {}", from.at + at as u64);
-            return Err(Error::Damaged { path: path.to_owned(), what });
-        };
-        if !matches!(record, Record::Mark { .. }) {
-            writer.add(&record)?;
+    let mut records = Records::from(old, generation, from);
+    while records.position().number < to.number {
+        let at = records.position().at;
+        match records.next().map_err(|e| Error::io(path, "read", e))? {
+            Some((_, Record::Mark { .. })) => {}
+            Some((_, record)) => writer.add(&record)?,
+            None => {
+                let what = format!("a record that was just written is damaged at byte {at}");
+                return Err(Error::Damaged { path: path.to_owned(), what });
+            }
         }
-        at += body.end;
-        number += 1;
     }
     Ok(to)
 }

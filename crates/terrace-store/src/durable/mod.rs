@@ -5,7 +5,7 @@ mod retry;
 mod sync;
 mod thread;
 
-pub(crate) use anew::{new_path, write_anew};
+pub(crate) use anew::{create_new, new_path, write_anew};
 pub(crate) use retry::Retry;
 pub(crate) use sync::{sync, sync_upto};
 pub(crate) use thread::run;

@@ -40,7 +40,7 @@ pub(crate) fn sync_upto(state: &StoreState, number: u64) -> Result<()> {
 pub(crate) fn sync_now(state: &StoreState) -> Result<()> {
     let last = state.log.last();
     state.heap.sync()?;
-    let mark = state.log.append(&Record::Mark { upto: last }, Room::Gives)?;
+    let mark = state.append(&Record::Mark { upto: last }, Room::Own)?;
     state.log.sync()?;
     // With nothing in between the mark itself leaves nothing to do.
     note_durable(state, if mark == last + 1 { mark } else { last });

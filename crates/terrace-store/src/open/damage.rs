@@ -3,8 +3,8 @@
 //! A sync appends its mark after the sync before it has returned. Two marks behind the place where no record can be read therefore prove that the
 //! record there was durable once: something else has changed the file, and to go on without all that follows would lose it silently.
 
-use super::records::read_full;
 use crate::record::{self, Header, MARK_BYTES, Record};
+use crate::records::read_full;
 use std::fs::File;
 use std::io;
 

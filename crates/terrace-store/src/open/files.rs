@@ -1,6 +1,6 @@
 //! The two files of a store: made, locked, removed.
 
-use crate::durable::new_path;
+use crate::durable::{create_new, new_path};
 use crate::error::{Error, Result};
 use crate::log::Writer;
 use crate::options::check_name;
@@ -101,8 +101,7 @@ fn create(dir: &File, path: &Path, io: &dyn Io) -> Result<(File, Header)> {
     let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("8 bytes"));
     let header = Header { generation: 1, first: 1, store: word(0), seed: word(8) };
     let new = new_path(path);
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(&new);
-    let mut writer = Writer::new(io, path, file.map_err(error("create"))?, header);
+    let mut writer = Writer::new(io, path, create_new(&new).map_err(error("create"))?, header);
     writer.sync()?;
     std::fs::rename(&new, path).map_err(error("rename"))?;
     io.sync(dir.as_raw_fd(), false).map_err(error("sync the directory of"))?;

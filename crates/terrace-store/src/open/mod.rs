@@ -3,7 +3,6 @@
 mod believe;
 mod damage;
 mod files;
-mod records;
 mod replay;
 
 pub(crate) use files::destroy;
@@ -46,10 +45,14 @@ pub(crate) fn open(
     engine.count_also(|| crate::tail::RING);
     let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, (&memory, &counts))?;
     let index = (names, found.tags);
-    let space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
+    let mut space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
         let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
         Error::Damaged { path: files.heap_path.clone(), what }
     })?;
+    // Blocks were given back to a full disk, or are not there before they are written.
+    if rustix::fs::fstat(&files.heap).is_ok_and(|stat| (stat.st_blocks as u64) * 512 < object.size()) {
+        space.forget_blocks();
+    }
     let heap = Heap::new(
         engine.clone(),
         object,

@@ -3,12 +3,12 @@
 use super::believe::Belief;
 use super::damage::is_damaged;
 use super::files::Files;
-use super::records::Records;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Persist, Tags};
 use crate::index::{ask_entry, find_held, find_mut, insert, take, take_all};
 use crate::log::Position;
 use crate::record::{Blob, Record, TAGGED, TRAIT_PERSIST, TRAIT_PERSISTED, TRAIT_SCRATCH};
+use crate::records::Records;
 use crate::space::Extent;
 use crate::state::Counts;
 use compact_bytes::CompactBytes;

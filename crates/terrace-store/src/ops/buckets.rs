@@ -35,7 +35,7 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
         }
         let mut ahead = state.names.ask(&shard, name, &state.memory)?;
         let id = state.names.take_id();
-        let number = state.log.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
+        let number = state.append(&Record::Bucket { bucket: id, name: name.as_bytes() }, Room::Takes)?;
         let bucket = Arc::new(BucketState::new(id, name));
         state.counts.bucket(1, name.len());
         ahead.keep(state.names.insert(&mut shard, bucket.clone(), name));
@@ -102,7 +102,7 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
     }
     let mut ahead = state.names.ask(target.as_deref().unwrap_or(&source), to, &state.memory)?;
     let record = Record::Bucket { bucket: bucket.id, name: to.as_bytes() };
-    let number = state.log.append(&record, Room::Takes)?;
+    let number = state.append(&record, Room::Takes)?;
     state.names.remove((&mut source, place(from)), from, &state.memory, |_| Ok(()))?;
     state.counts.bucket(-1, from.len());
     state.counts.bucket(1, to.len());
@@ -121,22 +121,19 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     state.check_open()?;
     let invalid = |what: String| Err(Error::Invalid { what });
     let dir = std::path::absolute(dir).map_err(|e| Error::io(dir, "find", e))?;
-    let mut persisting = state.persisting.lock();
-    match bucket.persist() {
-        Some(persist) if persist.dir() == dir => return Ok(()),
-        Some(persist) => {
-            return invalid(format!(
-                "bucket {:?}: persists in {} already",
-                bucket.name(),
-                persist.dir().display()
-            ));
-        }
-        None => {}
+    if persists_in(bucket, &dir)? {
+        return Ok(());
     }
     std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "make", e))?;
     let mut listed = std::fs::read_dir(&dir).map_err(|e| Error::io(&dir, "list", e))?;
+    let has_files = listed.next().is_some();
+    // Not before: each sync takes this lock, and must not wait for a directory that hangs.
+    let mut persisting = state.persisting.lock();
+    if persists_in(bucket, &dir)? {
+        return Ok(());
+    }
     let is_taken = persisting.iter().any(|other| other.persist().is_some_and(|other| other.dir() == dir));
-    if is_taken || listed.next().is_some() {
+    if is_taken || has_files {
         return invalid(format!(
             "{}: is not empty, or another bucket's; name a directory of its own",
             dir.display()
@@ -151,7 +148,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
         tables.iter().flat_map(|table| table.iter()).try_for_each(|entry| file_name::check(&entry.key))?;
         let text = dir.as_os_str().as_bytes();
         let record = Record::Trait { bucket: bucket.id, kind: TRAIT_PERSIST, text };
-        let number = state.log.append(&record, Room::Takes)?;
+        let number = state.append(&record, Room::Takes)?;
         bucket.set_persist(Persist::new(dir));
         number
     };
@@ -159,6 +156,21 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     drop(persisting);
     finish(state, number)?;
     if state.sync == SyncPolicy::Always { persist::write_out(state, bucket) } else { Ok(()) }
+}
+
+/// Whether the bucket persists in this directory.
+///
+/// # Errors
+/// It does so in another.
+fn persists_in(bucket: &BucketState, dir: &Path) -> Result<bool> {
+    match bucket.persist() {
+        Some(persist) if persist.dir() != dir => {
+            let other = persist.dir().display();
+            let what = format!("bucket {:?}: persists in {other} already", bucket.name());
+            Err(Error::Invalid { what })
+        }
+        persist => Ok(persist.is_some()),
+    }
 }
 
 /// Makes an empty bucket one whose blobs are not kept beyond the life of the store; nothing, if it is one.
@@ -182,7 +194,7 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
             return Err(Error::Invalid { what });
         }
         let record = Record::Trait { bucket: bucket.id, kind: TRAIT_SCRATCH, text: &[] };
-        let number = state.log.append(&record, Room::Takes)?;
+        let number = state.append(&record, Room::Takes)?;
         bucket.set_scratch();
         number
     };

@@ -95,12 +95,13 @@ pub(super) struct Replaced {
     pub meta: Option<u64>,
 }
 
-/// Gives the blob bytes that stand in an extent of their own, if `expect` holds. Otherwise the extent is free again.
+/// Gives the blob bytes that stand in an extent of their own, if `expect` holds, by a record that may take `room`. Otherwise the extent is free again.
 pub(super) fn replace(
     state: &StoreState,
     place: &Place<'_>,
     expect: Expect,
     bytes: Bytes,
+    room: Room,
 ) -> Result<Option<Replaced>> {
     let (mut old, mut old_first) = (Extent::NONE, None);
     let replaced = {
@@ -119,7 +120,7 @@ pub(super) fn replace(
             bytes.describe(&mut blob);
             // Asked for once it is known that there is a new name: most puts need no memory.
             let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
-            let logged = ahead.and_then(|ahead| set_blob(state, &mut table, place, blob, ahead));
+            let logged = ahead.and_then(|ahead| set_blob(state, &mut table, place, blob, (room, ahead)));
             logged.map(|logged| Some((logged, old_meta)))
         }
     };
@@ -152,14 +153,14 @@ pub(super) fn set_blob(
     table: &mut Table,
     place: &Place<'_>,
     blob: Blob,
-    ahead: Option<Ahead<'_>>,
+    (room, ahead): (Room, Option<Ahead<'_>>),
 ) -> Result<Logged> {
     let Place { bucket, key, hash } = *place;
     bucket.note_change(Some(key), &state.memory);
     let logged = if bucket.is_scratch() {
         Logged { number: state.take_unlogged(), sealed: 0 }
     } else {
-        state.log.append_over(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+        state.append_over(&Record::Put { bucket: bucket.id, blob, key }, room)?
     };
     let number = logged.number;
     match find_mut(table, hash, key) {
@@ -223,7 +224,7 @@ mod tests {
         let place = Place::new(&state, &bucket, &[b'k'; 300]).unwrap();
         buckets::make_persistent(&state, &bucket, &dir.path().join("files")).unwrap();
         let bytes = Bytes { content: Content::Inline([0; INLINE_MAX]), size: 0, meta: None };
-        let replaced = replace(&state, &place, Expect::Any, bytes);
+        let replaced = replace(&state, &place, Expect::Any, bytes, Room::Takes);
         assert!(matches!(replaced, Err(Error::TooLarge { .. })), "{replaced:?}");
         assert_eq!(bucket.len(), 0);
         state.heap.engine().halt();

@@ -9,7 +9,8 @@ use super::get::read_bytes;
 use super::{check_size, room};
 use crate::error::Result;
 use crate::index::{BucketState, Entry, Expect, find};
-use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, UNCHECKED};
+use crate::log::Room;
+use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, PUT_BYTES, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
 use crate::state::StoreState;
 
@@ -41,7 +42,7 @@ pub(crate) enum At {
 /// Puts `data` into a blob, which is made if there is none; a gap before it reads as zeros. The size of the blob then.
 ///
 /// # Errors
-/// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands, but of a large one a part may have changed.
+/// The store is full; a removed bucket; a key or blob that is too large; failing I/O, after which of a large blob a part may have changed. Else the old one stands.
 pub(crate) fn write(
     state: &StoreState,
     bucket: &BucketState,
@@ -69,7 +70,7 @@ pub(crate) fn write(
         }
         let size = blob.size.max(patch.end());
         let Some(bytes) = copy(state, &place, &blob, expect, &patch, size)? else { continue };
-        if let Some(done) = commit::replace(state, &place, expect, bytes)? {
+        if let Some(done) = commit::replace(state, &place, expect, bytes, Room::Takes)? {
             return commit::finish(state, bucket, done.number).map(|()| size);
         }
     }
@@ -110,6 +111,11 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
         }
     }
     let is_behind = patch.offset >= blob.size;
+    // Bytes that a record names already must not change unless their change is logged.
+    let room = match is_behind || place.bucket.is_scratch() {
+        true => Room::Takes,
+        false => state.ask_log(PUT_BYTES + place.key.len() as u64).map(|()| Room::Gives)?,
+    };
     if is_behind {
         hasher.update(data);
         blob.crc = hasher.finalize();
@@ -122,7 +128,7 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
     }
     blob.size = blob.size.max(patch.end());
     blob.set(FIRST, false);
-    let logged = commit::set_blob(state, &mut table, place, blob, None)?;
+    let logged = commit::set_blob(state, &mut table, place, blob, (room, None))?;
     Ok(Some((logged.number, blob.size)))
 }
 
@@ -162,7 +168,7 @@ fn copy(
 fn copy_to_heap(state: &StoreState, blob: &Blob, patch: &Patch<'_>, size: u64) -> Result<Content> {
     // A blob that grows will grow again.
     let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
-    let claim = room::claim(state, room)?;
+    let claim = room::claim_more(state, size, room)?;
     let extent = claim.extent;
     let copied = (|| {
         let (mut buffer, mut hasher) = (vec![0; PIECE.min(size as usize)], crc32fast::Hasher::new());
@@ -240,7 +246,7 @@ pub(crate) fn truncate(state: &StoreState, bucket: &BucketState, key: &[u8], siz
         }
         let nothing = Patch { offset: size, data: &[] };
         let Some(bytes) = copy(state, &place, &blob, expect, &nothing, size)? else { continue };
-        if let Some(done) = commit::replace(state, &place, expect, bytes)? {
+        if let Some(done) = commit::replace(state, &place, expect, bytes, Room::Takes)? {
             return commit::finish(state, bucket, done.number).map(|()| true);
         }
     }

@@ -1,11 +1,11 @@
 //! A whole put: new room, then the record.
 
 use super::commit::{self, Bytes, Place};
-use super::{check_size, room};
+use super::{check, check_size, room};
 use crate::error::Result;
 use crate::index::{BucketState, Expect, find, find_mut};
 use crate::log::Room;
-use crate::record::{FIRST, Record};
+use crate::record::{FIRST, INLINE_MAX, Record};
 use crate::state::StoreState;
 
 /// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes. None: it does not hold; else the user's word of the blob before,
@@ -31,9 +31,24 @@ pub(crate) fn put(
     }
     let content = room::place(state, parts, size, room)?;
     let bytes = Bytes { content, size, meta: Some(meta) };
-    match commit::replace(state, &place, expect, bytes)? {
+    match commit::replace(state, &place, expect, bytes, Room::Takes)? {
         Some(done) => commit::finish(state, bucket, done.number).map(|()| Some(done.meta)),
         None => Ok(None),
+    }
+}
+
+/// Puts a blob of a few bytes, which stand in its record, as long as there is room for removals: it is a note without which something else cannot be removed.
+///
+/// # Errors
+/// As [`put`]; more bytes than a record takes.
+pub(crate) fn put_note(state: &StoreState, bucket: &BucketState, key: &[u8], note: &[u8]) -> Result<()> {
+    let place = Place::new(state, bucket, key)?;
+    check("a note", note.len() as u64, INLINE_MAX as u64)?;
+    let content = room::place(state, &[note], note.len() as u64, 0)?;
+    let bytes = Bytes { content, size: note.len() as u64, meta: Some(0) };
+    match room::or_after_sync(state, || commit::replace(state, &place, Expect::Any, bytes, Room::Gives))? {
+        Some(done) => commit::finish(state, bucket, done.number),
+        None => Ok(()),
     }
 }
 
@@ -62,7 +77,7 @@ pub(crate) fn describe(
         entry.number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {
-            state.log.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
+            state.append(&Record::Put { bucket: bucket.id, blob, key }, Room::Takes)?
         };
         entry.blob = blob;
         entry.number

@@ -1,6 +1,7 @@
 //! Blobs go: one, or all of a bucket.
 
 use super::commit::{self, Place};
+use super::{buckets, room};
 use crate::error::Result;
 use crate::index::{BucketState, Expect, HeldEntry, find_held, take, take_all};
 use crate::log::Room;
@@ -13,6 +14,10 @@ use crate::state::StoreState;
 /// # Errors
 /// A removed bucket; failing I/O of the log.
 pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expect: Expect) -> Result<bool> {
+    room::or_after_sync(state, || remove_now(state, bucket, key, expect))
+}
+
+fn remove_now(state: &StoreState, bucket: &BucketState, key: &[u8], expect: Expect) -> Result<bool> {
     let place = Place::new(state, bucket, key)?;
     let (number, extent) = {
         let mut table = bucket.write(place.hash);
@@ -25,7 +30,7 @@ pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expec
         let number = if bucket.is_scratch() {
             state.take_unlogged()
         } else {
-            state.log.append(&Record::Remove { bucket: bucket.id, key }, Room::Gives)?
+            state.append(&Record::Remove { bucket: bucket.id, key }, Room::Gives)?
         };
         (number, take_out(state, bucket, held))
     };
@@ -65,7 +70,8 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
         if !gone {
             bucket.note_change(None, &state.memory);
         }
-        let number = state.log.append(&record, Room::Gives)?;
+        // It is short, and the last way to make room.
+        let number = state.append(&record, Room::Own)?;
         for table in &mut tables {
             for entry in take_all(table, &state.memory) {
                 state.counts.size(entry.blob.size, 0);
@@ -83,6 +89,10 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
     for extent in extents {
         commit::retire(state, bucket, number, extent);
     }
-    commit::finish(state, bucket, number)?;
+    // Files of a bucket that goes are not written any more, and who removes it keeps others from writing them.
+    match gone {
+        true => buckets::finish(state, number)?,
+        false => commit::finish(state, bucket, number)?,
+    }
     Ok(number)
 }

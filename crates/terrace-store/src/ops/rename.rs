@@ -6,7 +6,7 @@ use super::{check_size, put, room};
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Expect, Table, ask_entry, find, find_held, insert};
 use crate::log::Room;
-use crate::record::{FIRST, Record, TAGGED};
+use crate::record::{Blob, FIRST, Record, TAGGED};
 use crate::space::Extent;
 use crate::state::StoreState;
 use compact_bytes::CompactBytes;
@@ -91,7 +91,7 @@ fn change(
             state.take_unlogged()
         } else {
             let record = Record::Move { from_bucket: bucket.id, from, bucket: to_bucket.id, blob, key: to };
-            state.log.append(&record, Room::Takes)?
+            state.append(&record, Room::Takes)?
         };
         let gone: &mut Table = target.as_mut().unwrap_or(&mut source);
         let replaced = find_held(gone, new.hash, to).map(|held| take_out(state, to_bucket, held));
@@ -106,13 +106,31 @@ fn change(
         state.counts.size(0, blob.size);
         to_bucket.count(1, 0, blob.size);
         ahead.keep(insert(target, &state.hashes, new.hash, entry));
-        (number, [replaced, left])
+        (log_tags(state, &new, blob)?.unwrap_or(number), [replaced, left])
     };
     for extent in retired.into_iter().flatten() {
         commit::retire(state, to_bucket, number, extent);
     }
     to_bucket.split_if_large(&state.hashes, &state.memory);
     Ok(Some(number))
+}
+
+/// Logs the tags of a blob that was moved; the number of the last such record. A log that is written anew may have them under the new key already, or not
+/// find them under the old one: the record of the move alone would lose them there.
+///
+/// # Errors
+/// A failing log.
+fn log_tags(state: &StoreState, new: &Place<'_>, blob: Blob) -> Result<Option<u64>> {
+    let Place { bucket, key, .. } = *new;
+    if !blob.has(TAGGED) || bucket.is_scratch() {
+        return Ok(None);
+    }
+    let mut last = None;
+    for tag in state.tags.of(&(bucket.id, Some(key.into()))) {
+        let record = Record::Tag { bucket: bucket.id, whole: false, on: true, tag: tag.as_bytes(), key };
+        last = Some(state.append(&record, Room::Gives)?);
+    }
+    Ok(last)
 }
 
 /// # Errors

@@ -12,13 +12,34 @@ use crate::state::StoreState;
 /// # Errors
 /// The store is full.
 pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
-    match state.heap.claim(size) {
+    or_after_sync(state, || state.heap.claim(size))
+}
+
+/// Does `f`, and once more after a sync if the disk is full and room of overwritten or removed blobs waits for that.
+///
+/// # Errors
+/// Those of `f`, or of the sync.
+pub(super) fn or_after_sync<T>(state: &StoreState, f: impl Fn() -> Result<T>) -> Result<T> {
+    match f() {
         Err(e) if e.is_full() && state.heap.space().retired_bytes() > 0 => {
             durable::sync(state)?;
-            state.heap.claim(size)
+            f()
         }
-        claimed => claimed,
+        done => done,
     }
+}
+
+/// As [`claim`], if possible with room for `room` bytes.
+///
+/// # Errors
+/// As [`claim`].
+pub(super) fn claim_more(state: &StoreState, size: u64, room: u64) -> Result<Claim> {
+    if room > size
+        && let Ok(claim) = state.heap.claim(room)
+    {
+        return Ok(claim);
+    }
+    claim(state, size)
 }
 
 /// Writes the bytes of a blob into room of its own: `room` bytes, where there are as many. Of a few, for which no more room is wanted, nothing is written:
@@ -35,10 +56,7 @@ pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -
         }
         return Ok(Content::Inline(bytes));
     }
-    let claim = match room > size {
-        true => state.heap.claim(room).or_else(|_| claim(state, size))?,
-        false => claim(state, size)?,
-    };
+    let claim = claim_more(state, size, room)?;
     // No cache of the processor holds the room: it comes while the checksum is computed.
     state.heap.prefetch(claim.extent.offset(), size.min(PAGE) as usize);
     let mut hasher = crc32fast::Hasher::new();

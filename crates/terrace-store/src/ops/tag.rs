@@ -42,7 +42,7 @@ pub(crate) fn set(
         let number = if bucket.is_scratch() && key.is_some() {
             state.take_unlogged()
         } else {
-            state.log.append(&record, room)?
+            state.append(&record, room)?
         };
         state.tags.set(tag, who, on, &state.memory);
         if let Some(entry) = entry {

@@ -28,6 +28,8 @@ pub(crate) struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     runs: Runs,
+    /// Free pages that may have no blocks on the disk: they must get them before something is put there.
+    holes: Runs,
     slabs: Slabs,
     retired: VecDeque<(u64, Extent)>,
     retired_bytes: u64,
@@ -118,7 +120,30 @@ impl Space {
 
     /// Bytes of whole pages that are free.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.runs.pages() * PAGE
+        (self.runs.pages() + self.holes.pages()) * PAGE
+    }
+
+    /// Free pages whose blocks are about to be given back: the first, and how many, at most `most`.
+    pub(crate) fn take_free(&mut self, most: u64) -> Option<(u64, u64)> {
+        self.runs.take_longest(most)
+    }
+    /// Free pages that are about to get blocks, at least `least` if there are as many together, and at most `most`.
+    pub(crate) fn take_holes(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
+        self.holes.take(least, most)
+    }
+    /// These pages are free and have blocks.
+    pub(crate) fn add_free(&mut self, (page, pages): (u64, u64)) {
+        self.runs.free(page, pages);
+    }
+    /// These pages are free and have none.
+    pub(crate) fn add_holes(&mut self, (page, pages): (u64, u64)) {
+        self.holes.free(page, pages);
+    }
+    /// It is not known which of the free pages have blocks.
+    pub(crate) fn forget_blocks(&mut self) {
+        while let Some(run) = self.runs.take_longest(u64::MAX) {
+            self.add_holes(run);
+        }
     }
 
     /// Bytes of the heap's file.
@@ -166,6 +191,7 @@ impl Space {
     /// Memory of the allocator, bytes.
     pub(crate) fn memory(&self) -> u64 {
         self.runs.memory()
+            + self.holes.memory()
             + self.slabs.memory()
             + (self.retired.capacity() * size_of::<(u64, Extent)>()) as u64
     }

@@ -17,12 +17,27 @@ pub(super) struct Runs {
 impl Runs {
     /// The first of so many free pages, which are free no longer.
     pub(super) fn claim(&mut self, pages: u64) -> Option<u64> {
-        let &(len, start) = self.by_len.range((pages, 0)..).next()?;
+        self.take(pages, pages).map(|(start, _)| start)
+    }
+
+    /// At least `least` free pages and at most `most`, which are free no longer: the first, and how many.
+    pub(super) fn take(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
+        let &(len, start) = self.by_len.range((least, 0)..).next()?;
+        Some(self.cut(start, len, most))
+    }
+
+    /// The longest run, but at most so many pages of it.
+    pub(super) fn take_longest(&mut self, most: u64) -> Option<(u64, u64)> {
+        let &(len, start) = self.by_len.last()?;
+        Some(self.cut(start, len, most))
+    }
+
+    fn cut(&mut self, start: u64, len: u64, most: u64) -> (u64, u64) {
         self.remove(start, len);
-        if len > pages {
-            self.insert(start + pages, len - pages);
+        if len > most {
+            self.insert(start + most, len - most);
         }
-        Some(start)
+        (start, len.min(most))
     }
 
     /// These pages are free.

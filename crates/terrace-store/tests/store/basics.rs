@@ -373,6 +373,62 @@ fn a_scratch_bucket_is_empty_after_a_restart() {
 }
 
 #[test]
+fn tags_of_blobs_renamed_beside_a_new_log_stay() {
+    const BLOBS: usize = 400;
+    let dir = dir();
+    let store = open(dir.path());
+    let bucket = store.bucket("b").unwrap();
+    for i in 0..BLOBS {
+        bucket.put(format!("old{i}").as_bytes(), b"x").unwrap();
+        bucket.tag(format!("old{i}").as_bytes(), "hot").unwrap();
+    }
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                store.checkpoint().unwrap();
+            }
+        });
+        for i in 0..BLOBS {
+            let (old, new) = (format!("old{i}"), format!("new{i}"));
+            assert!(bucket.rename(old.as_bytes(), new.as_bytes()).unwrap());
+            std::thread::sleep(std::time::Duration::from_micros(100));
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(store.tagged("hot").len(), BLOBS);
+    drop(bucket);
+    store.close().unwrap();
+    assert_eq!(open(dir.path()).tagged("hot").len(), BLOBS);
+}
+
+#[test]
+fn puts_beside_a_close_are_kept_or_refused() {
+    for round in 0..30u64 {
+        let dir = dir();
+        let store = open(dir.path());
+        let taken = std::thread::scope(|scope| {
+            let writers = [0, 1, 2].map(|writer| {
+                let bucket = store.bucket("b").unwrap();
+                scope.spawn(move || {
+                    let put = |i: &u64| bucket.put(format!("{writer}:{i}").as_bytes(), &content(*i, 500));
+                    (0..).take_while(|i| put(i).is_ok()).count() as u64
+                })
+            });
+            std::thread::sleep(std::time::Duration::from_millis(1 + round % 4));
+            store.clone().close().unwrap();
+            writers.map(|writer| writer.join().unwrap())
+        });
+        drop(store);
+        let bucket = open(dir.path()).bucket("b").unwrap();
+        for (writer, taken) in taken.into_iter().enumerate() {
+            let lost = (0..taken).find(|i| get(&bucket, &format!("{writer}:{i}")) != Some(content(*i, 500)));
+            assert_eq!(lost, None, "of {taken} puts that were taken, round {round}");
+        }
+    }
+}
+
+#[test]
 fn tags_go_with_their_blobs() {
     let dir = dir();
     let segment = terrace_store::Segment::create(&small()).unwrap();

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_engine::io::BlockingIo;
-use terrace_engine::io::testing::{Faults, SimIo};
-use terrace_store::{Error, Segment, Store, StoreOptions};
+use terrace_engine::io::testing::{Call, Faults, HookIo, SimIo};
+use terrace_store::{Error, Segment, Store, StoreOptions, SyncPolicy};
 
 fn with_capacity(bytes: u64) -> StoreOptions {
     StoreOptions { capacity_bytes: Some(bytes), ..small() }
@@ -227,6 +227,124 @@ fn a_full_disk_is_one_clear_line_and_loses_nothing() {
         let store = Store::open(dir, &small()).unwrap();
         again(&store.bucket("b").unwrap(), 20);
     });
+}
+
+#[test]
+fn what_a_full_disk_refuses_has_changed_nothing() {
+    with_tmpfs(16 << 20, |dir| {
+        let store = Store::open(dir, &small()).unwrap();
+        let bucket = store.bucket("b").unwrap();
+        let big = content(7, 100_000);
+        bucket.put(b"big", &big).unwrap();
+        while bucket.put(&bucket.len().to_le_bytes(), &content(1, 30_000)).is_ok() {}
+        // Nor has the log room but for removals.
+        for len in [1000, 100, 1] {
+            while bucket.put(&vec![b'k'; len], b"small").is_ok() {}
+        }
+        let version = bucket.stat(b"big").unwrap().version;
+        let error = bucket.put_at(b"big", 50_000, b"changed").unwrap_err();
+        assert!(error.is_full() && is_one_line(&error), "{error}");
+        assert_eq!(get(&bucket, "big").unwrap(), big);
+        assert_eq!(bucket.stat(b"big").unwrap().version, version);
+        // What is to be removed may need a note.
+        bucket.put_note(b"note", b"14 bytes of it").unwrap();
+        assert!(bucket.put_note(b"note", b"15 bytes of it.").is_err());
+        assert_eq!(get(&bucket, "note").unwrap(), b"14 bytes of it");
+        assert!(bucket.remove(b"note").unwrap());
+    });
+}
+
+#[test]
+fn a_full_disk_takes_removals_and_has_room_again() {
+    for sync in [SyncPolicy::Never, SyncPolicy::Always] {
+        with_tmpfs(24 << 20, move |dir| {
+            let options = StoreOptions { sync, memory_bytes: 32 << 20, ..small() };
+            let store = Store::open(dir, &options).unwrap();
+            let bucket = store.bucket("b").unwrap();
+            let fill = |prefix: &str, len| {
+                let put = |i: &u64| bucket.put(format!("{prefix}{i}").as_bytes(), &content(*i, len));
+                (0..).take_while(|i| put(i).is_ok()).count() as u64
+            };
+            let (large, tiny) = (fill("k", 4000), fill("tiny", 1));
+            assert!(large > 3000 && tiny > 5000, "{large} large ones, {tiny} tiny ones");
+            for i in 0..large {
+                assert!(bucket.remove(format!("k{i}").as_bytes()).unwrap(), "{i} of {large}");
+            }
+            let again = fill("k", 4000);
+            assert!(again > large / 2, "{again} after {large}");
+            drop(bucket);
+            store.close().unwrap();
+            let store = Store::open(dir, &options).unwrap();
+            let bucket = store.bucket("b").unwrap();
+            assert_eq!(bucket.len(), again + tiny);
+            for i in 0..again {
+                assert_eq!(get(&bucket, &format!("k{i}")).unwrap(), content(i, 4000), "{i}");
+            }
+            bucket.clear().unwrap();
+            bucket.put(b"k", &content(1, 100_000)).unwrap();
+            assert_eq!(get(&bucket, "k").unwrap(), content(1, 100_000));
+        });
+    }
+}
+
+#[test]
+fn a_blob_grows_where_there_is_room_for_it_alone() {
+    let dir = dir();
+    let store = Store::open(dir.path(), &with_capacity(4 << 20)).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    let mut blob = content(1, 1 << 20);
+    bucket.put(b"k", &blob).unwrap();
+    bucket.put(b"other", &content(2, (1 << 20) + (1 << 19))).unwrap();
+    // Half as much again, as appends have it otherwise, would not fit.
+    assert_eq!(bucket.append(b"k", b"x").unwrap(), (1 << 20) + 1);
+    blob.push(b'x');
+    assert_eq!(get(&bucket, "k").unwrap(), blob);
+}
+
+#[test]
+fn a_log_that_may_not_be_durable_takes_no_change() {
+    let dir = dir();
+    let (path, fails) = (dir.path().to_owned(), Arc::new(AtomicBool::new(false)));
+    let is_failing = fails.clone();
+    let io = HookIo::new(BlockingIo::default(), move |call| match call {
+        Call::Sync(fd) if is_failing.load(Ordering::Relaxed) => {
+            let synced = std::fs::read_link(format!("/proc/self/fd/{fd}"))?;
+            if synced == path { Err(rustix::io::Errno::IO.into()) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    });
+    let segment = Segment::create(&small()).unwrap();
+    let store = Store::open_with(dir.path(), &small(), &segment, Arc::new(io)).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    bucket.put(b"k", b"value").unwrap();
+    fails.store(true, Ordering::Relaxed);
+    store.checkpoint().unwrap_err();
+    fails.store(false, Ordering::Relaxed);
+    // The log before may come back at a power cut, without what is appended now.
+    let error = bucket.put(b"k", b"other").unwrap_err();
+    assert!(is_one_line(&error) && store.sync().is_err(), "{error}");
+    drop(bucket);
+    store.crash();
+    let bucket = crate::stage::open(dir.path()).bucket("b").unwrap();
+    bucket.put(b"k", b"other").unwrap();
+}
+
+#[test]
+fn files_of_a_store_are_for_its_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = dir();
+    let store = crate::stage::open(dir.path());
+    let check = || {
+        for file in std::fs::read_dir(dir.path()).unwrap() {
+            let file = file.unwrap();
+            let mode = file.metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o077, 0, "{:?}", file.path());
+        }
+    };
+    check();
+    store.bucket("b").unwrap().put(b"k", b"value").unwrap();
+    store.checkpoint().unwrap();
+    check();
 }
 
 #[test]

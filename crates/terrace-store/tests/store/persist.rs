@@ -326,3 +326,20 @@ fn removed_blobs_cost_one_sync_for_all_their_files() {
     });
     assert!(files(out.path()).is_empty());
 }
+
+#[test]
+fn a_bucket_with_files_is_removed_where_puts_are_synced() {
+    let (dir, files) = (dir(), dir());
+    let options = StoreOptions { sync: SyncPolicy::Always, ..small() };
+    let store = Store::open(dir.path(), &options).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    bucket.persist(files.path()).unwrap();
+    bucket.put(b"k", b"value").unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let remover = store.clone();
+    std::thread::spawn(move || tell.send(remover.remove_bucket("b")));
+    let removed = told.recv_timeout(std::time::Duration::from_secs(60));
+    assert!(removed.expect("it does not wait for itself").unwrap());
+    assert_eq!(std::fs::read(files.path().join("k")).unwrap(), b"value");
+    assert!(store.find_bucket("b").is_none());
+}

@@ -85,7 +85,8 @@ impl Keeper {
                 Exit::Crashed { how, killed } => (how, killed),
             };
             tracing::error!("the server {how}");
-            if self.stopping || !self.served {
+            // While it stops, too: the next server writes what this one has left in memory, and ends.
+            if !self.served {
                 let why = format!("it {how}");
                 break Err(Failure::new("server", why, "see what it said above, and start it again"));
             }

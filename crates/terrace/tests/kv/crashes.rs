@@ -126,6 +126,20 @@ fn acknowledged_writes_survive_kill_of_the_server() {
 }
 
 #[test]
+fn acknowledged_writes_survive_a_kill_at_the_end() {
+    let stage = Stage::new();
+    let served = stage.serve(&["--sync", "no"]);
+    let mut client = stage.client();
+    for number in 0..500 {
+        assert_eq!(client.say(&format!("SET k{number} value")), "OK");
+    }
+    served.kill_server_as_it_stops();
+    let served = stage.serve(&[]);
+    assert_eq!(stage.client().say("DBSIZE"), "500");
+    served.stop();
+}
+
+#[test]
 fn synced_writes_survive_kill_of_everything() {
     let seed = seed("synced_writes_survive_kill_of_everything");
     let stage = Stage::new();

@@ -106,6 +106,16 @@ impl Served {
         wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
     }
 
+    /// Asks for an orderly end, and kills the server before it has done anything for that.
+    pub fn kill_server_as_it_stops(mut self) {
+        let server = self.server();
+        kill_process(server, Signal::STOP).unwrap();
+        kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
+        wait_until("the keeper has taken the signal", || has_pending(server, Signal::TERM));
+        kill_process(server, Signal::KILL).unwrap();
+        assert!(self.keeper.wait().unwrap().success());
+    }
+
     pub fn kill_all(mut self) {
         let server = self.server();
         self.keeper.kill().unwrap();
@@ -135,6 +145,14 @@ impl Drop for Served {
             }
         }
     }
+}
+
+/// Whether a signal waits for a process.
+fn has_pending(pid: Pid, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap();
+    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
+    let pending = u64::from_str_radix(pending.expect("a mask of signals").trim(), 16).unwrap();
+    pending & 1 << (signal.as_raw() - 1) != 0
 }
 
 fn stat(dir: &Path) -> StatReport {

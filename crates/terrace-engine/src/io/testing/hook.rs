@@ -12,7 +12,7 @@ pub enum Call {
     /// One write; a batch is as many.
     Write(RawFd),
     /// fsync or fdatasync.
-    Sync,
+    Sync(RawFd),
     /// syncfs.
     SyncFs,
     /// A new size.
@@ -62,7 +62,7 @@ impl<T: Io> Io for HookIo<T> {
         unsafe { self.inner.write(fd, offset, bufs) }
     }
     fn sync(&self, fd: RawFd, data_only: bool) -> io::Result<()> {
-        (self.hook)(Call::Sync)?;
+        (self.hook)(Call::Sync(fd))?;
         self.inner.sync(fd, data_only)
     }
     fn sync_fs(&self, fd: RawFd) -> io::Result<()> {

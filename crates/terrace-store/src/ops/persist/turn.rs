@@ -57,7 +57,7 @@ fn note_persisted(state: &StoreState, bucket: &BucketState, persist: &Persist) -
     let _tables = bucket.write_all();
     if persist.is_current() && !bucket.is_gone() {
         let record = Record::Trait { bucket: bucket.id, kind: TRAIT_PERSISTED, text: &[] };
-        state.log.append(&record, Room::Gives)?;
+        state.append(&record, Room::Own)?;
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Reads a log from its start, record by record.
+//! Reads a log, record by record.
 
 use crate::log::Position;
 use crate::record::{self, HEADER, Header, Record};
@@ -7,11 +7,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Bytes that are read at once.
-const CHUNK: u64 = 4 << 20;
+const CHUNK: u64 = 1 << 20;
 
 /// A reader of the records of a log.
 #[derive(Debug)]
-pub(super) struct Records<'a> {
+pub(crate) struct Records<'a> {
     file: &'a File,
     generation: u64,
     position: Position,
@@ -22,18 +22,23 @@ pub(super) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    pub(super) fn new(file: &'a File, header: &Header) -> Records<'a> {
-        let position = Position { at: HEADER as u64, number: header.first };
-        Records { file, generation: header.generation, position, buffer: Vec::new(), at: 0, is_end: false }
+    /// From the first record on.
+    pub(crate) fn new(file: &'a File, header: &Header) -> Records<'a> {
+        Records::from(file, header.generation, Position { at: HEADER as u64, number: header.first })
+    }
+
+    /// From the record at a position on.
+    pub(crate) fn from(file: &'a File, generation: u64, position: Position) -> Records<'a> {
+        Records { file, generation, position, buffer: Vec::new(), at: 0, is_end: false }
     }
 
     /// Where the next record begins.
-    pub(super) fn position(&self) -> Position {
+    pub(crate) fn position(&self) -> Position {
         self.position
     }
 
     /// The next record and its number; None: there is no further one.
-    pub(super) fn next(&mut self) -> io::Result<Option<(u64, Record<'_>)>> {
+    pub(crate) fn next(&mut self) -> io::Result<Option<(u64, Record<'_>)>> {
         let len = loop {
             match record::decode(&self.buffer[self.at..], self.generation, self.position.number) {
                 Some((_, body)) => break body.end,
@@ -65,7 +70,7 @@ impl<'a> Records<'a> {
 }
 
 /// Reads up to the end of the file or of the buffer; how much.
-pub(super) fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
+pub(crate) fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
         match file.read_at(&mut buffer[done..], at + done as u64) {
