@@ -354,6 +354,19 @@ fn greeting_chooses_the_protocol() {
 }
 
 #[test]
+fn names_of_clients_have_a_longest_length() {
+    let mut lab = Lab::new();
+    let (longest, longer) = ("n".repeat(128), "n".repeat(129));
+    for command in ["CLIENT SETNAME", "CLIENT SETINFO LIB-NAME", "CLIENT SETINFO LIB-VER", "HELLO 2 SETNAME"]
+    {
+        assert!(!lab.ask(&format!("{command} {longest}")).starts_with('-'), "{command}");
+        let refused = lab.ask(&format!("{command} {longer}"));
+        assert_eq!(refused, "-ERR Client names cannot be longer than 128 bytes.", "{command}");
+    }
+    assert_eq!(lab.ask("CLIENT GETNAME"), format!("$128 {longest}"));
+}
+
+#[test]
 fn keys_of_other_servers_are_sent_on() {
     let map = "[[node]]\nhost = \"h1\"\nport = 1\nslots = [\"0-8191\"]\n[[node]]\nhost = \"h2\"\nport = 2\nslots = [\"8192-16383\"]";
     let cluster = Some(Cluster::parse(map, "h1", 1).unwrap());
