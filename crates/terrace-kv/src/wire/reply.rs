@@ -151,11 +151,24 @@ impl<'a> Reply<'a> {
             false => self.bulk(text.as_bytes()),
         }
     }
+    /// Writes each of the elements, until the reply is too long: the others are not asked for.
+    pub fn each<T>(
+        &mut self,
+        elements: impl IntoIterator<Item = T>,
+        mut write: impl FnMut(&mut Reply<'a>, T),
+    ) {
+        let mut elements = elements.into_iter();
+        while !self.is_cut
+            && let Some(element) = elements.next()
+        {
+            write(self, element);
+        }
+    }
     /// An array of strings.
     pub fn texts<T: AsRef<[u8]>>(&mut self, texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) {
         let texts = texts.into_iter();
         self.array(texts.len());
-        texts.for_each(|text| self.bulk(text.as_ref()));
+        self.each(texts, |reply, text| reply.bulk(text.as_ref()));
     }
 }
 
@@ -196,5 +209,8 @@ mod tests {
         (0..1000).for_each(|_| reply.bulk(b"0123456789"));
         assert!(reply.is_cut());
         assert!(out.len() < 60);
+        Reply::new(&mut out, 20, false)
+            .each(std::iter::repeat(b"0123456789"), |reply, text| reply.bulk(text));
+        assert!(out.len() < 120);
     }
 }
