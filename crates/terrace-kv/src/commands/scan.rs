@@ -21,8 +21,6 @@ use crate::wire::number::float_text;
 const COUNT: usize = 10;
 /// Most that it may ask for.
 const COUNT_MAX: i64 = 1_000_000;
-/// Keys that KEYS takes at a time.
-const KEYS_STEP: usize = 1000;
 
 /// The options of a walk.
 #[derive(Debug)]
@@ -82,17 +80,16 @@ pub fn scan(context: &mut Context<'_>) -> Outcome {
 /// KEYS pattern
 pub fn keys(context: &mut Context<'_>) -> Outcome {
     let (keyspace, db, pattern) = (context.keyspace(), context.db(), context.args.at(1));
-    let (mut found, mut from) = (Vec::new(), 0);
-    loop {
-        let page = keyspace.scan(db, from, KEYS_STEP);
-        let wanted = |key: &[u8]| glob::matches(pattern, key) && keyspace.stat(db, key).is_some();
-        found.extend(page.keys.into_iter().filter(|key| wanted(key)));
-        from = page.next;
-        if from == 0 {
-            break;
+    let reply = &mut context.reply;
+    let (mark, mut count) = (reply.mark(), 0);
+    keyspace.each_key(db, |key| {
+        if glob::matches(pattern, key) && keyspace.stat(db, key).is_some() {
+            reply.bulk(key);
+            count += 1;
         }
-    }
-    context.reply.texts(found);
+        !reply.is_cut()
+    });
+    reply.array_since(mark, count);
     Ok(())
 }
 

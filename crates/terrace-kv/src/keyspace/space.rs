@@ -17,6 +17,8 @@ use crate::error::Outcome;
 
 /// Locks; keys share them by hash.
 const STRIPES: usize = 256;
+/// Keys that a walk through all takes at a time.
+const PAGE_KEYS: usize = 1000;
 /// Milliseconds since 1970, by the system or by a test.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -122,6 +124,18 @@ impl Keyspace {
     /// A page of keys; some may have expired.
     pub fn scan(&self, db: Db, from: u64, count: usize) -> Page {
         self.blobs.scan(db, from, count)
+    }
+
+    /// Visits the keys of a database, some of which may have expired, as long as `visit` wants more.
+    pub fn each_key(&self, db: Db, mut visit: impl FnMut(&[u8]) -> bool) {
+        let mut from = 0;
+        loop {
+            let page = self.scan(db, from, PAGE_KEYS);
+            from = page.next;
+            if !page.keys.iter().all(|key| visit(key)) || from == 0 {
+                return;
+            }
+        }
     }
 
     /// Keys of a database, expired ones among them.

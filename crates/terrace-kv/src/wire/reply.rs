@@ -132,6 +132,13 @@ impl<'a> Reply<'a> {
     pub fn array(&mut self, count: usize) {
         self.header(b'*', count);
     }
+    /// The head of an array of so many, before what was written since `mark`: nothing is gathered only to be counted.
+    pub fn array_since(&mut self, mark: usize, count: usize) {
+        let end = self.out.len();
+        self.array(count);
+        let head = self.out.len() - end;
+        self.out[mark..].rotate_right(head);
+    }
     /// The head of a map of so many pairs.
     pub fn map(&mut self, pairs: usize) {
         match self.resp3 {
@@ -192,6 +199,16 @@ mod tests {
             assert_eq!(written(resp3, |reply| reply.double(1.5)), double);
         }
         assert_eq!(written(true, |reply| reply.verbatim("a")), "=5\r\ntxt:a\r\n");
+    }
+
+    #[test]
+    fn head_of_an_array_may_come_last() {
+        let mut out = b"before".to_vec();
+        let mut reply = Reply::new(&mut out, 20, false);
+        let mark = reply.mark();
+        (1..=3).for_each(|number| reply.int(number));
+        reply.array_since(mark, 3);
+        assert_eq!(out, b"before*3\r\n:1\r\n:2\r\n:3\r\n");
     }
 
     #[test]

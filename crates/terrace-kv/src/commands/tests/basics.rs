@@ -434,3 +434,17 @@ fn long_replies_are_refused_whole() {
     );
     assert!(lab.ask(&format!("MGET{}", " a".repeat(5))).starts_with("*5 "));
 }
+
+#[test]
+fn walk_ends_where_its_reply_is_too_long() {
+    let mut lab = Lab::with(Config { buffers_bytes_max: 2000, ..Config::for_memory(1 << 30) }, 1 << 20);
+    for i in 0..3000 {
+        lab.ask(&format!("SET key:{i} x"));
+    }
+    assert!(lab.ask("KEYS key:29[0-4]").starts_with("*5 "));
+    let hits = |lab: &Lab| lab.server.keyspace.counters().hits.load(Ordering::Relaxed);
+    let before = hits(&lab);
+    assert!(lab.ask("KEYS *").starts_with("-ERR the reply is longer than 1000 bytes"));
+    let seen = hits(&lab) - before;
+    assert!((50..200).contains(&seen), "{seen} keys were looked at");
+}
