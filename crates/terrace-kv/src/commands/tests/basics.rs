@@ -382,9 +382,16 @@ fn keys_of_other_servers_are_sent_on() {
             ("SELECT 1", "-ERR SELECT is not allowed in cluster mode"),
             ("CLUSTER KEYSLOT foo", ":12182"),
             ("CLUSTER COUNTKEYSINSLOT 5061", ":3"),
+            ("CLUSTER COUNTKEYSINSLOT 5062", ":0"),
+            ("CLUSTER GETKEYSINSLOT 5061 0", "*0"),
+            ("CLUSTER COUNTKEYSINSLOT 16384", "-ERR Invalid slot"),
             ("PING", "+PONG"),
         ],
     );
+    for (wanted, found) in [(2, 2), (9, 3)] {
+        let reply = lab.ask(&format!("CLUSTER GETKEYSINSLOT 5061 {wanted}"));
+        assert!(reply.starts_with(&format!("*{found} $")), "{reply}");
+    }
     assert!(lab.ask("CLUSTER SLOTS").starts_with("*2 *3 :0 :8191 *4 $2 h1 :1 $40 "));
     assert!(lab.ask("CLUSTER SHARDS").starts_with("*2 *4 $5 slots *2 :0 :8191 $5 nodes *1 *14 $2 id"));
     assert!(lab.ask("CLUSTER INFO").contains("cluster_state:ok"));
