@@ -103,6 +103,24 @@ fn expired_keys_leave_without_being_asked_for() {
 }
 
 #[test]
+fn key_that_never_expires_in_effect_leaves_nothing() {
+    let mut lab = Lab::new();
+    let latest = format!(":{}", crate::keyspace::word::EXPIRES_MAX);
+    for line in ["SET a x PXAT 9223372036854775807", "PEXPIREAT a 9223372036854775807"] {
+        lab.ask("SET a x");
+        lab.ask(line);
+        assert_eq!(
+            (lab.ask("PEXPIRETIME a"), lab.server.keyspace.volatile(0)),
+            (latest.clone(), 1),
+            "{line}"
+        );
+        lab.ask("DEL a");
+        let keyspace = &lab.server.keyspace;
+        assert_eq!((keyspace.volatile(0), keyspace.memory_bytes()), (0, 0), "{line}");
+    }
+}
+
+#[test]
 fn keys_of_an_earlier_server_expire_too() {
     let mut lab = Lab::new();
     lab.ask("SET a x PX 10");
