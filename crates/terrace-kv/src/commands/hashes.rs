@@ -12,7 +12,7 @@ use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::compact;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
-use crate::keyspace::{FieldRecord, Held, fields};
+use crate::keyspace::{Compact, FieldRecord, Held, fields};
 use crate::wire::Reply;
 use crate::wire::number::{float_text, parse_float, parse_int};
 
@@ -63,9 +63,9 @@ impl Fields for Hash {
 fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'_>)) -> Outcome {
     let (keyspace, db, key) = (context.keyspace(), context.db(), context.key());
     match keyspace.read_compact(db, key, Kind::Hash, context.scratch)? {
-        Some(Some(())) => answer(&Walked(context.scratch), &mut context.reply),
-        Some(None) => answer(&Walked(&[]), &mut context.reply),
-        None => {
+        Compact::Records => answer(&Walked(context.scratch), &mut context.reply),
+        Compact::Absent => answer(&Walked(&[]), &mut context.reply),
+        Compact::Log => {
             let mut held = keyspace.hold(db, [key]);
             let open = held.open_or_new::<Hash>(db, key)?;
             answer(&*open.content, &mut context.reply);
