@@ -86,6 +86,7 @@ fn requests_take_little_memory_beside_their_reply() {
         ("HRANDFIELD h -16777215".to_owned(), too_long, 0),
         ("ZRANDMEMBER z -16777215".to_owned(), too_long, 0),
         ("KEYS {t}*".to_owned(), too_long, 0),
+        ("SCAN 0 COUNT 4000".to_owned(), too_long, 0),
         (format!("CLUSTER COUNTKEYSINSLOT {slot}"), ":4000\r\n", 0),
         (format!("CLUSTER GETKEYSINSLOT {slot} 4000"), too_long, 0),
         ("HSCAN h 0 NOVALUES".to_owned(), "*2\r\n$", 0),

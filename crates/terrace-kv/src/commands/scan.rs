@@ -64,18 +64,26 @@ impl<'a> Options<'a> {
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
 pub fn scan(context: &mut Context<'_>) -> Outcome {
     let (from, options) = (cursor(context.args.at(1))?, Options::parse(context, 2)?);
-    let (keyspace, db) = (context.keyspace(), context.db());
-    let page = keyspace.scan(db, from, options.count);
+    let (keyspace, db, reply) = (context.keyspace(), context.db(), &mut context.reply);
     let is_wanted = |key: &[u8]| {
         options.wants(key)
             && keyspace
                 .stat(db, key)
                 .is_some_and(|(word, _)| options.kind.is_none_or(|kind| is(kind, word.kind.name())))
     };
-    let keys: Vec<_> = page.keys.into_iter().filter(|key| is_wanted(key)).collect();
-    context.reply.array(2);
-    context.reply.text(page.next.to_string());
-    context.reply.texts(keys);
+    reply.array(2);
+    let (mark, mut count) = (reply.mark(), 0);
+    let next = keyspace.each_key_from(db, from, options.count, |key| {
+        if is_wanted(key) {
+            reply.bulk(key);
+            count += 1;
+        }
+        !reply.is_cut()
+    });
+    reply.before(mark, |reply| {
+        reply.text(next.to_string());
+        reply.array(count);
+    });
     Ok(())
 }
 

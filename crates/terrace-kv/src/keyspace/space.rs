@@ -17,7 +17,7 @@ use crate::error::Outcome;
 
 /// Locks; keys share them by hash.
 const STRIPES: usize = 256;
-/// Keys that a walk through all takes at a time.
+/// Keys that a walk takes at a time.
 const PAGE_KEYS: usize = 1000;
 /// Milliseconds since 1970, by the system or by a test.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -126,16 +126,27 @@ impl Keyspace {
         self.blobs.scan(db, from, count)
     }
 
-    /// Visits the keys of a database, some of which may have expired, as long as `visit` wants more.
-    pub fn each_key(&self, db: Db, mut visit: impl FnMut(&[u8]) -> bool) {
-        let mut from = 0;
+    /// Visits about `count` keys of a database from `from` on, some of which may have expired, as long as `visit` wants more. Where the next ones begin; 0: there
+    /// are none.
+    pub fn each_key_from(
+        &self,
+        db: Db,
+        mut from: u64,
+        mut count: usize,
+        mut visit: impl FnMut(&[u8]) -> bool,
+    ) -> u64 {
         loop {
-            let page = self.scan(db, from, PAGE_KEYS);
-            from = page.next;
-            if !page.keys.iter().all(|key| visit(key)) || from == 0 {
-                return;
+            let page = self.scan(db, from, count.min(PAGE_KEYS));
+            (from, count) = (page.next, count.saturating_sub(page.keys.len()));
+            if !page.keys.iter().all(|key| visit(key)) || from == 0 || count == 0 {
+                return from;
             }
         }
+    }
+
+    /// Likewise all keys of a database.
+    pub fn each_key(&self, db: Db, visit: impl FnMut(&[u8]) -> bool) {
+        self.each_key_from(db, 0, usize::MAX, visit);
     }
 
     /// Keys of a database, expired ones among them.

@@ -134,10 +134,14 @@ impl<'a> Reply<'a> {
     }
     /// The head of an array of so many, before what was written since `mark`: nothing is gathered only to be counted.
     pub fn array_since(&mut self, mark: usize, count: usize) {
+        self.before(mark, |reply| reply.array(count));
+    }
+    /// Writes something before what was written since `mark`.
+    pub fn before(&mut self, mark: usize, write: impl FnOnce(&mut Reply<'a>)) {
         let end = self.out.len();
-        self.array(count);
-        let head = self.out.len() - end;
-        self.out[mark..].rotate_right(head);
+        write(self);
+        let written = self.out.len() - end;
+        self.out[mark..].rotate_right(written);
     }
     /// The head of a map of so many pairs.
     pub fn map(&mut self, pairs: usize) {
