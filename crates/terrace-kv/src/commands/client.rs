@@ -168,8 +168,14 @@ fn greet(context: &mut Context<'_>) {
     reply.array(0);
 }
 
-/// A name without spaces and control characters.
+/// Longest name, bytes. They stay as long as their client does, and no limit of memory counts them.
+const NAME_BYTES_MAX: usize = 128;
+
+/// A short name without spaces and control characters.
 fn checked_name(text: &[u8]) -> Outcome<String> {
+    if text.len() > NAME_BYTES_MAX {
+        return Err(Refusal::err(format_args!("Client names cannot be longer than {NAME_BYTES_MAX} bytes.")));
+    }
     let is_plain = text.iter().all(u8::is_ascii_graphic);
     let why = "Client names cannot contain spaces, newlines or special characters.";
     is_plain.then(|| String::from_utf8_lossy(text).into_owned()).ok_or_else(|| Refusal::err(why))

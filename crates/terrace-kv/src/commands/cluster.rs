@@ -5,6 +5,7 @@ use super::context::{Context, unknown_subcommand};
 use crate::cluster::slot::{SLOTS, slot_of};
 use crate::cluster::{Cluster, Node};
 use crate::error::{Outcome, Refusal};
+use crate::keyspace::Keyspace;
 use crate::wire::Reply;
 
 /// READONLY, READWRITE, ASKING: there are no replicas, and slots do not move.
@@ -32,13 +33,16 @@ pub fn cluster(context: &mut Context<'_>) -> Outcome {
         (2, _) if is(what, "LINKS") => reply.array(0),
         (3, Some(key)) if is(what, "KEYSLOT") => reply.int(slot_of(key)),
         (3, Some(slot)) if is(what, "COUNTKEYSINSLOT") => {
-            let keys = keys_in_slot(context, slot, usize::MAX)?;
-            context.reply.int(keys.len());
+            let mut count = 0;
+            each_key_in_slot(context.keyspace(), slot, |_| {
+                count += 1;
+                true
+            })?;
+            context.reply.int(count);
         }
         (4, Some(slot)) if is(what, "GETKEYSINSLOT") => {
             let count = usize::try_from(int(args.at(3))?).map_err(|_| Refusal::OutOfRange)?;
-            let keys = keys_in_slot(context, slot, count)?;
-            context.reply.texts(keys);
+            keys_in_slot(context, slot, count)?;
         }
         _ => return Err(unknown_subcommand(context)),
     }
@@ -54,23 +58,26 @@ fn info(cluster: &Cluster) -> String {
     )
 }
 
-/// Keys that the walk takes at a time.
-const STEP: usize = 1000;
-
-/// Keys of a slot: a walk through all.
-fn keys_in_slot(context: &Context<'_>, slot: &[u8], max: usize) -> Outcome<Vec<Box<[u8]>>> {
+/// Visits the keys of a slot, as long as `visit` wants more: a walk through all keys.
+fn each_key_in_slot(keyspace: &Keyspace, slot: &[u8], mut visit: impl FnMut(&[u8]) -> bool) -> Outcome {
     let slot = u16::try_from(int(slot)?).ok().filter(|slot| *slot < SLOTS);
     let slot = slot.ok_or_else(|| Refusal::err("Invalid slot"))?;
-    let (mut found, mut from) = (Vec::new(), 0);
-    loop {
-        let page = context.keyspace().scan(0, from, STEP);
-        found.extend(page.keys.into_iter().filter(|key| slot_of(key) == slot));
-        from = page.next;
-        if from == 0 || found.len() >= max {
-            found.truncate(max);
-            return Ok(found);
+    keyspace.each_key(0, |key| slot_of(key) != slot || visit(key));
+    Ok(())
+}
+
+fn keys_in_slot(context: &mut Context<'_>, slot: &[u8], max: usize) -> Outcome {
+    let (keyspace, reply) = (context.keyspace(), &mut context.reply);
+    let (mark, mut count) = (reply.mark(), 0);
+    each_key_in_slot(keyspace, slot, |key| {
+        if count < max {
+            reply.bulk(key);
+            count += 1;
         }
-    }
+        count < max && !reply.is_cut()
+    })?;
+    reply.array_since(mark, count);
+    Ok(())
 }
 
 fn slots(cluster: &Cluster, reply: &mut Reply<'_>) {

@@ -4,7 +4,7 @@ use super::args::{float, int};
 use super::context::Context;
 use super::strings::check_size;
 use crate::error::{Outcome, Refusal};
-use crate::keyspace::word::{Kind, Word};
+use crate::keyspace::word::Kind;
 use crate::wire::number::{float_text, parse_float, parse_int, write_int};
 
 fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
@@ -108,11 +108,7 @@ pub fn setbit(context: &mut Context<'_>) -> Outcome {
     match found {
         Some(_) if context.scratch.first() == Some(&new) => {}
         Some(_) => held.write_at(db, key, byte, &[new])?,
-        None => {
-            let mut whole = vec![0; byte as usize];
-            whole.push(new);
-            held.write(db, key, Word::new(Kind::String), &whole)?;
-        }
+        None => held.write_behind_zeros(db, key, byte, &[new])?,
     }
     context.reply.int(u8::from(old & mask != 0));
     Ok(())

@@ -12,7 +12,7 @@ use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::compact;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
-use crate::keyspace::{FieldRecord, Held, fields};
+use crate::keyspace::{Compact, FieldRecord, Held, fields};
 use crate::wire::Reply;
 use crate::wire::number::{float_text, parse_float, parse_int};
 
@@ -63,9 +63,9 @@ impl Fields for Hash {
 fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'_>)) -> Outcome {
     let (keyspace, db, key) = (context.keyspace(), context.db(), context.key());
     match keyspace.read_compact(db, key, Kind::Hash, context.scratch)? {
-        Some(Some(())) => answer(&Walked(context.scratch), &mut context.reply),
-        Some(None) => answer(&Walked(&[]), &mut context.reply),
-        None => {
+        Compact::Records => answer(&Walked(context.scratch), &mut context.reply),
+        Compact::Absent => answer(&Walked(&[]), &mut context.reply),
+        Compact::Log => {
             let mut held = keyspace.hold(db, [key]);
             let open = held.open_or_new::<Hash>(db, key)?;
             answer(&*open.content, &mut context.reply);
@@ -236,22 +236,29 @@ pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Of `len` elements, so many at random: different ones, or with repetition if the count is negative.
-pub fn random_indices(len: usize, count: i64) -> Vec<usize> {
-    let wanted = count.unsigned_abs() as usize;
-    if len == 0 {
-        return Vec::new();
-    }
-    if count < 0 {
-        return (0..wanted).map(|_| fastrand::usize(..len)).collect();
-    }
-    let mut all: Vec<usize> = (0..len).collect();
-    let wanted = wanted.min(len);
-    for at in 0..wanted {
+/// Of `len` elements, so many at random: different ones, or with repetition if the count is negative. Each is drawn when it is asked for: a reply that has
+/// become too long needs no more.
+pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
+    let (wanted, repeats) = (count.unsigned_abs() as usize, count < 0);
+    // Of different ones those that were not drawn stand behind those that were.
+    let mut all: Vec<usize> = if repeats { Vec::new() } else { (0..len).collect() };
+    let wanted = match len {
+        0 => 0,
+        _ if repeats => wanted,
+        _ => wanted.min(len),
+    };
+    (0..wanted).map(move |at| {
+        if repeats {
+            return fastrand::usize(..len);
+        }
         all.swap(at, fastrand::usize(at..len));
-    }
-    all.truncate(wanted);
-    all
+        all[at]
+    })
+}
+
+/// One of `len` elements at random; none: there are none.
+pub fn random_index(len: usize) -> Option<usize> {
+    random_indices(len, -1).next()
 }
 
 /// Most elements that one random choice with repetition may give.
@@ -280,15 +287,14 @@ pub fn hrandfield(context: &mut Context<'_>) -> Outcome {
     let open = held.open_or_new::<Hash>(db, key)?;
     let (hash, reply) = (&open.content, &mut context.reply);
     let Some((count, with_values)) = options else {
-        let one = random_indices(hash.len(), 1).first().map(|at| hash.at(*at).0);
-        reply.optional(one);
+        reply.optional(random_index(hash.len()).map(|at| hash.at(at).0));
         return held.close(db, key, open);
     };
     let chosen = random_indices(hash.len(), count);
     // RESP3 has pairs.
     let pairs = with_values && reply.resp3;
     reply.array(chosen.len() * if with_values && !pairs { 2 } else { 1 });
-    for at in chosen {
+    reply.each(chosen, |reply, at| {
         if pairs {
             reply.array(2);
         }
@@ -297,6 +303,24 @@ pub fn hrandfield(context: &mut Context<'_>) -> Outcome {
         if with_values {
             reply.bulk(value);
         }
-    }
+    });
     held.close(db, key, open)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_drawn_when_they_are_asked_for() {
+        let mut drawn = random_indices(5, i64::MIN);
+        assert_eq!(drawn.len(), 1 << 63);
+        assert!(drawn.by_ref().take(100).all(|at| at < 5));
+        let mut different: Vec<usize> = random_indices(5, 9).collect();
+        different.sort_unstable();
+        assert_eq!(different, [0, 1, 2, 3, 4]);
+        assert_eq!(random_indices(5, 2).len(), 2);
+        assert_eq!((random_indices(0, -9).len(), random_indices(0, 9).len()), (0, 0));
+        assert_eq!((random_index(0), random_index(1)), (None, Some(0)));
+    }
 }

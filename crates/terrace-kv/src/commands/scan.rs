@@ -4,6 +4,7 @@
 //! twice only if it shares its hash with another. Elements of a large collection are looked at whole for each piece.
 
 use std::hash::BuildHasher;
+use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 
 use hashbrown::DefaultHashBuilder;
@@ -15,14 +16,13 @@ use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, SMALL};
 use crate::keyspace::hash::Hash;
 use crate::keyspace::zset::Zset;
+use crate::wire::Reply;
 use crate::wire::number::float_text;
 
 /// Keys of a piece, unless the client asks for more or less.
 const COUNT: usize = 10;
 /// Most that it may ask for.
 const COUNT_MAX: i64 = 1_000_000;
-/// Keys that KEYS takes at a time.
-const KEYS_STEP: usize = 1000;
 
 /// The options of a walk.
 #[derive(Debug)]
@@ -64,91 +64,128 @@ impl<'a> Options<'a> {
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
 pub fn scan(context: &mut Context<'_>) -> Outcome {
     let (from, options) = (cursor(context.args.at(1))?, Options::parse(context, 2)?);
-    let (keyspace, db) = (context.keyspace(), context.db());
-    let page = keyspace.scan(db, from, options.count);
+    let (keyspace, db, reply) = (context.keyspace(), context.db(), &mut context.reply);
     let is_wanted = |key: &[u8]| {
         options.wants(key)
             && keyspace
                 .stat(db, key)
                 .is_some_and(|(word, _)| options.kind.is_none_or(|kind| is(kind, word.kind.name())))
     };
-    let keys: Vec<_> = page.keys.into_iter().filter(|key| is_wanted(key)).collect();
-    context.reply.array(2);
-    context.reply.text(page.next.to_string());
-    context.reply.texts(keys);
+    reply.array(2);
+    let (mark, mut count) = (reply.mark(), 0);
+    let next = keyspace.each_key_from(db, from, options.count, |key| {
+        if is_wanted(key) {
+            reply.bulk(key);
+            count += 1;
+        }
+        !reply.is_cut()
+    });
+    reply.before(mark, |reply| {
+        reply.text(next.to_string());
+        reply.array(count);
+    });
     Ok(())
 }
 
 /// KEYS pattern
 pub fn keys(context: &mut Context<'_>) -> Outcome {
     let (keyspace, db, pattern) = (context.keyspace(), context.db(), context.args.at(1));
-    let (mut found, mut from) = (Vec::new(), 0);
-    loop {
-        let page = keyspace.scan(db, from, KEYS_STEP);
-        let wanted = |key: &[u8]| glob::matches(pattern, key) && keyspace.stat(db, key).is_some();
-        found.extend(page.keys.into_iter().filter(|key| wanted(key)));
-        from = page.next;
-        if from == 0 {
-            break;
+    let reply = &mut context.reply;
+    let (mark, mut count) = (reply.mark(), 0);
+    keyspace.each_key(db, |key| {
+        if glob::matches(pattern, key) && keyspace.stat(db, key).is_some() {
+            reply.bulk(key);
+            count += 1;
         }
-    }
-    context.reply.texts(found);
+        !reply.is_cut()
+    });
+    reply.array_since(mark, count);
     Ok(())
 }
 
-/// Those of the elements that come next in the order of their hashes, and the next cursor.
-fn piece<'a, T>(
-    elements: impl Iterator<Item = (&'a [u8], T)>,
-    from: u64,
-    count: usize,
-) -> (Vec<(&'a [u8], T)>, u64) {
-    static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
-    // 0 is the beginning and the end.
-    let hashed = elements.map(|(name, value)| (HASHER.hash_one(name) | 1, name, value));
-    let mut rest: Vec<_> = hashed.filter(|(hash, ..)| *hash >= from).collect();
-    rest.sort_unstable_by_key(|(hash, ..)| *hash);
-    let next = rest.get(count).map_or(0, |(hash, ..)| *hash);
-    let piece = rest.into_iter().take_while(|(hash, ..)| next == 0 || *hash < next);
-    (piece.map(|(_, name, value)| (name, value)).collect(), next)
+/// What belongs to an element beside its name.
+enum Value<'a> {
+    Bytes(&'a [u8]),
+    Score(f64),
 }
 
-fn scan_elements<C: Collection>(
-    context: &mut Context<'_>,
-    elements: impl for<'a> Fn(&'a C) -> Vec<(&'a [u8], Vec<u8>)>,
-) -> Outcome {
+impl Value<'_> {
+    fn write(&self, reply: &mut Reply<'_>) {
+        match self {
+            Value::Bytes(bytes) => reply.bulk(bytes),
+            Value::Score(score) => reply.text(float_text(*score)),
+        }
+    }
+}
+
+/// A collection that is walked in pieces. Nothing of it is copied but what the reply tells.
+trait Elements: Collection {
+    fn elements(&self) -> impl Iterator<Item = (&[u8], Value<'_>)>;
+}
+
+impl Elements for Hash {
+    fn elements(&self) -> impl Iterator<Item = (&[u8], Value<'_>)> {
+        self.iter().map(|(field, value)| (field, Value::Bytes(value)))
+    }
+}
+
+impl Elements for Zset {
+    fn elements(&self) -> impl Iterator<Item = (&[u8], Value<'_>)> {
+        self.iter().map(|ranked| (&*ranked.member, Value::Score(ranked.score)))
+    }
+}
+
+/// The place of an element in the walk. 0 is the beginning and the end.
+fn place(name: &[u8]) -> u64 {
+    static HASHER: LazyLock<DefaultHashBuilder> = LazyLock::new(DefaultHashBuilder::default);
+    HASHER.hash_one(name) | 1
+}
+
+/// The places of `count` elements from `from` on. Those of the same place are told together.
+fn piece(elements: &impl Elements, from: u64, count: usize) -> RangeInclusive<u64> {
+    let places = elements.elements().map(|(name, _)| place(name));
+    let mut rest: Vec<u64> = places.filter(|place| *place >= from).collect();
+    match rest.len() > count {
+        true => from..=*rest.select_nth_unstable(count).1 - 1,
+        false => from..=u64::MAX,
+    }
+}
+
+fn scan_elements<C: Elements>(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (from, options) = (cursor(context.args.at(2))?, Options::parse(context, 3)?);
     let mut held = context.keyspace().hold(db, [key]);
-    context.reply.array(2);
+    let reply = &mut context.reply;
+    reply.array(2);
     let Some(open) = held.open::<C>(db, key)? else {
-        context.reply.text("0");
-        context.reply.array(0);
+        reply.text("0");
+        reply.array(0);
         return Ok(());
     };
     let small = open.content.encoded_bytes() <= SMALL;
-    let (from, count) = if small { (0, usize::MAX) } else { (from, options.count) };
-    let (found, next) = piece(elements(&open.content).into_iter(), from, count);
-    let found: Vec<_> = found.into_iter().filter(|(name, _)| options.wants(name)).collect();
-    context.reply.text(next.to_string());
-    context.reply.array(found.len() * if options.no_values { 1 } else { 2 });
-    for (name, value) in found {
-        context.reply.bulk(name);
+    let piece = if small { 0..=u64::MAX } else { piece(&*open.content, from, options.count) };
+    let next = piece.end().wrapping_add(1);
+    reply.text(next.to_string());
+    let is_told = |name: &[u8]| (small || piece.contains(&place(name))) && options.wants(name);
+    let (mark, mut count) = (reply.mark(), 0);
+    reply.each(open.content.elements().filter(|(name, _)| is_told(name)), |reply, (name, value)| {
+        reply.bulk(name);
+        count += 1;
         if !options.no_values {
-            context.reply.bulk(&value);
+            value.write(reply);
+            count += 1;
         }
-    }
+    });
+    reply.array_since(mark, count);
     held.close(db, key, open)
 }
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
 pub fn hscan(context: &mut Context<'_>) -> Outcome {
-    scan_elements::<Hash>(context, |hash| hash.iter().map(|(field, value)| (field, value.to_vec())).collect())
+    scan_elements::<Hash>(context)
 }
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count]
 pub fn zscan(context: &mut Context<'_>) -> Outcome {
-    scan_elements::<Zset>(context, |zset| {
-        let text = |score| float_text(score).into_bytes();
-        zset.iter().map(|ranked| (&*ranked.member, text(ranked.score))).collect()
-    })
+    scan_elements::<Zset>(context)
 }

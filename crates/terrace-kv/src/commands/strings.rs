@@ -277,10 +277,7 @@ pub fn setrange(context: &mut Context<'_>) -> Outcome {
     check_size(context, offset.saturating_add(value.len() as u64))?;
     match old {
         Some(_) => held.write_at(db, key, offset, value)?,
-        None => {
-            let whole = [vec![0; offset as usize], value.to_vec()].concat();
-            write(&mut held, db, key, STRING, None, &whole)?;
-        }
+        None => held.write_behind_zeros(db, key, offset, value)?,
     }
     context.reply.int(size.max(offset + value.len() as u64));
     Ok(())

@@ -162,7 +162,8 @@ impl Query {
         // A negative offset selects nothing.
         let (skip, take) = usize::try_from(skip).map_or((0, 0), |skip| (skip, take));
         read(context, |zset, reply| {
-            write_members(reply, &bounds.select(zset, self.rev, skip, take), self.with_scores);
+            let members = bounds.select(zset, self.rev, skip, take);
+            write_members(reply, members.into_iter(), self.with_scores);
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::args::{int, is};
 use super::context::Context;
-use super::hashes::{random_indices, random_options};
+use super::hashes::{random_index, random_indices, random_options};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::zset::{Ranked, Zset};
@@ -32,10 +32,14 @@ pub fn change<T>(
 }
 
 /// Writes members, with their scores if they are wanted: in RESP3 each pair is an array.
-pub fn write_members(reply: &mut Reply<'_>, members: &[&Ranked], with_scores: bool) {
+pub fn write_members<'a>(
+    reply: &mut Reply<'_>,
+    members: impl ExactSizeIterator<Item = &'a Ranked>,
+    with_scores: bool,
+) {
     let pairs = with_scores && reply.resp3;
     reply.array(members.len() * if with_scores && !pairs { 2 } else { 1 });
-    for ranked in members {
+    reply.each(members, |reply, ranked| {
         if pairs {
             reply.array(2);
         }
@@ -43,7 +47,7 @@ pub fn write_members(reply: &mut Reply<'_>, members: &[&Ranked], with_scores: bo
         if with_scores {
             reply.double(ranked.score);
         }
-    }
+    });
 }
 
 /// The options of ZADD.
@@ -261,7 +265,7 @@ fn pop(context: &mut Context<'_>, from_highest: bool) -> Outcome {
         context.reply.double(gone[0].score);
         return Ok(());
     }
-    write_members(&mut context.reply, &gone.iter().collect::<Vec<_>>(), true);
+    write_members(&mut context.reply, gone.iter(), true);
     Ok(())
 }
 
@@ -280,11 +284,10 @@ pub fn zrandmember(context: &mut Context<'_>) -> Outcome {
     read(context, |zset, reply| {
         let all: Vec<&Ranked> = zset.iter().collect();
         match options {
-            None => reply.optional(random_indices(all.len(), 1).first().map(|at| &*all[*at].member)),
+            None => reply.optional(random_index(all.len()).map(|at| &*all[at].member)),
             Some((count, with_scores)) => {
-                let chosen: Vec<&Ranked> =
-                    random_indices(all.len(), count).into_iter().map(|at| all[at]).collect();
-                write_members(reply, &chosen, with_scores);
+                let chosen = random_indices(all.len(), count).map(|at| all[at]);
+                write_members(reply, chosen, with_scores);
             }
         }
     })

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use terrace_sync::Mutex;
 
-use crate::blobs::Db;
+use crate::blobs::{DATABASES, Db};
 
 /// Most keys that are listed.
 const LISTED_MAX: usize = 1 << 20;
@@ -24,6 +24,8 @@ pub type Due = (u64, Db, Box<[u8]>);
 #[derive(Debug, Default)]
 pub struct Deadlines {
     list: Mutex<BTreeSet<Due>>,
+    /// Listed keys of each database. They change under the lock of the list, and are read without.
+    lengths: [AtomicUsize; DATABASES as usize],
     bytes: AtomicUsize,
     /// Some keys are not listed.
     incomplete: AtomicBool,
@@ -44,7 +46,7 @@ impl Deadlines {
         let mut list = self.list.lock();
         let entry = |expires: u64| (expires, db, Box::from(key));
         if old.is_some_and(|old| list.remove(&entry(old))) {
-            self.bytes.fetch_sub(ENTRY_BYTES + key.len(), Ordering::Relaxed);
+            self.count_less(db, key);
         }
         let Some(new) = new else { return };
         let is_full =
@@ -52,8 +54,15 @@ impl Deadlines {
         if is_full {
             self.incomplete.store(true, Ordering::Relaxed);
         } else if list.insert(entry(new)) {
+            self.lengths[usize::from(db)].fetch_add(1, Ordering::Relaxed);
             self.bytes.fetch_add(ENTRY_BYTES + key.len(), Ordering::Relaxed);
         }
+    }
+
+    /// A key is listed no more.
+    fn count_less(&self, db: Db, key: &[u8]) {
+        self.lengths[usize::from(db)].fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(ENTRY_BYTES + key.len(), Ordering::Relaxed);
     }
 
     /// Takes up to `max` keys whose time has come.
@@ -63,8 +72,7 @@ impl Deadlines {
         while due.len() < max && list.first().is_some_and(|(expires, ..)| *expires <= now) {
             due.extend(list.pop_first());
         }
-        let bytes: usize = due.iter().map(|(_, _, key)| ENTRY_BYTES + key.len()).sum();
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        due.iter().for_each(|(_, db, key)| self.count_less(*db, key));
         due
     }
 
@@ -75,15 +83,18 @@ impl Deadlines {
 
     /// Keys of a database that are listed.
     pub fn len(&self, db: Db) -> usize {
-        self.list.lock().iter().filter(|(_, of, _)| *of == db).count()
+        self.lengths[usize::from(db)].load(Ordering::Relaxed)
     }
 
     /// Forgets a database.
     pub fn clear(&self, db: Db) {
-        let mut list = self.list.lock();
-        list.retain(|(_, of, _)| *of != db);
-        let bytes = list.iter().map(|(_, _, key)| ENTRY_BYTES + key.len()).sum();
-        self.bytes.store(bytes, Ordering::Relaxed);
+        self.list.lock().retain(|(_, of, key)| {
+            let stays = *of != db;
+            if !stays {
+                self.count_less(db, key);
+            }
+            stays
+        });
     }
 
     /// Memory, bytes.
@@ -95,6 +106,7 @@ impl Deadlines {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn keys_are_due_in_order_of_their_time() {
@@ -109,7 +121,19 @@ mod tests {
         assert_eq!(keys(list.take_due(35, 9)), [Box::from(*b"soon") as Box<[u8]>, Box::from(*b"late")]);
         assert_eq!((list.len(0), list.len(1)), (0, 1));
         list.clear(1);
-        assert_eq!(list.bytes(), 0);
+        assert_eq!((list.len(1), list.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn number_of_keys_is_told_beside_a_change() {
+        let list = Deadlines::default();
+        list.change(3, b"key", (None, Some(10)), || true);
+        let (told, hears) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let _changes = list.list.lock();
+            scope.spawn(|| told.send(list.len(3)));
+            assert_eq!(hears.recv_timeout(Duration::from_secs(10)), Ok(1));
+        });
     }
 
     #[test]

@@ -20,6 +20,9 @@ use crate::error::{Outcome, Refusal};
 /// Memory of a decoded collection, in bytes of its blob: with elements of a few bytes.
 const DECODED_TIMES: usize = 4;
 
+/// A page of zeros; what is longer has it several times.
+const ZEROS: &[u8] = &[0; 4096];
+
 /// Word and size of a key; none: it is not there.
 pub type Found = Option<(Word, u64)>;
 
@@ -131,7 +134,19 @@ impl<'a> Held<'a> {
     /// # Errors
     /// The store's.
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
-        self.put((db, key), None, word, content, 0)
+        self.put((db, key), None, word, &[content], 0)
+    }
+
+    /// Makes a string of a key that was not found: the content from `offset` on, behind zeros. As many zeros as the longest value has are never in memory at a
+    /// time.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn write_behind_zeros(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
+        let (pages, rest) = (offset as usize / ZEROS.len(), offset as usize % ZEROS.len());
+        let mut parts = vec![ZEROS; pages];
+        parts.extend([&ZEROS[..rest], content]);
+        self.put((db, key), None, Word::new(Kind::String), &parts, 0)
     }
 
     /// Replaces the value of a key that was found to be a string with this word, or not there.
@@ -140,20 +155,20 @@ impl<'a> Held<'a> {
     /// The store's.
     pub fn rewrite(&mut self, db: Db, key: &[u8], found: Option<Word>, content: &[u8]) -> Outcome {
         let word = found.unwrap_or(Word::new(Kind::String));
-        self.put((db, key), Some(word.form), word, content, 0)
+        self.put((db, key), Some(word.form), word, &[content], 0)
     }
 
-    /// Writes a value, instead of one of the form `old` if that is known. It is expected to grow up to `room` bytes.
+    /// Writes a value that comes in parts, instead of one of the form `old` if that is known. It is expected to grow up to `room` bytes.
     fn put(
         &mut self,
         (db, key): (Db, &[u8]),
         old: Option<Form>,
         word: Word,
-        content: &[u8],
+        parts: &[&[u8]],
         room: u64,
     ) -> Outcome {
         let word = word.as_stored();
-        let put = || self.keyspace.blobs.put(db, key, word.pack(), &[content], room);
+        let put = || self.keyspace.blobs.put(db, key, word.pack(), parts, room);
         let old = pieces::replace(self.blobs(), (db, key), old, put)?.map(Word::unpack);
         self.forget(db, key, old);
         self.note_expiry(db, key, old, Some(word));
@@ -297,7 +312,7 @@ impl<'a> Held<'a> {
                 let counters = &self.keyspace.counters;
                 let count = if found.is_some() { &counters.hits } else { &counters.misses };
                 count.fetch_add(1, Ordering::Relaxed);
-                self.put((db, key), Some(word.form), word, &records, 0)?;
+                self.put((db, key), Some(word.form), word, &[&records], 0)?;
                 Ok(Some(new))
             }
             // Damage is told of where the hash is opened.
@@ -415,7 +430,7 @@ impl<'a> Held<'a> {
             Some(Write::Whole(form @ Form::Pieces)) => {
                 word.form = form;
                 let blobs = self.blobs();
-                let name = |head: &[u8]| self.put((db, key), old, word, head, 0);
+                let name = |head: &[u8]| self.put((db, key), old, word, &[head], 0);
                 chain = Some(pieces::write(blobs, (db, key), &mut *content, name)?);
             }
             Some(Write::Whole(form)) => {
@@ -423,7 +438,7 @@ impl<'a> Held<'a> {
                 content.superseded().clear();
                 // A log doubles until it is written anew.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
-                self.put((db, key), old, word, &content.encode(), room)?;
+                self.put((db, key), old, word, &[&content.encode()], room)?;
             }
         }
         if word.form != Form::Compact {

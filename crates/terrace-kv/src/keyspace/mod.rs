@@ -27,5 +27,6 @@ pub mod word;
 pub mod zset;
 
 pub use held::Held;
+pub use reads::Compact;
 pub use record::{FieldRecord, fields};
 pub use space::{Clock, Counters, Keyspace, system_clock};

@@ -7,6 +7,17 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
+/// What a read of a compact collection has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compact {
+    /// Its records.
+    Records,
+    /// There is no such key.
+    Absent,
+    /// A log, alone or in pieces: it is to be opened.
+    Log,
+}
+
 impl Keyspace {
     /// Reads a string without a lock; its word, and what changes with each write of it.
     ///
@@ -22,27 +33,21 @@ impl Keyspace {
         }
     }
 
-    /// Reads the records of a compact collection without a lock. The outer none: it is a log, to be opened; the inner: there is none.
+    /// Reads the records of a compact collection without a lock.
     ///
     /// # Errors
     /// The key has another type; the store's.
-    pub fn read_compact(
-        &self,
-        db: Db,
-        key: &[u8],
-        kind: Kind,
-        out: &mut Vec<u8>,
-    ) -> Outcome<Option<Option<()>>> {
+    pub fn read_compact(&self, db: Db, key: &[u8], kind: Kind, out: &mut Vec<u8>) -> Outcome<Compact> {
         let stat = self.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         if stat.is_some_and(|word| word.form != Form::Compact) {
-            return Ok(None);
+            return Ok(Compact::Log);
         }
         let word = self.blobs.get(db, key, out)?.map(|stat| Word::unpack(stat.word));
         match self.live(db, key, word) {
             Some(word) if word.kind != kind => Err(Refusal::WrongType),
-            Some(word) if word.form != Form::Compact => Ok(None),
-            Some(_) => Ok(Some(Some(()))),
-            None => Ok(Some(None)),
+            Some(word) if word.form != Form::Compact => Ok(Compact::Log),
+            Some(_) => Ok(Compact::Records),
+            None => Ok(Compact::Absent),
         }
     }
 

@@ -17,6 +17,8 @@ use crate::error::Outcome;
 
 /// Locks; keys share them by hash.
 const STRIPES: usize = 256;
+/// Keys that a walk takes at a time.
+const PAGE_KEYS: usize = 1000;
 /// Milliseconds since 1970, by the system or by a test.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -122,6 +124,29 @@ impl Keyspace {
     /// A page of keys; some may have expired.
     pub fn scan(&self, db: Db, from: u64, count: usize) -> Page {
         self.blobs.scan(db, from, count)
+    }
+
+    /// Visits about `count` keys of a database from `from` on, some of which may have expired, as long as `visit` wants more. Where the next ones begin; 0: there
+    /// are none.
+    pub fn each_key_from(
+        &self,
+        db: Db,
+        mut from: u64,
+        mut count: usize,
+        mut visit: impl FnMut(&[u8]) -> bool,
+    ) -> u64 {
+        loop {
+            let page = self.scan(db, from, count.min(PAGE_KEYS));
+            (from, count) = (page.next, count.saturating_sub(page.keys.len()));
+            if !page.keys.iter().all(|key| visit(key)) || from == 0 || count == 0 {
+                return from;
+            }
+        }
+    }
+
+    /// Likewise all keys of a database.
+    pub fn each_key(&self, db: Db, visit: impl FnMut(&[u8]) -> bool) {
+        self.each_key_from(db, 0, usize::MAX, visit);
     }
 
     /// Keys of a database, expired ones among them.

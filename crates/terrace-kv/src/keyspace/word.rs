@@ -122,10 +122,10 @@ impl Word {
         Word { kind, form, expires: Some(word & EXPIRES_MAX).filter(|expires| *expires > 0), flags: 0 }
     }
 
-    /// As it will be read: with flags of more than 16 bits the time of expiry is rounded up.
+    /// As it will be read: the time of expiry may be an earlier one, the latest that has room, or rounded up beside flags of more than 16 bits.
     #[must_use]
     pub fn as_stored(self) -> Word {
-        if self.flags == 0 { self } else { Word::unpack(self.pack()) }
+        Word::unpack(self.pack())
     }
 
     /// Whether the key is no more.
@@ -175,6 +175,7 @@ mod tests {
             assert_eq!(rounded, rounded.as_stored());
             assert!(stored(flags, Some(u64::MAX)).expires.unwrap() > 4_200_000_000_000);
         }
+        assert_eq!(with(0, Some(u64::MAX)).as_stored(), with(0, Some(EXPIRES_MAX)));
         assert!(stored(1, Some(u64::MAX)).expires.unwrap() > 17_000_000_000_000);
     }
 }

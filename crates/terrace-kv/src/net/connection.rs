@@ -179,7 +179,8 @@ impl Connection {
     }
 
     fn read(&mut self) {
-        // Doubling, but never more than what a request has shown to need.
+        // At least as much room as has come already, up to the limit of a turn. A buffer that must grow doubles, so that a long request may have about twice its
+        // bytes here.
         let step = self.input.len().clamp(READ_STEP, READ_MAX);
         self.input.reserve(step);
         let room = self.input.capacity() - self.input.len();

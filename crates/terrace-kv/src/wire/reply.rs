@@ -132,6 +132,17 @@ impl<'a> Reply<'a> {
     pub fn array(&mut self, count: usize) {
         self.header(b'*', count);
     }
+    /// The head of an array of so many, before what was written since `mark`: nothing is gathered only to be counted.
+    pub fn array_since(&mut self, mark: usize, count: usize) {
+        self.before(mark, |reply| reply.array(count));
+    }
+    /// Writes something before what was written since `mark`.
+    pub fn before(&mut self, mark: usize, write: impl FnOnce(&mut Reply<'a>)) {
+        let end = self.out.len();
+        write(self);
+        let written = self.out.len() - end;
+        self.out[mark..].rotate_right(written);
+    }
     /// The head of a map of so many pairs.
     pub fn map(&mut self, pairs: usize) {
         match self.resp3 {
@@ -151,11 +162,24 @@ impl<'a> Reply<'a> {
             false => self.bulk(text.as_bytes()),
         }
     }
+    /// Writes each of the elements, until the reply is too long: the others are not asked for.
+    pub fn each<T>(
+        &mut self,
+        elements: impl IntoIterator<Item = T>,
+        mut write: impl FnMut(&mut Reply<'a>, T),
+    ) {
+        let mut elements = elements.into_iter();
+        while !self.is_cut
+            && let Some(element) = elements.next()
+        {
+            write(self, element);
+        }
+    }
     /// An array of strings.
     pub fn texts<T: AsRef<[u8]>>(&mut self, texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) {
         let texts = texts.into_iter();
         self.array(texts.len());
-        texts.for_each(|text| self.bulk(text.as_ref()));
+        self.each(texts, |reply, text| reply.bulk(text.as_ref()));
     }
 }
 
@@ -182,6 +206,16 @@ mod tests {
     }
 
     #[test]
+    fn head_of_an_array_may_come_last() {
+        let mut out = b"before".to_vec();
+        let mut reply = Reply::new(&mut out, 20, false);
+        let mark = reply.mark();
+        (1..=3).for_each(|number| reply.int(number));
+        reply.array_since(mark, 3);
+        assert_eq!(out, b"before*3\r\n:1\r\n:2\r\n:3\r\n");
+    }
+
+    #[test]
     fn errors_stay_on_their_line() {
         assert_eq!(
             written(false, |reply| reply.error("ERR unknown 'a\r\n+OK'")),
@@ -196,5 +230,8 @@ mod tests {
         (0..1000).for_each(|_| reply.bulk(b"0123456789"));
         assert!(reply.is_cut());
         assert!(out.len() < 60);
+        Reply::new(&mut out, 20, false)
+            .each(std::iter::repeat(b"0123456789"), |reply, text| reply.bulk(text));
+        assert!(out.len() < 120);
     }
 }

@@ -103,6 +103,24 @@ fn expired_keys_leave_without_being_asked_for() {
 }
 
 #[test]
+fn key_that_never_expires_in_effect_leaves_nothing() {
+    let mut lab = Lab::new();
+    let latest = format!(":{}", crate::keyspace::word::EXPIRES_MAX);
+    for line in ["SET a x PXAT 9223372036854775807", "PEXPIREAT a 9223372036854775807"] {
+        lab.ask("SET a x");
+        lab.ask(line);
+        assert_eq!(
+            (lab.ask("PEXPIRETIME a"), lab.server.keyspace.volatile(0)),
+            (latest.clone(), 1),
+            "{line}"
+        );
+        lab.ask("DEL a");
+        let keyspace = &lab.server.keyspace;
+        assert_eq!((keyspace.volatile(0), keyspace.memory_bytes()), (0, 0), "{line}");
+    }
+}
+
+#[test]
 fn keys_of_an_earlier_server_expire_too() {
     let mut lab = Lab::new();
     lab.ask("SET a x PX 10");
@@ -354,6 +372,19 @@ fn greeting_chooses_the_protocol() {
 }
 
 #[test]
+fn names_of_clients_have_a_longest_length() {
+    let mut lab = Lab::new();
+    let (longest, longer) = ("n".repeat(128), "n".repeat(129));
+    for command in ["CLIENT SETNAME", "CLIENT SETINFO LIB-NAME", "CLIENT SETINFO LIB-VER", "HELLO 2 SETNAME"]
+    {
+        assert!(!lab.ask(&format!("{command} {longest}")).starts_with('-'), "{command}");
+        let refused = lab.ask(&format!("{command} {longer}"));
+        assert_eq!(refused, "-ERR Client names cannot be longer than 128 bytes.", "{command}");
+    }
+    assert_eq!(lab.ask("CLIENT GETNAME"), format!("$128 {longest}"));
+}
+
+#[test]
 fn keys_of_other_servers_are_sent_on() {
     let map = "[[node]]\nhost = \"h1\"\nport = 1\nslots = [\"0-8191\"]\n[[node]]\nhost = \"h2\"\nport = 2\nslots = [\"8192-16383\"]";
     let cluster = Some(Cluster::parse(map, "h1", 1).unwrap());
@@ -369,9 +400,16 @@ fn keys_of_other_servers_are_sent_on() {
             ("SELECT 1", "-ERR SELECT is not allowed in cluster mode"),
             ("CLUSTER KEYSLOT foo", ":12182"),
             ("CLUSTER COUNTKEYSINSLOT 5061", ":3"),
+            ("CLUSTER COUNTKEYSINSLOT 5062", ":0"),
+            ("CLUSTER GETKEYSINSLOT 5061 0", "*0"),
+            ("CLUSTER COUNTKEYSINSLOT 16384", "-ERR Invalid slot"),
             ("PING", "+PONG"),
         ],
     );
+    for (wanted, found) in [(2, 2), (9, 3)] {
+        let reply = lab.ask(&format!("CLUSTER GETKEYSINSLOT 5061 {wanted}"));
+        assert!(reply.starts_with(&format!("*{found} $")), "{reply}");
+    }
     assert!(lab.ask("CLUSTER SLOTS").starts_with("*2 *3 :0 :8191 *4 $2 h1 :1 $40 "));
     assert!(lab.ask("CLUSTER SHARDS").starts_with("*2 *4 $5 slots *2 :0 :8191 $5 nodes *1 *14 $2 id"));
     assert!(lab.ask("CLUSTER INFO").contains("cluster_state:ok"));
@@ -420,4 +458,18 @@ fn long_replies_are_refused_whole() {
             .starts_with("-ERR the reply is longer than 524288 bytes")
     );
     assert!(lab.ask(&format!("MGET{}", " a".repeat(5))).starts_with("*5 "));
+}
+
+#[test]
+fn walk_ends_where_its_reply_is_too_long() {
+    let mut lab = Lab::with(Config { buffers_bytes_max: 2000, ..Config::for_memory(1 << 30) }, 1 << 20);
+    for i in 0..3000 {
+        lab.ask(&format!("SET key:{i} x"));
+    }
+    assert!(lab.ask("KEYS key:29[0-4]").starts_with("*5 "));
+    let hits = |lab: &Lab| lab.server.keyspace.counters().hits.load(Ordering::Relaxed);
+    let before = hits(&lab);
+    assert!(lab.ask("KEYS *").starts_with("-ERR the reply is longer than 1000 bytes"));
+    let seen = hits(&lab) - before;
+    assert!((50..200).contains(&seen), "{seen} keys were looked at");
 }

@@ -1,0 +1,104 @@
+//! Memory that one request takes beside its reply: an allocator that counts, below a server in this process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use terrace_kv::cluster::Cluster;
+use terrace_kv::cluster::slot::slot_of;
+use terrace_kv::keyspace::system_clock;
+use terrace_kv::testing::MemoryBlobs;
+use terrace_kv::{Config, Listener, Server};
+
+struct Counting;
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+fn grown(bytes: usize) {
+    let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
+    PEAK.fetch_max(live, Ordering::Relaxed);
+}
+
+// SAFETY: all work is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        grown(layout.size());
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(p, layout) }
+    }
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        grown(size.saturating_sub(layout.size()));
+        LIVE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(p, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Sends requests, and a PING; the replies before that of PING.
+fn ask(stream: &mut TcpStream, requests: &[u8]) -> String {
+    const PONG: &str = "+PONG\r\n";
+    stream.write_all(requests).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let (mut replies, mut buffer) = (String::new(), [0; 4096]);
+    while !replies.ends_with(PONG) {
+        let bytes = stream.read(&mut buffer).unwrap();
+        assert_ne!(bytes, 0, "the server has closed the connection after {replies:?}");
+        replies += std::str::from_utf8(&buffer[..bytes]).unwrap();
+    }
+    replies.truncate(replies.len() - PONG.len());
+    replies
+}
+
+#[test]
+fn requests_take_little_memory_beside_their_reply() {
+    /// A page of keys, and a reply with room to grow.
+    const PEAK_MAX: usize = 10 << 20;
+    const KEYS: usize = 4000;
+    const STRING: usize = 20_000_000;
+    let map = "[[node]]\nhost = \"h1\"\nport = 1\nslots = [\"0-16383\"]";
+    let cluster = Some(Cluster::parse(map, "h1", 1).unwrap());
+    let config = Config { cluster, buffers_bytes_max: 6 << 20, ..Config::for_memory(1 << 30) };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(Arc::new(MemoryBlobs::default()), config, 256 << 20, system_clock());
+    let _running = terrace_kv::start(Arc::new(server), vec![Listener::Tcp(listener)]).unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let (padding, value) = ("k".repeat(4096), "v".repeat(60_000));
+    for i in 0..300 {
+        ask(&mut stream, format!("HSET h f{i} {value}\r\nZADD z {i} m{i}\r\n").as_bytes());
+    }
+    for i in 0..KEYS {
+        ask(&mut stream, format!("SET {{t}}{padding}{i} x\r\n").as_bytes());
+    }
+    let (slot, too_long) = (slot_of(b"t"), "-ERR the reply is longer");
+    for (request, reply, kept) in [
+        ("HRANDFIELD h -16777215".to_owned(), too_long, 0),
+        ("ZRANDMEMBER z -16777215".to_owned(), too_long, 0),
+        ("KEYS {t}*".to_owned(), too_long, 0),
+        ("SCAN 0 COUNT 4000".to_owned(), too_long, 0),
+        (format!("CLUSTER COUNTKEYSINSLOT {slot}"), ":4000\r\n", 0),
+        (format!("CLUSTER GETKEYSINSLOT {slot} 4000"), too_long, 0),
+        ("HSCAN h 0 NOVALUES".to_owned(), "*2\r\n$", 0),
+        (format!("SETRANGE long {STRING} x"), ":20000001\r\n", STRING),
+        (format!("SETBIT bits {} 1", 8 * STRING), ":0\r\n", STRING),
+    ] {
+        let before = LIVE.load(Ordering::Relaxed);
+        PEAK.store(before, Ordering::Relaxed);
+        let got = ask(&mut stream, format!("{request}\r\n").as_bytes());
+        assert!(got.starts_with(reply), "{request}: {got}");
+        let taken = PEAK.load(Ordering::Relaxed) - before;
+        assert!(taken < kept + PEAK_MAX, "{request} took {taken} bytes");
+    }
+    assert_eq!(ask(&mut stream, b"GETRANGE long 19999998 -1\r\n"), "$3\r\n\0\0x\r\n");
+}
