@@ -2,7 +2,6 @@
 
 use super::commit;
 use super::{check, file_name, persist, remove};
-use crate::durable;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Named, Persist, find_name};
 use crate::log::Room;
@@ -154,7 +153,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     };
     persisting.push(bucket.clone());
     drop(persisting);
-    finish(state, number)?;
+    commit::finish_bucket(state, number)?;
     if state.sync == SyncPolicy::Always { persist::write_out(state, bucket) } else { Ok(()) }
 }
 
@@ -198,13 +197,5 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
         bucket.set_scratch();
         number
     };
-    finish(state, number)
-}
-
-/// The change `number` of a bucket is done: waits until it is durable, if the store is to.
-pub(super) fn finish(state: &StoreState, number: u64) -> Result<()> {
-    match state.sync {
-        SyncPolicy::Always => durable::sync_upto(state, number),
-        SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
-    }
+    commit::finish_bucket(state, number)
 }

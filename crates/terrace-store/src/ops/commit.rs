@@ -205,6 +205,14 @@ pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> R
     }
 }
 
+/// The change `number` of a bucket is done: waits until it is durable, if the store is to.
+pub(super) fn finish_bucket(state: &StoreState, number: u64) -> Result<()> {
+    match state.sync {
+        SyncPolicy::Always => durable::sync_upto(state, number),
+        SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

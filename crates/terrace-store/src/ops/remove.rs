@@ -1,7 +1,7 @@
 //! Blobs go: one, or all of a bucket.
 
 use super::commit::{self, Place};
-use super::{buckets, room};
+use super::room;
 use crate::error::Result;
 use crate::index::{BucketState, Expect, HeldEntry, find_held, take, take_all};
 use crate::log::Room;
@@ -91,7 +91,7 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
     }
     // Files of a bucket that goes are not written any more, and who removes it keeps others from writing them.
     match gone {
-        true => buckets::finish(state, number)?,
+        true => commit::finish_bucket(state, number)?,
         false => commit::finish(state, bucket, number)?,
     }
     Ok(number)

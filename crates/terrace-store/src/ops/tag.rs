@@ -1,7 +1,7 @@
 //! Tags are given and taken.
 
+use super::check;
 use super::commit::{self, Place};
-use super::{buckets, check};
 use crate::error::Result;
 use crate::index::{BucketState, find_mut, tag_bytes};
 use crate::log::Room;
@@ -51,6 +51,6 @@ pub(crate) fn set(
         }
         number
     };
-    if key.is_none() { buckets::finish(state, number) } else { commit::finish(state, bucket, number) }
+    if key.is_none() { commit::finish_bucket(state, number) } else { commit::finish(state, bucket, number) }
         .map(|()| true)
 }

@@ -2,7 +2,18 @@
 //!
 //! A hash table took three times the memory, and grew by a copy of all of it while no other thread could claim room.
 
-use super::slabs::{Class, Page};
+/// A class of slots, by its number.
+pub(super) type Class = u8;
+
+/// A page that is cut into slots.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Page {
+    /// Bit i: slot i is free.
+    pub free: u64,
+    pub class: Class,
+    /// It stands in the list of its class.
+    pub listed: bool,
+}
 
 /// Pages of a chunk.
 const CHUNK: usize = u64::BITS as usize;

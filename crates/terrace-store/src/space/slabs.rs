@@ -4,13 +4,10 @@
 //! fewer free slots wait: each slot that is filled in a page which has left memory costs a read of that page.
 
 use super::extent::{Extent, PAGE_UNITS, UNIT};
-use super::pages::Pages;
+use super::pages::{Class, Page, Pages};
 
 /// Slots of a page, by class: each number that leaves slots of another size.
 const SLOTS: [u8; 14] = [64, 32, 21, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2];
-
-/// A class by its place in [`SLOTS`].
-pub(super) type Class = u8;
 
 /// Slots of a page of the class.
 fn slots_of(class: Class) -> u8 {
@@ -45,20 +42,8 @@ pub(super) fn extent(class: Class, page: u64, index: u8) -> Extent {
     Extent { start: page * PAGE_UNITS + u64::from(units) * u64::from(index), units }
 }
 
-/// A page of slots.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Page {
-    /// Bit i: slot i is free.
-    pub free: u64,
-    pub class: Class,
-    /// It stands in the list of its class.
-    pub listed: bool,
-}
-
-impl Page {
-    fn new(class: Class) -> Page {
-        Page { free: all(class), class, listed: false }
-    }
+fn new_page(class: Class) -> Page {
+    Page { free: all(class), class, listed: false }
 }
 
 fn all(class: Class) -> u64 {
@@ -98,7 +83,7 @@ impl Slabs {
 
     /// A new page, of which the first slot is in use and the others are not offered yet.
     pub(super) fn add_page(&mut self, class: Class, page: u64) {
-        let mut slab = Page::new(class);
+        let mut slab = new_page(class);
         slab.free &= !1;
         self.pages.set(page, slab);
     }
@@ -156,7 +141,7 @@ impl Slabs {
         if !within.is_multiple_of(u64::from(extent.units)) || index >= u64::from(slots_of(class)) {
             return false;
         }
-        let mut slab = self.pages.get(extent.page()).unwrap_or(Page::new(class));
+        let mut slab = self.pages.get(extent.page()).unwrap_or(new_page(class));
         let is_free = slab.class == class && slab.free & 1 << index != 0;
         slab.free &= !(1 << index);
         self.pages.set(extent.page(), slab);
