@@ -76,6 +76,11 @@ impl Deadlines {
         due
     }
 
+    /// A key whose time has come is there still: a walk is to find it again.
+    pub fn note_incomplete(&self) {
+        self.incomplete.store(true, Ordering::Relaxed);
+    }
+
     /// Whether keys that expire may be missing here; the answer is no until the next is left out.
     pub fn take_incomplete(&self) -> bool {
         self.incomplete.swap(false, Ordering::Relaxed)

@@ -86,7 +86,10 @@ impl<'a> Held<'a> {
             Ok(_) => {
                 self.keyspace.counters.expired.fetch_add(1, Ordering::Relaxed);
             }
-            Err(err) => tracing::warn!("a key has expired and cannot be removed: {err}"),
+            Err(err) => {
+                tracing::warn!("a key has expired and cannot be removed: {err}");
+                self.keyspace.deadlines.note_incomplete();
+            }
         }
         None
     }

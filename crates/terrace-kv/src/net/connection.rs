@@ -179,10 +179,9 @@ impl Connection {
     }
 
     fn read(&mut self) {
-        // At least as much room as has come already, up to the limit of a turn. A buffer that must grow doubles, so that a long request may have about twice its
-        // bytes here.
+        // As much again as has come, within bounds, and no more than that: all that is allocated counts, and the longest request must fit.
         let step = self.input.len().clamp(READ_STEP, READ_MAX);
-        self.input.reserve(step);
+        self.input.reserve_exact(step);
         let room = self.input.capacity() - self.input.len();
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.stream, spare_capacity(&mut self.input), RecvFlags::empty())

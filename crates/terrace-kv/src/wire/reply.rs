@@ -4,6 +4,9 @@
 
 use super::number::{float_text, write_int};
 
+/// Bytes around a text, at the most: kind, length, ends of lines.
+const FRAME: usize = 64;
+
 /// Writes one reply.
 #[derive(Debug)]
 pub struct Reply<'a> {
@@ -41,7 +44,19 @@ impl<'a> Reply<'a> {
     /// Whether so many bytes have room.
     fn has_room(&mut self, bytes: usize) -> bool {
         self.is_cut |= self.out.len().saturating_add(bytes) > self.end_max;
+        if !self.is_cut {
+            self.grow(self.out.len() + bytes + FRAME);
+        }
         !self.is_cut
+    }
+
+    /// Has room for so many bytes in all: by doubling, but not far beyond the limit of the reply. All that is allocated counts as the client's, who is closed
+    /// where that is too much.
+    fn grow(&mut self, bytes: usize) {
+        if bytes > self.out.capacity() {
+            let doubled = (2 * self.out.capacity()).min(self.end_max.saturating_add(FRAME));
+            self.out.reserve_exact(bytes.max(doubled) - self.out.len());
+        }
     }
     fn header(&mut self, kind: u8, number: impl itoa::Integer) {
         if !self.has_room(0) {
@@ -233,5 +248,17 @@ mod tests {
         Reply::new(&mut out, 20, false)
             .each(std::iter::repeat(b"0123456789"), |reply, text| reply.bulk(text));
         assert!(out.len() < 120);
+    }
+
+    #[test]
+    fn reply_takes_no_more_memory_than_its_length() {
+        const MAX: usize = 1 << 20;
+        let mut out = Vec::new();
+        Reply::new(&mut out, MAX, false).bulk(&[7; MAX]);
+        assert!(out.len() > MAX && out.capacity() <= MAX + FRAME, "{}", out.capacity());
+        let mut out = Vec::new();
+        let mut reply = Reply::new(&mut out, MAX, false);
+        (0..MAX).for_each(|_| reply.bulk(&[7; 1000]));
+        assert!(reply.is_cut() && out.capacity() <= MAX + FRAME, "{}", out.capacity());
     }
 }

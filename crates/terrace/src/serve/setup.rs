@@ -1,7 +1,8 @@
 //! Setup by the keeper, once, before any server: settings, sockets, memory, the directory of the instance.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -27,6 +28,8 @@ use crate::tier::{self, Held, Tier};
 const MEMORY_DEFAULT: Size = Size(GIB);
 /// The port of clients that are told none.
 const PORT: u16 = 6379;
+/// Longest path of a socket, bytes (unix(7), `sun_path`).
+const SOCKET_PATH_MAX: usize = 107;
 /// Longest password, bytes.
 const PASSWORD_MAX: usize = 512;
 
@@ -107,13 +110,13 @@ fn assemble(
 fn directory(dir: &Path) -> Result<PathBuf> {
     let fail = |err: std::io::Error| Failure::new(dir.display(), reason(err), "name a directory of yours");
     match std::fs::create_dir(dir) {
-        Err(err) if err.kind() != std::io::ErrorKind::AlreadyExists => return Err(fail(err)),
+        Err(err) if err.kind() != ErrorKind::AlreadyExists => return Err(fail(err)),
         _ => {}
     }
     let dir = dir.canonicalize().map_err(fail)?;
     match dir.is_dir() {
         true => Ok(dir),
-        false => Err(fail(std::io::ErrorKind::NotADirectory.into())),
+        false => Err(fail(ErrorKind::NotADirectory.into())),
     }
 }
 
@@ -173,7 +176,7 @@ fn password(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|err| fail(reason(err)))?;
     let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
-        eprintln!("terrace: {name}: others can read the password; `chmod 600` it");
+        eprintln!("terrace: warning: {name}: others can read the password; `chmod 600` it");
     }
     let password = text.lines().next().unwrap_or_default().trim_end();
     match password.len() {
@@ -201,6 +204,10 @@ fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
         listeners.push(Listener::Tcp(listener));
     }
     if let Some(port) = args.memcached {
+        if port > 0 && self::port(args) == Some(port) {
+            let why = format!("{port} is the port of Redis' protocol, too");
+            return Err(Failure::new("--memcached", why, "give each protocol a port of its own"));
+        }
         let (listener, at) = tcp_listener(args, port, "--memcached")?;
         places.push(format!("{at} (memcached)"));
         listeners.push(Listener::Memcached(listener));
@@ -216,7 +223,11 @@ fn listeners(args: &ServeKv) -> Result<(Vec<Listener>, Vec<String>)> {
 fn tcp_listener(args: &ServeKv, port: u16, option: &str) -> Result<(TcpListener, SocketAddr)> {
     let at = SocketAddr::new(address(args), port);
     let listener = TcpListener::bind(at).map_err(|err| {
-        Failure::new(at, reason(err), format!("choose another {option}, or end what listens there"))
+        let cure = match err.kind() {
+            ErrorKind::AddrNotAvailable => "give --bind an address of this machine".to_owned(),
+            _ => format!("choose another {option}, or end what listens there"),
+        };
+        Failure::new(at, reason(err), cure)
     })?;
     let at = listener.local_addr().unwrap_or(at);
     Ok((listener, at))
@@ -228,10 +239,14 @@ fn unix_listener(path: &Path) -> Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         return Err(Failure::new(name, "a server listens there", "end it, or choose another path"));
     }
-    let is_socket = std::fs::symlink_metadata(path)
-        .is_ok_and(|meta| std::os::unix::fs::FileTypeExt::is_socket(&meta.file_type()));
-    if is_socket {
-        let _ = std::fs::remove_file(path);
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => drop(std::fs::remove_file(path)),
+        Ok(_) => return Err(Failure::new(name, "is there, and no socket", "choose another path")),
+        Err(_) => {}
+    }
+    if path.as_os_str().len() > SOCKET_PATH_MAX {
+        let why = format!("a socket's path has at most {SOCKET_PATH_MAX} bytes");
+        return Err(Failure::new(name, why, "choose a shorter one"));
     }
     let bound = UnixListener::bind(path).and_then(|listener| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map(|()| listener)

@@ -23,12 +23,34 @@ fn wrong_settings_are_one_line() {
     kv(&["--bind", "0.0.0.0", "--port", "1"], "no password");
     kv(&["--password-file", "/nonexistent"], "No such file");
     kv(&["--unix", "/nonexistent/s"], "No such file");
-    kv(&["--unix", &file], "in use");
+    kv(&["--unix", &file], "no socket");
+    kv(&["--unix", &stage.text(&"s".repeat(107))], "107 bytes; choose a shorter one");
+    let password = stage.path("password");
+    std::fs::write(&password, "secret").unwrap();
+    std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
+    kv(&["--bind", "192.0.2.1", "--password-file", &stage.text("password")], "an address of this machine");
+    kv(&["--port", "1", "--memcached", "1"], "a port of its own");
     kv(&["--cluster", &map, "--port", "1"], "slot 2 is given to no node");
     kv(&["--cluster", &map, "--unix", &stage.text("s")], "--port");
     kv(&["--memory", "1KiB"], "--memory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     kv(&["--port", &listener.local_addr().unwrap().port().to_string()], "--port");
+}
+
+#[test]
+fn longest_value_that_is_taken_is_given() {
+    let stage = Stage::new();
+    let served = stage.serve(&[]);
+    let mut client = stage.client();
+    let Reply::Array(longest) = client.ask(&["CONFIG", "GET", "proto-max-bulk-len"]).unwrap() else {
+        panic!("no setting")
+    };
+    let Reply::Bulk(Some(longest)) = &longest[1] else { panic!("no value") };
+    let longest: usize = String::from_utf8_lossy(longest).parse().unwrap();
+    let value = Rng::new(1).bytes(longest);
+    assert_eq!(client.ask(&[b"SET".as_slice(), b"k", &value]).unwrap(), Reply::Status("OK".into()));
+    assert!(client.ask(&["GET", "k"]).unwrap() == Reply::Bulk(Some(value)));
+    served.stop();
 }
 
 #[test]
@@ -67,6 +89,35 @@ fn on_a_disk(bytes: u64, f: impl FnOnce(&Stage) + Send) {
         }
     };
     std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
+#[test]
+fn full_disk_takes_deletes_and_has_room_again() {
+    on_a_disk(24 << 20, |stage| {
+        let served = stage.serve(&[]);
+        let mut client = stage.client();
+        for field in 0..100 {
+            let field = format!("field{field}");
+            let asked = client.ask(&[b"HSET".as_slice(), b"hash", field.as_bytes(), &[7; 6000]]);
+            assert_eq!(asked.unwrap(), Reply::Int(1));
+        }
+        let mut fill = |name: &str, bytes: usize| {
+            let value = vec![7; bytes];
+            let mut set = |n: &u32| client.ask(&[b"SET".as_slice(), format!("{name}{n}").as_bytes(), &value]);
+            (0..).take_while(|n| matches!(set(n).unwrap(), Reply::Status(_))).count()
+        };
+        let (large, tiny) = (fill("k", 4096), fill("tiny", 1));
+        assert!(large > 2000 && tiny > 1000, "{large} large values, {tiny} tiny ones");
+        assert_eq!(client.ask(&["DEL", "hash"]).unwrap(), Reply::Int(1));
+        for n in 0..large {
+            assert_eq!(client.ask(&["DEL", &format!("k{n}")]).unwrap(), Reply::Int(1), "{n} of {large}");
+        }
+        wait_until("deleted values leave room", || client.say(&format!("SET k0 {:04096}", 0)) == "OK");
+        assert_eq!(client.say("FLUSHALL"), "OK");
+        let set = [b"SET".as_slice(), b"k1", &[7; 100_000]];
+        wait_until("all values leave room", || matches!(client.ask(&set).unwrap(), Reply::Status(_)));
+        served.stop();
+    });
 }
 
 #[test]
