@@ -101,6 +101,19 @@ pub(crate) unsafe fn text<'a>(pointer: *const c_char) -> Result<&'a str, Failed>
     unsafe { CStr::from_ptr(pointer) }.to_str().map_err(|_| Failed::Argument("a string is not UTF-8"))
 }
 
+/// As [`give`], of a handle that the caller is to close; without room for it, it is closed at once.
+///
+/// # Safety
+/// As [`give`].
+pub(crate) unsafe fn give_handle<T>(to: *mut *mut T, handle: T) -> Result<(), Failed> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        give(to, std::ptr::null_mut())?;
+        to.write(Box::into_raw(Box::new(handle)));
+    }
+    Ok(())
+}
+
 /// Puts an answer where the caller wants it.
 ///
 /// # Safety
@@ -112,4 +125,18 @@ pub(crate) unsafe fn give<T>(to: *mut T, value: T) -> Result<(), Failed> {
     // SAFETY: the caller's promise.
     unsafe { to.write(value) };
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn handle_without_a_place_is_closed() {
+        let handle = Arc::new(());
+        // SAFETY: null is what is asked for here.
+        assert!(unsafe { give_handle(std::ptr::null_mut(), handle.clone()) }.is_err());
+        assert_eq!(Arc::strong_count(&handle), 1);
+    }
 }

@@ -1,7 +1,7 @@
 //! Stores.
 
 use crate::bucket::Bucket;
-use crate::call::{Failed, call_int, give, handle, text};
+use crate::call::{Failed, call_int, give, give_handle, handle, text};
 use std::ffi::{c_char, c_int};
 use std::time::Duration;
 use terrace_store::{StoreOptions, SyncPolicy};
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn terrace_store_open(
     call_int(|| unsafe {
         let options = self::options(options)?;
         let opened = terrace_store::Store::open(text(dir)?, &options)?;
-        give(store, Box::into_raw(Box::new(Store(opened))))
+        give_handle(store, Store(opened))
     })
 }
 
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn terrace_bucket_open(
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe {
         let opened = handle(store)?.0.bucket(text(name)?)?;
-        give(bucket, Box::into_raw(Box::new(Bucket(opened))))
+        give_handle(bucket, Bucket(opened))
     })
 }
 
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn terrace_bucket_find(
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe {
         let found = handle(store)?.0.find_bucket(text(name)?).ok_or(Failed::Missing)?;
-        give(bucket, Box::into_raw(Box::new(Bucket(found))))
+        give_handle(bucket, Bucket(found))
     })
 }
 
