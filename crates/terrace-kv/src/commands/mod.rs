@@ -10,6 +10,7 @@ mod client;
 mod cluster;
 mod context;
 mod counters;
+mod decimal;
 mod dispatch;
 mod expire;
 mod glob;
