@@ -186,8 +186,17 @@ pub fn save(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE]: the server ends, everything acknowledged is durable then. There is no reply.
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]: the server ends, everything acknowledged is durable then. There is no reply. SHUTDOWN ABORT comes too late.
 pub fn shutdown(context: &mut Context<'_>) -> Outcome {
+    let has = |option: &str| context.args.from(1).any(|word| is(word, option));
+    if context.args.len() == 2 && has("ABORT") {
+        return Err(Refusal::err("No shutdown in progress."));
+    }
+    let options = ["NOSAVE", "SAVE", "NOW", "FORCE"];
+    let is_option = |word: &[u8]| options.into_iter().any(|option| is(word, option));
+    if !context.args.from(1).all(is_option) || (has("NOSAVE") && has("SAVE")) {
+        return Err(Refusal::Syntax);
+    }
     context.session.closes = true;
     context.server.is_stopping.store(true, Ordering::Relaxed);
     Ok(())

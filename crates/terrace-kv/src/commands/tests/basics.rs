@@ -450,6 +450,24 @@ fn unknown_commands_are_named() {
 }
 
 #[test]
+fn server_ends_where_it_is_told_to() {
+    for (line, reply, ends) in [
+        ("SHUTDOWN", "", true),
+        ("SHUTDOWN nosave NOW force", "", true),
+        ("SHUTDOWN SAVE", "", true),
+        ("SHUTDOWN ABORT", "-ERR No shutdown in progress.", false),
+        ("SHUTDOWN NOW ABORT", "-ERR syntax error", false),
+        ("SHUTDOWN SAVE NOSAVE", "-ERR syntax error", false),
+        ("SHUTDOWN NOW please", "-ERR syntax error", false),
+    ] {
+        let mut lab = Lab::new();
+        assert_eq!(lab.ask(line), reply, "{line}");
+        let stops = lab.server.is_stopping.load(Ordering::Relaxed);
+        assert_eq!((lab.closes(), stops), (ends, ends), "{line}");
+    }
+}
+
+#[test]
 fn http_is_no_command() {
     let mut lab = Lab::new();
     assert_eq!((lab.ask("POST / HTTP/1.1").as_str(), lab.closes()), ("", true));
