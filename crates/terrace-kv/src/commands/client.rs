@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::args::{int, is};
-use super::context::{Context, Replies, unknown_subcommand};
+use super::context::{Context, Replies};
 use super::keys::database;
+use super::subcommands::help_or_refuse;
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
@@ -213,7 +214,7 @@ pub fn client(context: &mut Context<'_>) -> Outcome {
         (_, Some(_)) if is(what, "KILL") => return kill(context),
         (3, Some(mode)) if is(what, "REPLY") => return set_replies(context, mode),
         (3, Some(_)) if is(what, "NO-EVICT") || is(what, "NO-TOUCH") => context.reply.ok(),
-        _ => return Err(unknown_subcommand(context)),
+        _ => return help_or_refuse(context),
     }
     Ok(())
 }

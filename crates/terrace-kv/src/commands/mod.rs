@@ -21,6 +21,7 @@ pub mod memcached;
 mod scan;
 mod server;
 mod strings;
+mod subcommands;
 pub mod table;
 mod zrange;
 mod zsets;
