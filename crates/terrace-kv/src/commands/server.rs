@@ -22,14 +22,14 @@ pub fn command(context: &mut Context<'_>) -> Outcome {
             reply.array(rows.len());
             rows.iter().for_each(|row| describe(row, reply));
         }
-        Some(what) if is(what, "COUNT") => reply.int(rows.len()),
+        Some(what) if is(what, "COUNT") && args.len() == 2 => reply.int(rows.len()),
         Some(what) if is(what, "LIST") => reply.texts(rows.iter().map(|row| row.name)),
         Some(what) if is(what, "INFO") && args.len() > 2 => {
             reply.array(args.len() - 2);
             for name in args.from(2) {
                 match find(name) {
                     Some(row) => describe(row, reply),
-                    None => reply.null_array(),
+                    None => reply.null(),
                 }
             }
         }

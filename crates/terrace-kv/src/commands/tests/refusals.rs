@@ -41,6 +41,12 @@ fn subcommands_tell_how_many_arguments_they_take() {
         &[
             ("OBJECT", "-ERR wrong number of arguments for 'object' command"),
             ("OBJECT ENCODING", "-ERR wrong number of arguments for 'object|encoding' command"),
+            ("OBJECT ENCODING a b", "-ERR wrong number of arguments for 'object|encoding' command"),
+            ("OBJECT HELP a", "-ERR wrong number of arguments for 'object|help' command"),
+            ("OBJECT fly a", "-ERR unknown subcommand 'fly'. Try OBJECT HELP."),
+            ("OBJECT FREQ a", "$-1"),
+            ("COMMAND COUNT X", "-ERR wrong number of arguments for 'command|count' command"),
+            ("COMMAND INFO nosuch", "*1 $-1"),
             ("CLIENT ID 3", "-ERR wrong number of arguments for 'client|id' command"),
             ("CLIENT KILL", "-ERR wrong number of arguments for 'client|kill' command"),
             ("CONFIG SET a", "-ERR wrong number of arguments for 'config|set' command"),
@@ -48,6 +54,25 @@ fn subcommands_tell_how_many_arguments_they_take() {
             ("MEMORY USAGE", "-ERR wrong number of arguments for 'memory|usage' command"),
         ],
     );
+}
+
+#[test]
+fn types_of_clients_that_do_not_exist_are_refused() {
+    let mut lab = Lab::new();
+    check(
+        &mut lab,
+        &[
+            ("CLIENT LIST TYPE foo", "-ERR Unknown client type 'foo'"),
+            ("CLIENT KILL TYPE foo", "-ERR Unknown client type 'foo'"),
+            ("CLIENT LIST TYPE", "-ERR syntax error"),
+            ("CLIENT LIST TYPE normal x", "-ERR syntax error"),
+            ("CLIENT LIST ID", "-ERR syntax error"),
+            ("CLIENT LIST TYPE PubSub", "$0"),
+            ("CLIENT KILL TYPE replica SKIPME no", ":0"),
+        ],
+    );
+    assert!(lab.ask("CLIENT LIST TYPE normal").contains("addr=test:1"));
+    assert_eq!((lab.ask("CLIENT KILL TYPE normal SKIPME no").as_str(), lab.closes()), (":1", true));
 }
 
 #[test]
