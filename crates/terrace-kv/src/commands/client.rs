@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 
 use super::args::{int, is};
-use super::context::{Context, Replies, unknown_subcommand};
+use super::context::{Context, Replies};
 use super::keys::database;
+use super::subcommands::help_or_refuse;
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
@@ -213,17 +214,31 @@ pub fn client(context: &mut Context<'_>) -> Outcome {
         (_, Some(_)) if is(what, "KILL") => return kill(context),
         (3, Some(mode)) if is(what, "REPLY") => return set_replies(context, mode),
         (3, Some(_)) if is(what, "NO-EVICT") || is(what, "NO-TOUCH") => context.reply.ok(),
-        _ => return Err(unknown_subcommand(context)),
+        _ => return help_or_refuse(context),
     }
     Ok(())
 }
 
+/// Whether a type of clients is that of all: there are no replicas and no subscribers.
+fn is_normal(kind: &[u8]) -> Outcome<bool> {
+    if is(kind, "normal") {
+        return Ok(true);
+    }
+    let others = ["master", "replica", "slave", "pubsub"];
+    let unknown = || Refusal::err(format_args!("Unknown client type '{}'", String::from_utf8_lossy(kind)));
+    others.into_iter().any(|other| is(kind, other)).then_some(false).ok_or_else(unknown)
+}
+
 fn list(context: &mut Context<'_>) -> Outcome {
-    let ids = match context.args.get(2) {
-        None => None,
-        Some(word) if is(word, "ID") => Some(context.args.from(3).map(int).collect::<Outcome<Vec<i64>>>()?),
-        Some(word) if is(word, "TYPE") => None,
-        Some(_) => return Err(Refusal::Syntax),
+    let args = context.args;
+    let ids = match (args.len(), args.get(2)) {
+        (_, None) => None,
+        (4.., Some(word)) if is(word, "ID") => Some(args.from(3).map(int).collect::<Outcome<Vec<i64>>>()?),
+        (4, Some(word)) if is(word, "TYPE") => match is_normal(args.at(3))? {
+            true => None,
+            false => Some(Vec::new()),
+        },
+        _ => return Err(Refusal::Syntax),
     };
     let clients = context.server.clients.all();
     let wanted =
@@ -233,11 +248,12 @@ fn list(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// CLIENT KILL address, or filters ID, ADDR, LADDR, SKIPME.
+/// CLIENT KILL address, or filters ID, ADDR, LADDR, TYPE, SKIPME.
 fn kill(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     let is_old_form = args.len() == 3;
     let (mut id, mut address, mut local, mut skips_me) = (None, None, None, !is_old_form);
+    let mut is_of_type = true;
     if is_old_form {
         address = Some(args.at(2));
     } else {
@@ -249,6 +265,7 @@ fn kill(context: &mut Context<'_>) -> Outcome {
                 () if is(filter, "ID") => id = Some(int(value)?),
                 () if is(filter, "ADDR") => address = Some(value),
                 () if is(filter, "LADDR") => local = Some(value),
+                () if is(filter, "TYPE") => is_of_type = is_normal(value)?,
                 () if is(filter, "SKIPME") => skips_me = is(value, "yes"),
                 () => return Err(Refusal::Syntax),
             }
@@ -256,7 +273,8 @@ fn kill(context: &mut Context<'_>) -> Outcome {
     }
     let own = context.session.client.id;
     let matching = |client: &&std::sync::Arc<crate::clients::Client>| {
-        id.is_none_or(|id| client.id as i64 == id)
+        is_of_type
+            && id.is_none_or(|id| client.id as i64 == id)
             && address.is_none_or(|address| client.address.as_bytes() == address)
             && local.is_none_or(|local| client.local.as_bytes() == local)
             && !(skips_me && client.id == own)

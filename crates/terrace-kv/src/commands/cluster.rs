@@ -1,7 +1,8 @@
 //! CLUSTER: the map, as clients ask for it.
 
 use super::args::{int, is};
-use super::context::{Context, unknown_subcommand};
+use super::context::Context;
+use super::subcommands::help_or_refuse;
 use crate::cluster::slot::{SLOTS, slot_of};
 use crate::cluster::{Cluster, Node};
 use crate::error::{Outcome, Refusal};
@@ -44,7 +45,7 @@ pub fn cluster(context: &mut Context<'_>) -> Outcome {
             let count = usize::try_from(int(args.at(3))?).map_err(|_| Refusal::OutOfRange)?;
             keys_in_slot(context, slot, count)?;
         }
-        _ => return Err(unknown_subcommand(context)),
+        _ => return help_or_refuse(context),
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::blobs::Db;
 use crate::clients::Client;
-use crate::error::{Outcome, Refusal};
+use crate::error::Outcome;
 use crate::keyspace::Keyspace;
 use crate::server::Server;
 use crate::wire::{Args, Protocol, Reply};
@@ -78,16 +78,6 @@ impl<'a> Context<'a> {
     pub fn key(&self) -> &'a [u8] {
         self.args.at(1)
     }
-}
-
-/// Refuses a subcommand that is not there, as Redis words it.
-pub fn unknown_subcommand(context: &Context<'_>) -> Refusal {
-    let text = |index| String::from_utf8_lossy(context.args.at(index)).into_owned();
-    let command = text(0).to_ascii_uppercase();
-    Refusal::err(format_args!(
-        "unknown subcommand or wrong number of arguments for '{}'. Try {command} HELP.",
-        text(1)
-    ))
 }
 
 /// Properties of a command.

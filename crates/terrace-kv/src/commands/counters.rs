@@ -1,11 +1,12 @@
 //! Strings that are numbers, and their bits.
 
-use super::args::{float, int};
+use super::args::int;
 use super::context::Context;
+use super::decimal::Number;
 use super::strings::check_size;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::word::Kind;
-use crate::wire::number::{float_text, parse_float, parse_int, write_int};
+use crate::wire::number::{parse_int, write_int};
 
 fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
     let (db, key) = (context.db(), context.key());
@@ -43,25 +44,16 @@ pub fn decrby(context: &mut Context<'_>) -> Outcome {
     add(context, amount.ok_or_else(|| Refusal::err("decrement would overflow"))?)
 }
 
-/// A sum that is a number.
-///
-/// # Errors
-/// It is none, or infinite.
-pub fn sum(old: f64, amount: f64) -> Outcome<f64> {
-    let new = old + amount;
-    new.is_finite().then_some(new).ok_or_else(|| Refusal::err("increment would produce NaN or Infinity"))
-}
-
 /// INCRBYFLOAT key amount
 pub fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let found = held.read_string(db, key, context.scratch)?;
     let old = match found {
-        Some(_) => parse_float(context.scratch).ok_or(Refusal::NotFloat)?,
-        None => 0.0,
+        Some(_) => Number::parse(context.scratch).ok_or(Refusal::NotFloat)?,
+        None => Number::ZERO,
     };
-    let new = float_text(sum(old, float(context.args.at(2))?)?);
+    let new = old.plus(Number::parse(context.args.at(2)).ok_or(Refusal::NotFloat)?)?;
     held.rewrite(db, key, found, new.as_bytes())?;
     context.reply.text(new);
     Ok(())

@@ -86,14 +86,39 @@ fn check(context: &Context<'_>, row: Option<&'static Row>) -> Outcome<&'static R
 /// Bytes of a request that an error repeats at most.
 const REPEATED_MAX: usize = 128;
 
+/// Families of Redis' commands that are not there, and what a client is told of them.
+const ABSENT: &[(&str, &[&str])] = &[
+    (
+        // Some clients make each pipeline a transaction unless they are told otherwise.
+        "there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
+        &["MULTI EXEC DISCARD WATCH UNWATCH"],
+    ),
+    ("there are no scripts and no functions", &["EVAL EVAL_RO EVALSHA EVALSHA_RO FCALL FCALL_RO SCRIPT"]),
+    (
+        "there are no channels, nothing is published",
+        &["PUBLISH PUBSUB PSUBSCRIBE PUNSUBSCRIBE SPUBLISH SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE"],
+    ),
+    (
+        "there are no lists, sets and streams; strings, hashes and sorted sets are what is served",
+        &[
+            "BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH LINDEX LINSERT LLEN LMOVE LMPOP LPOP LPOS LPUSH LPUSHX LRANGE LREM LSET LTRIM",
+            "RPOP RPOPLPUSH RPUSH RPUSHX",
+            "SADD SCARD SDIFF SDIFFSTORE SINTER SINTERCARD SINTERSTORE SISMEMBER SMEMBERS SMISMEMBER SPOP SRANDMEMBER SREM",
+            "SSCAN SUNION SUNIONSTORE",
+            "XACK XADD XAUTOCLAIM XCLAIM XDEL XGROUP XINFO XLEN XPENDING XRANGE XREAD XREADGROUP XREVRANGE XSETID XTRIM",
+        ],
+    ),
+];
+
+fn why_absent(name: &[u8]) -> Option<&'static str> {
+    let is_of = |lines: &[&str]| lines.iter().any(|line| line.split(' ').any(|absent| is(name, absent)));
+    ABSENT.iter().find(|(_, lines)| is_of(lines)).map(|(why, _)| *why)
+}
+
 fn unknown(args: Args<'_>) -> Refusal {
     let text = |word: &[u8]| String::from_utf8_lossy(&word[..word.len().min(REPEATED_MAX)]).into_owned();
-    // Some clients make each pipeline a transaction unless they are told otherwise.
-    if ["MULTI", "EXEC", "DISCARD", "WATCH"].into_iter().any(|name| is(args.at(0), name)) {
-        return Refusal::err(format_args!(
-            "unknown command '{}': there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
-            text(args.at(0))
-        ));
+    if let Some(why) = why_absent(args.at(0)) {
+        return Refusal::err(format_args!("unknown command '{}': {why}", text(args.at(0))));
     }
     let mut beginning = String::new();
     for word in args.from(1) {

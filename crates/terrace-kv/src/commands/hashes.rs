@@ -4,9 +4,9 @@
 
 use smallvec::SmallVec;
 
-use super::args::{float, int, is};
+use super::args::{int, is};
 use super::context::Context;
-use super::counters::sum;
+use super::decimal::Number;
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::compact;
@@ -14,7 +14,7 @@ use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
 use crate::keyspace::{Compact, FieldRecord, Held, fields};
 use crate::wire::Reply;
-use crate::wire::number::{float_text, parse_float, parse_int};
+use crate::wire::number::parse_int;
 
 /// A query of a hash, walked or open.
 trait Fields {
@@ -220,15 +220,15 @@ pub fn hincrby(context: &mut Context<'_>) -> Outcome {
 
 /// HINCRBYFLOAT key field amount
 pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
-    let amount = float(context.args.at(3))?;
+    let amount = Number::parse(context.args.at(3)).ok_or(Refusal::NotFloat)?;
     if amount.is_infinite() {
         return Err(Refusal::err("value is NaN or Infinity"));
     }
     let new = change(context, |hash, context| {
         let field = context.args.at(2);
-        let old = hash.content.get(field).map_or(Some(0.0), parse_float);
+        let old = hash.content.get(field).map_or(Some(Number::ZERO), Number::parse);
         let old = old.ok_or_else(|| Refusal::err("hash value is not a float"))?;
-        let new = float_text(sum(old, amount)?);
+        let new = old.plus(amount)?;
         hash.content.set(field, new.as_bytes(), &mut hash.log);
         Ok(new)
     })?;

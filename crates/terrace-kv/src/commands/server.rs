@@ -4,8 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::args::is;
-use super::context::{Context, Row, unknown_subcommand};
+use super::context::{Context, Row};
 use super::glob;
+use super::subcommands::help_or_refuse;
 use crate::blobs::DATABASES;
 use crate::config::Durability;
 use crate::error::{Outcome, Refusal};
@@ -21,14 +22,14 @@ pub fn command(context: &mut Context<'_>) -> Outcome {
             reply.array(rows.len());
             rows.iter().for_each(|row| describe(row, reply));
         }
-        Some(what) if is(what, "COUNT") => reply.int(rows.len()),
+        Some(what) if is(what, "COUNT") && args.len() == 2 => reply.int(rows.len()),
         Some(what) if is(what, "LIST") => reply.texts(rows.iter().map(|row| row.name)),
         Some(what) if is(what, "INFO") && args.len() > 2 => {
             reply.array(args.len() - 2);
             for name in args.from(2) {
                 match find(name) {
                     Some(row) => describe(row, reply),
-                    None => reply.null_array(),
+                    None => reply.null(),
                 }
             }
         }
@@ -46,7 +47,7 @@ pub fn command(context: &mut Context<'_>) -> Outcome {
             let keys: Vec<_> = row.keys.of(args.after(2)).collect();
             reply.texts(keys);
         }
-        Some(_) => return Err(unknown_subcommand(context)),
+        Some(_) => return help_or_refuse(context),
     }
     Ok(())
 }
@@ -104,6 +105,22 @@ const ENCODINGS: &[(&str, &str)] = &[
     ("zset-max-ziplist-value", "64"),
 ];
 
+/// Whether a setting may be set while the server runs.
+fn check_set(server: &Server, name: &[u8]) -> Outcome {
+    if ENCODINGS.iter().any(|(known, _)| is(name, known)) {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(name);
+    Err(match settings(server).iter().any(|(known, _)| is(name, known)) {
+        true => Refusal::err(format_args!(
+            "CONFIG SET failed - '{text}' is set when the server starts; see `terrace serve kv --help`"
+        )),
+        false => {
+            Refusal::err(format_args!("Unknown option or number of arguments for CONFIG SET - '{text}'"))
+        }
+    })
+}
+
 /// CONFIG GET pattern..., CONFIG SET name value..., CONFIG RESETSTAT
 pub fn config(context: &mut Context<'_>) -> Outcome {
     let (what, args) = (context.args.at(1), context.args);
@@ -121,15 +138,10 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
             }
         }
         4.. if is(what, "SET") => {
-            for name in args.from(2).step_by(2) {
-                if !ENCODINGS.iter().any(|(known, _)| is(name, known)) {
-                    let name = String::from_utf8_lossy(name);
-                    let why = format!(
-                        "CONFIG SET failed - '{name}' is set when the server starts; see `terrace serve kv --help`"
-                    );
-                    return Err(Refusal::err(why));
-                }
+            if args.len() % 2 == 1 {
+                return Err(Refusal::Syntax);
             }
+            args.from(2).step_by(2).try_for_each(|name| check_set(context.server, name))?;
             context.reply.ok();
         }
         2 if is(what, "RESETSTAT") => {
@@ -141,7 +153,7 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
             }
             context.reply.ok();
         }
-        _ => return Err(unknown_subcommand(context)),
+        _ => return help_or_refuse(context),
     }
     Ok(())
 }
@@ -154,7 +166,7 @@ pub fn debug(context: &mut Context<'_>) -> Outcome {
             context.reply.ok();
             Ok(())
         }
-        _ => Err(unknown_subcommand(context)),
+        _ => help_or_refuse(context),
     }
 }
 
@@ -163,7 +175,7 @@ pub fn function(context: &mut Context<'_>) -> Outcome {
     match context.args.at(1) {
         what if is(what, "FLUSH") => context.reply.ok(),
         what if is(what, "LIST") => context.reply.array(0),
-        _ => return Err(unknown_subcommand(context)),
+        _ => return help_or_refuse(context),
     }
     Ok(())
 }
@@ -171,7 +183,7 @@ pub fn function(context: &mut Context<'_>) -> Outcome {
 /// MEMORY USAGE key: bytes of key and value.
 pub fn memory(context: &mut Context<'_>) -> Outcome {
     let key = context.args.get(2).filter(|_| is(context.args.at(1), "USAGE"));
-    let key = key.ok_or_else(|| unknown_subcommand(context))?;
+    let Some(key) = key else { return help_or_refuse(context) };
     match context.keyspace().stat(context.db(), key) {
         Some((_, size)) => context.reply.int(size + key.len() as u64),
         None => context.reply.null(),
@@ -186,8 +198,17 @@ pub fn save(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE]: the server ends, everything acknowledged is durable then. There is no reply.
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]: the server ends, everything acknowledged is durable then. There is no reply. SHUTDOWN ABORT comes too late.
 pub fn shutdown(context: &mut Context<'_>) -> Outcome {
+    let has = |option: &str| context.args.from(1).any(|word| is(word, option));
+    if context.args.len() == 2 && has("ABORT") {
+        return Err(Refusal::err("No shutdown in progress."));
+    }
+    let options = ["NOSAVE", "SAVE", "NOW", "FORCE"];
+    let is_option = |word: &[u8]| options.into_iter().any(|option| is(word, option));
+    if !context.args.from(1).all(is_option) || (has("NOSAVE") && has("SAVE")) {
+        return Err(Refusal::Syntax);
+    }
     context.session.closes = true;
     context.server.is_stopping.store(true, Ordering::Relaxed);
     Ok(())

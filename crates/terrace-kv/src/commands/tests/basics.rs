@@ -39,6 +39,11 @@ fn strings_are_written_and_read() {
             ("DECRBY a 5", ":-3"),
             ("INCRBYFLOAT a 0.5", "$4 -2.5"),
             ("INCR a", "-ERR value is not an integer or out of range"),
+            ("INCRBYFLOAT f 0.1", "$3 0.1"),
+            ("INCRBYFLOAT f 0.2", "$3 0.3"),
+            ("INCRBYFLOAT f 123456789012345678", "$20 123456789012345678.3"),
+            ("INCRBYFLOAT f x", "-ERR value is not a valid float"),
+            ("INCRBYFLOAT f inf", "-ERR increment would produce NaN or Infinity"),
             ("SET n 9223372036854775807", "+OK"),
             ("INCR n", "-ERR increment or decrement would overflow"),
             ("SETBIT bits 7 1", ":0"),
@@ -157,6 +162,8 @@ fn hashes_are_written_and_read() {
             ("HINCRBY h a 5", ":8"),
             ("HINCRBYFLOAT h a 0.5", "$3 8.5"),
             ("HINCRBY h a 1", "-ERR hash value is not an integer"),
+            ("HINCRBYFLOAT h a 1e17", "$20 100000000000000008.5"),
+            ("HINCRBYFLOAT h a inf", "-ERR value is NaN or Infinity"),
             ("HDEL h a b x", ":2"),
             ("HSCAN h 0", "*2 $1 0 *2 $1 c $1 4"),
             ("HDEL h c", ":1"),
@@ -426,10 +433,7 @@ fn unknown_commands_are_named() {
                 "-ERR unknown command 'EXEC': there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
             ),
             ("GET", "-ERR wrong number of arguments for 'get' command"),
-            (
-                "CONFIG FLY",
-                "-ERR unknown subcommand or wrong number of arguments for 'FLY'. Try CONFIG HELP.",
-            ),
+            ("CONFIG FLY", "-ERR unknown subcommand 'FLY'. Try CONFIG HELP."),
             ("COMMAND COUNT", &format!(":{}", crate::commands::table::ROWS.len())),
             ("COMMAND INFO get", "*1 *10 $3 get :2 *2 +readonly +fast :1 :1 :1 *0 *0 *0 *0"),
             ("COMMAND GETKEYS mset a 1 b 2", "*2 $1 a $1 b"),
@@ -440,6 +444,24 @@ fn unknown_commands_are_named() {
             ),
         ],
     );
+}
+
+#[test]
+fn server_ends_where_it_is_told_to() {
+    for (line, reply, ends) in [
+        ("SHUTDOWN", "", true),
+        ("SHUTDOWN nosave NOW force", "", true),
+        ("SHUTDOWN SAVE", "", true),
+        ("SHUTDOWN ABORT", "-ERR No shutdown in progress.", false),
+        ("SHUTDOWN NOW ABORT", "-ERR syntax error", false),
+        ("SHUTDOWN SAVE NOSAVE", "-ERR syntax error", false),
+        ("SHUTDOWN NOW please", "-ERR syntax error", false),
+    ] {
+        let mut lab = Lab::new();
+        assert_eq!(lab.ask(line), reply, "{line}");
+        let stops = lab.server.is_stopping.load(Ordering::Relaxed);
+        assert_eq!((lab.closes(), stops), (ends, ends), "{line}");
+    }
 }
 
 #[test]

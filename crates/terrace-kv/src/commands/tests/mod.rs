@@ -3,6 +3,7 @@
 mod basics;
 mod memcached;
 mod model;
+mod refusals;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
