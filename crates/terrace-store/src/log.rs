@@ -23,7 +23,7 @@ use terrace_sync::{Mutex, MutexGuard};
 const RESERVE: u64 = 4 << 20;
 /// Room that is left to removals when the disk is full, bytes.
 const MARGIN: u64 = 256 << 10;
-/// Of this the part that is left to records of the store itself.
+/// Of this the part that is left to clears of buckets and to records of the store itself.
 const OWN: u64 = 32 << 10;
 /// Room with which a log on a full disk can go on, bytes.
 pub(crate) const ROOM: u64 = MARGIN + RESERVE;
@@ -37,7 +37,9 @@ pub(crate) enum Room {
     Takes,
     /// It is refused when the disk is full.
     Gives,
-    /// Likewise, of a record of the store itself, which closing it needs.
+    /// As `Gives`, but what is left of the room is for it, too: a bucket is cleared by a short record, and is the last way to make room.
+    Clears,
+    /// As `Clears`, of a record of the store itself, which closing it needs.
     Own,
 }
 
@@ -202,7 +204,7 @@ impl Log {
         let left = match room {
             Room::Takes => MARGIN,
             Room::Gives => OWN,
-            Room::Own => 0,
+            Room::Clears | Room::Own => 0,
         };
         let needed = at + bytes + left;
         if needed > self.reserved.load(Ordering::Relaxed) {

@@ -70,8 +70,7 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
         if !gone {
             bucket.note_change(None, &state.memory);
         }
-        // It is short, and the last way to make room.
-        let number = state.append(&record, Room::Own)?;
+        let number = state.append(&record, Room::Clears)?;
         for table in &mut tables {
             for entry in take_all(table, &state.memory) {
                 state.counts.size(entry.blob.size, 0);
