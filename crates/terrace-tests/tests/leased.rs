@@ -146,7 +146,7 @@ fn full_ring_sends_no_reader_to_the_page_cache() {
     let fio = "--name=a --filename=file --rw=randread --bs=4k --size=128M --ioengine=psync --numjobs=16 --thread --time_based --runtime=2 --norandommap --invalidate=0";
     process::run(rig.command("fio").args(fio.split(' ')), 120).expect_success();
     let read = rig.stats_of_runs()[0].cache.preload.clone();
-    assert!(read.misses > 1000 && read.fallbacks < 100, "{read:?}");
+    assert!(read.misses > 1000 && read.fallbacks < (read.misses / 100).max(100), "{read:?}");
     rig.finish();
 }
 
