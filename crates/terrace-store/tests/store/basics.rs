@@ -374,7 +374,7 @@ fn a_scratch_bucket_is_empty_after_a_restart() {
 
 #[test]
 fn tags_of_blobs_renamed_beside_a_new_log_stay() {
-    const BLOBS: usize = 1500;
+    const BLOBS: usize = 800;
     let dir = dir();
     let store = open(dir.path());
     let bucket = store.bucket("b").unwrap();
@@ -404,7 +404,7 @@ fn tags_of_blobs_renamed_beside_a_new_log_stay() {
 
 #[test]
 fn puts_beside_a_close_are_kept_or_refused() {
-    for round in 0..60u64 {
+    for round in 0..30u64 {
         let dir = dir();
         let store = open(dir.path());
         let taken = std::thread::scope(|scope| {
