@@ -136,10 +136,7 @@ impl Heap {
             return Err(Error::Full { path: self.path.clone(), capacity: self.capacity });
         }
         let step = (size / 8 / PAGE * PAGE).clamp(STEP_MIN, STEP_MAX).max(needed).min(room);
-        let step = match self.reserve(size, step) {
-            Err(e) if e.is_full() && step > needed => self.reserve(size, needed).map(|()| needed)?,
-            reserved => reserved.map(|()| step)?,
-        };
+        let step = self.reserve_most(size, step, needed)?;
         // The engine learns of the new size by a write at the new end.
         self.write_all(size + step - PAGE, &[0; PAGE as usize])?;
         self.space.lock().grow((size + step) / PAGE);
@@ -148,22 +145,14 @@ impl Heap {
 
     /// Has free pages get blocks again, `needed` of them together; false: there are not as many.
     fn fill_holes(&self, needed: u64) -> Result<bool> {
-        for most in [needed.max(STEP_MIN / PAGE), needed] {
-            let Some(run) = self.space.lock().take_holes(needed, most) else { return Ok(false) };
-            match self.reserve(run.0 * PAGE, run.1 * PAGE) {
-                Ok(()) => {
-                    self.space.lock().add_free(run);
-                    return Ok(true);
-                }
-                Err(e) => {
-                    self.space.lock().add_holes(run);
-                    if !e.is_full() || run.1 == needed {
-                        return Err(e);
-                    }
-                }
-            }
-        }
-        Ok(false)
+        let taken = self.space.lock().take_holes(needed, needed.max(STEP_MIN / PAGE));
+        let Some((page, pages)) = taken else { return Ok(false) };
+        let reserved = self.reserve_most(page * PAGE, pages * PAGE, needed * PAGE);
+        let filled = reserved.as_ref().map_or(0, |bytes| bytes / PAGE);
+        let mut space = self.space.lock();
+        space.add_free((page, filled));
+        space.add_holes((page + filled, pages - filled));
+        reserved.map(|_| true)
     }
 
     /// Gives blocks of free pages back to the file system, as many as `bytes` take if there are so many; how many bytes.
@@ -186,6 +175,14 @@ impl Heap {
             given += len;
         }
         given
+    }
+
+    /// Reserves `most` bytes, or `needed` ones if the disk has no more; how many.
+    fn reserve_most(&self, from: u64, most: u64, needed: u64) -> Result<u64> {
+        match self.reserve(from, most) {
+            Err(e) if e.is_full() && most > needed => self.reserve(from, needed).map(|()| needed),
+            reserved => reserved.map(|()| most),
+        }
     }
 
     fn reserve(&self, from: u64, bytes: u64) -> Result<()> {

@@ -156,14 +156,26 @@ impl Log {
     /// # Errors
     /// The disk is full; an earlier write of the log failed; the store is closed.
     pub(crate) fn ask(&self, bytes: u64) -> Result<()> {
-        let end = self.end.lock();
+        self.ask_locked(&self.end.lock(), bytes, Room::Takes).map(drop)
+    }
+
+    /// Whether a record of so many bytes may be appended now; where.
+    fn ask_locked(&self, end: &End, bytes: u64, room: Room) -> Result<u64> {
         self.check()?;
-        if end.is_closed {
+        if end.is_closed && room != Room::Own {
             return Err(Error::Closed);
         }
+        let left = match room {
+            Room::Takes => MARGIN,
+            Room::Gives => OWN,
+            Room::Clears | Room::Own => 0,
+        };
         let at = self.tail.committed();
-        let needed = at + bytes + MARGIN;
-        if needed > self.reserved.load(Ordering::Relaxed) { self.reserve_from(at, needed) } else { Ok(()) }
+        let needed = at + bytes + left;
+        if needed > self.reserved.load(Ordering::Relaxed) {
+            self.reserve_from(at, needed)?;
+        }
+        Ok(at)
     }
 
     /// The store is closed: nothing is left in the segment.
@@ -194,22 +206,10 @@ impl Log {
     }
 
     fn append_locked(&self, end: &mut End, draft: &mut [u8], room: Room) -> Result<Logged> {
-        self.check()?;
-        if end.is_closed && room != Room::Own {
-            return Err(Error::Closed);
-        }
         let number = end.next;
         let record = record::number_draft(draft, end.generation, number);
-        let (at, bytes) = (self.tail.committed(), record.len() as u64);
-        let left = match room {
-            Room::Takes => MARGIN,
-            Room::Gives => OWN,
-            Room::Clears | Room::Own => 0,
-        };
-        let needed = at + bytes + left;
-        if needed > self.reserved.load(Ordering::Relaxed) {
-            self.reserve_from(at, needed)?;
-        }
+        let bytes = record.len() as u64;
+        let at = self.ask_locked(end, bytes, room)?;
         if at + bytes - self.tail.flushed() > RING {
             self.flush()?;
         }
