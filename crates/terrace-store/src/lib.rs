@@ -26,6 +26,7 @@
 //!
 //! Lock order: names of buckets, tables of a bucket (in order), the log's end, the log's file; the engine's state, the allocator.
 
+mod allocated;
 mod bucket;
 mod durable;
 mod error;

@@ -94,9 +94,15 @@ mod tests {
         number(old).plus(number(amount)).unwrap_or_else(|refusal| refusal.to_string())
     }
 
+    fn check(sums: &[(&str, &str, &str)]) {
+        for (old, amount, text) in sums {
+            assert_eq!(sum(old, amount), *text, "{old} + {amount}");
+        }
+    }
+
     #[test]
     fn sums_are_those_of_redis() {
-        for (old, amount, text) in [
+        check(&[
             ("0.1", "0.2", "0.3"),
             ("1.1", "2.2", "3.3"),
             ("3.0", "1", "4"),
@@ -117,14 +123,12 @@ mod tests {
             ("0.000000000000000004", "0", "0"),
             ("-1e-300", "0", "0"),
             ("0.1234567890123456789", "0", "0.12345678901234568"),
-        ] {
-            assert_eq!(sum(old, amount), text, "{old} + {amount}");
-        }
+        ]);
     }
 
     #[test]
     fn numbers_that_do_not_fit_are_added_as_floats() {
-        for (old, amount, text) in [
+        check(&[
             ("1e30", "1", "1000000000000000000000000000000"),
             ("-2e36", "0.1", "-2000000000000000000000000000000000000"),
             ("0e999", "-0e999", "0"),
@@ -133,8 +137,6 @@ mod tests {
             ("1.00000000000000000001", "0.5", "1.5"),
             ("1e308", "1e308", "ERR increment would produce NaN or Infinity"),
             ("inf", "-inf", "ERR increment would produce NaN or Infinity"),
-        ] {
-            assert_eq!(sum(old, amount), text, "{old} + {amount}");
-        }
+        ]);
     }
 }

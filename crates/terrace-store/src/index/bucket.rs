@@ -6,9 +6,10 @@
 //! A table holds pointers: what a look-up must fetch from memory is the place in a table of 9 bytes a blob, and one or two lines where description and
 //! short key stand together. With the descriptions in the table itself, six times as large, and keys elsewhere it was one line more.
 
-use super::memory::{Ahead, IndexMemory, allocated};
+use super::memory::{Ahead, IndexMemory};
 use super::persist::Persist;
 use super::{Hashes, Version};
+use crate::allocated::allocated;
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
 use crate::space::Extent;

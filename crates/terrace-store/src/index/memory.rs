@@ -13,11 +13,6 @@ const STEP: u64 = 32 << 10;
 /// Part of the limit that the index of an open store leaves to other users.
 const SPARE_SHARE: u64 = 16;
 
-/// Bytes of the allocator for an allocation of `bytes`: a word before it, multiples of 16, at least 32 (glibc, malloc/malloc.c, "chunk").
-pub(crate) fn allocated(bytes: usize) -> u64 {
-    if bytes == 0 { 0 } else { (bytes as u64 + 8).next_multiple_of(16).max(32) }
-}
-
 /// Memory of the index.
 #[derive(Debug)]
 pub(crate) struct IndexMemory {

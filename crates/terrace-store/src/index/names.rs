@@ -1,8 +1,9 @@
 //! Buckets by name, in tables with a lock each. As those of blobs they hold pointers alone ([`super::bucket`]).
 
 use super::bucket::spilled_bytes;
-use super::memory::{Ahead, IndexMemory, allocated};
+use super::memory::{Ahead, IndexMemory};
 use super::{BucketState, Hashes};
+use crate::allocated::allocated;
 use crate::error::Result;
 use hashbrown::HashTable;
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The files of a bucket with the trait `persist`: where they are, and which are behind their blobs.
 
-use super::memory::{IndexMemory, allocated};
+use super::memory::IndexMemory;
+use crate::allocated::allocated;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use terrace_sync::{Mutex, MutexGuard};

@@ -1,6 +1,7 @@
 //! Tags: sets of blobs and buckets under a name.
 
-use super::memory::{IndexMemory, allocated};
+use super::memory::IndexMemory;
+use crate::allocated::allocated;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_sync::Mutex;

@@ -2,6 +2,8 @@
 //!
 //! A hash table took three times the memory, and grew by a copy of all of it while no other thread could claim room.
 
+use crate::allocated::allocated;
+
 /// A class of slots, by its number.
 pub(super) type Class = u8;
 
@@ -41,9 +43,6 @@ impl Chunk {
         (self.free[at], self.class[at]) = (page.free, page.class);
     }
 }
-
-/// Bytes of memory of a chunk, with those that the allocator adds.
-const CHUNK_BYTES: usize = size_of::<Chunk>() + 16;
 
 /// The table.
 #[derive(Debug, Default)]
@@ -99,7 +98,8 @@ impl Pages {
 
     /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
-        self.len * CHUNK_BYTES + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()
+        let chunks = self.len * allocated(size_of::<Chunk>()) as usize;
+        chunks + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()
     }
 }
 
