@@ -10,6 +10,7 @@ TITLES = {
     ("server", "4x"): "Servers whose records are hashes, four times the memory",
     ("values", "fits"): "Servers whose records are values, all in memory",
     ("values", "4x"): "Servers whose records are values, four times the memory",
+    ("ceiling", "fits"): "Loads of values, where one server stores nothing",
     ("embedded", "fits"): "Stores in the program, all records in memory",
     ("embedded", "4x"): "Stores in the program, four times the memory",
 }

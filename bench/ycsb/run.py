@@ -4,7 +4,7 @@
 Each round measures each cell with each system, in one order and in the next round in the reverse one; rounds are added to those that are there. Settings are
 variables of the environment, with these defaults:
 
-ROUNDS=3  CLASSES="server values embedded"  SIZES=fits  WORKLOADS="a b c d e f"  DISTRIBUTIONS=zipfian  THREADS="1 4 16"
+ROUNDS=3  CLASSES="server values embedded" (and ceiling: loads beside a server that stores nothing)  SIZES=fits  WORKLOADS="a b c d e f"  DISTRIBUTIONS=zipfian  THREADS="1 4 16"
 RECORDS=20000      of 1 KB, that fit into memory
 OPERATIONS=20000   of a measurement; of workload e, each of whose scans reads 50 records, a fiftieth
 MEMORY_MIB=1024    of each system, where the records fit
@@ -122,6 +122,8 @@ class Bench:
             kinds = [kind for kind in CLASSES[name] if load == "load" or kind.scans]
             if not workloads or len(kinds) < 2:
                 continue
+            if not all(kind.keeps for kind in kinds):
+                workloads = []
             limit = self.group_mib if size == "4x" else None
             systems = [kind(self, self.work / f"{name}-{kind.name}", limit) for kind in kinds]
             try:

@@ -33,6 +33,8 @@ class System:
     """One system without data. `bench`: settings of the run; `limit_mib`: of its control group, None where the data fit."""
 
     scans = True
+    # Of one that keeps nothing only loads can be measured.
+    keeps = True
 
     def __init__(self, bench, directory, limit_mib):
         self.bench, self.dir, self.limit_mib = bench, directory, limit_mib
@@ -139,6 +141,15 @@ class Memcached(Server):
         return ["memcached", "-u", getpass.getuser(), "-l", "127.0.0.1", "-p", str(self.port), "-m", str(mib), *disk]
 
 
+class Nothing(Server):
+    """Answers, and stores nothing: what no server passes."""
+
+    name, binding, scans, keeps = "nothing", "MemcachedDb", False, False
+
+    def command(self):
+        return [self.bench.bin / "terrace-bench", "nothing", "--port", str(self.port)]
+
+
 class Embedded(System):
     """A store in the program of YCSB; that opens it anew for each measurement, before its clock starts."""
 
@@ -162,4 +173,5 @@ CLASSES = {
     "server": (TerraceServer, Redis),
     "values": (TerraceValues, Memcached),
     "embedded": (TerraceStore, RocksDb),
+    "ceiling": (TerraceValues, Memcached, Nothing),
 }

@@ -3,7 +3,7 @@
 //! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
 //! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; what differs between results: [`compare`]; raw results ([`raw`]) for
 //! people: [`report`]. For a first look: [`demo`]. Apart from all that: [`probe`], what storage can do, [`metadata`], buckets and blobs of the store, [`gray_scott`], a simulation
-//! that writes, and [`schedule`], which makes a capture what `terrace run --prefetch` reads.
+//! that writes, [`nothing`], a server that stores nothing, and [`schedule`], which makes a capture what `terrace run --prefetch` reads.
 // A reader may go away: `terrace_output::print_line`, or `print`, where `println` panics.
 #![deny(clippy::print_stdout)]
 
@@ -21,6 +21,7 @@ pub mod machine;
 pub mod matrix;
 pub mod metadata;
 pub mod meters;
+pub mod nothing;
 pub mod pages;
 pub mod passthrough;
 pub mod pattern;

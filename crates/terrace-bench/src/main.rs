@@ -8,7 +8,8 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use terrace_bench::{
-    compare, demo, gray_scott, matrix, metadata, passthrough, probe, report, schedule, signals, steps, worker,
+    compare, demo, gray_scott, matrix, metadata, nothing, passthrough, probe, report, schedule, signals,
+    steps, worker,
 };
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
@@ -31,6 +32,8 @@ enum Command {
     Probe(probe::Options),
     /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
     Metadata(metadata::Options),
+    /// A server of memcached's protocol that stores nothing: the rate that no server passes.
+    Nothing(nothing::Options),
     /// A simulation that writes its state now and then, and reads it again in the end: the Gray-Scott reaction on a cube.
     GrayScott(gray_scott::Options),
     /// Makes a capture of `terrace trace` a schedule for `terrace run --prefetch`: its pages in the order in which they were first read.
@@ -127,6 +130,7 @@ fn run(command: Command) -> io::Result<i32> {
         Command::Demo(options) => demo::run(&options),
         Command::Matrix(options) => matrix::run(&options),
         Command::Metadata(options) => metadata::run(&options),
+        Command::Nothing(options) => options.run().map(|()| 0),
         Command::GrayScott(options) => gray_scott::run(&options),
         Command::Schedule(options) => schedule::run(&options),
     }

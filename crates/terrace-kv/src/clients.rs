@@ -141,7 +141,10 @@ impl Clients {
     }
     /// A client's buffers had `old` bytes and have `new`; the sum of all.
     pub fn count_buffers(&self, old: usize, new: usize) -> usize {
-        if new >= old {
+        if new == old {
+            return self.buffers_bytes();
+        }
+        if new > old {
             self.buffers_bytes.fetch_add(new - old, Ordering::Relaxed) + (new - old)
         } else {
             self.buffers_bytes.fetch_sub(old - new, Ordering::Relaxed) - (old - new)

@@ -1,14 +1,16 @@
 //! Plain preadv and pwritev on the calling thread: the fastest way to do one thing at a time.
 
+use super::page_cache::{borrow, through_page_cache};
+use super::scattered::Scattered;
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
 use super::{Io, IoVec, WriteOp, advance, total};
-use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, open};
+use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::io::Errno;
 use std::borrow::Cow;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_shm::PAGE_SIZE;
 
@@ -25,20 +27,6 @@ pub struct BlockingIo {
 const VECS_MAX: usize = 1024;
 /// Reads that may end inside the same page before they count as failed.
 const STALLS_MAX: u32 = 8;
-
-fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: callers pass descriptors of source files that their object keeps open.
-    unsafe { BorrowedFd::borrow_raw(fd) }
-}
-
-/// A descriptor of the same file through the kernel's page cache, for a direct call that failed with EIO; None if there is none. A direct call
-/// fails so where a program has just touched a page in its mapping of a hole: the page waits for its block, sometimes for long, and nothing
-/// that was to be written before the call is dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
-fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
-    let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
-    let path = format!("/proc/self/fd/{fd}");
-    direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
-}
 
 fn check(n: isize) -> Result<usize, Errno> {
     if n >= 0 {
@@ -154,10 +142,15 @@ impl Io for BlockingIo {
     }
 
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
-        for op in ops {
+        let scattered = Scattered::of(ops);
+        for op in ops.iter_mut() {
+            let fd = scattered.as_ref().and_then(|way| way.descriptor(op)).unwrap_or(op.fd);
             let flags = if op.drop_behind { libc::RWF_DONTCACHE } else { 0 };
             // SAFETY: the caller's promise.
-            op.result = unsafe { self.write_with(op.fd, op.offset, &op.bufs, flags) };
+            op.result = unsafe { self.write_with(fd, op.offset, &op.bufs, flags) };
+        }
+        if let Some(way) = scattered {
+            way.settle(ops);
         }
     }
 
@@ -183,9 +176,10 @@ impl Io for BlockingIo {
 mod tests {
     use super::*;
     use crate::io::AlignedBuf;
-    use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+    use crate::io::page_cache::tests::cached_pages;
+    use rustix::fs::{FallocateFlags, Mode, fallocate, ftruncate, open};
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, BorrowedFd};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::Duration;
 
@@ -234,19 +228,6 @@ mod tests {
         });
     }
 
-    /// Pages of the file in the kernel's page cache.
-    fn cached_pages(file: &std::fs::File) -> usize {
-        // SAFETY: a new mapping.
-        let map =
-            unsafe { mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ, MapFlags::SHARED, file, 0) }.unwrap();
-        let mut resident = [0u8; BYTES / PAGE_SIZE];
-        // SAFETY: the mapping of above, and a byte for each of its pages.
-        assert_eq!(unsafe { libc::mincore(map, BYTES, resident.as_mut_ptr()) }, 0);
-        // SAFETY: mapped above, used by nobody else.
-        unsafe { munmap(map, BYTES) }.unwrap();
-        resident.iter().filter(|page| **page & 1 != 0).count()
-    }
-
     #[test]
     fn page_cache_keeps_nothing_that_is_written_behind() {
         for drop_behind in [false, true] {
@@ -265,7 +246,7 @@ mod tests {
             ops[0].result.as_ref().unwrap();
             io.sync(file.as_raw_fd(), true).unwrap();
             let is_kept = !drop_behind || io.keeps_all.load(Ordering::Relaxed);
-            let as_wanted = || cached_pages(&file) == if is_kept { BYTES / PAGE_SIZE } else { 0 };
+            let as_wanted = || cached_pages(&file, BYTES) == if is_kept { BYTES / PAGE_SIZE } else { 0 };
             terrace_testkit::wait::wait_until("the pages of the page cache are as wanted", as_wanted);
             let mut back = vec![0; BYTES];
             std::os::unix::fs::FileExt::read_exact_at(&file, &mut back, 0).unwrap();

@@ -2,6 +2,8 @@
 
 mod aligned;
 mod blocking;
+mod page_cache;
+mod scattered;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod uring;

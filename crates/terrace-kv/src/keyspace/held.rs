@@ -46,11 +46,14 @@ impl Keyspace {
 
     /// Likewise, of several databases.
     pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> Held<'_> {
-        let mut stripes: SmallVec<[usize; 4]> =
-            keys.into_iter().map(|(db, key)| self.stripe_of(db, key)).collect();
-        stripes.sort_unstable();
-        stripes.dedup();
-        let guards = stripes.into_iter().map(|at| (at, self.stripes[at].lock())).collect();
+        let mut stripes: SmallVec<[usize; 4]> = SmallVec::new();
+        keys.into_iter().for_each(|(db, key)| stripes.push(self.stripe_of(db, key)));
+        if stripes.len() > 1 {
+            stripes.sort_unstable();
+            stripes.dedup();
+        }
+        let mut guards = Guards::new();
+        stripes.into_iter().for_each(|at| guards.push((at, self.stripes[at].lock())));
         Held { keyspace: self, guards, now: OnceCell::new() }
     }
 }

@@ -58,7 +58,7 @@ impl Ahead {
         session: &Session,
         foreseen: &mut Foreseen,
     ) -> Result<(), Malformed> {
-        let before = (self.end, self.length);
+        let (before, mut have_elements) = ((self.end, self.length), false);
         // Before the password other limits hold than after it.
         let max = if session.is_known { AHEAD_MAX } else { self.next + 1 };
         while self.end < max && self.length < bytes.len() {
@@ -74,11 +74,14 @@ impl Ahead {
             waiting.row = args.get(0).and_then(|name| commands::find(session.protocol, name));
             if let Some(row) = waiting.row {
                 foreseen.note(session.db, row, args);
+                have_elements |= row.elements.first > 0;
             }
             self.end += 1;
             self.length += length;
         }
-        self.fetch_elements(before, bytes, session.db, foreseen.keyspace());
+        if have_elements {
+            self.fetch_elements(before, bytes, session.db, foreseen.keyspace());
+        }
         Ok(())
     }
 

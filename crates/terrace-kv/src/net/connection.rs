@@ -243,7 +243,9 @@ impl Connection {
     }
 
     fn trim_input(&mut self) {
-        self.input.drain(..self.begin);
+        if self.begin > 0 {
+            self.input.drain(..self.begin);
+        }
         self.begin = 0;
         if self.input.is_empty() && self.input.capacity() > KEPT {
             self.input = Vec::new();

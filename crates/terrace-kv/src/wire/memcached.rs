@@ -8,6 +8,8 @@
 //! always the same: the words, then the one behind them (`noreply`, or nothing), then the data. Where the data are missing the line says why: they are longer than permitted, or did not end
 //! as they must. Data that nobody will use are dropped as they come.
 
+use memchr::memchr;
+
 use super::number::digits;
 use super::request::{Limits, Malformed, Progress, Request};
 
@@ -16,7 +18,7 @@ const LINE_MAX: usize = 2048;
 /// Longest line of a command that takes many keys, bytes.
 const MANY_KEYS_MAX: usize = 1 << 20;
 /// Longest key, bytes.
-const KEY_MAX: usize = 250;
+pub const KEY_MAX: usize = 250;
 /// Longest block of data that a line can name, bytes.
 const BLOCK_MAX: u64 = i32::MAX as u64 - 2;
 /// The word in the line that is the length of the data.
@@ -33,7 +35,9 @@ pub fn words_before_data(name: &[u8]) -> usize {
 
 /// Whether a word can be a key.
 pub fn is_key(word: &[u8]) -> bool {
-    (1..=KEY_MAX).contains(&word.len()) && !word.iter().any(|byte| *byte <= b' ' || *byte == 0x7f)
+    // All of them, so that the processor looks at many at a time.
+    let is_bad = |is_bad: bool, byte: &u8| is_bad | (*byte <= b' ') | (*byte == 0x7f);
+    (1..=KEY_MAX).contains(&word.len()) && !word.iter().fold(false, is_bad)
 }
 
 /// A number without sign.
@@ -118,7 +122,7 @@ impl Parser {
     fn end_of_line(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let max = if takes_many_keys(bytes) { MANY_KEYS_MAX } else { LINE_MAX };
         let searched = bytes.get(self.searched..bytes.len().min(max)).unwrap_or_default();
-        match searched.iter().position(|byte| *byte == b'\n') {
+        match memchr(b'\n', searched) {
             Some(at) => Ok(Some(self.searched + at)),
             None if bytes.len() >= max => Err(Malformed("CLIENT_ERROR line too long".to_owned())),
             None => {
@@ -174,12 +178,15 @@ fn takes_many_keys(line: &[u8]) -> bool {
 }
 
 fn split(line: &[u8], places: &mut Vec<(usize, usize)>) {
-    let mut at = 0;
-    for word in line.split(|byte| *byte == b' ') {
-        if !word.is_empty() {
-            places.push((at, at + word.len()));
+    let mut begin = 0;
+    // Words are too short for a search of many bytes at a time.
+    for (end, byte) in line.iter().chain(b" ").enumerate() {
+        if *byte == b' ' {
+            if end > begin {
+                places.push((begin, end));
+            }
+            begin = end + 1;
         }
-        at += word.len() + 1;
     }
 }
 

@@ -76,7 +76,7 @@ pub fn touch(context: &mut Context<'_>) -> Outcome {
         return Ok(());
     };
     events.count(Event::TouchHits);
-    match expires(seconds, held.now()) {
+    match expires(seconds, &held) {
         Some(at) => expire_at(&mut held, DB, key, word, at)?,
         None => held.set_expiry(DB, key, word, None)?,
     }

@@ -6,7 +6,7 @@ use crate::commands::expire::expire_at;
 use crate::error::{Outcome, Refusal};
 use crate::events::Event;
 use crate::keyspace::word::Word;
-use crate::wire::memcached::signed;
+use crate::wire::memcached::{KEY_MAX, signed};
 use crate::wire::number::write_int;
 
 /// get key...
@@ -35,13 +35,16 @@ fn time(context: &Context<'_>) -> Outcome<i64> {
 /// What is read of an item beside its bytes, which are in the scratch: its word, and what changes with each write.
 type Found = Option<(Word, u64)>;
 
+/// Bytes of the line before an item at the most: its key and three numbers.
+const HEAD_MAX: usize = KEY_MAX + 80;
+
 fn fetch(
     context: &mut Context<'_>,
     first: usize,
     with_unique: bool,
     read: impl Fn(&mut Context<'_>, &[u8]) -> Outcome<Found>,
 ) -> Outcome {
-    let (mut head, mut hits) = (Vec::new(), 0);
+    let (mut head, mut hits) = (Vec::with_capacity(HEAD_MAX), 0);
     let keys = context.args.from(first);
     let asked = keys.len() as u64;
     for word in keys {
@@ -101,7 +104,7 @@ fn read_and_touch(context: &mut Context<'_>, key: &[u8], seconds: i64) -> Outcom
     };
     events.count(Event::TouchHits);
     let version = held.version(DB, key).ok_or_else(|| line(BAD_FORMAT))?;
-    match expires(seconds, held.now()) {
+    match expires(seconds, &held) {
         Some(at) => expire_at(&mut held, DB, key, word, at)?,
         None if word.expires.is_some() => held.set_expiry(DB, key, word, None)?,
         None => {}

@@ -2,6 +2,7 @@
 
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
+use crate::keyspace::Held;
 use crate::wire::memcached::is_key;
 
 /// The database whose strings are the items.
@@ -29,11 +30,11 @@ pub fn key(word: &[u8]) -> Outcome<&[u8]> {
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// When an item expires, milliseconds since 1970; none: never. One with a negative time has expired.
-pub fn expires(seconds: i64, now: u64) -> Option<i64> {
+pub fn expires(seconds: i64, held: &Held<'_>) -> Option<i64> {
     match seconds {
         0 => None,
         ..0 => Some(0),
-        1..=RELATIVE_MAX => Some(now as i64 + seconds * 1000),
+        1..=RELATIVE_MAX => Some(held.now() as i64 + seconds * 1000),
         _ => Some(seconds.saturating_mul(1000)),
     }
 }

@@ -42,7 +42,7 @@ impl<'a> Item<'a> {
     /// Replaces what the key holds.
     fn write(&self, context: &mut Context<'_>, held: &mut Held<'_>) -> Outcome {
         let word = Word { flags: self.flags, ..Word::new(Kind::String) };
-        strings::write(held, DB, self.key, word, expires(self.seconds, held.now()), self.data)?;
+        strings::write(held, DB, self.key, word, expires(self.seconds, held), self.data)?;
         context.reply.raw(b"STORED\r\n");
         Ok(())
     }

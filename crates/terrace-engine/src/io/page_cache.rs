@@ -1,0 +1,38 @@
+//! The kernel's page cache of a source file: a way to its data beside direct calls.
+
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+
+pub(super) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
+    // SAFETY: callers pass descriptors of source files that their object keeps open.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// A descriptor of the same file through the kernel's page cache, if `fd` goes past it and the file may be opened again.
+///
+/// Also for a direct call that failed with EIO, which it does where a program has just touched a page in its mapping of a hole: the page waits for its block,
+/// sometimes for long, and nothing that was to be written before the call is dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
+pub(super) fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
+    let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
+    let path = format!("/proc/self/fd/{fd}");
+    direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+    use terrace_shm::PAGE_SIZE;
+
+    /// Pages of the first bytes of a file in the kernel's page cache.
+    pub(in crate::io) fn cached_pages(file: &std::fs::File, bytes: usize) -> usize {
+        // SAFETY: a new mapping.
+        let map =
+            unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) }.unwrap();
+        let mut resident = vec![0u8; bytes / PAGE_SIZE];
+        // SAFETY: the mapping of above, and a byte for each of its pages.
+        assert_eq!(unsafe { libc::mincore(map, bytes, resident.as_mut_ptr()) }, 0);
+        // SAFETY: mapped above, used by nobody else.
+        unsafe { munmap(map, bytes) }.unwrap();
+        resident.iter().filter(|page| **page & 1 != 0).count()
+    }
+}
