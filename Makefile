@@ -3,11 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test test-programs test-inside test-outside test-tier test-burst test-python test-alone soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
 export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
+# Makes below this one are told their jobs; cargo and the tests have their own.
+unexport MAKEFLAGS
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
@@ -33,13 +35,13 @@ INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
-TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
+TIER_TESTS := --test all -- behaviour:: crash:: model:: programs:: stress::
 # The same beside a tier on a device.
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # That answers fsyncs, too.
 WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/burst.toml"
 # In the quick form, those that change files, and those that kill.
-BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
+BUSY_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # Not those that look at the source before the next start, or run without a tier.
 BURST_TESTS := $(BUSY_TESTS) --skip crash::everything_killed --skip model::terrace_run_answers
 # So that all of it stays within half an hour; `make soak` has the long forms.
@@ -81,21 +83,41 @@ build: packages-build toolchain
 remote: FEATURES := remote
 remote: build
 
+# Two at a time: builds have long ends on one core, and tests wait a good part of their time. The output of each comes at its end.
+PAIRS = $(MAKE) --no-print-directory -j2 --output-sync=target FEATURES="$(FEATURES)"
+
 ## test: all that a change must pass; under 30 minutes on two cores
-test: packages-test build tools lint loom
-	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
-	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
-	$(WITH_BURST) $(SHORTER) $(CARGO) test --locked $(BURST_TESTS)
-	bash .ci/python test
+test: packages-test toolchain
+	$(PAIRS) build lint test-programs tools loom
+	$(PAIRS) test-inside test-outside test-burst test-tier test-python
+	$(PAIRS) test-alone
+
+# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
+test-programs:
+	$(CARGO) test $(WORKSPACE) --locked --no-run
+test-inside:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --exclude terrace-tests --locked
+test-outside:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test all
+test-tier:
+	$(WITH_TIER) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
+test-burst:
+	$(WITH_BURST) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
+# The wheel with the debug assertions of all other tests; the soak has the one that users get, which takes minutes to build.
+test-python:
+	PYTHON_PROFILE=dev bash .ci/python test
+# It has the kernel forget the names and inodes of everybody.
+test-alone:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test mixed
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote
 soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint deny loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
-	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
-	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
-	$(WITH_BURST) $(SHORTER) bash .ci/soak part burst $(BURST_TESTS) --nocapture; \
+	$(WITH_TIER) $(LONGER) bash .ci/soak part tier --workspace $(TIER_TESTS) --nocapture; \
+	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device --workspace $(TIER_TESTS) storm:: --nocapture; \
+	$(WITH_BURST) $(SHORTER) bash .ci/soak part burst --workspace $(BURST_TESTS) --nocapture; \
 	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command dax $(CARGO) xtask vm dax; bash .ci/soak command caches $(CARGO) xtask vm caches; \
 	bash .ci/soak command python bash .ci/python test; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
@@ -219,7 +241,8 @@ demo: packages-demo build
 ## lint: formatting, clippy, checks of the repository with its spelling
 lint: packages-lint
 	$(CARGO) fmt --all --check
-	$(CARGO) run --quiet --locked -p xtask
+	# As a program of the workspace: alone, it would be built with other features, and all below it once more.
+	$(CARGO) build --quiet $(WORKSPACE) --locked --bin xtask && target/debug/xtask
 	$(CARGO) clippy $(WORKSPACE) --all-targets --locked -- -D warnings
 	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
 	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
@@ -236,14 +259,17 @@ loom:
 ## tools: outside suites at fixed versions, in target/tools
 tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
 
+# What waits for system calls needs no optimizer.
+PLAIN := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny@0.20.2
 
 $(TOOLS)/bin/fsx:
-	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
+	$(PLAIN) $(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
 
 $(TOOLS)/bin/pjdfstest:
-	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+	$(PLAIN) $(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
 
 ## s3-server: a real S3 server for the tests of targets in a store, which are skipped without it; wants Go 1.24 or later
 s3-server:
