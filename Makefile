@@ -88,12 +88,12 @@ PAIRS = $(MAKE) --no-print-directory -j2 --output-sync=target FEATURES="$(FEATUR
 
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test toolchain
-	$(PAIRS) build lint test-programs tools loom
+	$(PAIRS) build lint test-programs loom tools
 	$(PAIRS) test-inside test-outside test-burst test-tier test-python
 	$(PAIRS) test-alone
 
 # The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
-test-programs:
+test-programs: packages-test toolchain
 	$(CARGO) test $(WORKSPACE) --locked --no-run
 test-inside:
 	$(QUICK) $(CARGO) test $(WORKSPACE) --exclude terrace-tests --locked
@@ -252,7 +252,7 @@ deny: packages-build toolchain $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --locked check licenses bans sources
 
 # The protocols of the shared segment under every interleaving of their atomics.
-loom:
+loom: toolchain
 	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} RUSTFLAGS="--cfg loom" \
 		$(CARGO) test --locked -p terrace-shm --lib --target-dir target/loom
 
