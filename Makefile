@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test test-programs test-inside test-outside test-tier test-burst test-python test-alone soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test test-product test-programs test-inside test-outside test-tier test-burst test-python test-alone soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -88,9 +88,14 @@ PAIRS = $(MAKE) --no-print-directory -j2 --output-sync=target FEATURES="$(FEATUR
 
 ## test: all that a change must pass; under 30 minutes on two cores
 test: packages-test toolchain
-	$(PAIRS) build lint test-programs loom tools
+	$(PAIRS) test-product lint test-programs loom tools
 	$(PAIRS) test-inside test-outside test-burst test-tier test-python
 	$(MAKE) --no-print-directory FEATURES="$(FEATURES)" test-alone
+
+# The product that the tests from outside start: Cargo.toml says how it is built.
+test-product: packages-build toolchain
+	$(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
+test-outside test-tier test-burst test-alone: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
 
 # The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
 test-programs: packages-test toolchain
