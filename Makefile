@@ -236,7 +236,7 @@ header: packages-build toolchain $(TOOLS)/bin/cbindgen
 python: packages-python toolchain
 	bash .ci/python wheel
 
-## python-test: its tests and examples, with what they need in target/python; a part of `make test`
+## python-test: its tests and examples, with what they need in target/python; a part of `make test`, there with debug assertions
 python-test: packages-python toolchain
 	bash .ci/python test
 
