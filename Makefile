@@ -3,11 +3,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test test-product test-programs test-inside test-outside test-tier test-burst test-python test-alone soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
 export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
+# Makes below this one are told their jobs; cargo and the tests have their own.
+unexport MAKEFLAGS
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
@@ -33,19 +35,19 @@ INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
 WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
-TIER_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs:: stress::
+TIER_TESTS := --test all -- behaviour:: crash:: model:: programs:: stress::
 # The same beside a tier on a device.
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # That answers fsyncs, too.
 WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/burst.toml"
 # In the quick form, those that change files, and those that kill.
-BUSY_TESTS := -p terrace-tests --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
+BUSY_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # Not those that look at the source before the next start, or run without a tier.
 BURST_TESTS := $(BUSY_TESTS) --skip crash::everything_killed --skip model::terrace_run_answers
 # So that all of it stays within half an hour; `make soak` has the long forms.
-QUICK := TERRACE_SECONDS=4 TERRACE_POLICY_SECONDS=1 TERRACE_CRASH_ROUNDS=6 TERRACE_DEVICE_KILLS=20 TERRACE_DEVICE_ROUNDS=50 TERRACE_SEQUENCES=200 TERRACE_FSX=5000 TERRACE_PG_SECONDS=4 TERRACE_SQLITE_ROUNDS=3
+QUICK := TERRACE_SECONDS=4 TERRACE_POLICY_SECONDS=1 TERRACE_CRASH_ROUNDS=6 TERRACE_DEVICE_KILLS=15 TERRACE_DEVICE_ROUNDS=30 TERRACE_SEQUENCES=150 TERRACE_FSX=4000 TERRACE_PG_SECONDS=4 TERRACE_SQLITE_ROUNDS=3
 # A second quick run need not be as long as the first.
-SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=60 TERRACE_SECONDS=4 TERRACE_CRASH_ROUNDS=3
+SHORTER := TERRACE_FSX=2000 TERRACE_SQLITE_ROUNDS=1 TERRACE_PG_SECONDS=4 TERRACE_SEQUENCES=50 TERRACE_SECONDS=3 TERRACE_CRASH_ROUNDS=3
 
 # Nor in a soak.
 LONGER := TERRACE_FSX=20000 TERRACE_SQLITE_ROUNDS=10 TERRACE_PG_SECONDS=20 TERRACE_SEQUENCES=1500 TERRACE_SECONDS=40 TERRACE_CRASH_ROUNDS=30
@@ -81,21 +83,47 @@ build: packages-build toolchain
 remote: FEATURES := remote
 remote: build
 
+# Two at a time: builds have long ends on one core, and tests wait a good part of their time. The output of each comes at its end.
+PAIRS = $(MAKE) --no-print-directory -j2 --output-sync=target FEATURES="$(FEATURES)"
+
 ## test: all that a change must pass; under 30 minutes on two cores
-test: packages-test build tools lint loom
-	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
-	$(WITH_TIER) $(SHORTER) $(CARGO) test --locked $(BUSY_TESTS)
-	$(WITH_BURST) $(SHORTER) $(CARGO) test --locked $(BURST_TESTS)
-	bash .ci/python test
+test: packages-test toolchain
+	$(PAIRS) test-product lint test-programs loom tools
+	$(PAIRS) test-inside test-outside test-burst test-tier test-python
+	$(MAKE) --no-print-directory FEATURES="$(FEATURES)" test-alone
+
+# The product that the tests from outside start: Cargo.toml says how it is built.
+test-product: packages-build toolchain
+	$(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
+test-outside test-tier test-burst test-alone: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
+
+# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
+test-programs: packages-test toolchain
+	$(CARGO) test $(WORKSPACE) --locked --no-run
+test-inside:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --exclude terrace-tests --locked
+test-outside:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test all
+test-tier:
+	$(WITH_TIER) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
+test-burst:
+	$(WITH_BURST) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
+# The wheel with the debug assertions of all other tests; the soak has the one that users get, which takes minutes to build.
+test-python:
+	PYTHON_PROFILE=dev bash .ci/python test
+# The first has the kernel forget the names and inodes of everybody. The second is what is left, the unit tests of terrace-tests, which no option names in a workspace.
+test-alone:
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test mixed
+	"$$($(CARGO) test $(WORKSPACE) --locked --no-run 2>&1 | sed -n 's/.*(\(.*terrace_tests-.*\))$$/\1/p')"
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote
 soak: packages-soak build tools s3-server $(TOOLS)/bin/cbindgen lint deny loom
 	export CARGO="$(CARGO)"; bash .ci/soak begin; \
 	TERRACE_SOAK=1 PROPTEST_CASES=4000 bash .ci/soak part all --workspace -- --nocapture; \
-	$(WITH_TIER) $(LONGER) bash .ci/soak part tier $(TIER_TESTS) --nocapture; \
-	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device $(TIER_TESTS) storm:: --nocapture; \
-	$(WITH_BURST) $(SHORTER) bash .ci/soak part burst $(BURST_TESTS) --nocapture; \
+	$(WITH_TIER) $(LONGER) bash .ci/soak part tier --workspace $(TIER_TESTS) --nocapture; \
+	$(WITH_DEVICE) $(LONGER) bash .ci/soak part device --workspace $(TIER_TESTS) storm:: --nocapture; \
+	$(WITH_BURST) $(SHORTER) bash .ci/soak part burst --workspace $(BURST_TESTS) --nocapture; \
 	bash .ci/soak command numa $(CARGO) xtask vm numa; bash .ci/soak command dax $(CARGO) xtask vm dax; bash .ci/soak command caches $(CARGO) xtask vm caches; \
 	bash .ci/soak command python bash .ci/python test; \
 	[ -z "$${TERRACE_TRACES:-}" ] || \
@@ -208,7 +236,7 @@ header: packages-build toolchain $(TOOLS)/bin/cbindgen
 python: packages-python toolchain
 	bash .ci/python wheel
 
-## python-test: its tests and examples, with what they need in target/python; a part of `make test`
+## python-test: its tests and examples, with what they need in target/python; a part of `make test`, there with debug assertions
 python-test: packages-python toolchain
 	bash .ci/python test
 
@@ -219,7 +247,8 @@ demo: packages-demo build
 ## lint: formatting, clippy, checks of the repository with its spelling
 lint: packages-lint
 	$(CARGO) fmt --all --check
-	$(CARGO) run --quiet --locked -p xtask
+	# As a program of the workspace: alone, it would be built with other features, and all below it once more.
+	$(CARGO) build --quiet $(WORKSPACE) --locked --bin xtask && target/debug/xtask
 	$(CARGO) clippy $(WORKSPACE) --all-targets --locked -- -D warnings
 	# bench/foyer is a workspace of its own: its lock file goes along with the crates that it uses.
 	$(CARGO) update --quiet --workspace --locked --manifest-path bench/foyer/Cargo.toml
@@ -229,21 +258,28 @@ deny: packages-build toolchain $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --locked check licenses bans sources
 
 # The protocols of the shared segment under every interleaving of their atomics.
-loom:
+loom: toolchain
 	LOOM_MAX_PREEMPTIONS=$${LOOM_MAX_PREEMPTIONS:-2} RUSTFLAGS="--cfg loom" \
 		$(CARGO) test --locked -p terrace-shm --lib --target-dir target/loom
 
 ## tools: outside suites at fixed versions, in target/tools
 tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
 
+# What waits for system calls needs no optimizer.
+PLAIN := CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
+
+$(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest: | toolchain
+# In turn: they share a directory of builds.
+$(TOOLS)/bin/pjdfstest: | $(TOOLS)/bin/fsx
+
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny@0.20.2
 
 $(TOOLS)/bin/fsx:
-	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
+	$(PLAIN) $(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build fsx@0.3.2
 
 $(TOOLS)/bin/pjdfstest:
-	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
+	$(PLAIN) $(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build pjdfstest@0.2.2
 
 ## s3-server: a real S3 server for the tests of targets in a store, which are skipped without it; wants Go 1.24 or later
 s3-server:

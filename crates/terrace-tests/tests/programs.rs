@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
+use terrace_tests::rig::{Chaos, Rig, Side, TestDir, Trouble, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{cargo_tool, need};
 use terrace_tests::{amount, is_root, soak};
@@ -262,33 +262,37 @@ git -C ../second fsck --full
 diff -r --exclude=.git . ../second
 "#;
 
+/// Runs a script of git with its arguments.
 #[track_caller]
-fn git(side: Side) {
-    need("git", "git");
+fn run_git(script: &str, command: &mut Command, arguments: &[&Path]) {
+    command.arg("-euc").arg(script).arg("script").args(arguments);
+    process::run(command, 600).expect_success();
+}
+
+/// A clone of the repository in `origin`, and work in it.
+#[track_caller]
+fn git(side: Side, origin: &Path) {
     let rig = Rig::new("git", side, "32MiB");
-    let aside = rig.aside();
-    let sources = terrace_tests::rig::workspace().join("crates");
-    // Commits, each of all sources again; the work goes back by two.
-    let parts = if soak() { "6" } else { "3" };
-    let run = |script: &str, argument: &Path, command: &mut Command| {
-        command.arg("-euc").arg(script).arg("script").arg(argument).arg(parts);
-        process::run(command, 600).expect_success();
-    };
-    run(GIT_REPOSITORY, &sources, Command::new("/bin/bash").current_dir(&aside));
-    run(GIT_WORK, &aside, &mut rig.command("/bin/bash"));
+    run_git(GIT_WORK, &mut rig.command("/bin/bash"), &[origin]);
     rig.drop_cache();
     rig.shell("cd clone; git -c safe.directory='*' fsck --full --strict", 300);
     rig.check();
     rig.umount();
     let fsck = "git -c safe.directory='*' -C \"$1/clone\" fsck --full --strict";
-    run(fsck, rig.src(), &mut Command::new("/bin/bash"));
+    run_git(fsck, &mut Command::new("/bin/bash"), &[rig.src()]);
 }
 
 #[test]
 fn git_clone_and_fsck() {
-    git(Side::Mount);
-    git(Side::Fast);
-    git(Side::Run);
+    need("git", "git");
+    let dir = TestDir::new("git-origin");
+    let sources = terrace_tests::rig::workspace().join("crates");
+    // Commits, each of all sources again; the work goes back by two.
+    let parts = Path::new(if soak() { "6" } else { "3" });
+    run_git(GIT_REPOSITORY, Command::new("/bin/bash").current_dir(dir.path()), &[&sources, parts]);
+    git(Side::Mount, dir.path());
+    git(Side::Fast, dir.path());
+    git(Side::Run, dir.path());
 }
 
 /// A tree of the machine's own files; /usr/share whole in the long form.

@@ -516,15 +516,19 @@ static void handler(int signal)
     errno = before;
 }
 
+/* The long form of all tests. */
+static int in_soak(void) { return getenv("TERRACE_SOAK") != NULL; }
+
 static void case_signal(void)
 {
+    int rounds = in_soak() ? 300 : 60, alarms_least = in_soak() ? 200 : 40;
     handler_fd = xopen(path_b, O_RDONLY);
     int fd = xopen(path_a, O_RDONLY);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);
     next_alarm.it_value.tv_usec = 700;
     CHECK(setitimer(ITIMER_REAL, &next_alarm, NULL) == 0);
-    for (int i = 0; i < 300 || handled < 200; i++) {
+    for (int i = 0; i < rounds || handled < alarms_least; i++) {
         expect_file(fd, 0);
         int more = xopen(path_b, O_RDONLY);
         expect_file(more, 1);
@@ -629,9 +633,9 @@ static void run_threads(void (*work)(void))
     }
 }
 
-static void wait_a_second(void) { sleep(1); }
+static void wait_some(void) { usleep(in_soak() ? 1000000 : 200000); }
 
-static void case_threads(void) { run_threads(wait_a_second); }
+static void case_threads(void) { run_threads(wait_some); }
 
 static void fork_some(void)
 {
