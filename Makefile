@@ -3,13 +3,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test test-product test-programs test-inside test-outside test-tier test-burst test-python test-alone soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test soak s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
 export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
-# Makes below this one are told their jobs; cargo and the tests have their own.
-unexport MAKEFLAGS
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
@@ -83,38 +81,16 @@ build: packages-build toolchain
 remote: FEATURES := remote
 remote: build
 
-# Two at a time: builds have long ends on one core, and tests wait a good part of their time. The output of each comes at its end.
-PAIRS = $(MAKE) --no-print-directory -j2 --output-sync=target FEATURES="$(FEATURES)"
-
 ## test: all that a change must pass; under 30 minutes on two cores
-test: packages-test toolchain
-	$(PAIRS) test-product lint test-programs loom tools
-	$(PAIRS) test-inside test-outside test-burst test-tier test-python
-	$(MAKE) --no-print-directory FEATURES="$(FEATURES)" test-alone
-
-# The product that the tests from outside start: Cargo.toml says how it is built.
-test-product: packages-build toolchain
+test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
+test: packages-test toolchain lint tools loom
 	$(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
-test-outside test-tier test-burst test-alone: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
-
-# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
-test-programs: packages-test toolchain
-	$(CARGO) test $(WORKSPACE) --locked --no-run
-test-inside:
-	$(QUICK) $(CARGO) test $(WORKSPACE) --exclude terrace-tests --locked
-test-outside:
-	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test all
-test-tier:
+	# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
+	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
 	$(WITH_TIER) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
-test-burst:
 	$(WITH_BURST) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
-# The wheel with the debug assertions of all other tests; the soak has the one that users get, which takes minutes to build.
-test-python:
+	# With the debug assertions of all other tests; the soak has the wheel that users get, which takes minutes to build.
 	PYTHON_PROFILE=dev bash .ci/python test
-# The first has the kernel forget the names and inodes of everybody. The second is what is left, the unit tests of terrace-tests, which no option names in a workspace.
-test-alone:
-	$(QUICK) $(CARGO) test $(WORKSPACE) --locked --test mixed
-	"$$($(CARGO) test $(WORKSPACE) --locked --no-run 2>&1 | sed -n 's/.*(\(.*terrace_tests-.*\))$$/\1/p')"
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote
@@ -267,10 +243,6 @@ tools: packages-build toolchain $(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest
 
 # What waits for system calls needs no optimizer.
 PLAIN := CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
-
-$(TOOLS)/bin/fsx $(TOOLS)/bin/pjdfstest: | toolchain
-# In turn: they share a directory of builds.
-$(TOOLS)/bin/pjdfstest: | $(TOOLS)/bin/fsx
 
 $(TOOLS)/bin/cargo-deny:
 	$(CARGO) install --quiet --locked --root $(TOOLS) --target-dir $(TOOLS)/build cargo-deny@0.20.2
