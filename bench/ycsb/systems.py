@@ -142,7 +142,7 @@ class Memcached(Server):
 
 
 class Nothing(Server):
-    """Answers, and stores nothing: what no server passes."""
+    """Answers, and stores nothing: what a client and two system calls a request take."""
 
     name, binding, scans, keeps = "nothing", "MemcachedDb", False, False
 

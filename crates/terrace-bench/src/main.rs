@@ -32,7 +32,7 @@ enum Command {
     Probe(probe::Options),
     /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
     Metadata(metadata::Options),
-    /// A server of memcached's protocol that stores nothing: the rate that no server passes.
+    /// A server of memcached's protocol that stores nothing, with a thread for each client, to set beside those that do.
     Nothing(nothing::Options),
     /// A simulation that writes its state now and then, and reads it again in the end: the Gray-Scott reaction on a cube.
     GrayScott(gray_scott::Options),

@@ -1,5 +1,5 @@
-//! A server of memcached's text protocol that stores nothing: what no server can do faster. Every `set` is answered once its data have come, and nothing
-//! is found by a `get`. What it takes is the client's time, two system calls and the wake-ups.
+//! A server of memcached's text protocol that stores nothing, with a thread for each client: what is left of a server's rate for storing. Every `set` is
+//! answered once its data have come, and nothing is found by a `get`. A request takes the client's time, two system calls and two wake-ups.
 
 use clap::Args;
 use std::io::{self, Read, Write};
