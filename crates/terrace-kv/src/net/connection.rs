@@ -243,9 +243,7 @@ impl Connection {
     }
 
     fn trim_input(&mut self) {
-        if self.begin > 0 {
-            self.input.drain(..self.begin);
-        }
+        self.input.drain(..self.begin);
         self.begin = 0;
         if self.input.is_empty() && self.input.capacity() > KEPT {
             self.input = Vec::new();
