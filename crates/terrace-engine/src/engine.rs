@@ -534,7 +534,7 @@ impl Engine {
         prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
     }
     /// The clean ones among these pages that no program used again go from DRAM to the tier on devices of this level (0: the fastest), whether it would admit
-    /// them or not: how many, none if there is no such tier.
+    /// them or not. How many of these pages tiers on devices have then.
     pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
         reclaim::stage_down(&self.cx, o, Span { first, pages }, level)
     }

@@ -67,7 +67,8 @@ pub trait PageCache: Send + Sync + 'static {
     fn change_metadata(&self, _object: &Self::Object) {}
     /// Keeps the pages of a range that are in memory there for so long, as far as there is room for that; bytes.
     fn pin(&self, object: &Self::Object, range: Range<u64>, time: Duration) -> u64;
-    /// Moves the clean pages of a range that no program used again from memory to the tier on devices of this level, 0 the fastest; bytes.
+    /// Moves the clean pages of a range that no program used again from memory to the tier on devices of this level, 0 the fastest; bytes
+    /// of the range that tiers on devices have then.
     fn stage_down(&self, object: &Self::Object, range: Range<u64>, level: u8) -> u64;
     /// Drops the clean pages of a range; how many.
     fn drop_clean(&self, object: &Self::Object, range: Range<u64>) -> u64;

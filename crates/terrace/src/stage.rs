@@ -60,7 +60,7 @@ pub struct Staged {
     pub bytes: u64,
     /// Bytes that are kept in memory for the time that was asked for.
     pub pinned_bytes: u64,
-    /// Bytes that went to the tier that was asked for.
+    /// Bytes that tiers on devices have, of what was to go to one.
     pub below_bytes: u64,
     /// Bytes that have left memory.
     pub dropped_bytes: u64,
@@ -178,7 +178,7 @@ fn told(staged: &Staged) -> String {
     let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
     let part =
         |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
-    let more = [(pinned_bytes, "pinned"), (below_bytes, "to the tier"), (dropped_bytes, "dropped")];
+    let more = [(pinned_bytes, "pinned"), (below_bytes, "on tiers"), (dropped_bytes, "dropped")];
     let more: String = more.map(|(bytes, what)| part(*bytes, what)).concat();
     format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n", human(*bytes))
 }

@@ -23,46 +23,41 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
 }
 
 /// Writes the clean pages of a span that were used once at the most and have no copy to a tier on devices, whether that would admit them or not, and they leave
-/// their frames; how many.
+/// their frames. How many pages of the span tiers on devices have then: eviction may have written some before.
 pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
     let pages = cx.state.lock().begin_stage_down(o, span);
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };
     let ask = |targets: &mut Targets, pieces: &[u64], speeds: &Speeds| {
         targets.place_last(level, pieces, speeds, false)
     };
-    demote_to(cx, &pages, ask, &mut leaving)
+    demote_to(cx, &pages, ask, &mut leaving);
+    cx.state.lock().on_devices(o, span)
 }
 
-/// Shares the pages out as `ask` says, and writes them; how many were written.
+/// Shares the pages out as `ask` says, and writes them.
 fn demote_to(
     cx: &Context,
     pages: &[DemoteCandidate],
     ask: impl FnOnce(&mut Targets, &[u64], &Speeds) -> Vec<Share>,
     leaving: &mut Leaving,
-) -> u64 {
+) {
     let (now_ns, compresses) = (leaving.now_ns, leaving.compresses);
     let shares = place::place(cx, pages, |page| (page.object, page.page), ask);
     let done = place::for_each(&shares, |device, numbers| {
         let its: Vec<DemoteCandidate> = numbers.iter().map(|i| pages[*i]).collect();
-        let (mut left, mut written) = (Leaving { now_ns, compresses, ..Leaving::default() }, 0);
+        let mut left = Leaving { now_ns, compresses, ..Leaving::default() };
         let dealt_with = place::write(cx, device, &its, |state, page, at| match at {
-            Some((slot, crc)) => {
-                written += 1;
-                state.finish_demotion(page, slot, crc, &mut left);
-            }
+            Some((slot, crc)) => state.finish_demotion(page, slot, crc, &mut left),
             None => state.stay(page),
         });
-        (written, left.to_compressed, numbers[dealt_with..].to_vec())
+        (left.to_compressed, numbers[dealt_with..].to_vec())
     });
     let mut stay = vec![true; pages.len()];
     shares.iter().flat_map(|(_, numbers)| numbers).for_each(|i| stay[*i] = false);
-    let mut sum = 0;
-    for (written, to_compressed, refused) in done {
-        sum += written;
+    for (to_compressed, refused) in done {
         leaving.to_compressed.extend(to_compressed);
         refused.into_iter().for_each(|i| stay[i] = true);
     }
     let state = cx.state.lock();
     pages.iter().zip(stay).filter(|(_, stay)| *stay).for_each(|(page, _)| state.stay(page));
-    sum
 }

@@ -233,6 +233,18 @@ impl State {
         });
         pages
     }
+    /// How many pages of a span tiers on devices have, beside DRAM or alone.
+    pub(crate) fn on_devices(&self, o: &Object, span: Span) -> u64 {
+        let Some(targets) = self.targets.as_ref().filter(|_| self.objects.is_known(o) && span.pages > 0)
+        else {
+            return 0;
+        };
+        let (index, mut pages) = (&self.pages.index, 0);
+        index.for_range(o.slot_index(), span.first, span.end() - 1, |_, place| {
+            pages += u64::from(targets.slot_of(place, index.get(place)).is_some());
+        });
+        pages
+    }
     fn clean_page(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
         let page = self.candidate(frame, self.pages.place_of(frame)?)?;
         if self.targets.as_ref()?.copy_of(frame).is_some() {

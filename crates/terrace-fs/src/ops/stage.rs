@@ -18,7 +18,7 @@ pub(crate) const STAGE: u32 = 0x4010_7401;
 pub(crate) const PIN: u32 = 0x4018_7402;
 /// `_IOW('t', 3, [u64; 2])`: offset and length. What of it is clean leaves memory; its result is the number of pages.
 pub(crate) const DROP: u32 = 0x4010_7403;
-/// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. What of it is in memory and was used by no program goes there; its result is the number of bytes that did.
+/// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. What of it is in memory and was used by no program goes there; its result is the number of bytes that tiers have then.
 pub(crate) const DOWN: u32 = 0x4018_7404;
 /// Longest part of a file in one ioctl.
 const STAGE_BYTES_MAX: u64 = 1 << 20;
@@ -46,7 +46,8 @@ pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::
     u64::try_from(pinned).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Asks the mount's daemon to move what of a part of a file is in memory and was used by no program to the tier on devices of this level, 0 the fastest; bytes.
+/// Asks the mount's daemon to move what of a part of a file is in memory and was used by no program to the tier on devices of this level, 0 the fastest; bytes
+/// of the part that tiers on devices have then.
 ///
 /// # Errors
 /// ENOTTY: the file is on no mount of terrace.
@@ -128,7 +129,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(self.cache.pin(&handle.file()?.object, offset..offset + len, time))
     }
 
-    /// Moves what of a part of a file is in memory and was used by no program to a tier on devices; bytes.
+    /// Moves what of a part of a file is in memory and was used by no program to a tier on devices; bytes of it that tiers have then.
     pub fn stage_down(&self, fh: u64, offset: u64, len: u64, level: u8) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.stage_down(&handle.file()?.object, offset..offset + len, level))
