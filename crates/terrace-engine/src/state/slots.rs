@@ -217,11 +217,7 @@ impl State {
     /// Clean pages of a span that were used once at the most, have no copy, and are not to stay: nothing else takes them until they are written.
     pub(crate) fn begin_stage_down(&self, o: &Object, span: Span) -> Vec<DemoteCandidate> {
         let mut frames = Vec::new();
-        if self.objects.is_known(o) && span.pages > 0 {
-            self.pages.index.for_range(o.slot_index(), span.first, span.end() - 1, |_, place| {
-                frames.extend(self.pages.index.get(place).frame());
-            });
-        }
+        self.for_span(o, span, |_, entry| frames.extend(entry.frame()));
         let is_free = |frame: &u32| {
             let flags = self.pages.flags(*frame).load(Ordering::Relaxed);
             flags & LEAVING == 0 && self.lru.policy.contains(*frame) && !self.pins.hold(*frame)
@@ -235,15 +231,19 @@ impl State {
     }
     /// How many pages of a span tiers on devices have, beside DRAM or alone.
     pub(crate) fn on_devices(&self, o: &Object, span: Span) -> u64 {
-        let Some(targets) = self.targets.as_ref().filter(|_| self.objects.is_known(o) && span.pages > 0)
-        else {
-            return 0;
-        };
-        let (index, mut pages) = (&self.pages.index, 0);
-        index.for_range(o.slot_index(), span.first, span.end() - 1, |_, place| {
-            pages += u64::from(targets.slot_of(place, index.get(place)).is_some());
-        });
+        let Some(targets) = &self.targets else { return 0 };
+        let mut pages = 0;
+        self.for_span(o, span, |place, entry| pages += u64::from(targets.slot_of(place, entry).is_some()));
         pages
+    }
+    /// The entries of a span's pages that the index has.
+    fn for_span(&self, o: &Object, span: Span, mut each: impl FnMut(Place, Entry)) {
+        if self.objects.is_known(o) && span.pages > 0 {
+            let (first, last) = (span.first, span.end() - 1);
+            self.pages.index.for_range(o.slot_index(), first, last, |_, place| {
+                each(place, self.pages.index.get(place));
+            });
+        }
     }
     fn clean_page(&self, frame: u32, reused: bool) -> Option<DemoteCandidate> {
         let page = self.candidate(frame, self.pages.place_of(frame)?)?;
