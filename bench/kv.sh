@@ -6,11 +6,13 @@
 # PIPELINES="1 16"   requests that a client sends at once
 # TESTS=...          tests of redis-benchmark
 # CLIENTS=50 VALUE=1000 THREADS=1 KEYS=100000
+# LARGE=1000000      instead: walks and places (bench/large.py) with a database, a hash and two sorted sets of so many elements, by one client
 # OUT=kv.csv         the figures; DATA_DIR=... where the servers keep their data: a real disk, not tmpfs (default /var/tmp)
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" kv 10
 
 threads=${THREADS:-1}
+memory_gib=$(( ${LARGE:+3} + 1 ))
 tests=${TESTS:-set,get,incr,hset,zadd,mset}
 
 pong() { [[ $(redis-cli -s "$1" ping) == PONG ]]; }
@@ -18,8 +20,8 @@ answers() { wait_until 10 pong "$1" || { echo "bench-kv: no answer at $1" >&2; e
 
 mkdir "$work/terrace" "$work/redis"
 at_end unmount_terrace "$work/terrace"
-"$bin/terrace" serve kv --dir "$work/terrace" --memory 1GiB --unix "$work/terrace.sock" --threads "$threads" --sync 1s > "$work/terrace.log" 2>&1 &
-redis-server --port 0 --unixsocket "$work/redis.sock" --dir "$work/redis" --maxmemory 1gb --io-threads "$threads" --appendonly yes --appendfsync everysec \
+"$bin/terrace" serve kv --dir "$work/terrace" --memory "${memory_gib}GiB" --unix "$work/terrace.sock" --threads "$threads" --sync 1s > "$work/terrace.log" 2>&1 &
+redis-server --port 0 --unixsocket "$work/redis.sock" --dir "$work/redis" --maxmemory "${memory_gib}gb" --io-threads "$threads" --appendonly yes --appendfsync everysec \
     --save '' > "$work/redis.log" 2>&1 &
 at_end stop $!
 answers "$work/terrace.sock"
@@ -45,6 +47,25 @@ measure() {
             '{ print head "," $1 "," $2 "," $5 "," $7 "," cpu_us / requests }' >> "$out"
     done
 }
+
+# Likewise with large collections.
+measure_large() {
+    local system=$1 round=$2
+    [[ $round -gt 1 ]] || python3 bench/large.py fill "$work/$system.sock" "$LARGE"
+    python3 bench/large.py measure "$work/$system.sock" "$LARGE" "${REQUESTS:-2000}" | sed "s/^/$system,$round,/" >> "$out"
+}
+
+large() {
+    local system
+    for system in $(in_turn "$1" terrace redis); do measure_large "$system" "$1"; done
+}
+
+if [[ -n ${LARGE:-} ]]; then
+    echo "system,round,test,requests_per_second,latency_ms_p50,latency_ms_p99,latency_ms_max" > "$out"
+    each_round large
+    for metric in requests_per_second latency_ms_max; do compare "$metric" redis test; done
+    exit
+fi
 
 all() {
     local pipeline system

@@ -100,6 +100,8 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn clear(&self, db: Db) -> Result<()>;
     /// About `count` keys from `from` on (0: the first). A key that is there from the first page to the last is in one of them.
     fn scan(&self, db: Db, from: u64, count: usize) -> Page;
+    /// A key, each of them as likely; none: there are none.
+    fn any_key(&self, db: Db) -> Option<Box<[u8]>>;
     /// Makes all that was done before durable.
     fn sync(&self) -> Result<()>;
     /// Memory in use and its limit, bytes.

@@ -146,6 +146,9 @@ impl Blobs for StoreBlobs {
         let (keys, next) = self.database(db).scan(from, count);
         Page { keys, next }
     }
+    fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
+        self.database(db).any_key(|below| fastrand::usize(..below))
+    }
     fn sync(&self) -> Result<()> {
         self.store.sync().map_err(failed)
     }

@@ -180,6 +180,11 @@ impl Blobs for MemoryBlobs {
         let page = keys.into_iter().filter(|(hash, _)| next == 0 || *hash < next);
         Page { keys: page.map(|(_, key)| key.as_slice().into()).collect(), next }
     }
+    fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
+        let blobs = self.blobs.lock();
+        let keys = blobs.get(&db).filter(|blobs| !blobs.is_empty())?;
+        keys.keys().nth(fastrand::usize(..keys.len())).map(|key| key.as_slice().into())
+    }
     fn sync(&self) -> Result<()> {
         if self.sync_fails.load(Ordering::Relaxed) {
             return Err(BlobError::Failed("the disk is broken".to_owned()));

@@ -15,6 +15,7 @@
 //! | `durable/` | syncs (group commit), the log written anew, the thread that does both |
 //! | `state` | what all of them share |
 //! | `index/` | names of buckets, their tables of blobs |
+//! | `walks` | walks through names in pieces |
 //! | `heap`, `space/` | the file of bytes, and which parts of it are free |
 //! | `log`, `tail`, `record` | the record log, its last part in the segment, the format of records |
 //! | `options`, `error`, `segment` | plain data |
@@ -44,6 +45,7 @@ mod space;
 mod state;
 mod store;
 mod tail;
+mod walks;
 mod warm;
 
 pub use bucket::Bucket;
@@ -54,3 +56,4 @@ pub use options::{StoreOptions, SyncPolicy};
 pub use segment::Segment;
 pub use store::{Store, Usage};
 pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind, prefetch};
+pub use walks::{Rest, Walks};

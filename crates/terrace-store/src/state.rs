@@ -6,6 +6,7 @@ use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::{Log, Logged, ROOM, Room};
 use crate::options::{StoreOptions, SyncPolicy};
 use crate::record::Record;
+use crate::walks::Walks;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,6 +31,8 @@ pub(crate) struct StoreState {
     /// Buckets whose blobs are files, too.
     pub persisting: Mutex<Vec<Arc<BucketState>>>,
     pub tags: Tags,
+    /// Walks through the keys of buckets, by their numbers.
+    pub walks: Mutex<Walks>,
     pub hashes: Hashes,
     pub store: u64,
     pub seed: u64,
@@ -92,6 +95,7 @@ impl StoreState {
             names,
             persisting: Mutex::new(persisting),
             tags,
+            walks: Mutex::default(),
             hashes,
             store,
             seed,

@@ -150,15 +150,7 @@ const RANDOM_TRIES: usize = 16;
 pub fn randomkey(context: &mut Context<'_>) -> Outcome {
     let (keyspace, db) = (context.keyspace(), context.db());
     for _ in 0..RANDOM_TRIES {
-        let from = fastrand::u64(..);
-        let mut keys = keyspace.scan(db, from, 1).keys;
-        if keys.is_empty() {
-            keys = keyspace.scan(db, 0, 1).keys;
-        }
-        if keys.is_empty() {
-            break;
-        }
-        let key = keys.swap_remove(fastrand::usize(..keys.len()));
+        let Some(key) = keyspace.any_key(db) else { break };
         if keyspace.stat(db, &key).is_some() {
             context.reply.bulk(&key);
             return Ok(());

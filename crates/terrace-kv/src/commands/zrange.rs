@@ -63,52 +63,44 @@ impl Bounds {
         })
     }
 
+    /// The places of the members in the range. By member, all must have one score.
+    fn places(&self, zset: &Zset) -> Range<usize> {
+        let (start, end) = match self {
+            Bounds::Place(start, stop) => return slice(*start, *stop, zset.len()),
+            Bounds::Score((min, min_in), (max, max_in)) => {
+                let start = if *min_in { zset.below_score(*min) } else { zset.to_score(*min) };
+                (start, if *max_in { zset.to_score(*max) } else { zset.below_score(*max) })
+            }
+            Bounds::Member(min, max) => (min.place(zset, false), max.place(zset, true)),
+        };
+        start..end.max(start)
+    }
+
     /// The members in the range, from its end if `rev`, after the first `skip`, at most `take`.
     fn select<'a>(&self, zset: &'a Zset, rev: bool, skip: usize, take: usize) -> Vec<&'a Ranked> {
-        match self {
-            Bounds::Place(start, stop) => {
-                let Range { start, end } = slice(*start, *stop, zset.len());
-                let (skip, count) = (start, end - start);
-                if rev { pick(zset.iter().rev(), skip, count) } else { pick(zset.iter(), skip, count) }
-            }
-            Bounds::Score((min, min_in), (max, max_in)) => {
-                let below = |ranked: &&Ranked| ranked.score < *max || *max_in && ranked.score == *max;
-                let above = |ranked: &&Ranked| ranked.score > *min || *min_in && ranked.score == *min;
-                match rev {
-                    false => pick(zset.from_score(*min, *min_in).take_while(below), skip, take),
-                    true => pick(zset.to_score(*max, *max_in).rev().take_while(above), skip, take),
-                }
-            }
-            Bounds::Member(min, max) => {
-                let inside = |ranked: &&Ranked| min.is_below(&ranked.member) && max.is_above(&ranked.member);
-                match rev {
-                    false => pick(zset.iter().filter(inside), skip, take),
-                    true => pick(zset.iter().rev().filter(inside), skip, take),
-                }
-            }
-        }
+        let Range { start, end } = match (self, self.places(zset)) {
+            // These places are counted from the end that the range begins at.
+            (Bounds::Place(..), places) if rev => zset.len() - places.end..zset.len() - places.start,
+            (_, places) => places,
+        };
+        let skip = skip.min(end - start);
+        let take = take.min(end - start - skip);
+        let begin = if rev { end - skip - take } else { start + skip };
+        zset.range(begin..begin + take, rev)
     }
 }
 
 impl Limit {
-    fn is_below(&self, member: &[u8]) -> bool {
+    /// How many members stand before this beginning of a range, or up to this end of one.
+    fn place(&self, zset: &Zset, is_end: bool) -> usize {
         match self {
-            Limit::Lowest => true,
-            Limit::Highest => false,
-            Limit::At(limit, included) => **limit < *member || *included && **limit == *member,
+            Limit::Lowest => 0,
+            Limit::Highest => zset.len(),
+            // Those up to a name are those below the next one.
+            Limit::At(name, included) if *included == is_end => zset.below_name(&[name, &b"\0"[..]].concat()),
+            Limit::At(name, _) => zset.below_name(name),
         }
     }
-    fn is_above(&self, member: &[u8]) -> bool {
-        match self {
-            Limit::Lowest => false,
-            Limit::Highest => true,
-            Limit::At(limit, included) => **limit > *member || *included && **limit == *member,
-        }
-    }
-}
-
-fn pick<'a>(members: impl Iterator<Item = &'a Ranked>, skip: usize, take: usize) -> Vec<&'a Ranked> {
-    members.skip(skip).take(take).collect()
 }
 
 /// A range with all its options.
@@ -195,7 +187,7 @@ pub fn zrevrangebylex(context: &mut Context<'_>) -> Outcome {
 
 fn count(context: &mut Context<'_>, by: By) -> Outcome {
     let bounds = Bounds::parse(by, context.args.at(2), context.args.at(3))?;
-    read(context, |zset, reply| reply.int(bounds.select(zset, false, 0, usize::MAX).len()))
+    read(context, |zset, reply| reply.int(bounds.places(zset).len()))
 }
 
 /// ZCOUNT key min max

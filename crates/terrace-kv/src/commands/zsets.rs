@@ -281,14 +281,15 @@ pub fn zpopmax(context: &mut Context<'_>) -> Outcome {
 /// ZRANDMEMBER key [count [WITHSCORES]]
 pub fn zrandmember(context: &mut Context<'_>) -> Outcome {
     let options = random_options(context, "WITHSCORES")?;
-    read(context, |zset, reply| {
-        let all: Vec<&Ranked> = zset.iter().collect();
-        match options {
-            None => reply.optional(random_index(all.len()).map(|at| &*all[at].member)),
-            Some((count, with_scores)) => {
-                let chosen = random_indices(all.len(), count).map(|at| all[at]);
-                write_members(reply, chosen, with_scores);
-            }
+    read(context, |zset, reply| match options {
+        None => {
+            let chosen = random_index(zset.len()).and_then(|at| zset.at(at));
+            reply.optional(chosen.map(|ranked| &*ranked.member));
+        }
+        Some((count, with_scores)) => {
+            let chosen = random_indices(zset.len(), count);
+            let chosen = chosen.map(|at| zset.at(at).expect("a place of this set"));
+            write_members(reply, chosen, with_scores);
         }
     })
 }

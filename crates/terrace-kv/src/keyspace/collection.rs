@@ -8,6 +8,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use terrace_store::Walks;
+
 use super::chain::Chain;
 use super::record::{Damaged, Record, records};
 use super::superseded::Superseded;
@@ -62,6 +64,8 @@ pub trait Collection: Default + Send + 'static {
     fn place(&self, name: &[u8]) -> Option<u64>;
     /// The records that count no more.
     fn superseded(&mut self) -> &mut Superseded;
+    /// What is kept of walks through its elements.
+    fn walks(&mut self) -> &mut Walks;
     /// Another record is the one; the caller says what becomes of the one before.
     fn set_place(&mut self, name: &[u8], place: u64);
     /// The log of changes begins at this place.

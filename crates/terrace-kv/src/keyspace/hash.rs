@@ -4,6 +4,8 @@ use compact_bytes::CompactBytes;
 use hashbrown::DefaultHashBuilder;
 use indexmap::{Equivalent, IndexMap};
 
+use terrace_store::Walks;
+
 use super::collection::Collection;
 use super::record::FieldRecord;
 use super::superseded::Superseded;
@@ -40,6 +42,7 @@ pub struct Hash {
     /// Place of the log that changes are added to.
     log_place: u64,
     superseded: Superseded,
+    walks: Walks,
 }
 
 impl Hash {
@@ -120,6 +123,9 @@ impl Collection for Hash {
     fn superseded(&mut self) -> &mut Superseded {
         &mut self.superseded
     }
+    fn walks(&mut self) -> &mut Walks {
+        &mut self.walks
+    }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(value) = self.fields.get_mut(&Name(name)) {
             value.place = place;
@@ -140,7 +146,7 @@ impl Collection for Hash {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        self.encoded + self.len() * FIELD_BYTES + self.superseded.bytes()
+        self.encoded + self.len() * FIELD_BYTES + self.superseded.bytes() + self.walks.bytes()
     }
 }
 

@@ -416,6 +416,9 @@ impl<'a> Held<'a> {
         let Open { mut content, log, word, mut chain, counted, .. } = open;
         let mut word = word.unwrap_or(Word::new(C::KIND));
         let old = Some(word.form);
+        if content.memory_bytes() > self.keyspace.decoded_max {
+            content.walks().clear();
+        }
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
             return Err(BlobError::NoMemory.into());
@@ -464,16 +467,23 @@ impl<'a> Held<'a> {
     fn keep<C: Collection>(
         &mut self,
         (db, key): (Db, &[u8]),
-        content: Box<C>,
+        mut content: Box<C>,
         chain: Option<Chain>,
         mut counted: Option<Counted>,
     ) {
         let keyspace = self.keyspace;
         let (before, content_before) = counted.as_ref().map_or((0, 0), |c| (c.bytes, c.content_bytes));
-        let needs = counted_for(content.memory_bytes(), content_before);
-        let fits = || keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
-        self.forget_decoded(Some((db, key)), fits);
-        if !fits() || (needs > content_before && !keyspace.blobs.has_room(needs - content_before)) {
+        let fits =
+            |needs| keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
+        let has_room = |needs| needs <= content_before || keyspace.blobs.has_room(needs - content_before);
+        let mut needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
+        self.forget_decoded(Some((db, key)), || fits(needs));
+        if !fits(needs) || !has_room(needs) {
+            // The next piece of a walk takes longer then, every other command on the collection would.
+            content.walks().clear();
+            needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
+        }
+        if !fits(needs) || !has_room(needs) {
             return;
         }
         let name = counted.as_mut().and_then(|counted| counted.name.take());
@@ -501,12 +511,12 @@ impl<'a> Held<'a> {
 }
 
 /// Bytes to count for a collection that takes `bytes`, when `before` were counted. It grows in steps, for to ask for memory is not free, and the cache must
-/// not grow and shrink with each command.
-fn counted_for(bytes: usize, before: usize) -> usize {
+/// not grow and shrink with each command; up to `max`, which no collection may exceed.
+fn counted_for(bytes: usize, before: usize, max: usize) -> usize {
     let step = (bytes / 64).next_power_of_two().max(512);
     match (bytes..=bytes + 2 * step).contains(&before) {
         true => before,
-        false => bytes.next_multiple_of(step),
+        false => bytes.next_multiple_of(step).min(bytes.max(max)),
     }
 }
 

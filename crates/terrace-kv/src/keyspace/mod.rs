@@ -15,6 +15,7 @@ mod deadlines;
 mod expiry;
 pub mod hash;
 mod held;
+mod ladder;
 mod pieces;
 #[cfg(test)]
 mod pieces_tests;

@@ -121,8 +121,13 @@ impl Keyspace {
         (self.hasher.hash_one((db, key)) >> 48) as usize % STRIPES
     }
 
+    /// A key, each of them as likely; it may have expired. None: there are none.
+    pub fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
+        self.blobs.any_key(db)
+    }
+
     /// A page of keys; some may have expired.
-    pub fn scan(&self, db: Db, from: u64, count: usize) -> Page {
+    fn scan(&self, db: Db, from: u64, count: usize) -> Page {
         self.blobs.scan(db, from, count)
     }
 

@@ -1,17 +1,20 @@
 //! A sorted set: members in order of their scores, those of one score in order of their bytes.
 //!
-//! A tree beside a table. The tree counts nothing below its nodes, so a place by rank (ZRANGE 100 200, ZRANK) walks from the nearer end;
-//! ranges of scores and of members begin at once.
+//! A tree beside a table. Places by rank (ZRANGE 100 200, ZRANK) are found with a ladder, once they are asked for.
 
+use std::cell::OnceCell;
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::Range;
 use std::sync::Arc;
 
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
+use terrace_store::Walks;
+
 use super::collection::Collection;
+use super::ladder::Ladder;
 use super::record::MemberRecord;
 use super::superseded::Superseded;
 use super::word::Kind;
@@ -65,6 +68,9 @@ pub struct Zset {
     /// Place of the log that changes are added to.
     log_place: u64,
     superseded: Superseded,
+    walks: Walks,
+    /// Made when a place is asked for first.
+    ladder: OnceCell<Ladder<Ranked>>,
 }
 
 impl Zset {
@@ -96,49 +102,82 @@ impl Zset {
         }
         there
     }
+    /// Their names, in no order.
+    pub fn members(&self) -> impl Iterator<Item = &[u8]> {
+        self.scores.keys().map(|member| &**member)
+    }
     /// All, from the lowest.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {
         self.order.iter()
     }
-    /// Those from the first with a score of at least (`true`) or above (`false`) the given one.
-    pub fn from_score(&self, score: f64, included: bool) -> impl DoubleEndedIterator<Item = &Ranked> {
-        let begin = match included {
-            true => Bound::Included(Ranked { score, member: Arc::default() }),
-            false => match next_up(score) {
-                Some(score) => Bound::Included(Ranked { score, member: Arc::default() }),
-                None => return self.order.range((Bound::Excluded(self.beyond()), Bound::Unbounded)),
-            },
-        };
-        self.order.range((begin, Bound::Unbounded))
+    /// Those at these places, counted from the lowest, from the lowest or from the highest on.
+    pub fn range(&self, places: Range<usize>, from_highest: bool) -> Vec<&Ranked> {
+        let (start, end) = (places.start, places.end.min(self.len()));
+        if start >= end {
+            return Vec::new();
+        }
+        let count = end - start;
+        match from_highest {
+            false if start == 0 => self.order.iter().take(count).collect(),
+            false => self.ladder().from(start, &self.order).take(count).collect(),
+            true if end == self.len() => self.order.iter().rev().take(count).collect(),
+            true => {
+                let beyond = self.ladder().from(end, &self.order).next();
+                beyond.map_or_else(Vec::new, |end| self.order.range(..end).rev().take(count).collect())
+            }
+        }
     }
-    /// Those up to the last with a score of at most (`true`) or below (`false`) the given one.
-    pub fn to_score(&self, score: f64, included: bool) -> impl DoubleEndedIterator<Item = &Ranked> {
-        let end = match included {
-            false => Bound::Excluded(Ranked { score, member: Arc::default() }),
-            true => match next_up(score) {
-                Some(score) => Bound::Excluded(Ranked { score, member: Arc::default() }),
-                None => Bound::Unbounded,
-            },
-        };
-        self.order.range((Bound::Unbounded, end))
+    /// How many have a lower score than this one.
+    pub fn below_score(&self, score: f64) -> usize {
+        self.below(Ranked { score, member: Arc::default() })
+    }
+    /// How many have at most this score.
+    pub fn to_score(&self, score: f64) -> usize {
+        if score == f64::INFINITY { self.len() } else { self.below_score(score.next_up()) }
+    }
+    /// How many stand before this name, in a set whose members have one score.
+    pub fn below_name(&self, name: &[u8]) -> usize {
+        let score = self.order.first().map_or(0.0, |lowest| lowest.score);
+        self.below(Ranked { score, member: name.into() })
     }
     /// How many stand before the member.
     pub fn rank(&self, member: &[u8]) -> Option<usize> {
-        let score = self.score(member)?;
-        let (member, _) = self.scores.get_key_value(member)?;
-        Some(self.order.range(..Ranked { score, member: member.clone() }).count())
+        let (member, Score { score, .. }) = self.scores.get_key_value(member)?;
+        Some(self.below(Ranked { score: *score, member: member.clone() }))
     }
     /// The member at a place, counted from the lowest.
     pub fn at(&self, index: usize) -> Option<&Ranked> {
-        match index < self.order.len() / 2 {
-            true => self.order.iter().nth(index),
-            false => self.order.iter().rev().nth(self.order.len().checked_sub(index + 1)?),
-        }
+        self.range(index..index + 1, false).pop()
     }
 
-    /// Above all members.
-    fn beyond(&self) -> Ranked {
-        self.order.last().cloned().unwrap_or(Ranked { score: f64::INFINITY, member: Arc::default() })
+    fn ladder(&self) -> &Ladder<Ranked> {
+        self.ladder.get_or_init(|| Ladder::new(&self.order))
+    }
+    fn below(&self, ranked: Ranked) -> usize {
+        // Before the first, and beyond the last, without a ladder.
+        match () {
+            () if self.order.first().is_none_or(|first| *first >= ranked) => 0,
+            () if self.order.last().is_some_and(|last| *last < ranked) => self.len(),
+            () => self.ladder().rank(&ranked, &self.order),
+        }
+    }
+    /// Adds a member to the tree.
+    fn add_place(&mut self, ranked: Ranked) {
+        match self.ladder.get_mut() {
+            None => _ = self.order.insert(ranked),
+            Some(ladder) => {
+                self.order.insert(ranked.clone());
+                ladder.insert(&ranked, &self.order);
+            }
+        }
+    }
+    /// Takes a member out of the tree.
+    fn take_place(&mut self, ranked: &Ranked) -> Ranked {
+        let taken = self.order.take(ranked).expect("the tree has what the table has");
+        if let Some(ladder) = self.ladder.get_mut() {
+            ladder.remove(&taken);
+        }
+        taken
     }
     fn insert(&mut self, member: &[u8], score: f64, place: u64) -> Option<f64> {
         // There is one zero.
@@ -148,16 +187,16 @@ impl Zset {
             EntryRef::Occupied(mut known) => {
                 let Score { score: old, place } = std::mem::replace(known.get_mut(), Score { score, place });
                 self.superseded.note(place);
-                let moved = self.order.take(&Ranked { score: old, member: known.key().clone() });
-                let member = moved.expect("the tree has what the table has").member;
-                self.order.insert(Ranked { score, member });
+                let member = known.key().clone();
+                let member = self.take_place(&Ranked { score: old, member }).member;
+                self.add_place(Ranked { score, member });
                 Some(old)
             }
             EntryRef::Vacant(new) => {
                 self.encoded += MemberRecord::bytes(member.len());
                 let member: Arc<[u8]> = member.into();
                 new.insert_with_key(member.clone(), Score { score, place });
-                self.order.insert(Ranked { score, member });
+                self.add_place(Ranked { score, member });
                 None
             }
         }
@@ -166,14 +205,12 @@ impl Zset {
         let Some((member, Score { score, place })) = self.scores.remove_entry(member) else { return false };
         self.superseded.note(place);
         self.encoded -= MemberRecord::bytes(member.len());
-        self.order.remove(&Ranked { score, member });
+        self.take_place(&Ranked { score, member });
+        if self.order.is_empty() {
+            self.ladder.take();
+        }
         true
     }
-}
-
-/// The next larger float; none: there is none.
-fn next_up(score: f64) -> Option<f64> {
-    (score < f64::INFINITY).then(|| score.next_up())
 }
 
 impl Collection for Zset {
@@ -200,6 +237,9 @@ impl Collection for Zset {
     fn superseded(&mut self) -> &mut Superseded {
         &mut self.superseded
     }
+    fn walks(&mut self) -> &mut Walks {
+        &mut self.walks
+    }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(found) = self.scores.get_mut(name) {
             found.place = place;
@@ -222,20 +262,22 @@ impl Collection for Zset {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        self.encoded + self.len() * MEMBER_BYTES + self.superseded.bytes()
+        let ladder = self.ladder.get().map_or(0, Ladder::bytes);
+        self.encoded + self.len() * MEMBER_BYTES + self.superseded.bytes() + self.walks.bytes() + ladder
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
     use terrace_testkit::rng::{Rng, seed};
 
     #[test]
     fn log_of_changes_decodes_to_the_sorted_set() {
         let mut rng = Rng::new(seed("log_of_changes_decodes_to_the_sorted_set"));
         let (mut zset, mut log) = (Zset::default(), Vec::new());
-        let mut model = std::collections::BTreeMap::new();
+        let mut model = BTreeMap::new();
         for _ in 0..2000 {
             let (member, score) = (rng.index(50).to_string().into_bytes(), rng.index(9) as f64 - 4.0);
             if rng.chance(60) {
@@ -261,22 +303,57 @@ mod tests {
     }
 
     #[test]
-    fn ranges_of_scores_keep_their_bounds() {
+    fn places_by_score_keep_their_bounds() {
         let mut zset = Zset::default();
         for (member, score) in
             [("a", f64::NEG_INFINITY), ("b", 1.0), ("c", 1.0), ("d", 2.0), ("e", f64::INFINITY)]
         {
             zset.set(member.as_bytes(), score, &mut Vec::new());
         }
-        let from = |score, included| zset.from_score(score, included).count();
-        assert_eq!(
-            [from(1.0, true), from(1.0, false), from(f64::INFINITY, true), from(f64::INFINITY, false)],
-            [4, 2, 1, 0]
-        );
-        let to = |score, included| zset.to_score(score, included).count();
-        assert_eq!(
-            [to(1.0, true), to(1.0, false), to(f64::INFINITY, true), to(f64::NEG_INFINITY, false)],
-            [3, 1, 5, 0]
-        );
+        for (score, below, to) in
+            [(f64::NEG_INFINITY, 0, 1), (0.0, 1, 1), (1.0, 1, 3), (2.0, 3, 4), (f64::INFINITY, 4, 5)]
+        {
+            assert_eq!((zset.below_score(score), zset.to_score(score)), (below, to), "{score}");
+        }
+    }
+
+    #[test]
+    fn large_set_finds_places_while_it_grows_and_shrinks() {
+        let mut rng = Rng::new(seed("large_set_finds_places_while_it_grows_and_shrinks"));
+        let (mut zset, mut model) = (Zset::default(), BTreeMap::<Vec<u8>, f64>::new());
+        // Most changes add members, then most remove them, and at last all are removed.
+        for round in 0..13 {
+            for _ in 0..1500 {
+                let (member, score) = (rng.index(6000).to_string().into_bytes(), rng.index(300) as f64);
+                if round < 12 && rng.chance(if round % 6 < 3 { 90 } else { 10 }) {
+                    assert_eq!(zset.set(&member, score, &mut Vec::new()), model.insert(member, score));
+                } else {
+                    let from = model.range(member..).chain(&model).next().map(|(member, _)| member.clone());
+                    let Some(member) = from else { continue };
+                    assert!(zset.delete(&member, &mut Vec::new()) && model.remove(&member).is_some());
+                }
+            }
+            let mut order: Vec<(f64, &[u8])> =
+                model.iter().map(|(member, score)| (*score, &**member)).collect();
+            order.sort_by(|a, b| a.partial_cmp(b).unwrap());
+            let read = |places, from_highest| -> Vec<(f64, &[u8])> {
+                let members = zset.range(places, from_highest).into_iter();
+                members.map(|ranked| (ranked.score, &*ranked.member)).collect()
+            };
+            assert_eq!(read(0..order.len(), false), order);
+            for _ in 0..200.min(order.len()) {
+                let (at, score) = (rng.index(order.len()), rng.index(301) as f64);
+                assert_eq!((zset.rank(order[at].1), zset.at(at)), (Some(at), zset.iter().nth(at)));
+                let end = (at + rng.index(600)).min(order.len());
+                assert_eq!(read(at..end, false), order[at..end]);
+                assert!(read(at..end, true).iter().eq(order[at..end].iter().rev()));
+                assert_eq!(zset.below_score(score), order.partition_point(|(other, _)| *other < score));
+                assert_eq!(zset.to_score(score), order.partition_point(|(other, _)| *other <= score));
+            }
+            // A place takes a few tenths of a byte for each member.
+            let ladder = zset.ladder.get().map_or(0, Ladder::bytes);
+            assert!(ladder <= 8192, "{ladder} bytes for {} members", order.len());
+        }
+        assert!(zset.is_empty() && zset.ladder.get().is_none());
     }
 }

@@ -13,12 +13,13 @@ use crate::allocated::allocated;
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
 use crate::space::Extent;
+use crate::walks::{Rest, Walks};
 use compact_bytes::CompactBytes;
 use hashbrown::HashTable;
 use hashbrown::hash_table::OccupiedEntry;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use terrace_sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use terrace_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Tables of a large bucket.
 const SHARDS: usize = 256;
@@ -89,6 +90,11 @@ pub(crate) struct BucketState {
 /// The place of a hash in the order of scans.
 fn order(hash: u64) -> u64 {
     hash.rotate_left(TURN)
+}
+
+/// The hash at a place.
+fn hash_at(place: u64) -> u64 {
+    place.rotate_right(TURN)
 }
 
 fn shard_of(hash: u64) -> usize {
@@ -273,55 +279,62 @@ impl BucketState {
     }
 
     /// At least `count` keys, while there are so many, from `from` in the order of scans, and where the next scan begins (0: the end).
-    pub(crate) fn scan(&self, hashes: &Hashes, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
-        let mut found = Vec::new();
-        let count = count.max(1);
-        let large = match self.large.get() {
-            Some(large) => large,
-            None => {
-                let small = self.small.read();
-                match self.large.get() {
-                    Some(large) => large,
-                    None => {
-                        let next = scan_table(&small, hashes, from, count, &mut found);
-                        return (found, next.unwrap_or(0));
-                    }
-                }
-            }
-        };
-        let shift = 64 - SHARDS.ilog2();
-        for shard in (from >> shift) as usize..SHARDS {
-            if let Some(next) = scan_table(&large[shard].read(), hashes, from, count, &mut found) {
-                return (found, next);
-            }
-            if found.len() >= count && shard + 1 < SHARDS {
-                return (found, (shard as u64 + 1) << shift);
+    pub(crate) fn scan(
+        &self,
+        walks: &Mutex<Walks>,
+        hashes: &Hashes,
+        mut from: u64,
+        count: usize,
+    ) -> (Vec<Box<[u8]>>, u64) {
+        let (count, mut found) = (count.max(1), Vec::new());
+        loop {
+            let wanted = count - found.len();
+            let kept = walks.lock().take(self.id, from);
+            let mut rest = kept.unwrap_or_else(|| self.look(hashes, from, wanted));
+            // Those that were removed since are left out.
+            let is_there =
+                |place, key: &[u8]| find(&self.read(hash_at(place)), hash_at(place), key).is_some();
+            let piece = rest.piece(wanted).filter(|(place, key)| is_there(*place, key));
+            found.extend(piece.map(|(_, key)| key));
+            from = rest.begin();
+            walks.lock().keep(self.id, rest);
+            if found.len() >= count || from == 0 {
+                return (found, from);
             }
         }
-        (found, 0)
+    }
+
+    /// Sorts out keys of the table that has those from `from` on.
+    fn look(&self, hashes: &Hashes, from: u64, count: usize) -> Rest {
+        let table = self.read(hash_at(from));
+        let last = if self.large.get().is_some() { from | (u64::MAX >> SHARDS.ilog2()) } else { u64::MAX };
+        let keys = table.iter().map(|entry| (order(hashes.of(&entry.key)), &*entry.key));
+        Rest::look(from..=last, count, table.len(), keys)
+    }
+
+    /// A key, each of them as likely. `random` draws a number below the one given.
+    pub(crate) fn any_key(&self, mut random: impl FnMut(usize) -> usize) -> Option<Box<[u8]>> {
+        let mut key = None;
+        while key.is_none() && self.len() > 0 {
+            let mut nth = random(self.len() as usize);
+            self.for_each_table(|table| match nth.checked_sub(table.len()) {
+                Some(rest) => nth = rest,
+                None if key.is_none() => key = Some(any_of(table, &mut random)),
+                None => {}
+            });
+        }
+        key
     }
 }
 
-/// Adds the keys of a table from `from` on, those with the lowest places first, until there are `count`. The next cursor, if there are more.
-fn scan_table(
-    table: &Table,
-    hashes: &Hashes,
-    from: u64,
-    count: usize,
-    found: &mut Vec<Box<[u8]>>,
-) -> Option<u64> {
-    let placed = table.iter().map(|entry| (order(hashes.of(&entry.key)), entry));
-    let mut placed: Vec<(u64, &Box<Entry>)> = placed.filter(|(place, _)| *place >= from).collect();
-    let wanted = count - found.len();
-    if placed.len() <= wanted {
-        found.extend(placed.into_iter().map(|(_, entry)| Box::from(&*entry.key)));
-        return None;
+/// A key of a table that is not empty.
+fn any_of(table: &Table, mut random: impl FnMut(usize) -> usize) -> Box<[u8]> {
+    loop {
+        // At least one of a few places has one: tables that become sparse are made smaller.
+        if let Some(entry) = table.get_bucket(random(table.num_buckets())) {
+            return Box::from(&*entry.key);
+        }
     }
-    placed.select_nth_unstable_by_key(wanted - 1, |(place, _)| *place);
-    let last = placed[wanted - 1].0;
-    // Those of the same place, too, or the next scan would miss them.
-    found.extend(placed.iter().filter(|(place, _)| *place <= last).map(|(_, entry)| Box::from(&*entry.key)));
-    last.checked_add(1)
 }
 
 /// The entry of a key.

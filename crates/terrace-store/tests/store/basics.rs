@@ -3,6 +3,7 @@
 use crate::stage::{content, dir, get, is_one_line, open, small};
 use std::sync::atomic::Ordering;
 use terrace_store::{Error, Expect, Segment, Store, StoreOptions};
+use terrace_testkit::rng::{Rng, seed};
 
 #[test]
 fn blobs_come_back_after_a_restart() {
@@ -296,6 +297,46 @@ fn scans_and_lists_name_each_key_once() {
         }
     }
     assert_eq!(bucket.list(b"k999").len(), 11);
+}
+
+#[test]
+fn any_key_is_each_as_likely() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    let mut rng = Rng::new(seed("any_key_is_each_as_likely"));
+    assert_eq!(bucket.any_key(|below| rng.index(below)), None);
+    // A small bucket, and a large one in whose tables different numbers of keys are.
+    for keys in [100, 2500] {
+        for i in bucket.len()..keys {
+            bucket.put(&i.to_le_bytes(), b"").unwrap();
+        }
+        let mut drawn = vec![0; keys as usize];
+        for _ in 0..100 * keys {
+            let key = bucket.any_key(|below| rng.index(below)).unwrap();
+            drawn[u64::from_le_bytes((*key).try_into().unwrap()) as usize] += 1;
+        }
+        // Each is drawn 100 times, more or less five times the standard deviation of 10.
+        let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
+        assert!(*least > 50 && *most < 155, "{least} to {most}");
+    }
+}
+
+#[test]
+fn a_key_that_has_gone_is_in_no_scan() {
+    let dir = dir();
+    let bucket = open(dir.path()).bucket("b").unwrap();
+    (0..5000u32).for_each(|i| bucket.put(&i.to_le_bytes(), b"").unwrap());
+    let (mut seen, mut from) = (0, 0);
+    for step in 0.. {
+        let (keys, next) = bucket.scan(from, 10);
+        assert!(keys.iter().all(|key| bucket.contains(key)));
+        (seen, from) = (seen + keys.len(), next);
+        if next == 0 {
+            break;
+        }
+        (step..5000u32).step_by(400).for_each(|i| _ = bucket.remove(&i.to_le_bytes()).unwrap());
+    }
+    assert!(seen >= bucket.len() as usize, "{seen} of {}", bucket.len());
 }
 
 #[test]

@@ -278,6 +278,32 @@ fn keys_are_renamed_copied_moved() {
 }
 
 #[test]
+fn walks_beside_changes_do_not_make_a_full_collection_fail() {
+    // What a walk keeps does not fit beside the hash, nor is it to be in the way of what changes it.
+    let mut lab = Lab::with(Config::for_memory(1 << 30), 320_000);
+    let mut fields = 0;
+    while lab.ask(&format!("HSET hash field:{fields} v")) == ":1" {
+        fields += 1;
+    }
+    lab.ask("HDEL hash field:0 field:1 field:2");
+    let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+    for step in 0.. {
+        let reply = lab.ask(&format!("HSCAN hash {cursor} COUNT 20"));
+        let words: Vec<&str> = reply.split(' ').collect();
+        cursor = words[2].to_owned();
+        seen.extend(
+            words[4..].iter().skip(1).step_by(2).filter(|w| w.starts_with('f')).map(|w| (*w).to_owned()),
+        );
+        assert!(lab.server.keyspace.memory_bytes() > 100_000, "it stays decoded");
+        assert_eq!(lab.ask(&format!("HSET hash field:3 {step}")), ":0");
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!((seen.len(), lab.ask("HLEN hash")), (fields - 3, format!(":{}", fields - 3)));
+}
+
+#[test]
 fn walks_meet_every_key_and_element() {
     let mut lab = Lab::new();
     for i in 0..500 {

@@ -1,0 +1,211 @@
+//! Walks in pieces through names that stand in no order: each piece has the names with the lowest places, a place being a number that a name's hash gives.
+//!
+//! To find ten such names of a million means to look at the million. So a look sorts out a part of them ([`PARTS`]), and what the piece leaves of it is kept for the piece that
+//! goes on there. Names that come afterwards are not in it. The walk that goes on need not meet them; one that begins later must, and so a walk that begins forgets what was kept
+//! for others of the same names. Names that are removed afterwards are still in it: the caller looks each one up.
+
+use std::ops::RangeInclusive;
+
+/// A look sorts out one name of so many.
+const PARTS: usize = 16;
+/// And at least so many.
+const NAMES_MIN: usize = 64;
+/// Walks whose rests are kept; the oldest rest is forgotten for another one.
+const WALKS_MAX: usize = 8;
+
+/// A name and its place.
+type Placed = (u64, Box<[u8]>);
+
+fn bytes_of(names: &[Placed]) -> usize {
+    names.iter().map(|(_, name)| size_of::<Placed>() + crate::allocated::allocated(name.len()) as usize).sum()
+}
+
+/// Leaves the `count` names with the lowest places, and those that share the last one's, which is the answer.
+fn keep_first(names: &mut Vec<(u64, &[u8])>, count: usize) -> u64 {
+    let last = names.select_nth_unstable_by_key(count - 1, |(place, _)| *place).1.0;
+    names.retain(|(place, _)| *place <= last);
+    last
+}
+
+/// Names that were sorted out and not told yet.
+#[derive(Debug)]
+pub struct Rest {
+    /// Place from which on it has all names, up to `next`.
+    from: u64,
+    /// From the last to the first.
+    names: Vec<Placed>,
+    /// Where the names behind it begin; 0: there are none.
+    next: u64,
+    bytes: usize,
+}
+
+impl Rest {
+    /// Sorts out some of the names within these places: the first, at least `count` of them, if there are as many. `names`: all names with their places, about `len` of them.
+    pub fn look<'a>(
+        places: RangeInclusive<u64>,
+        count: usize,
+        len: usize,
+        names: impl Iterator<Item = (u64, &'a [u8])>,
+    ) -> Rest {
+        let wanted = count.max(len / PARTS).max(NAMES_MIN);
+        let (from, mut last) = places.into_inner();
+        let (mut first, mut first_max) = (Vec::new(), 2 * wanted);
+        for (place, name) in names.filter(|(place, _)| *place >= from) {
+            if place <= last {
+                first.push((place, name));
+            }
+            if first.len() == first_max {
+                last = keep_first(&mut first, wanted);
+                // Many may share the last place.
+                first_max = first.len() + wanted;
+            }
+        }
+        if first.len() > wanted {
+            last = keep_first(&mut first, wanted);
+        }
+        let mut names: Vec<Placed> = first.into_iter().map(|(place, name)| (place, name.into())).collect();
+        names.sort_unstable_by(|a, b| b.cmp(a));
+        let bytes = bytes_of(&names);
+        Rest { from, names, next: last.wrapping_add(1), bytes }
+    }
+
+    /// Takes the first `count` names out, if there are as many, and those that have the place of the last of them, too.
+    pub fn piece(&mut self, count: usize) -> impl ExactSizeIterator<Item = Placed> + use<> {
+        let at = self.names.len().saturating_sub(count.max(1));
+        let begin =
+            self.names.get(at).map_or(0, |(last, _)| self.names.partition_point(|(place, _)| place > last));
+        let piece = self.names.split_off(begin);
+        self.bytes -= bytes_of(&piece);
+        self.from = match piece.first() {
+            Some((last, _)) if !self.names.is_empty() => last + 1,
+            _ => self.next,
+        };
+        piece.into_iter().rev()
+    }
+
+    /// Where the next piece begins; 0: there is none.
+    pub fn begin(&self) -> u64 {
+        self.from
+    }
+}
+
+/// What is kept of walks between their pieces.
+#[derive(Debug, Default)]
+pub struct Walks {
+    /// By whose names they are, which the caller numbers. The oldest come first.
+    rests: Vec<(u64, Rest)>,
+}
+
+impl Walks {
+    /// The rest from which a piece of `owner`'s names that begins at `from` is taken, if it was kept.
+    pub fn take(&mut self, owner: u64, from: u64) -> Option<Rest> {
+        if from == 0 {
+            self.rests.retain(|(of, _)| *of != owner);
+        }
+        let at = self.rests.iter().position(|(of, rest)| *of == owner && rest.from == from)?;
+        Some(self.rests.remove(at).1)
+    }
+
+    /// Keeps what a piece has left.
+    pub fn keep(&mut self, owner: u64, rest: Rest) {
+        if rest.names.is_empty() {
+            return;
+        }
+        if self.rests.len() == WALKS_MAX {
+            self.rests.remove(0);
+        }
+        self.rests.push((owner, rest));
+    }
+
+    /// Forgets all of it.
+    pub fn clear(&mut self) {
+        self.rests.clear();
+    }
+
+    /// Memory that it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        self.rests.iter().map(|(_, rest)| rest.bytes).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::collections::BTreeSet;
+    use terrace_testkit::rng::{Rng, seed};
+
+    fn place(name: u64) -> u64 {
+        (name / 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// A walk through numbers as names, three of each place, and how often it looked at all of them.
+    fn walk(
+        walks: &mut Walks,
+        numbers: &BTreeSet<u64>,
+        from: u64,
+        count: usize,
+        looks: &Cell<usize>,
+    ) -> (Vec<u64>, u64) {
+        let names: Vec<Placed> = numbers.iter().map(|n| (place(*n), n.to_le_bytes().into())).collect();
+        let mut rest = walks.take(1, from).unwrap_or_else(|| {
+            looks.set(looks.get() + 1);
+            let names = names.iter().map(|(place, name)| (*place, &**name));
+            Rest::look(from..=u64::MAX, count, numbers.len(), names)
+        });
+        let piece =
+            rest.piece(count).map(|(_, name)| u64::from_le_bytes((*name).try_into().unwrap())).collect();
+        let next = rest.begin();
+        walks.keep(1, rest);
+        (piece, next)
+    }
+
+    #[test]
+    fn walks_beside_changes_meet_what_stays() {
+        let mut rng = Rng::new(seed("walks_beside_changes_meet_what_stays"));
+        for _ in 0..20 {
+            let (mut walks, mut numbers) = (Walks::default(), (0..6000).collect::<BTreeSet<u64>>());
+            // Where each walk is, what it has met, and what has been there all the while.
+            let mut under_way: Vec<(u64, BTreeSet<u64>, BTreeSet<u64>)> = Vec::new();
+            let mut over = 0;
+            while over < 4 {
+                if under_way.is_empty() || rng.chance(2) {
+                    under_way.push((0, BTreeSet::new(), numbers.clone()));
+                }
+                let number = rng.next_u64() % 8000;
+                match numbers.remove(&number) {
+                    true => under_way.iter_mut().for_each(|(.., stays)| _ = stays.remove(&number)),
+                    false => _ = numbers.insert(number),
+                }
+                let at = rng.index(under_way.len());
+                let (from, met, _) = &mut under_way[at];
+                let (piece, next) = walk(&mut walks, &numbers, *from, 1 + rng.index(300), &Cell::new(0));
+                (*from, _) = (next, met.extend(piece));
+                if next == 0 {
+                    let (_, met, stays) = under_way.swap_remove(at);
+                    assert!(stays.is_subset(&met), "{:?}", stays.difference(&met).next());
+                    over += 1;
+                }
+            }
+            assert!(walks.rests.len() <= WALKS_MAX);
+            let counted: usize = walks.rests.iter().map(|(_, rest)| bytes_of(&rest.names)).sum();
+            assert_eq!(walks.bytes(), counted);
+        }
+    }
+
+    #[test]
+    fn one_look_is_for_many_pieces() {
+        let (mut walks, numbers, looks) = (Walks::default(), (0..60_000).collect(), Cell::new(0));
+        let (mut from, mut told, mut pieces) = (0, Vec::new(), 0);
+        while pieces == 0 || from != 0 {
+            let (piece, next) = walk(&mut walks, &numbers, from, 10, &looks);
+            assert!(piece.len() <= 12, "{}", piece.len());
+            told.extend(piece);
+            (from, pieces) = (next, pieces + 1);
+        }
+        told.sort_unstable();
+        assert!(told.into_iter().eq(0..60_000), "each once");
+        assert!(looks.get() <= PARTS + 1, "{} looks for {pieces} pieces", looks.get());
+        assert_eq!(walks.bytes(), 0);
+    }
+}
