@@ -56,4 +56,4 @@ pub use options::{StoreOptions, SyncPolicy};
 pub use segment::Segment;
 pub use store::{Store, Usage};
 pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind, prefetch};
-pub use walks::{Rest, Walks};
+pub use walks::{Rest, Walks, fetched};

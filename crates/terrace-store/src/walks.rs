@@ -5,6 +5,7 @@
 //! for others of the same names. Names that are removed afterwards are still in it: the caller looks each one up.
 
 use std::ops::RangeInclusive;
+use terrace_engine::prefetch;
 
 /// A look sorts out one name of so many.
 const PARTS: usize = 16;
@@ -18,6 +19,23 @@ type Placed = (u64, Box<[u8]>);
 
 fn bytes_of(names: &[Placed]) -> usize {
     names.iter().map(|(_, name)| size_of::<Placed>() + crate::allocated::allocated(name.len()) as usize).sum()
+}
+
+/// The items of a look. What each points to, as `target` says, is fetched from memory while those before it are looked at.
+pub fn fetched<I: Iterator + Clone>(
+    items: I,
+    target: impl Fn(&I::Item) -> (*const u8, usize),
+) -> impl Iterator<Item = I::Item> {
+    /// By so many items ahead.
+    const AHEAD: usize = 16;
+    let mut ahead = items.clone();
+    let mut fetch = move || {
+        if let Some((start, bytes)) = ahead.next().as_ref().map(&target) {
+            prefetch(start, bytes);
+        }
+    };
+    (0..AHEAD).for_each(|_| fetch());
+    items.inspect(move |_| fetch())
 }
 
 /// Leaves the `count` names with the lowest places, and those that share the last one's, which is the answer.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use terrace_store::Walks;
+use terrace_store::{Walks, fetched};
 
 use super::collection::Collection;
 use super::ladder::Ladder;
@@ -104,7 +104,8 @@ impl Zset {
     }
     /// Their names, in no order.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
-        self.scores.keys().map(|member| &**member)
+        let members = fetched(self.scores.keys(), |member| (member.as_ptr(), member.len()));
+        members.map(|member| &**member)
     }
     /// All, from the lowest.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {

@@ -13,7 +13,7 @@ use crate::allocated::allocated;
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
 use crate::space::Extent;
-use crate::walks::{Rest, Walks};
+use crate::walks::{Rest, Walks, fetched};
 use compact_bytes::CompactBytes;
 use hashbrown::HashTable;
 use hashbrown::hash_table::OccupiedEntry;
@@ -308,7 +308,9 @@ impl BucketState {
     fn look(&self, hashes: &Hashes, from: u64, count: usize) -> Rest {
         let table = self.read(hash_at(from));
         let last = if self.large.get().is_some() { from | (u64::MAX >> SHARDS.ilog2()) } else { u64::MAX };
-        let keys = table.iter().map(|entry| (order(hashes.of(&entry.key)), &*entry.key));
+        let entries =
+            fetched(table.iter(), |entry| (std::ptr::from_ref::<Entry>(entry).cast(), size_of::<Entry>()));
+        let keys = entries.map(|entry| (order(hashes.of(&entry.key)), &*entry.key));
         Rest::look(from..=last, count, table.len(), keys)
     }
 
