@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use terrace_engine::prefetch;
 
 /// A look sorts out one name of so many.
-const PARTS: usize = 16;
+const PARTS: usize = 8;
 /// And at least so many.
 const NAMES_MIN: usize = 64;
 /// Walks whose rests are kept; the oldest rest is forgotten for another one.

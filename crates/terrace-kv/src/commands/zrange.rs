@@ -7,7 +7,7 @@ use super::context::Context;
 use super::zsets::{change, read, write_members};
 use crate::error::{Outcome, Refusal};
 use crate::keyspace::collection::Collection;
-use crate::keyspace::zset::{Ranked, Zset};
+use crate::keyspace::zset::{Point, Ranked, Zset, point_of_score};
 use crate::wire::number::parse_float;
 
 /// Order of a range.
@@ -18,89 +18,81 @@ enum By {
     Member,
 }
 
+/// An end of a range that does not go by places.
+#[derive(Debug, Clone)]
+enum End {
+    Lowest,
+    Highest,
+    /// Of a score, or behind it.
+    Score(f64, bool),
+    /// Of a name, or behind it.
+    Member(Box<[u8]>, bool),
+}
+
 /// A range.
 #[derive(Debug, Clone)]
 enum Bounds {
     Place(i64, i64),
-    /// Scores, and whether each is in the range.
-    Score((f64, bool), (f64, bool)),
-    Member(Limit, Limit),
+    Between(End, End),
 }
 
-/// The end of a range of members.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Limit {
-    Lowest,
-    Highest,
-    At(Box<[u8]>, bool),
-}
+impl End {
+    /// As written for the beginning of a range, or for its last member.
+    fn parse(by: By, arg: &[u8], is_last: bool) -> Outcome<End> {
+        let (text, included) = match arg {
+            [b'(', text @ ..] => (text, false),
+            [b'[', text @ ..] if by == By::Member => (text, true),
+            text if by == By::Score => (text, true),
+            b"-" => return Ok(End::Lowest),
+            b"+" => return Ok(End::Highest),
+            _ => return Err(Refusal::err("min or max not valid string range item")),
+        };
+        let behind = included == is_last;
+        if by == By::Member {
+            return Ok(End::Member(text.into(), behind));
+        }
+        let score = parse_float(text).ok_or_else(|| Refusal::err("min or max is not a float"))?;
+        Ok(End::Score(score, behind))
+    }
 
-fn score_limit(arg: &[u8]) -> Outcome<(f64, bool)> {
-    let (number, included) = match arg {
-        [b'(', number @ ..] => (number, false),
-        number => (number, true),
-    };
-    let score = parse_float(number).ok_or_else(|| Refusal::err("min or max is not a float"))?;
-    Ok((score, included))
-}
-
-fn member_limit(arg: &[u8]) -> Outcome<Limit> {
-    match arg {
-        b"-" => Ok(Limit::Lowest),
-        b"+" => Ok(Limit::Highest),
-        [b'(', member @ ..] => Ok(Limit::At(member.into(), false)),
-        [b'[', member @ ..] => Ok(Limit::At(member.into(), true)),
-        _ => Err(Refusal::err("min or max not valid string range item")),
+    /// Where it is. Of a name: in a set whose members have one score.
+    fn point(&self, zset: &Zset) -> Point {
+        match self {
+            End::Lowest => point_of_score(f64::NEG_INFINITY, false),
+            End::Highest => None,
+            End::Score(score, behind) => point_of_score(*score, *behind),
+            End::Member(name, behind) => zset.point_of_name(name, *behind),
+        }
     }
 }
 
 impl Bounds {
     fn parse(by: By, min: &[u8], max: &[u8]) -> Outcome<Bounds> {
-        Ok(match by {
-            By::Place => Bounds::Place(int(min)?, int(max)?),
-            By::Score => Bounds::Score(score_limit(min)?, score_limit(max)?),
-            By::Member => Bounds::Member(member_limit(min)?, member_limit(max)?),
-        })
-    }
-
-    /// The places of the members in the range. By member, all must have one score.
-    fn places(&self, zset: &Zset) -> Range<usize> {
-        let (start, end) = match self {
-            Bounds::Place(start, stop) => return slice(*start, *stop, zset.len()),
-            Bounds::Score((min, min_in), (max, max_in)) => {
-                let start = if *min_in { zset.below_score(*min) } else { zset.to_score(*min) };
-                (start, if *max_in { zset.to_score(*max) } else { zset.below_score(*max) })
-            }
-            Bounds::Member(min, max) => (min.place(zset, false), max.place(zset, true)),
-        };
-        start..end.max(start)
+        match by {
+            By::Place => Ok(Bounds::Place(int(min)?, int(max)?)),
+            _ => Ok(Bounds::Between(End::parse(by, min, false)?, End::parse(by, max, true)?)),
+        }
     }
 
     /// The members in the range, from its end if `rev`, after the first `skip`, at most `take`.
     fn select<'a>(&self, zset: &'a Zset, rev: bool, skip: usize, take: usize) -> Vec<&'a Ranked> {
-        let Range { start, end } = match (self, self.places(zset)) {
-            // These places are counted from the end that the range begins at.
-            (Bounds::Place(..), places) if rev => zset.len() - places.end..zset.len() - places.start,
-            (_, places) => places,
-        };
-        let skip = skip.min(end - start);
-        let take = take.min(end - start - skip);
-        let begin = if rev { end - skip - take } else { start + skip };
-        zset.range(begin..begin + take, rev)
+        match self {
+            Bounds::Place(start, stop) => {
+                let Range { start, end } = slice(*start, *stop, zset.len());
+                // These places are counted from the end that the range begins at.
+                let places = if rev { zset.len() - end..zset.len() - start } else { start..end };
+                zset.range(places, rev)
+            }
+            Bounds::Between(start, end) => {
+                let members = zset.between(&start.point(zset), &end.point(zset));
+                if rev { pick(members.rev(), skip, take) } else { pick(members, skip, take) }
+            }
+        }
     }
 }
 
-impl Limit {
-    /// How many members stand before this beginning of a range, or up to this end of one.
-    fn place(&self, zset: &Zset, is_end: bool) -> usize {
-        match self {
-            Limit::Lowest => 0,
-            Limit::Highest => zset.len(),
-            // Those up to a name are those below the next one.
-            Limit::At(name, included) if *included == is_end => zset.below_name(&[name, &b"\0"[..]].concat()),
-            Limit::At(name, _) => zset.below_name(name),
-        }
-    }
+fn pick<'a>(members: impl Iterator<Item = &'a Ranked>, skip: usize, take: usize) -> Vec<&'a Ranked> {
+    members.skip(skip).take(take).collect()
 }
 
 /// A range with all its options.
@@ -186,8 +178,12 @@ pub fn zrevrangebylex(context: &mut Context<'_>) -> Outcome {
 }
 
 fn count(context: &mut Context<'_>, by: By) -> Outcome {
-    let bounds = Bounds::parse(by, context.args.at(2), context.args.at(3))?;
-    read(context, |zset, reply| reply.int(bounds.places(zset).len()))
+    let start = End::parse(by, context.args.at(2), false)?;
+    let end = End::parse(by, context.args.at(3), true)?;
+    read(context, |zset, reply| {
+        let below = |end: &End| zset.below(&end.point(zset));
+        reply.int(below(&end).saturating_sub(below(&start)));
+    })
 }
 
 /// ZCOUNT key min max

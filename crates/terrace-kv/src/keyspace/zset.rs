@@ -52,6 +52,19 @@ impl PartialEq for Ranked {
 
 impl Eq for Ranked {}
 
+/// A point of the order, before the first member that is not below it. None: beyond all.
+pub type Point = Option<Ranked>;
+
+/// The point of the lowest member with a score, or behind the highest.
+pub fn point_of_score(score: f64, behind: bool) -> Point {
+    let score = match behind {
+        true if score == f64::INFINITY => return None,
+        true => score.next_up(),
+        false => score,
+    };
+    Some(Ranked { score, member: Arc::default() })
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Score {
     score: f64,
@@ -128,23 +141,40 @@ impl Zset {
             }
         }
     }
-    /// How many have a lower score than this one.
-    pub fn below_score(&self, score: f64) -> usize {
-        self.below(Ranked { score, member: Arc::default() })
+    /// Those from one point of the order up to another.
+    pub fn between<'a>(
+        &'a self,
+        start: &Point,
+        end: &Point,
+    ) -> impl DoubleEndedIterator<Item = &'a Ranked> + use<'a> {
+        let range = match (start, end) {
+            (Some(start), Some(end)) if start < end => Some(self.order.range(start..end)),
+            (Some(start), None) => Some(self.order.range(start..)),
+            _ => None,
+        };
+        range.into_iter().flatten()
     }
-    /// How many have at most this score.
-    pub fn to_score(&self, score: f64) -> usize {
-        if score == f64::INFINITY { self.len() } else { self.below_score(score.next_up()) }
+    /// How many stand before a point of the order.
+    pub fn below(&self, point: &Point) -> usize {
+        // Before the first, and beyond the last, without a ladder.
+        match point {
+            None => self.len(),
+            Some(at) if self.order.first().is_none_or(|first| first >= at) => 0,
+            Some(at) if self.order.last().is_some_and(|last| last < at) => self.len(),
+            Some(at) => self.ladder().rank(at, &self.order),
+        }
     }
-    /// How many stand before this name, in a set whose members have one score.
-    pub fn below_name(&self, name: &[u8]) -> usize {
+    /// The point of a name, or behind it, in a set whose members have one score.
+    pub fn point_of_name(&self, name: &[u8], behind: bool) -> Point {
         let score = self.order.first().map_or(0.0, |lowest| lowest.score);
-        self.below(Ranked { score, member: name.into() })
+        // The next name is this one and a zero.
+        let member = if behind { [name, &[0]].concat().into() } else { name.into() };
+        Some(Ranked { score, member })
     }
     /// How many stand before the member.
     pub fn rank(&self, member: &[u8]) -> Option<usize> {
         let (member, Score { score, .. }) = self.scores.get_key_value(member)?;
-        Some(self.below(Ranked { score: *score, member: member.clone() }))
+        Some(self.below(&Some(Ranked { score: *score, member: member.clone() })))
     }
     /// The member at a place, counted from the lowest.
     pub fn at(&self, index: usize) -> Option<&Ranked> {
@@ -153,14 +183,6 @@ impl Zset {
 
     fn ladder(&self) -> &Ladder<Ranked> {
         self.ladder.get_or_init(|| Ladder::new(&self.order))
-    }
-    fn below(&self, ranked: Ranked) -> usize {
-        // Before the first, and beyond the last, without a ladder.
-        match () {
-            () if self.order.first().is_none_or(|first| *first >= ranked) => 0,
-            () if self.order.last().is_some_and(|last| *last < ranked) => self.len(),
-            () => self.ladder().rank(&ranked, &self.order),
-        }
     }
     /// Adds a member to the tree.
     fn add_place(&mut self, ranked: Ranked) {
@@ -314,7 +336,10 @@ mod tests {
         for (score, below, to) in
             [(f64::NEG_INFINITY, 0, 1), (0.0, 1, 1), (1.0, 1, 3), (2.0, 3, 4), (f64::INFINITY, 4, 5)]
         {
-            assert_eq!((zset.below_score(score), zset.to_score(score)), (below, to), "{score}");
+            let (start, end) = (point_of_score(score, false), point_of_score(score, true));
+            assert_eq!((zset.below(&start), zset.below(&end)), (below, to), "{score}");
+            assert_eq!(zset.between(&start, &end).count(), to - below);
+            assert_eq!(zset.between(&end, &start).count(), 0);
         }
     }
 
@@ -348,8 +373,13 @@ mod tests {
                 let end = (at + rng.index(600)).min(order.len());
                 assert_eq!(read(at..end, false), order[at..end]);
                 assert!(read(at..end, true).iter().eq(order[at..end].iter().rev()));
-                assert_eq!(zset.below_score(score), order.partition_point(|(other, _)| *other < score));
-                assert_eq!(zset.to_score(score), order.partition_point(|(other, _)| *other <= score));
+                let points = [point_of_score(score, false), point_of_score(score, true)];
+                let places = [
+                    order.partition_point(|(other, _)| *other < score),
+                    order.partition_point(|(other, _)| *other <= score),
+                ];
+                assert_eq!(points.each_ref().map(|point| zset.below(point)), places);
+                assert_eq!(zset.between(&points[0], &points[1]).count(), places[1] - places[0]);
             }
             // A place takes a few tenths of a byte for each member.
             let ladder = zset.ladder.get().map_or(0, Ladder::bytes);
