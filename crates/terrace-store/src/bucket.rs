@@ -308,7 +308,8 @@ impl Bucket {
     /// Keys in an order that does not change while the store exists: at least `count` from the cursor `from` on (0: the start), while there are as
     /// many, and the next cursor (0: the end). A key that is there all the while comes at least once.
     pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
-        self.state.scan(&self.owner.state.walks, &self.owner.state.hashes, from, count)
+        let state = &self.owner.state;
+        self.state.scan(&state.walks, &state.hashes, &state.memory, from, count)
     }
 
     /// A key, each of them as likely; none: there are no blobs. `random` draws a number below the one given.

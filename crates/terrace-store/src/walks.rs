@@ -1,13 +1,14 @@
 //! Walks in pieces through names that stand in no order: each piece has the names with the lowest places, a place being a number that a name's hash gives.
 //!
-//! To find ten such names of a million means to look at the million. So a look sorts out a part of them ([`PARTS`]), and what the piece leaves of it is kept for the piece that
+//! To find ten such names of a million means to look at the million. So a look picks out an eighth of them, and what the piece leaves of that is kept for the piece that
 //! goes on there. Names that come afterwards are not in it. The walk that goes on need not meet them; one that begins later must, and so a walk that begins forgets what was kept
 //! for others of the same names. Names that are removed afterwards are still in it: the caller looks each one up.
 
+use crate::allocated::allocated;
 use std::ops::RangeInclusive;
 use terrace_engine::prefetch;
 
-/// A look sorts out one name of so many.
+/// A look picks out the names divided by this.
 const PARTS: usize = 8;
 /// And at least so many.
 const NAMES_MIN: usize = 64;
@@ -17,8 +18,9 @@ const WALKS_MAX: usize = 8;
 /// A name and its place.
 type Placed = (u64, Box<[u8]>);
 
-fn bytes_of(names: &[Placed]) -> usize {
-    names.iter().map(|(_, name)| size_of::<Placed>() + crate::allocated::allocated(name.len()) as usize).sum()
+/// Memory of the names themselves, bytes.
+fn spelled_bytes(names: &[Placed]) -> usize {
+    names.iter().map(|(_, name)| allocated(name.len()) as usize).sum()
 }
 
 /// The items of a look. What each points to, as `target` says, is fetched from memory while those before it are looked at.
@@ -45,7 +47,7 @@ fn keep_first(names: &mut Vec<(u64, &[u8])>, count: usize) -> u64 {
     last
 }
 
-/// Names that were sorted out and not told yet.
+/// Names that were picked out and not told yet.
 #[derive(Debug)]
 pub struct Rest {
     /// Place from which on it has all names, up to `next`.
@@ -54,11 +56,11 @@ pub struct Rest {
     names: Vec<Placed>,
     /// Where the names behind it begin; 0: there are none.
     next: u64,
-    bytes: usize,
+    spelled_bytes: usize,
 }
 
 impl Rest {
-    /// Sorts out some of the names within these places: the first, at least `count` of them, if there are as many. `names`: all names with their places, about `len` of them.
+    /// Picks out some of the names within these places: the first, at least `count` of them, if there are as many. `names`: all names with their places, about `len` of them.
     pub fn look<'a>(
         places: RangeInclusive<u64>,
         count: usize,
@@ -67,7 +69,7 @@ impl Rest {
     ) -> Rest {
         let wanted = count.max(len / PARTS).max(NAMES_MIN);
         let (from, mut last) = places.into_inner();
-        let (mut first, mut first_max) = (Vec::new(), 2 * wanted);
+        let (mut first, mut first_max) = (Vec::new(), wanted.saturating_mul(2));
         for (place, name) in names.filter(|(place, _)| *place >= from) {
             if place <= last {
                 first.push((place, name));
@@ -75,7 +77,7 @@ impl Rest {
             if first.len() == first_max {
                 last = keep_first(&mut first, wanted);
                 // Many may share the last place.
-                first_max = first.len() + wanted;
+                first_max = first.len().saturating_add(wanted);
             }
         }
         if first.len() > wanted {
@@ -83,8 +85,9 @@ impl Rest {
         }
         let mut names: Vec<Placed> = first.into_iter().map(|(place, name)| (place, name.into())).collect();
         names.sort_unstable_by(|a, b| b.cmp(a));
-        let bytes = bytes_of(&names);
-        Rest { from, names, next: last.wrapping_add(1), bytes }
+        names.shrink_to_fit();
+        let spelled_bytes = spelled_bytes(&names);
+        Rest { from, names, next: last.wrapping_add(1), spelled_bytes }
     }
 
     /// Takes the first `count` names out, if there are as many, and those that have the place of the last of them, too.
@@ -93,7 +96,7 @@ impl Rest {
         let begin =
             self.names.get(at).map_or(0, |(last, _)| self.names.partition_point(|(place, _)| place > last));
         let piece = self.names.split_off(begin);
-        self.bytes -= bytes_of(&piece);
+        self.spelled_bytes -= spelled_bytes(&piece);
         self.from = match piece.first() {
             Some((last, _)) if !self.names.is_empty() => last + 1,
             _ => self.next,
@@ -104,6 +107,10 @@ impl Rest {
     /// Where the next piece begins; 0: there is none.
     pub fn begin(&self) -> u64 {
         self.from
+    }
+
+    fn bytes(&self) -> usize {
+        self.names.capacity() * size_of::<Placed>() + self.spelled_bytes
     }
 }
 
@@ -124,12 +131,12 @@ impl Walks {
         Some(self.rests.remove(at).1)
     }
 
-    /// Keeps what a piece has left.
-    pub fn keep(&mut self, owner: u64, rest: Rest) {
-        if rest.names.is_empty() {
+    /// Keeps what a piece has left. With those of others it takes at most so many bytes: the oldest are forgotten for it.
+    pub fn keep(&mut self, owner: u64, rest: Rest, bytes_max: usize) {
+        if rest.names.is_empty() || rest.bytes() > bytes_max {
             return;
         }
-        if self.rests.len() == WALKS_MAX {
+        while self.rests.len() == WALKS_MAX || self.bytes() + rest.bytes() > bytes_max {
             self.rests.remove(0);
         }
         self.rests.push((owner, rest));
@@ -142,7 +149,7 @@ impl Walks {
 
     /// Memory that it takes, bytes.
     pub fn bytes(&self) -> usize {
-        self.rests.iter().map(|(_, rest)| rest.bytes).sum()
+        self.rests.iter().map(|(_, rest)| rest.bytes()).sum()
     }
 }
 
@@ -152,6 +159,9 @@ mod tests {
     use std::cell::Cell;
     use std::collections::BTreeSet;
     use terrace_testkit::rng::{Rng, seed};
+
+    /// Not enough for the walks of the first test.
+    const BYTES_MAX: usize = 500_000;
 
     fn place(name: u64) -> u64 {
         (name / 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -174,7 +184,7 @@ mod tests {
         let piece =
             rest.piece(count).map(|(_, name)| u64::from_le_bytes((*name).try_into().unwrap())).collect();
         let next = rest.begin();
-        walks.keep(1, rest);
+        walks.keep(1, rest, BYTES_MAX);
         (piece, next)
     }
 
@@ -206,8 +216,8 @@ mod tests {
                 }
             }
             assert!(walks.rests.len() <= WALKS_MAX);
-            let counted: usize = walks.rests.iter().map(|(_, rest)| bytes_of(&rest.names)).sum();
-            assert_eq!(walks.bytes(), counted);
+            let spelled = |rest: &Rest| rest.spelled_bytes == spelled_bytes(&rest.names);
+            assert!(walks.rests.iter().all(|(_, rest)| spelled(rest)) && walks.bytes() <= BYTES_MAX);
         }
     }
 

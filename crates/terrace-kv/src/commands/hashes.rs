@@ -2,6 +2,7 @@
 //!
 //! Reads of a compact hash walk its records as they come from the store; a large one, and every write, opens it.
 
+use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
 
 use super::args::{int, is};
@@ -240,8 +241,8 @@ pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
 /// become too long needs no more.
 pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
     let (wanted, repeats) = (count.unsigned_abs() as usize, count < 0);
-    // Of different ones those that were not drawn stand behind those that were.
-    let mut all: Vec<usize> = if repeats { Vec::new() } else { (0..len).collect() };
+    // Of different ones those that were not drawn stand behind those that were: as they were, but for these places.
+    let mut moved = HashMap::<usize, usize, DefaultHashBuilder>::default();
     let wanted = match len {
         0 => 0,
         _ if repeats => wanted,
@@ -251,8 +252,8 @@ pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = u
         if repeats {
             return fastrand::usize(..len);
         }
-        all.swap(at, fastrand::usize(at..len));
-        all[at]
+        let (drawn, first) = (fastrand::usize(at..len), moved.remove(&at).unwrap_or(at));
+        if drawn == at { first } else { moved.insert(drawn, first).unwrap_or(drawn) }
     })
 }
 

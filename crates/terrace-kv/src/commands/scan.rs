@@ -117,6 +117,10 @@ impl Value<'_> {
 /// A collection that is walked in pieces.
 trait Elements: Collection {
     fn names(&self) -> impl Iterator<Item = &[u8]>;
+    /// The names in the order of a small collection.
+    fn in_order(&self) -> impl Iterator<Item = &[u8]> {
+        self.names()
+    }
     fn value(&self, name: &[u8]) -> Option<Value<'_>>;
 }
 
@@ -132,6 +136,9 @@ impl Elements for Hash {
 impl Elements for Zset {
     fn names(&self) -> impl Iterator<Item = &[u8]> {
         self.members()
+    }
+    fn in_order(&self) -> impl Iterator<Item = &[u8]> {
+        self.iter().map(|ranked| &*ranked.member)
     }
     fn value(&self, member: &[u8]) -> Option<Value<'_>> {
         self.score(member).map(Value::Score)
@@ -155,7 +162,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// The names of a piece, some of which may have been removed, and where the next one begins. A small collection is one piece.
 fn piece(content: &mut impl Elements, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
     if content.encoded_bytes() <= SMALL {
-        return (content.names().map(Box::from).collect(), 0);
+        return (content.in_order().map(Box::from).collect(), 0);
     }
     let element_bytes = content.encoded_bytes().div_ceil(content.len());
     let count = count.min(PIECE_BYTES / element_bytes + 1);
@@ -165,7 +172,8 @@ fn piece(content: &mut impl Elements, from: u64, count: usize) -> (Vec<Box<[u8]>
     });
     let names = rest.piece(count).map(|(_, name)| name).collect();
     let next = rest.begin();
-    content.walks().keep(0, rest);
+    let memory_max = content.memory_bytes() / 4;
+    content.walks().keep(0, rest, memory_max);
     (names, next)
 }
 

@@ -55,13 +55,13 @@ impl End {
         Ok(End::Score(score, behind))
     }
 
-    /// Where it is. Of a name: in a set whose members have one score.
-    fn point(&self, zset: &Zset) -> Point {
+    /// Where it is.
+    fn point(&self, zset: &Zset, is_last: bool) -> Point {
         match self {
             End::Lowest => point_of_score(f64::NEG_INFINITY, false),
             End::Highest => None,
             End::Score(score, behind) => point_of_score(*score, *behind),
-            End::Member(name, behind) => zset.point_of_name(name, *behind),
+            End::Member(name, behind) => zset.point_of_name(name, *behind, is_last),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Bounds {
                 zset.range(places, rev)
             }
             Bounds::Between(start, end) => {
-                let members = zset.between(&start.point(zset), &end.point(zset));
+                let members = zset.between(&start.point(zset, false), &end.point(zset, true));
                 if rev { pick(members.rev(), skip, take) } else { pick(members, skip, take) }
             }
         }
@@ -181,8 +181,8 @@ fn count(context: &mut Context<'_>, by: By) -> Outcome {
     let start = End::parse(by, context.args.at(2), false)?;
     let end = End::parse(by, context.args.at(3), true)?;
     read(context, |zset, reply| {
-        let below = |end: &End| zset.below(&end.point(zset));
-        reply.int(below(&end).saturating_sub(below(&start)));
+        let (start, end) = (start.point(zset, false), end.point(zset, true));
+        reply.int(zset.below(&end).saturating_sub(zset.below(&start)));
     })
 }
 

@@ -278,6 +278,9 @@ pub fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
+/// Members that are found one by one. For more, all of them are listed.
+const FOUND_MAX: usize = 200;
+
 /// ZRANDMEMBER key [count [WITHSCORES]]
 pub fn zrandmember(context: &mut Context<'_>) -> Outcome {
     let options = random_options(context, "WITHSCORES")?;
@@ -287,9 +290,13 @@ pub fn zrandmember(context: &mut Context<'_>) -> Outcome {
             reply.optional(chosen.map(|ranked| &*ranked.member));
         }
         Some((count, with_scores)) => {
-            let chosen = random_indices(zset.len(), count);
-            let chosen = chosen.map(|at| zset.at(at).expect("a place of this set"));
-            write_members(reply, chosen, with_scores);
+            let places = random_indices(zset.len(), count);
+            if places.len() <= FOUND_MAX {
+                let chosen = places.map(|at| zset.at(at).expect("a place of this set"));
+                return write_members(reply, chosen, with_scores);
+            }
+            let all: Vec<&Ranked> = zset.iter().collect();
+            write_members(reply, places.map(|at| all[at]), with_scores);
         }
     })
 }

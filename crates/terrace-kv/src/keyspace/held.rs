@@ -417,7 +417,7 @@ impl<'a> Held<'a> {
         let mut word = word.unwrap_or(Word::new(C::KIND));
         let old = Some(word.form);
         if content.memory_bytes() > self.keyspace.decoded_max {
-            content.walks().clear();
+            content.shed();
         }
         let grows = change.is_some() && content.memory_bytes() > self.keyspace.decoded_max;
         if grows && change != Some(Write::Remove) && !is_all_deletes(&log) {
@@ -477,11 +477,10 @@ impl<'a> Held<'a> {
             |needs| keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
         let has_room = |needs| needs <= content_before || keyspace.blobs.has_room(needs - content_before);
         let mut needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
-        self.forget_decoded(Some((db, key)), || fits(needs));
         if !fits(needs) || !has_room(needs) {
-            // The next piece of a walk takes longer then, every other command on the collection would.
-            content.walks().clear();
+            content.shed();
             needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
+            self.forget_decoded(Some((db, key)), || fits(needs));
         }
         if !fits(needs) || !has_room(needs) {
             return;

@@ -10,32 +10,28 @@ use std::iter::{Skip, successors};
 /// Members of a step when it is made. It is split at twice as many.
 const STEP: usize = 256;
 
-/// The steps: what is before the second one belongs to the first.
+/// The steps. The first one has all members before the second one's.
 #[derive(Debug)]
 pub struct Ladder<T> {
+    /// The first members of all steps but the first.
     begins: Vec<T>,
-    /// Apart from the beginnings, since they are summed up.
+    /// Members of each step. Apart from the beginnings, since they are summed up.
     counts: Vec<usize>,
 }
 
 impl<T: Ord + Clone> Ladder<T> {
-    /// Of a set that is not empty.
+    /// Of a set.
     pub fn new(order: &BTreeSet<T>) -> Ladder<T> {
-        let mut ladder = Ladder { begins: Vec::new(), counts: Vec::new() };
         let mut members = order.iter();
-        for begin in successors(members.next(), |_| members.nth(STEP - 1)) {
-            ladder.begins.push(begin.clone());
-            ladder.counts.push(STEP);
-        }
-        if let Some(last) = ladder.counts.last_mut() {
-            *last = (order.len() - 1) % STEP + 1;
-        }
-        ladder
+        let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();
+        let mut counts = vec![STEP; begins.len()];
+        counts.push(order.len() - STEP * begins.len());
+        Ladder { begins, counts }
     }
 
     /// The step that a member belongs to.
     fn step(&self, of: &T) -> usize {
-        self.begins.partition_point(|begin| begin <= of).saturating_sub(1)
+        self.begins.partition_point(|begin| begin <= of)
     }
 
     /// A member has come into the set.
@@ -46,19 +42,37 @@ impl<T: Ord + Clone> Ladder<T> {
             return;
         }
         let middle = self.members(step, order).nth(STEP).expect("a step has the members that it counts");
-        self.begins.insert(step + 1, middle.clone());
+        self.begins.insert(step, middle.clone());
         self.counts.insert(step + 1, self.counts[step] - STEP);
         self.counts[step] = STEP;
     }
 
     /// A member has gone from the set.
-    pub fn remove(&mut self, member: &T) {
+    pub fn remove(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] -= 1;
-        if step > 0 && self.counts[step - 1] + self.counts[step] < STEP {
-            self.begins.remove(step);
-            self.counts[step - 1] += self.counts.remove(step);
+        if step > 0 && self.begins[step - 1] == *member && self.counts[step] > 0 {
+            // Nothing of a member that has gone is kept.
+            let next = self.members(step, order).next();
+            self.begins[step - 1] = next.expect("a step has the members that it counts").clone();
         }
+        if step + 1 < self.counts.len() && self.is_little(step) {
+            self.merge(step);
+        }
+        if step > 0 && (self.is_little(step - 1) || self.counts[step] == 0) {
+            self.merge(step - 1);
+        }
+    }
+
+    /// Whether a step and the next one have the members of less than one.
+    fn is_little(&self, step: usize) -> bool {
+        step + 1 < self.counts.len() && self.counts[step] + self.counts[step + 1] < STEP
+    }
+
+    /// The next step becomes a part of this one.
+    fn merge(&mut self, step: usize) {
+        self.begins.remove(step);
+        self.counts[step] += self.counts.remove(step + 1);
     }
 
     /// How many members stand before this one, which need not be in the set.
@@ -82,12 +96,66 @@ impl<T: Ord + Clone> Ladder<T> {
     fn members<'a>(&self, step: usize, order: &'a BTreeSet<T>) -> Range<'a, T> {
         match step {
             0 => order.range::<T, _>(..),
-            _ => order.range(&self.begins[step]..),
+            _ => order.range(&self.begins[step - 1]..),
         }
     }
 
     /// Memory that it takes, bytes.
     pub fn bytes(&self) -> usize {
         self.begins.capacity() * size_of::<T>() + self.counts.capacity() * size_of::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrace_testkit::rng::{Rng, seed};
+
+    fn check(ladder: &Ladder<u64>, order: &BTreeSet<u64>) {
+        assert_eq!(ladder.counts.iter().sum::<usize>(), order.len());
+        assert!(ladder.begins.is_sorted() && ladder.begins.iter().all(|begin| order.contains(begin)));
+        // Of two steps in a row at least one has half of what a new one has.
+        assert!(
+            ladder.counts.len() <= 4 * order.len() / STEP + 2,
+            "{} steps of {}",
+            ladder.counts.len(),
+            order.len()
+        );
+        let places = [0, order.len() / 3, order.len().saturating_sub(1)];
+        for (place, member) in order.iter().enumerate().filter(|(place, _)| places.contains(place)) {
+            assert_eq!((ladder.rank(member, order), ladder.from(place, order).next()), (place, Some(member)));
+        }
+    }
+
+    #[test]
+    fn ladder_has_few_steps_wherever_members_come_and_go() {
+        let mut rng = Rng::new(seed("ladder_has_few_steps_wherever_members_come_and_go"));
+        for shape in 0..6 {
+            let mut order: BTreeSet<u64> = (1_000_000..1_002_000).collect();
+            let mut ladder = Ladder::new(&order);
+            for step in 0..20_000 {
+                let (newest, any) = (1_002_000 + step, 900_000 + rng.next_u64() % 200_000);
+                let (comes, goes) = match shape {
+                    // The newest first, and the oldest cut off; and the other way round.
+                    0 => (900_000 - step, order.last().copied()),
+                    1 => (newest, order.first().copied()),
+                    // A stack at one end, a small one left at the other.
+                    2 => (newest, if step % 3000 < 1500 { None } else { order.iter().nth(5).copied() }),
+                    3 => (newest, if step % 3000 < 1500 { None } else { order.last().copied() }),
+                    _ => (any, order.range(any / 3 * 3 + rng.next_u64() % 90_000..).next().copied()),
+                };
+                if order.insert(comes) {
+                    ladder.insert(&comes, &order);
+                }
+                for goes in goes.into_iter().chain((shape == 5).then(|| *order.first().unwrap())) {
+                    if order.len() > 1 && order.remove(&goes) {
+                        ladder.remove(&goes, &order);
+                    }
+                }
+                if step % 97 == 0 {
+                    check(&ladder, &order);
+                }
+            }
+        }
     }
 }

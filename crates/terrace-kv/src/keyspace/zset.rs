@@ -164,12 +164,12 @@ impl Zset {
             Some(at) => self.ladder().rank(at, &self.order),
         }
     }
-    /// The point of a name, or behind it, in a set whose members have one score.
-    pub fn point_of_name(&self, name: &[u8], behind: bool) -> Point {
-        let score = self.order.first().map_or(0.0, |lowest| lowest.score);
+    /// The point of a name, or behind it, at the beginning of a range or at its last member. Ranges of names are for sets whose members have one score.
+    pub fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
+        let of = if is_last { self.order.last() } else { self.order.first() };
         // The next name is this one and a zero.
         let member = if behind { [name, &[0]].concat().into() } else { name.into() };
-        Some(Ranked { score, member })
+        of.map(|Ranked { score, .. }| Ranked { score: *score, member })
     }
     /// How many stand before the member.
     pub fn rank(&self, member: &[u8]) -> Option<usize> {
@@ -198,7 +198,7 @@ impl Zset {
     fn take_place(&mut self, ranked: &Ranked) -> Ranked {
         let taken = self.order.take(ranked).expect("the tree has what the table has");
         if let Some(ladder) = self.ladder.get_mut() {
-            ladder.remove(&taken);
+            ladder.remove(&taken, &self.order);
         }
         taken
     }
@@ -262,6 +262,10 @@ impl Collection for Zset {
     }
     fn walks(&mut self) -> &mut Walks {
         &mut self.walks
+    }
+    fn shed(&mut self) {
+        self.walks.clear();
+        self.ladder.take();
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(found) = self.scores.get_mut(name) {

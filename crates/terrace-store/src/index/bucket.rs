@@ -28,6 +28,10 @@ const SMALL_MAX: usize = 2048;
 /// By how much a hash is turned: its bits 40 to 47 come first.
 const TURN: u32 = 16;
 
+/// What is kept of walks takes at most this part of the index's memory, or so many bytes.
+const WALKS_PART: usize = 64;
+const WALKS_BYTES_MIN: usize = 64 << 10;
+
 /// A blob.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -283,28 +287,33 @@ impl BucketState {
         &self,
         walks: &Mutex<Walks>,
         hashes: &Hashes,
+        memory: &IndexMemory,
         mut from: u64,
         count: usize,
     ) -> (Vec<Box<[u8]>>, u64) {
         let (count, mut found) = (count.max(1), Vec::new());
         loop {
             let wanted = count - found.len();
-            let kept = walks.lock().take(self.id, from);
-            let mut rest = kept.unwrap_or_else(|| self.look(hashes, from, wanted));
+            // Held all the while: a walk that begins meanwhile could not forget what was picked out before it.
+            let mut walks = walks.lock();
+            let before = walks.bytes();
+            let mut rest = walks.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));
             // Those that were removed since are left out.
             let is_there =
                 |place, key: &[u8]| find(&self.read(hash_at(place)), hash_at(place), key).is_some();
             let piece = rest.piece(wanted).filter(|(place, key)| is_there(*place, key));
             found.extend(piece.map(|(_, key)| key));
             from = rest.begin();
-            walks.lock().keep(self.id, rest);
+            walks.keep(self.id, rest, WALKS_BYTES_MIN.max(memory.bytes() as usize / WALKS_PART));
+            memory.add(walks.bytes() as u64);
+            memory.sub(before as u64);
             if found.len() >= count || from == 0 {
                 return (found, from);
             }
         }
     }
 
-    /// Sorts out keys of the table that has those from `from` on.
+    /// Picks out keys of the table that has those from `from` on.
     fn look(&self, hashes: &Hashes, from: u64, count: usize) -> Rest {
         let table = self.read(hash_at(from));
         let last = if self.large.get().is_some() { from | (u64::MAX >> SHARDS.ilog2()) } else { u64::MAX };
@@ -317,8 +326,12 @@ impl BucketState {
     /// A key, each of them as likely. `random` draws a number below the one given.
     pub(crate) fn any_key(&self, mut random: impl FnMut(usize) -> usize) -> Option<Box<[u8]>> {
         let mut key = None;
-        while key.is_none() && self.len() > 0 {
-            let mut nth = random(self.len() as usize);
+        while key.is_none() {
+            let len = self.len() as usize;
+            if len == 0 {
+                break;
+            }
+            let mut nth = random(len);
             self.for_each_table(|table| match nth.checked_sub(table.len()) {
                 Some(rest) => nth = rest,
                 None if key.is_none() => key = Some(any_of(table, &mut random)),
