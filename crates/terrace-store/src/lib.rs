@@ -25,7 +25,7 @@
 //! [`Segment`] a parent process holds loses nothing acknowledged when the process that uses it is killed. **A store embedded in a single
 //! program has no such parent: what was not synced can be lost when that program is killed**; what was synced is kept.
 //!
-//! Lock order: names of buckets, tables of a bucket (in order), the log's end, the log's file; the engine's state, the allocator.
+//! Lock order: names of buckets, what is kept of walks, tables of a bucket (in order), the log's end, the log's file; the engine's state, the allocator.
 
 mod allocated;
 mod bucket;

@@ -313,6 +313,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn different_elements_are_each_as_likely() {
+        let mut drawn = [0; 20];
+        for _ in 0..20_000 {
+            random_indices(20, 5).for_each(|index| drawn[index] += 1);
+        }
+        // Each is drawn 5,000 times, more or less seven times the standard deviation of 61.
+        assert!(drawn.iter().all(|count| (4570..5430).contains(count)), "{drawn:?}");
+    }
+
+    #[test]
     fn elements_are_drawn_when_they_are_asked_for() {
         let mut drawn = random_indices(5, i64::MIN);
         assert_eq!(drawn.len(), 1 << 63);
