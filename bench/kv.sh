@@ -6,13 +6,14 @@
 # PIPELINES="1 16"   requests that a client sends at once
 # TESTS=...          tests of redis-benchmark
 # CLIENTS=50 VALUE=1000 THREADS=1 KEYS=100000
-# LARGE=1000000      instead: walks and places (bench/large.py) with a database, a hash and two sorted sets of so many elements, by one client
+# LARGE=1000000      instead: walks and places (bench/large.py) with a database, a hash and two sorted sets of so many elements, by one client; 4 GiB each, else 1
 # OUT=kv.csv         the figures; DATA_DIR=... where the servers keep their data: a real disk, not tmpfs (default /var/tmp)
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" kv 10
 
 threads=${THREADS:-1}
-memory_gib=$(( ${LARGE:+3} + 1 ))
+memory_gib=1
+[[ -z ${LARGE:-} ]] || memory_gib=4
 tests=${TESTS:-set,get,incr,hset,zadd,mset}
 
 pong() { [[ $(redis-cli -s "$1" ping) == PONG ]]; }

@@ -222,6 +222,22 @@ mod tests {
     }
 
     #[test]
+    fn more_names_of_a_place_than_a_piece_has() {
+        let names = [9, 5, 5, 5, 7, u64::MAX, u64::MAX, u64::MAX].map(|place| (place, &b"name"[..]));
+        let (mut walks, mut from, mut pieces) = (Walks::default(), 0, Vec::new());
+        while pieces.is_empty() || from != 0 {
+            let kept = walks.take(1, from);
+            let mut rest =
+                kept.unwrap_or_else(|| Rest::look(from..=u64::MAX, 2, names.len(), names.into_iter()));
+            pieces.push(rest.piece(2).len());
+            from = rest.begin();
+            walks.keep(1, rest, BYTES_MAX);
+            assert!(pieces.len() < 10, "{pieces:?}");
+        }
+        assert_eq!(pieces, [3, 2, 3]);
+    }
+
+    #[test]
     fn one_look_is_for_many_pieces() {
         let (mut walks, numbers, looks) = (Walks::default(), (0..60_000).collect(), Cell::new(0));
         let (mut from, mut told, mut pieces) = (0, Vec::new(), 0);

@@ -67,7 +67,9 @@ pub trait Collection: Default + Send + 'static {
     /// What is kept of walks through its elements.
     fn walks(&mut self) -> &mut Walks;
     /// Gives back the memory that it can do without.
-    fn shed(&mut self);
+    fn shed(&mut self) {
+        self.walks().clear();
+    }
     /// Another record is the one; the caller says what becomes of the one before.
     fn set_place(&mut self, name: &[u8], place: u64);
     /// The log of changes begins at this place.

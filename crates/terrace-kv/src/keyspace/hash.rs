@@ -126,9 +126,6 @@ impl Collection for Hash {
     fn walks(&mut self) -> &mut Walks {
         &mut self.walks
     }
-    fn shed(&mut self) {
-        self.walks.clear();
-    }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(value) = self.fields.get_mut(&Name(name)) {
             value.place = place;

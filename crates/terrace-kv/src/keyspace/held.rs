@@ -475,14 +475,16 @@ impl<'a> Held<'a> {
         let (before, content_before) = counted.as_ref().map_or((0, 0), |c| (c.bytes, c.content_bytes));
         let fits =
             |needs| keyspace.decoded_bytes.load(Ordering::Relaxed) - before + needs <= keyspace.decoded_max;
-        let has_room = |needs| needs <= content_before || keyspace.blobs.has_room(needs - content_before);
+        let can_stay = |needs| {
+            fits(needs) && (needs <= content_before || keyspace.blobs.has_room(needs - content_before))
+        };
         let mut needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
-        if !fits(needs) || !has_room(needs) {
+        if !can_stay(needs) {
             content.shed();
             needs = counted_for(content.memory_bytes(), content_before, keyspace.decoded_max);
             self.forget_decoded(Some((db, key)), || fits(needs));
         }
-        if !fits(needs) || !has_room(needs) {
+        if !can_stay(needs) {
             return;
         }
         let name = counted.as_mut().and_then(|counted| counted.name.take());

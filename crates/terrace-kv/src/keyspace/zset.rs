@@ -131,6 +131,7 @@ impl Zset {
             return Vec::new();
         }
         let count = end - start;
+        // Those at an end need no ladder.
         match from_highest {
             false if start == 0 => self.order.iter().take(count).collect(),
             false => self.ladder().from(start, &self.order).take(count).collect(),
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn places_by_score_keep_their_bounds() {
+    fn ranges_of_scores_keep_their_bounds() {
         let mut zset = Zset::default();
         for (member, score) in
             [("a", f64::NEG_INFINITY), ("b", 1.0), ("c", 1.0), ("d", 2.0), ("e", f64::INFINITY)]
@@ -345,6 +346,17 @@ mod tests {
             assert_eq!(zset.between(&start, &end).count(), to - below);
             assert_eq!(zset.between(&end, &start).count(), 0);
         }
+        let from = |score, included: bool| zset.between(&point_of_score(score, !included), &None).count();
+        assert_eq!(
+            [from(1.0, true), from(1.0, false), from(f64::INFINITY, true), from(f64::INFINITY, false)],
+            [4, 2, 1, 0]
+        );
+        let lowest = point_of_score(f64::NEG_INFINITY, false);
+        let to = |score, included| zset.between(&lowest, &point_of_score(score, included)).count();
+        assert_eq!(
+            [to(1.0, true), to(1.0, false), to(f64::INFINITY, true), to(f64::NEG_INFINITY, false)],
+            [3, 1, 5, 0]
+        );
     }
 
     #[test]
