@@ -1,15 +1,15 @@
 #!/bin/bash
 # One load, twice in the same memory: through the kernel's page cache, and under `terrace run`. See bench/README.md.
-# Needs fio and a built workspace (`make demo` sees to both). Leaves nothing behind but the page with the result, also on ^C.
+# Needs fio and a built workspace (`make demo` sees to both). Leaves nothing behind but the result, also on ^C.
 #
 # MEMORY_MIB=512     memory for either side; the data set is twice as large
 # DATA_DIR=...       where the data set goes: a real disk, not tmpfs (default /var/tmp)
-# OUT=demo.html      the page with the result
+# OUT=target/demo    directory of the result: README.md and raw.jsonl
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${TERRACE_BIN:-$root/target/release}
-out=${OUT:-$root/target/demo.html}
+out=${OUT:-$root/target/demo}
 
 for program in "$bin/terrace" "$bin/terrace-bench"; do
     [ -x "$program" ] || { echo "demo: $program is not there; run \`make demo\`, which builds it" >&2; exit 2; }
@@ -24,14 +24,17 @@ if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null; then
         as_root=(sudo)
     fi
 fi
+matrix=$(mktemp -d)
+trap 'rm -rf "$matrix"' EXIT
+sed "s/^limit_mib = 512/limit_mib = ${MEMORY_MIB:-512}/" "$root/bench/demo.toml" > "$matrix/demo.toml"
 lenient=()
 if [ "$(id -u)" != 0 ] && [ ${#as_root[@]} = 0 ]; then
     echo "demo: no right to make a memory cgroup: the kernel's side runs without a limit, so the table favours it; as root both get the same" >&2
-    state=$(mktemp -d)
-    trap 'rm -rf "$state"' EXIT
-    lenient=(--lenient --state "$state")
+    lenient=(--lenient --state "$matrix/state")
 fi
-"${as_root[@]}" "$bin/terrace-bench" demo --limit-mib "${MEMORY_MIB:-512}" --dir "${DATA_DIR:-/var/tmp}" --out "$out" "${lenient[@]}" "$@"
+# The matrix refuses a directory that holds runs.
+[ -n "${OUT:-}" ] || "${as_root[@]}" rm -rf "$out"
+"${as_root[@]}" "$bin/terrace-bench" matrix "$matrix/demo.toml" --bars --dir "${DATA_DIR:-/var/tmp}/terrace-demo" --out "$out" "${lenient[@]}" "$@"
 
 cat <<END_OF_TEXT
 

@@ -1,7 +1,7 @@
 #!/bin/bash
-# A simulation that writes its state (`terrace-bench gray-scott`) on a device whose bandwidth is limited: the time of its outputs, on the plain directory and on one that terrace serves, in turn, each
+# A simulation that writes its state (hpc/gray_scott.py; needs Debian's python3-h5py-mpi) on a device whose bandwidth is limited: the time of its outputs, on the plain directory and on one that terrace serves, in turn, each
 # in a group of the same memory. All outputs are read again and compared with their checksums. As root. See bench/README.md, The hierarchy. Cells:
-#   written   the writes of an output; durable   with an fsync of each output, also with a tier that answers it (`burst`: [dirty] durable = "tier"); twin   all of `written`'s program over h5py and mpi4py (hpc/gray_scott.py; needs Debian's python3-h5py-mpi)
+#   written   the writes of an output; durable   with an fsync of each output, also with a tier that answers it (`burst`: [dirty] durable = "tier")
 #
 # ROUNDS=4           measurements of each cell, in turn
 # SIZE=128 STEPS=800 PLOTGAP=16   the cube, an output each PLOTGAP steps: 33.5 MB of 128
@@ -34,10 +34,10 @@ fi
 
 # run CELL SYSTEM ROUND
 run() {
-    local cell=$1 system=$2 round=$3 program=("$bin/terrace-bench" gray-scott --dir "$work/ssd/src/out" --size "$size" --steps "$steps" --plotgap "$plotgap" --json) served=() begin seconds
+    local cell=$1 system=$2 round=$3 program served=()
+    program=(mpirun --allow-run-as-root --oversubscribe -n 2 --mca btl "self,vader" --mca btl_vader_single_copy_mechanism none
+        /usr/bin/python3 "$root/bench/hpc/gray_scott.py" "$work/ssd/src/out.h5" "$size" "$steps" "$plotgap" --times)
     [[ $cell != durable ]] || program+=(--fsync)
-    [[ $cell != twin ]] || program=(mpirun --allow-run-as-root --oversubscribe -n 2 --mca btl "self,vader" --mca btl_vader_single_copy_mechanism none
-        /usr/bin/python3 "$root/bench/hpc/gray_scott.py" "$work/ssd/src/out.h5" "$size" "$steps" "$plotgap")
     [[ $system == plain ]] || served=("$bin/terrace" run --mount --passthrough off --on "$work/ssd/src" --memory $((group_mib - 384))MiB)
     if [[ $system == burst ]]; then
         served+=(--tier "$tier" --config "$work/config.toml")
@@ -45,12 +45,9 @@ run() {
     fi
     [[ $system == plain ]] || served+=(--)
     mkdir "$work/ssd/src"
-    begin=$(date +%s.%N)
     in_memory_group "${served[@]}" "${program[@]}" > "$work/told"
-    seconds=$(field output_s < "$work/told")
-    [[ $cell != twin ]] || seconds=$(awk "BEGIN { printf \"%.3f\", $(date +%s.%N) - $begin }")
-    row "$cell" "$system" "$round" "$seconds" "$(field compute_s < "$work/told")" "$(field reread_s < "$work/told")" \
-        "$(sed -n -e 's/.*"crc32":\["\(.*\)","\(.*\)"\].*/\1 \2/p' -e 's/.* the last is //p' "$work/told")"
+    row "$cell" "$system" "$round" "$(field output_s < "$work/told")" "$(field compute_s < "$work/told")" "$(field reread_s < "$work/told")" \
+        "$(sed -n 's/.*"crc32":\["\(.*\)","\(.*\)"\].*/\1 \2/p' "$work/told")"
     rm -r "$work/ssd/src"
     sync -f "$work/ssd"
 }

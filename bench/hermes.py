@@ -149,24 +149,24 @@ PARTS = [
           Pair("cold-sequential.csv", "mib_s", "mount", "plain", "order", ("sequential",), 0.95), Pair("cold-sequential.csv", "mib_s", "mount", "plain", "order", ("streams:4",), 0.9)],
          "Reads of 4 KiB a second of a far source (`bench/prefetch.sh`), and MiB/s of a cold file (`bench/cold-sequential.sh`).", ("CTE: its organizer moves blobs by score; not tried.",)),
     Part("2.08", "Gray-Scott", "L 128, 200,000 steps, an output each 16; no result is given.",
-         [Pair("gray-scott.csv", "output_s", "terrace", "plain", cells=(cell,)) for cell in ("written", "durable", "twin")] + [Pair("gray-scott.csv", "output_s", "burst", "plain", cells=("durable",))],
+         [Pair("gray-scott.csv", "output_s", "terrace", "plain", cells=(cell,)) for cell in ("written", "durable")] + [Pair("gray-scott.csv", "output_s", "burst", "plain", cells=("durable",))],
          "Seconds of the outputs, fewer are better, in groups of equal memory (`bench/gray-scott.sh`); all outputs are read again and compared.", ("CTE by its mount (clio_cte_fuse): not tried.",)),
 ]
 
 
 def devices(directory):
-    """Part 2.1: what the devices do; the raw file is the probe's."""
+    """Part 2.1: what the devices do, by `devices.py`."""
     lines = ["## Devices\n", f"Published ({WIKI}2.00 and 2.1), put: RAM 6 GB/s, NVMe 0.39 GB/s, SSD 0.51 GB/s; RAM by processes \"TODO\".\n",
-             "1 MiB, MiB/s (`terrace-bench probe` in `bench/hierarchy.sh`); nvme and ssd are held back. CTE: it measures its devices at each start, and does not tell.\n"]
+             "1 MiB, MiB/s (`bench/devices.py` in `bench/hierarchy.sh`); nvme and ssd are held back. CTE: it measures its devices at each start, and does not tell.\n"]
     path = directory / "hierarchy.json"
     if not path.exists():
         return [*lines, "Not measured: no hierarchy.json.\n"]
     found = json.loads(path.read_text())["device"]
-    cells = {(name, one["op"], one["data_mib"], one["processes"]): one["mib_s"] for name, device in found.items() for one in device["cells"] if one["transfer_kib"] == 1024}
-    counts = sorted({key[3] for key in cells})
-    lines += ["| device | | data, MiB | " + " | ".join(f"by {n}" for n in counts) + " |", "|---" * (3 + len(counts)) + "|"]
-    for name, op, mib in sorted({key[:3] for key in cells}):
-        lines.append(f"| {name} | {op} | {mib} | " + " | ".join(number(cells[name, op, mib, n]) if (name, op, mib, n) in cells else "-" for n in counts) + " |")
+    cells = {(name, one["op"], one["processes"]): one["mib_s"] for name, device in found.items() for one in device["cells"]}
+    counts = sorted({key[2] for key in cells})
+    lines += ["| device | | " + " | ".join(f"by {n}" for n in counts) + " |", "|---" * (2 + len(counts)) + "|"]
+    for name, op in sorted({key[:2] for key in cells}):
+        lines.append(f"| {name} | {op} | " + " | ".join(number(cells[name, op, n]) for n in counts) + " |")
     return [*lines, ""]
 
 

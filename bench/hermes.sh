@@ -42,7 +42,7 @@ metadata() { "$bin/terrace-bench" metadata --json --dir "${DATA_DIR:-/var/tmp}" 
     [[ -z ${QUICK:-} ]] || echo "QUICK=1: a look whether it works; these figures are no measurement."
     echo
 } > "$dir/about.txt"
-part hierarchy ROUNDS=2 MIB=128 PROCESSES="1 4" PROCESSES_MIB=128 PROBE=--quick -- "$root/bench/hierarchy.sh"
+part hierarchy ROUNDS=2 MIB=128 PROCESSES="1 4" PROCESSES_MIB=128 -- "$root/bench/hierarchy.sh"
 part placement ROUNDS=2 SECONDS_LONG=2 ROOM=32 SLOW=5 FAST=15 EQUAL=10 CELLS="unlike cte equal size-1" -- "$root/bench/placement.sh"
 part staging ROUNDS=2 MIB=64 OPS=1000 -- "$root/bench/staging.sh"
 part prefetch ROUNDS=2 MIB=64 MEMORY=32MiB ORDERS="sequential=500 streams:4=500 stride:16=500 random=300 zipf:0.8=300 recorded=500 wrong=300" -- "$root/bench/prefetch.sh"

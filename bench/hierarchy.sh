@@ -1,6 +1,6 @@
 #!/bin/bash
 # Tiers of a hierarchy one after the other, and processes beside the bare device, on loop devices over memory whose bandwidth is limited; as root. See bench/README.md, The hierarchy. Cells:
-#   devices    `terrace-bench probe` of both devices and of memory: OUT with .json for .csv
+#   devices    both devices and memory without terrace, 1 MiB by so many processes (`devices.py`): OUT with .json for .csv
 #   tiers      a new file is written in pieces of 1 MiB: until all is durable on the SSD (`ssd`), on the NVMe device (`nvme`; `nvme-alone`: the SSD takes no share), until all is in memory above both (`ram`). `plain` is the
 #              directory, in the kernel's page cache; `cte-*` are the same tiers in CTE, where CTE_PYTHON names a Python that has it
 #   read, write   1 MiB by so many processes, of the bare device (`bare`: O_DIRECT) and through terrace over it
@@ -10,13 +10,12 @@
 # MIB=2048           written
 # PROCESSES="1 2 4 8" PROCESSES_MIB=1024   of all of them together
 # CELLS="devices tiers read write"
-# PROBE=--quick      options of the probe; without, three minutes a device
 # CTE_PYTHON=...     a Python with iowarp-core==2.3.2
 # OUT=hierarchy.csv  the figures
 # shellcheck source=bench/lib.sh
 . "$(dirname "$0")/lib.sh" hierarchy 6
 
-ssd=${SSD:-200} nvme=${NVME:-500} mib=${MIB:-2048} each=${PROCESSES_MIB:-1024}
+ssd=${SSD:-200} nvme=${NVME:-500} mib=${MIB:-2048} each=${PROCESSES_MIB:-1024} counts=${PROCESSES:-1 2 4 8}
 cells=${CELLS:-devices tiers read write}
 pieces=$root/bench/pieces.py
 join_limits
@@ -57,7 +56,8 @@ export work limits ssd_loop nvme_loop tier ssd nvme
 devices() {
     limit
     # shellcheck disable=SC2086
-    "$bin/terrace-bench" probe ${PROBE:-} --ram --json "$work/ssd/src" "$work/nvme/src" | sed "s|$work/\([a-z]*\)/src|\1|g" > "${out%.csv}.json"
+    "$root/bench/devices.py" --json --mib "$each" --processes "${counts// /,}" "$work/ssd/src" "$work/nvme/src" "$work/memory" |
+        sed -e "s|$work/memory|ram|" -e "s|$work/\([a-z]*\)/src|\1|g" > "${out%.csv}.json"
 }
 
 # told SYSTEM ROUND ACK DURABLE: a row of tiers. In memory is where the tier of memory keeps data.
@@ -169,7 +169,7 @@ all() {
         devices) [[ $1 != 1 ]] || devices ;;
         tiers) for system in $(in_turn "$1" "${tiers[@]}"); do tier_system "$system" "$1"; done ;;
         read | write)
-            for n in ${PROCESSES:-1 2 4 8}; do
+            for n in $counts; do
                 for system in $(in_turn "$1" bare terrace); do processes "$cell" "$system" "$n" "$1"; done
             done ;;
         esac

@@ -1,9 +1,13 @@
-"""The solver of `terrace-bench gray-scott` over h5py and mpi4py, each rank with some planes of the cube: gray_scott.py FILE SIZE STEPS PLOTGAP.
+"""A simulation that writes its state now and then, as burst-buffer jobs do, over h5py and mpi4py, each rank with some planes of the cube: gray_scott.py FILE SIZE STEPS PLOTGAP [--times] [--fsync].
 
-Each operation is done in the same order as there, so that the fields are the same to the last bit. In the end the last output is read again, and its
-checksums are printed as they are there.
+The Gray-Scott reaction of two substances on a periodic cube by a 7-point stencil (J. E. Pearson, Complex Patterns in a Simple System, Science 261, 1993; ADIOS2's example `gray-scott` has the same
+parameters). The state depends on the arguments alone, not on the number of ranks. In the end all outputs are read again and compared with the checksums of what was written.
+--times: a line of JSON on stdout; --fsync: each output is durable before the simulation goes on.
 """
+import json
+import os
 import sys
+import time
 import zlib
 
 import numpy as np
@@ -65,16 +69,47 @@ np.seterr(over="ignore")
 u, v = start()
 outputs = steps // plotgap
 shape = (outputs, size, size, size)
+seconds = {"compute_s": 0.0, "output_s": 0.0, "reread_s": 0.0}
+written = []
+
+
+def lap(name, begun):
+    """The time of all ranks since then, counted under a name."""
+    comm.Barrier()
+    now = time.monotonic()
+    seconds[name] += now - begun
+    return now
+
+
+begun = time.monotonic()
 with h5py.File(name, "w", driver="mpio", comm=comm) as file:
     fields = [file.create_dataset(field, shape, "<f8", track_times=False) for field in "uv"]
     for step in range(steps):
         u, v = advance(u, v, step)
         if (step + 1) % plotgap == 0:
+            begun = lap("compute_s", begun)
             for dataset, field in zip(fields, (u, v)):
                 with dataset.collective:
                     dataset[step // plotgap, first:end] = field
-comm.Barrier()
+            if "--fsync" in sys.argv:
+                file.flush()
+                fd = os.open(name, os.O_RDONLY)
+                os.fsync(fd)
+                os.close(fd)
+            begun = lap("output_s", begun)
+            written.append([zlib.crc32(field.tobytes()) for field in (u, v)])
+lap("output_s", begun)
+begun = time.monotonic()
+with h5py.File(name, "r", driver="mpio", comm=comm) as file:
+    for output, checksums in enumerate(written):
+        if checksums != [zlib.crc32(file[field][output, first:end].tobytes()) for field in "uv"]:
+            print(f"{name}: output {output} is not what was written", file=sys.stderr, flush=True)
+            comm.Abort(1)
+lap("reread_s", begun)
 if rank == 0:
     with h5py.File(name, "r") as file:
         u_crc, v_crc = (zlib.crc32(file[field][outputs - 1].tobytes()) for field in "uv")
+    if "--times" in sys.argv:
+        print(json.dumps({"crc32": [f"{u_crc:08x}", f"{v_crc:08x}"], **{key: round(value, 3) for key, value in seconds.items()}}, separators=(",", ":")))
+        sys.exit()
     print(f"{steps} steps, {outputs} outputs, {outputs * 2 * size**3 * 8} bytes, the last is {u_crc:08x} {v_crc:08x}", flush=True)

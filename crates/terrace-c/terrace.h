@@ -1,8 +1,8 @@
 /* terrace: buckets and blobs on a tiered cache, inside the program. Made by `make header` from crates/terrace-c: do not edit.
  *
  * Functions return 0 or more, or a negative errno; terrace_error() tells in one line what failed, why, and what helps. Keys and
- * values are bytes. Handles may be used by several threads at once; who closes one must be its last user. A store inside a single program
- * keeps what was synced when that program is killed; what was not synced can be lost then. */
+ * values are bytes. Handles may be used by several threads at once; who closes one must be its last user. A store keeps its
+ * changes when the program is killed; a power cut can cost what was not synced. */
 
 #ifndef TERRACE_H
 #define TERRACE_H

@@ -89,6 +89,8 @@ commands! {
         #[serde(default)]
         lose: bool,
     } -> StopReply;
+    /// Give up the claim on the source, where the mount is gone and nothing writes.
+    Release {} -> ReleaseReply;
     /// Process ids.
     Pid {} -> PidReply;
     /// Record accesses; the answer comes when the recording has begun.
@@ -102,6 +104,7 @@ commands! {
     /// Use one more file or block device below DRAM.
     TierAdd {
         /// The file or block device, by its absolute path.
+        #[serde(with = "crate::path")]
         path: PathBuf,
         /// Its size; none: as large as it is.
         #[serde(default)]
@@ -116,6 +119,7 @@ commands! {
     /// Use one no longer; the answer comes when all of its pages have gone.
     TierRemove {
         /// Its name, or its absolute path.
+        #[serde(with = "crate::path")]
         target: PathBuf,
         /// Also the last.
         #[serde(default)]
@@ -124,6 +128,7 @@ commands! {
     /// Give one another size.
     TierResize {
         /// Its name, or its absolute path.
+        #[serde(with = "crate::path")]
         target: PathBuf,
         /// The new size.
         bytes: u64,
@@ -179,6 +184,13 @@ pub struct StopReply {
     pub lost: Option<Dirty>,
 }
 
+/// The answer to [`Release`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseReply {
+    /// The mount is there, and the claim stays.
+    pub mounted: bool,
+}
+
 /// The answer to [`Pid`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PidReply {
@@ -187,6 +199,7 @@ pub struct PidReply {
     /// Process id of the daemon.
     pub terraced: u32,
     /// Where it serves.
+    #[serde(with = "crate::path")]
     pub mnt: PathBuf,
 }
 
@@ -217,6 +230,7 @@ pub struct TierChange {
     /// The name of the target.
     pub name: String,
     /// The file or block device.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// Its size now, bytes; 0: it is used no longer.
     pub bytes: u64,

@@ -18,6 +18,7 @@ pub struct DoctorReport {
     /// The format.
     pub schema: Schema,
     /// The directory that was looked at; none: none was named.
+    #[serde(default, with = "crate::path::optional")]
     pub dir: Option<PathBuf>,
     /// Nothing is missing without which terrace cannot serve.
     pub can_serve: bool,

@@ -46,15 +46,23 @@ pub struct Info {
     /// Mount or run.
     pub kind: Kind,
     /// The directory that is cached.
+    #[serde(with = "crate::path")]
     pub src: PathBuf,
     /// Where it is served.
+    #[serde(with = "crate::path")]
     pub mnt: PathBuf,
+    /// The mount's device, major and minor; none where there is no mount.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<(u32, u32)>,
+    /// The number of its claim on the source, by which others find this record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claim: Option<u32>,
     /// Memory limit at the start, bytes.
     pub memory_bytes: u64,
     /// Name of the eviction policy.
     pub policy: String,
     /// Files and block devices of the tiers below DRAM.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, with = "crate::path::list", skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<PathBuf>,
     /// Address at which metrics are served over HTTP; none: they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
 //! | [`schedule`] | `terrace-bench schedule` and `terrace run --prefetch`: what a program reads, in order |
 //! | [`doctor`] | `terrace doctor --json` and its readers |
-//! | [`device_profile`] | `terrace-bench probe` and terrace's configuration: measurements of storage devices |
+//! | [`device_profile`] | terrace's configuration and the simulator: measurements of storage devices |
 #![forbid(unsafe_code)]
 
 pub mod capture;
@@ -19,6 +19,7 @@ pub mod instance;
 pub mod lru;
 pub mod mrc;
 pub mod numa;
+pub mod path;
 pub mod schedule;
 pub mod stats;
 pub mod tiers;

@@ -19,6 +19,7 @@ pub struct LruReport {
     #[serde(flatten)]
     pub lru: Lru,
     /// Where the source is served.
+    #[serde(with = "crate::path")]
     pub mnt: PathBuf,
     /// With `--age`: number of the generation that was opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -32,6 +32,7 @@ pub struct NumaReport {
     #[serde(flatten)]
     pub numa: Numa,
     /// Where the source is served.
+    #[serde(with = "crate::path")]
     pub mnt: PathBuf,
 }
 

@@ -39,8 +39,10 @@ pub struct StatReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instance {
     /// The directory that is cached.
+    #[serde(with = "crate::path")]
     pub src: PathBuf,
     /// Where it is served.
+    #[serde(with = "crate::path")]
     pub mnt: PathBuf,
     /// A mount for all programs, the private mount of one command, or a server of keys.
     pub kind: Kind,
@@ -136,6 +138,9 @@ pub struct KeyValue {
     pub buffers_bytes: u64,
     /// Memory of large hashes and sorted sets that are kept decoded, and of the list of keys that expire, bytes; a part of `memory.tables_bytes`.
     pub decoded_bytes: u64,
+    /// Error of the last sync, if it has failed; with `--sync 1s` writes are refused until a sync succeeds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sync_failure: Option<String>,
 }
 
 /// Memory of the cache.
@@ -184,6 +189,7 @@ pub struct Sizing {
     /// kernel has killed terraced for lack of memory).
     pub bound: Bound,
     /// The file of the limit that leaves least room; none if no such limit bounds it.
+    #[serde(default, with = "crate::path::optional")]
     pub bound_by: Option<PathBuf>,
     /// Memory that stays free, for programs that take some at once, bytes.
     pub reserve_bytes: u64,

@@ -163,6 +163,7 @@ pub struct TierReport {
     /// The format.
     pub schema: Schema,
     /// The file or device.
+    #[serde(with = "crate::path")]
     pub path: PathBuf,
     /// Its contents.
     pub state: TargetState,
@@ -173,6 +174,7 @@ pub struct TierReport {
     /// That instance's supervisor; none: not in use, or not to be seen.
     pub pid: Option<i32>,
     /// Where that instance serves; likewise.
+    #[serde(default, with = "crate::path::optional")]
     pub mnt: Option<PathBuf>,
     /// The tier; none: there is none.
     pub tier: Option<TierFacts>,
@@ -184,6 +186,7 @@ pub struct TierFacts {
     /// Its identity, new at each format.
     pub id: String,
     /// The directory whose pages it holds.
+    #[serde(with = "crate::path")]
     pub source: PathBuf,
     /// Whether that is still there.
     pub source_state: SourceState,

@@ -104,6 +104,43 @@ fn csv() {
 }
 
 #[test]
+fn headers_without_a_known_key_are_refused() {
+    let error = fault("a.csv", b"ts,volume,offset,size\n1,v0,4096,8192\n", &Options::default());
+    assert!(error.contains("no column of ts, volume, offset, size is known as the key's"), "{error}");
+    assert!(error.contains("name it with --column"), "{error}");
+    assert_eq!(keys("a.csv", b"page\n10\n"), [10]);
+    assert_eq!(keys("a.csv", b"pages\n10\n"), [10]);
+    for name in ["a.csv", "a"] {
+        assert_eq!(keys(name, b"\xef\xbb\xbfobj_id,time\n7,1\n"), [7]);
+    }
+    assert_eq!(keys("a.txt", b"\xef\xbb\xbf7\n8\n"), [7, 8]);
+    assert_eq!(keys("a.u64", b"\xef\xbb\xbf\0\0\0\0\0"), [0x00bf_bbef]);
+}
+
+#[test]
+fn requests_of_an_msr_trace_are_of_pages() {
+    let lines = "128166372003061629,hm,1,Read,8192,8192,41\n128166372003071629,hm,1,Write,12287,2,4\r\n\
+                 128166372013061629,hm,0,read,8192,0,4\n";
+    for name in ["msr.csv", "hm_1"] {
+        let all = read(name, lines.as_bytes(), &Options::default()).unwrap();
+        let seen: Vec<_> = all.iter().map(|a| (a.key.wrapping_sub(all[0].key), a.write, a.time_ms)).collect();
+        let other_disk = seen[4].0;
+        assert_eq!(
+            seen,
+            [(0, false, 0), (1, false, 0), (0, true, 1000), (1, true, 1000), (other_disk, false, 1_000_000)]
+                .map(|(page, write, us)| (page, write, us / 1000))
+        );
+        assert!(other_disk > 1);
+    }
+    let cut = format!("{lines}128166372003061629,hm,1,Read\n");
+    let error = fault("msr.csv", cut.as_bytes(), &Options::default());
+    assert!(error.contains("line 4: not a request of an MSR trace"), "{error}");
+    let named = Options { column: Some(Column::parse("5")), format: None };
+    let offsets: Vec<_> = read("msr.csv", lines.as_bytes(), &named).unwrap().iter().map(|a| a.key).collect();
+    assert_eq!(offsets, [8192, 12287, 8192]);
+}
+
+#[test]
 fn captures() {
     let event =
         |page| Event { object: 9, page, write: page == 1, via: AccessPath::Preload, time_ms: page * 100 };
@@ -132,7 +169,7 @@ fn captures() {
 #[test]
 fn unknown_value_is_asked_for() {
     let error = fault("mystery", &[0, 1, 2, 3, 4, 5, 6, 7], &Options::default());
-    assert_eq!(error, "mystery: the format is not known (say --format u64, oracle, text, csv, terrace)");
+    assert_eq!(error, "mystery: the format is not known (say --format u64, oracle, text, csv, msr, terrace)");
     let error = Reader::open("/nonexistent/x".as_ref(), &Options::default()).unwrap_err().to_string();
     assert!(error.starts_with("/nonexistent/x: cannot be opened: No such file"), "{error}");
     let cut = &zstd(&u64s(&(0..1000).collect::<Vec<_>>()))[..200];

@@ -2,6 +2,11 @@
 
 use comfy_table::{Table, presets};
 
+/// Escapes of a terminal.
+pub const RED: &str = "\x1b[31m";
+/// Ends [`RED`].
+pub const UNDONE: &str = "\x1b[0m";
+
 /// Three significant digits or more, no exponents: for progress and small tables.
 pub fn short(v: f64) -> String {
     match v.abs() {

@@ -1,6 +1,6 @@
 //! terrace-bench: measures terrace from outside, against what a program would do without it.
-// A reader may go away: `terrace_output::print_line`, or `print`, where `println` panics.
-#![deny(clippy::print_stdout)]
+// An output may be full, and its reader gone: `terrace_output::print_line`, `print` and `error_line`.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -8,8 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use terrace_bench::{
-    compare, demo, gray_scott, matrix, metadata, nothing, passthrough, probe, report, schedule, signals,
-    steps, worker,
+    compare, demo, matrix, metadata, nothing, passthrough, schedule, signals, steps, worker,
 };
 
 /// Benchmarks of terrace against the kernel's page cache, run in alternation, with 95 % intervals.
@@ -22,24 +21,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons and reports.
+    /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons.
     Matrix(matrix::Matrix),
-    /// Compares terrace with the page cache in a few minutes: with real content, or for a program and a directory of yours.
+    /// A command of yours on a directory of yours, plain and under `terrace run` in turn, twice each.
     Demo(demo::Demo),
     /// Differences between systems, or between two runs of one benchmark, with their confidence (Welch's t-test).
     Compare(compare::Compare),
-    /// Measures storage: bandwidth and latency of each directory's device, and of the memory; a file that terrace's configuration reads.
-    Probe(probe::Options),
     /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
     Metadata(metadata::Options),
     /// A server of memcached's protocol that stores nothing, with a thread for each client, to set beside those that do.
     Nothing(nothing::Options),
-    /// A simulation that writes its state now and then, and reads it again in the end: the Gray-Scott reaction on a cube.
-    GrayScott(gray_scott::Options),
     /// Makes a capture of `terrace trace` a schedule for `terrace run --prefetch`: its pages in the order in which they were first read.
     Schedule(schedule::Options),
-    /// Raw results of a matrix as one HTML file: plots, tests, tables; two files of one benchmark show what became worse.
-    Report(report::Report),
     /// The plain pass-through FUSE that cold reads are compared with.
     Passthrough {
         /// Directory to serve.
@@ -73,45 +66,28 @@ fn main() -> ExitCode {
     };
     match run(command) {
         Ok(code) => ExitCode::from(code as u8),
-        Err(e) => {
-            eprintln!("terrace-bench: {e}");
-            ExitCode::from(2)
-        }
+        Err(e) => failed(e),
     }
 }
 
-/// Commands that were here once, and what does their work now.
-const MOVED: [(&str, &str); 12] = [
-    ("sim", "terrace-sim sim"),
-    ("mrc", "terrace-sim mrc"),
-    ("policies", "terrace-sim gates"),
-    ("hits", "terrace-bench matrix bench/hits.toml"),
-    ("misses", "terrace-bench matrix bench/misses.toml"),
-    ("doors", "terrace-bench matrix bench/paths.toml"),
-    ("fio", "terrace-bench matrix bench/fio.toml"),
-    ("all", "make bench-suites"),
-    ("harm", "terrace-bench matrix bench/overhead.toml"),
-    ("real", "make bench-real"),
-    ("watch", "terrace top"),
-    ("lab", "terrace-sim"),
-];
+fn failed(e: io::Error) -> ExitCode {
+    terrace_output::error_line!("terrace-bench: {e}");
+    ExitCode::from(2)
+}
 
 /// The command, or the exit code of help, version or a wrong use, which is told in one line.
 fn parse() -> Result<Command, ExitCode> {
-    let asked = std::env::args().nth(1).unwrap_or_default();
-    if let Some((old, new)) = MOVED.into_iter().find(|(old, _)| *old == asked) {
-        eprintln!("terrace-bench: {old} is `{new}` now");
-        return Err(ExitCode::from(2));
-    }
     Cli::try_parse().map(|cli| cli.command).map_err(|e| {
         if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            let _ = e.print();
-            return ExitCode::from(e.exit_code() as u8);
+            let help = e.render();
+            let code = e.exit_code() as u8;
+            let printed = terrace_output::print(&terrace_output::styled(&help, help.ansi()));
+            return printed.map_or_else(failed, |()| ExitCode::from(code));
         }
         let text = e.render().to_string();
         let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-        eprintln!("terrace-bench: {why} (see `terrace-bench --help`)");
+        terrace_output::error_line!("terrace-bench: {why} (see `terrace-bench --help`)");
         ExitCode::from(2)
     })
 }
@@ -125,13 +101,10 @@ fn run(command: Command) -> io::Result<i32> {
             passthrough::serve(&src, &mnt, threads, clone_fd, slow).map(|()| 0)
         }
         Command::Compare(options) => compare::run(&options),
-        Command::Probe(options) => probe::run(&options),
-        Command::Report(options) => report::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Matrix(options) => matrix::run(&options),
         Command::Metadata(options) => metadata::run(&options),
         Command::Nothing(options) => options.run().map(|()| 0),
-        Command::GrayScott(options) => gray_scott::run(&options),
         Command::Schedule(options) => schedule::run(&options),
     }
 }

@@ -44,7 +44,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
         schedule.spans.len()
     )?;
     if *nameless > 0 {
-        eprintln!("{shown}: {nameless} accesses to files without a name are left out");
+        terrace_output::error_line!("{shown}: {nameless} accesses to files without a name are left out");
     }
     Ok(0)
 }

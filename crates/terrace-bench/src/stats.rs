@@ -23,11 +23,6 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Lower and upper end. A single observation has no interval.
-    pub fn ends(&self) -> Option<(f64, f64)> {
-        (self.low.is_finite() && self.high.is_finite()).then_some((self.low, self.high))
-    }
-
     /// Does the interval hold `value`?
     pub fn holds(&self, value: f64) -> bool {
         self.low <= value && value <= self.high

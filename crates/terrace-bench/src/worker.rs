@@ -289,7 +289,9 @@ fn keys(o: &Keys, out: &mut impl io::Write) -> io::Result<()> {
     let pages = Pages::new(o.pattern, std::fs::metadata(&o.file)?.len() / PAGE as u64);
     let mut rng = Rng::with_seed(o.seed);
     let all: Vec<u8> = (0..o.count).flat_map(|_| (pages.draw(&mut rng) as u32).to_le_bytes()).collect();
-    out.write_all(&all)
+    out.write_all(&all)?;
+    // An explicit flush reports write errors; the flush at program exit hides them.
+    out.flush()
 }
 
 fn data(o: &Data) -> io::Result<Result> {

@@ -1,14 +1,17 @@
-//! A reader that goes away, as in `terrace-bench ... | head`.
+//! Outputs that fail: a reader that goes away, as in `terrace-bench ... | head`, and a full device.
 
 use std::process::Command;
 
+use terrace_testkit::command::check_outputs;
+
 #[test]
-fn reader_that_goes_away_is_no_panic() {
+fn outputs_that_fail_are_no_panic() {
     let matrix = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench/everyday-memory.toml");
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
-    let output = bench.args(["matrix", matrix, "--dry-run"]).stdout(writer).output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), stderr.as_str()), (Some(0), ""));
+    for args in [&["matrix", matrix, "--dry-run"][..], &["--help"], &["--version"], &["matrix", "--help"]] {
+        check_outputs(|| {
+            let mut bench = Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
+            bench.args(args);
+            bench
+        });
+    }
 }

@@ -1,5 +1,7 @@
 //! Time, as the engine sees it.
 
+use rustix::fs::{MemfdFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, memfd_create};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -35,6 +37,46 @@ impl Clock for SystemClock {
     }
 }
 
+/// The kernel's clocks; the wall time is the stamp that the kernel gives to a file now.
+///
+/// Since Linux 6.13 file stamps run ahead of CLOCK_REALTIME_COARSE (multigrain timestamps). A change after a query of the file's times gets a fine stamp, and
+/// no later stamp of any file is older. A file in memory gets such stamps, too. Older kernels stamp files by that clock, which costs no system call.
+#[derive(Debug)]
+pub struct StampClock(Option<OwnedFd>);
+
+impl Default for StampClock {
+    fn default() -> Self {
+        let file = memfd_create(c"terrace-clock", MemfdFlags::CLOEXEC).ok();
+        StampClock(file.filter(|file| is_ahead(|| stamp(file))))
+    }
+}
+
+/// Whether stamps are ahead of CLOCK_REALTIME_COARSE. Between stamp and look at the clock a tick may pass, but not each time.
+fn is_ahead(stamp: impl Fn() -> Option<i64>) -> bool {
+    const TRIES: usize = 32;
+    (0..TRIES).any(|_| stamp().is_some_and(|stamp| stamp > SystemClock.wall_ns()))
+}
+
+/// The stamp of a change of a file now.
+fn stamp(file: &OwnedFd) -> Option<i64> {
+    let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    let now = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
+    Some(mtime_ns(&futimens(file, &now).and_then(|()| fstat(file)).ok()?))
+}
+
+impl Clock for StampClock {
+    fn now_ns(&self) -> u64 {
+        SystemClock.now_ns()
+    }
+    fn wall_ns(&self) -> i64 {
+        self.0.as_ref().and_then(stamp).unwrap_or_else(|| SystemClock.wall_ns())
+    }
+}
+
+fn mtime_ns(stat: &rustix::fs::Stat) -> i64 {
+    stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64
+}
+
 /// A clock for tests: it moves only when a test moves it.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
@@ -52,5 +94,40 @@ impl Clock for ManualClock {
     }
     fn wall_ns(&self) -> i64 {
         1_700_000_000_000_000_000 + self.now_ns() as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn stamps_are_in_the_order_of_those_of_files() {
+        let (clock, file) = (StampClock::default(), tempfile::tempfile_in("/var/tmp").unwrap());
+        let mut last = 0;
+        for round in 0..10_000 {
+            let now = match round % 2 {
+                0 => {
+                    file.write_all_at(b"x", 0).unwrap();
+                    mtime_ns(&fstat(&file).unwrap())
+                }
+                _ => clock.wall_ns(),
+            };
+            assert!(now >= last, "round {round}: {} ns back", last - now);
+            last = now;
+        }
+    }
+
+    #[test]
+    fn coarse_stamps_cost_no_calls() {
+        assert!(!is_ahead(|| Some(SystemClock.wall_ns())) && !is_ahead(|| None));
+        assert!(is_ahead(|| Some(ns(rustix::time::ClockId::Realtime))));
+        let name = rustix::system::uname();
+        let mut version =
+            name.release().to_str().unwrap().split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+        if (version.next(), version.next()) >= (Some(6), Some(13)) {
+            assert!(StampClock::default().0.is_some(), "{name:?}");
+        }
     }
 }

@@ -24,7 +24,7 @@ use crate::path::follow::{self, ScheduledFiles};
 use crate::path::read::{self, AccessPath};
 use crate::path::recover::{self, Recovered};
 use crate::path::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
-use crate::path::{ahead, burst, decompress, markers, objects, prefetch, resize, sync, write};
+use crate::path::{ahead, burst, decompress, markers, objects, park, prefetch, resize, sync, write};
 use crate::preload_server::{self, Clients};
 use crate::reclaim::{self, device_loop, live};
 use crate::rings::Rings;
@@ -345,11 +345,12 @@ impl Engine {
         objects::object(&self.cx, id, path_fd.into(), size, 0)
     }
     /// As [`Engine::object`], published with its readers sent to the source ([`crate::Object::set_slow`]).
-    ///
-    /// # Errors
-    /// Likewise.
     pub fn slow_object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
         objects::object(&self.cx, id, path_fd.into(), size, FLAG_SLOW)
+    }
+    /// Notes an open of the file: one that had just changed may have a lasting identity by now.
+    pub fn note_open(&self, o: &ObjectRef) {
+        park::look_again(&self.cx, o);
     }
     /// The object `id`, if it is published.
     pub fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
@@ -367,8 +368,7 @@ impl Engine {
     pub fn forget_object(&self, id: ObjectId) -> io::Result<()> {
         objects::forget_object(&self.cx, id)
     }
-    /// The last name and the last handle are gone: no program can read the object again, so dirty pages are
-    /// dropped unwritten.
+    /// Drops an object without names and handles: no program can read it again, so dirty pages go unwritten.
     pub fn discard_object(&self, id: ObjectId) {
         objects::discard_object(&self.cx, id);
     }

@@ -56,7 +56,7 @@ pub use file::{object, source};
 pub use observe::earning::Earning;
 pub use observe::{lru, trace};
 
-pub use clock::{Clock, SystemClock};
+pub use clock::{Clock, StampClock, SystemClock};
 pub use config::{
     Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,
     SourceShare,

@@ -2,6 +2,7 @@
 
 use crate::config::{DeviceConfig, EngineConfig};
 use crate::device::DATA_AT;
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -124,13 +125,17 @@ impl SegmentHandles {
     pub fn create(config: &EngineConfig) -> io::Result<SegmentHandles> {
         let max = config.memory_max_bytes.unwrap_or_else(machine_memory).max(config.memory_bytes);
         let slots = config.devices_bytes() / PAGE_SIZE as u64;
-        let geometry = Geometry::for_frames(u32::try_from(max / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX))
-            .with_slots(u32::try_from(slots).unwrap_or(u32::MAX));
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        let of = |bytes: u64| {
+            Geometry::for_frames(u32::try_from(bytes / PAGE_SIZE as u64).unwrap_or(FRAMES_MAX))
+                .with_slots(slots)
+        };
+        let geometry = below_limits(max, config.memory_bytes, of);
         let segment_fd = memfd("terrace-segment", geometry.segment_bytes())?;
         let segment = Arc::new(Segment::create(&segment_fd, geometry)?);
         let segment_ro = read_only_twin(segment_fd.as_fd())?;
         let touch_fd = memfd("terrace-touch", geometry.touch_bytes())?;
-        let touches = Arc::new(TouchTable::attach(&touch_fd, &geometry)?);
+        let touches = Arc::new(TouchTable::create(&touch_fd, &geometry)?);
         let durable_bytes = geometry.frame_table_bytes() + USER_BYTES;
         let durable_fd = memfd("terrace-durable", durable_bytes)?;
         let durable = Arc::new(Mapping::new(durable_fd.as_fd(), durable_bytes, true, PAGE_SIZE)?);
@@ -167,6 +172,25 @@ impl SegmentHandles {
         // SAFETY: within the mapping.
         let p = unsafe { self.durable.as_ptr().add(at) };
         (NonNull::new(p).expect("mapping is not null"), USER_BYTES)
+    }
+}
+
+/// The geometry for as much memory as limits of this process have room for, up to `max`, and at least for `min`.
+fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
+    let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
+    // Half of the address space and of the private memory is for all else; the books of a frame take less than this.
+    const BOOKS_BYTES: u64 = 128;
+    let segment_max = limit(Resource::Fsize).min(limit(Resource::As) / 2);
+    let frames_max = limit(Resource::Data) / 2 / BOOKS_BYTES;
+    let fits =
+        |g: &Geometry| g.segment_bytes() as u64 <= segment_max && u64::from(g.frames_max) <= frames_max;
+    let mut bytes = max;
+    loop {
+        let geometry = of(bytes);
+        if fits(&geometry) || bytes <= min {
+            return geometry;
+        }
+        bytes = (bytes / 2).max(min);
     }
 }
 

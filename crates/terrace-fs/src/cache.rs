@@ -42,6 +42,12 @@ impl CachedFile for ObjectRef {
     fn is_changed_behind(&self, stat: &Stat) -> bool {
         Object::is_changed_behind(self, stat)
     }
+    fn is_unheard(&self) -> bool {
+        Object::is_unheard(self)
+    }
+    fn hear_close(&self) -> io::Result<()> {
+        Object::hear_close(self)
+    }
     fn dirty_pages(&self) -> u64 {
         Object::dirty_pages(self)
     }
@@ -119,6 +125,9 @@ impl PageCache for Engine {
     }
     fn flush(&self, object: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         Engine::flush(self, object, range)
+    }
+    fn note_open(&self, object: &ObjectRef) {
+        Engine::note_open(self, object);
     }
     fn change_metadata(&self, object: &ObjectRef) {
         Engine::change_metadata(self, object);

@@ -72,6 +72,11 @@ impl Moment {
         self.0.fetch_max(now(), Ordering::Relaxed);
     }
 
+    /// It is as if it had never happened.
+    pub(crate) fn forget(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// Was it so many nanoseconds before `now`, or later?
     pub(crate) fn within(&self, time: u64, now: u64) -> bool {
         let at = self.0.load(Ordering::Relaxed);

@@ -44,6 +44,8 @@ pub trait Kernel: Send + Sync + 'static {
     fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32>;
     /// Gives a number back.
     fn close_backing(&self, backing: u32);
+    /// The kernel is to look a name up again before it uses it; what is mounted on it stays.
+    fn expire_name(&self, parent: u64, name: &OsStr);
     /// Drops one name.
     fn invalidate_name(&self, parent: u64, name: &OsStr);
 }

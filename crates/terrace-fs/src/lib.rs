@@ -25,8 +25,10 @@
 //! | `inode/handle`, `inode/stream`, `inode/table` | tables of what is open and what the kernel knows |
 //! | `inode/journal`, `inode/durable` | what a restarted daemon needs |
 //! | `pressure`, [`limits`], `pressure/heap` | how full the tables are, descriptors, memory that a burst leaves behind |
+//! | `crossings` | mounts of terrace that are not entered |
 //! | `coherence` | writes that the kernel's own page cache may not show |
 //! | `page_cache`, `kernel` | the two sides that the namespace stands between |
+//! | `made_up` | files with a size other than the length of their content |
 //! | `attr`, `error` | plain data |
 
 // Helpers that the tests of requests by hand share with those through a mount use this name.
@@ -36,10 +38,12 @@ extern crate self as terrace_fs;
 mod attr;
 mod cache;
 mod coherence;
+mod crossings;
 mod error;
 pub mod fuse;
 mod inode;
 mod kernel;
+mod made_up;
 mod namespace;
 mod ops;
 mod page_cache;
@@ -48,6 +52,7 @@ mod pressure;
 mod tests;
 
 pub use attr::{Attr, Kind, Time};
+pub use crossings::Crossings;
 pub use error::{Error, Result};
 pub use inode::ROOT;
 pub use inode::durable::{DurableLayout, DurableRegion, descriptors_named};

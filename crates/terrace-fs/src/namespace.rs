@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -12,11 +12,14 @@ use terrace_sync::MutexGuard;
 
 use crate::attr::Kind;
 use crate::coherence::Paging;
+use crate::crossings::Crossings;
 use crate::error::{Error, Result};
 use crate::inode::durable::{Durable, DurableLayout, DurableRegion};
 use crate::inode::handle::HandleTable;
 use crate::inode::journal::{Journal, Op};
+use crate::inode::place::Refused;
 use crate::inode::unsettled::Unsettled;
+use crate::inode::watch::Watches;
 use crate::inode::{Inode, InodeTable, Life, ROOT};
 use crate::kernel::{Caller, Kernel};
 use crate::page_cache::{CachedFile, PageCache};
@@ -40,6 +43,8 @@ pub struct NamespaceConfig {
     pub descriptors_spared: u64,
     /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
     pub passthrough: bool,
+    /// Is the kernel to check permissions, with ACLs? Else the source's answers to this daemon decide.
+    pub acls: bool,
     /// Do writes to a new file bypass the kernel's page cache of the mount, if it is opened for writing only? The kernel must drop the range of
     /// such a write from there itself, as Linux does from 6.6 on. See docs/design/burst.md, What a burst costs.
     pub direct_writes: bool,
@@ -55,6 +60,7 @@ impl Default for NamespaceConfig {
             flush_on_close: true,
             descriptors_spared: 0,
             passthrough: false,
+            acls: true,
             direct_writes: false,
         }
     }
@@ -72,6 +78,12 @@ pub struct Namespace<C: PageCache> {
     pub(crate) pressure: Pressure,
     pub(crate) paging: Paging,
     pub(crate) unsettled: Unsettled,
+    pub(crate) crossings: Crossings,
+    pub(crate) refused: Refused,
+    /// `None`: this kernel has none for this user.
+    pub(crate) watches: Option<Watches>,
+    /// The watches tell nothing any more.
+    pub(crate) is_deaf: AtomicBool,
     /// Do the modes of source files hold for this daemon?
     pub(crate) bound_by_modes: bool,
 }
@@ -177,6 +189,12 @@ impl<C: PageCache> Namespace<C> {
             journal: Journal::new(durable.clone()),
             paging: Paging::new(),
             unsettled: Unsettled::default(),
+            crossings: Crossings::default(),
+            refused: Refused::default(),
+            watches: Watches::new()
+                .inspect_err(|err| tracing::debug!("names in the source are not watched: {err}"))
+                .ok(),
+            is_deaf: AtomicBool::new(false),
             durable,
             bound_by_modes: !rustix::process::geteuid().is_root(),
             kernel: OnceLock::new(),
@@ -186,6 +204,11 @@ impl<C: PageCache> Namespace<C> {
     /// Says how to reach the kernel's caches.
     pub fn set_kernel(&self, kernel: Box<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
+    }
+
+    /// The mounts of terrace that are not entered.
+    pub fn crossings(&self) -> &Crossings {
+        &self.crossings
     }
 
     /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
@@ -234,7 +257,27 @@ impl<C: PageCache> Namespace<C> {
         (self.inodes.bytes() + self.handles.bytes() + self.durable.bytes()) as u64
     }
 
-    /// Handles that are open.
+    /// Refuses changes from now on (EROFS), also by later daemons; false: a program has a file open for writing, and nothing is refused.
+    pub fn give_up_changes(&self) -> bool {
+        let given_up = &self.durable.header.given_up;
+        if self.handles.writers() > 0 {
+            return false;
+        }
+        given_up.store(1, Ordering::SeqCst);
+        // Opens look after they are counted.
+        let is_unused = self.handles.writers() == 0;
+        if !is_unused {
+            given_up.store(0, Ordering::SeqCst);
+        }
+        is_unused
+    }
+
+    /// Are changes refused?
+    pub fn is_given_up(&self) -> bool {
+        self.durable.header.given_up.load(Ordering::SeqCst) != 0
+    }
+
+    /// Open files and directories.
     pub fn handles_open(&self) -> usize {
         self.handles.len()
     }
@@ -297,7 +340,7 @@ impl<C: PageCache> Namespace<C> {
     /// Drops a forgotten inode with all that is cached of it. False: that could not be written back.
     pub(crate) fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, Life<C::Object>>) -> bool {
         if let Some(object) = &life.object {
-            if inode.stat().is_ok_and(|stat| stat.st_nlink == 0) {
+            if self.is_deleted(inode) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
                 // Pages that could not be written back stay, with the inode, until a later forget or the end.
@@ -310,6 +353,9 @@ impl<C: PageCache> Namespace<C> {
             self.pressure.object_gone();
         }
         self.inodes.retire(inode, &mut life);
+        if life.retired {
+            self.hear_no_more(inode);
+        }
         true
     }
 

@@ -63,6 +63,8 @@ pub trait PageCache: Send + Sync + 'static {
         range: Range<u64>,
         act: impl FnOnce() -> io::Result<T>,
     ) -> io::Result<T>;
+    /// A program opens the file, which the namespace has looked at.
+    fn note_open(&self, _object: &Self::Object) {}
     /// The metadata of the source's file are about to be changed: its mode, owner, times, names.
     fn change_metadata(&self, _object: &Self::Object) {}
     /// Keeps the pages of a range that are in memory there for so long, as far as there is room for that; bytes.
@@ -86,6 +88,14 @@ pub trait CachedFile: Clone + Send + Sync + fmt::Debug + 'static {
     /// Gives up the writer after the last close for writing, unless data are left to be written. The writer is closed when the result
     /// is dropped.
     fn close_writer(&self) -> Option<Arc<DataFd>>;
+    /// Has the source still to answer a close of what was written?
+    fn is_unheard(&self) -> bool {
+        false
+    }
+    /// That answer, for the program, the sync or the unmount that reports it.
+    fn hear_close(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Pages that the source does not have yet.
     fn dirty_pages(&self) -> u64;
     /// Whether something of it may have to be written, or written once more.

@@ -13,13 +13,13 @@ use terrace_engine::io::BlockingIo;
 use terrace_engine::{Engine, EngineConfig, SegmentHandles, SystemClock};
 
 use crate::inode::durable::tests::region;
-use crate::ops::lookup::stat_name;
 use crate::*;
 use direct::Direct;
 
 #[path = "../tests/namespace/direct.rs"]
 mod direct;
 mod lives;
+mod names;
 mod room;
 
 const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
@@ -190,6 +190,10 @@ fn unanswered_remove_is_done_once() {
     std::fs::create_dir(world.path("d")).unwrap();
     for file in ["a", "b", "c"] {
         std::fs::write(world.path(file), file).unwrap();
+    }
+    // As the kernel does before it removes or moves a name.
+    for known in ["a", "b", "c", "d"] {
+        world.ask(|ns, op| ns.lookup(op, ROOT, name(known))).unwrap();
     }
     world.ask_twice(|ns, op| ns.unlink(op, ROOT, name("a"))).unwrap();
     let gone = world.ask(|ns, op| ns.unlink(op, ROOT, name("a")));

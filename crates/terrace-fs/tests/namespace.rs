@@ -7,6 +7,8 @@
 mod direct;
 #[path = "namespace/mount.rs"]
 mod mount;
+#[path = "namespace/names.rs"]
+mod names;
 #[path = "namespace/set_id.rs"]
 mod set_id;
 

@@ -25,6 +25,8 @@ pub enum BlobError {
     Full,
     /// The names of keys take all of the memory that they may.
     NoMemory,
+    /// The last sync has failed, in one line: no change is taken until one succeeds.
+    NotDurable(String),
     /// Anything else, in one line.
     Failed(String),
 }
@@ -34,7 +36,7 @@ impl fmt::Display for BlobError {
         match self {
             BlobError::Full => f.write_str("the store is full"),
             BlobError::NoMemory => f.write_str("memory is full"),
-            BlobError::Failed(why) => f.write_str(why),
+            BlobError::NotDurable(why) | BlobError::Failed(why) => f.write_str(why),
         }
     }
 }
@@ -104,6 +106,14 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     fn any_key(&self, db: Db) -> Option<Box<[u8]>>;
     /// Makes all that was done before durable.
     fn sync(&self) -> Result<()>;
+    /// Ends a batch of changes: they survive what the store's options say, and may be answered.
+    fn end_batch(&self) -> Result<()> {
+        self.sync()
+    }
+    /// The error of the last sync, if it has failed.
+    fn sync_failure(&self) -> Option<String> {
+        None
+    }
     /// Memory in use and its limit, bytes.
     fn memory(&self) -> (u64, u64);
     /// What this thread has read is counted by now, or gone: memory that reads of large values have counted ahead, for themselves and for their replies, is

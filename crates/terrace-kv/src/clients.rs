@@ -1,10 +1,11 @@
 //! Connected clients, for CLIENT LIST, CLIENT KILL and INFO, and the memory of all buffers.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use terrace_sync::Mutex;
 
@@ -26,6 +27,12 @@ pub struct Client {
     pub since: Instant,
     /// Milliseconds after that when it last asked something.
     pub active_ms: AtomicU64,
+    /// Likewise when it last took a part of the replies that wait.
+    taken_ms: AtomicU64,
+    /// It cannot send, until it reads.
+    pub is_stuck: AtomicBool,
+    /// Memory of its buffers, bytes.
+    buffers_bytes: AtomicUsize,
     /// It is to be closed.
     pub killed: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
@@ -53,6 +60,30 @@ impl Client {
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         (self.wake)();
+    }
+
+    fn age_ms(&self) -> u64 {
+        self.since.elapsed().as_millis() as u64
+    }
+    /// It has sent something.
+    pub fn note_sent(&self) {
+        self.active_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+    /// It has taken something of the replies that wait.
+    pub fn note_taken(&self) {
+        self.taken_ms.store(self.age_ms(), Ordering::Relaxed);
+    }
+    /// Memory of its buffers, bytes.
+    pub fn buffers_bytes(&self) -> usize {
+        self.buffers_bytes.load(Ordering::Relaxed)
+    }
+    /// How long it has neither sent nor taken anything.
+    fn passive(&self) -> Duration {
+        let last = self.active_ms.load(Ordering::Relaxed).max(self.taken_ms.load(Ordering::Relaxed));
+        Duration::from_millis(self.age_ms().saturating_sub(last))
+    }
+    fn stays(&self) -> bool {
+        !self.killed.load(Ordering::Relaxed)
     }
 
     /// Its line in CLIENT LIST.
@@ -111,6 +142,9 @@ impl Clients {
             resp3: AtomicBool::new(false),
             since: Instant::now(),
             active_ms: AtomicU64::new(0),
+            taken_ms: AtomicU64::new(0),
+            is_stuck: AtomicBool::new(false),
+            buffers_bytes: AtomicUsize::new(0),
             killed: AtomicBool::new(false),
             wake: Box::new(wake),
         });
@@ -139,11 +173,69 @@ impl Clients {
     pub fn totals(&self) -> (u64, u64) {
         (self.came.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
-    /// A client's buffers had `old` bytes and have `new`; the sum of all.
-    pub fn count_buffers(&self, old: usize, new: usize) -> usize {
-        if new == old {
+    /// Closes the clients longest idle with buffers of more than `kept` bytes each, until all buffers together have at most `max` bytes;
+    /// without memory it closes one. Returns whether `own` may stay, and the number of closed clients.
+    pub fn make_room(&self, own: &Client, kept: usize, max: usize, has_memory: bool) -> (bool, u64) {
+        let mut closed = Vec::new();
+        let (all, wanted) = {
+            let connected = self.connected.lock();
+            let mut all: usize =
+                connected.values().filter(|client| client.stays()).map(|client| client.buffers_bytes()).sum();
+            // The memory of one that is being closed will be free.
+            let is_leaving = |client: &Arc<Client>| !client.stays() && client.buffers_bytes() > kept;
+            let is_enough = has_memory || connected.values().any(is_leaving);
+            let wanted = if is_enough { max } else { max.min(all.saturating_sub(1)) };
+            let is_large = |client: &&Arc<Client>| {
+                client.stays() && client.buffers_bytes() > kept && client.id != own.id
+            };
+            let mut large: Vec<_> = connected.values().filter(is_large).collect();
+            large.sort_by_cached_key(|client| Reverse(client.passive()));
+            for client in large {
+                if all <= wanted {
+                    break;
+                }
+                all = all.saturating_sub(client.buffers_bytes());
+                // Under the lock, so that others count it no more.
+                client.killed.store(true, Ordering::Relaxed);
+                closed.push(client.clone());
+            }
+            (all, wanted)
+        };
+        for client in &closed {
+            tracing::warn!(
+                "client {} is closed: others need its {} bytes of requests and replies, and it has done nothing for {:.1?}; \
+                 let it read its replies, or raise --memory",
+                client.address,
+                client.buffers_bytes(),
+                client.passive(),
+            );
+            client.kill();
+        }
+        (all <= wanted, closed.len() as u64)
+    }
+
+    /// Closes clients that cannot send and have read nothing for so long; how many.
+    pub fn end_stuck(&self, after: Duration) -> u64 {
+        let is_due = |client: &&Arc<Client>| {
+            client.is_stuck.load(Ordering::Relaxed) && client.stays() && client.passive() >= after
+        };
+        let stuck: Vec<_> = self.connected.lock().values().filter(is_due).cloned().collect();
+        for client in &stuck {
+            tracing::warn!(
+                "client {} is closed: it sends without reading its replies; let it read them, or send less at a time",
+                client.address
+            );
+            client.kill();
+        }
+        stuck.len() as u64
+    }
+
+    /// A client's buffers have `new` bytes; the sum of all.
+    pub fn count_buffers(&self, client: &Client, new: usize) -> usize {
+        if client.buffers_bytes() == new {
             return self.buffers_bytes();
         }
+        let old = client.buffers_bytes.swap(new, Ordering::Relaxed);
         if new > old {
             self.buffers_bytes.fetch_add(new - old, Ordering::Relaxed) + (new - old)
         } else {

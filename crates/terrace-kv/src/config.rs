@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::cluster::Cluster;
 use crate::wire::Limits;
@@ -59,6 +60,8 @@ pub struct Config {
     pub value_bytes_max: u64,
     /// Bytes of requests and replies of all clients together.
     pub buffers_bytes_max: usize,
+    /// A client that cannot send, since it does not read, is closed after so long.
+    pub stuck_max: Duration,
     /// The map of several servers; none: this one has all keys.
     pub cluster: Option<Cluster>,
     /// TCP port that INFO and CLUSTER tell; 0: none.
@@ -90,10 +93,17 @@ impl Config {
             clients_max: 10_000,
             value_bytes_max: (buffers / 2).clamp(REQUEST_BYTES_MIN, VALUE_BYTES_MAX),
             buffers_bytes_max: buffers as usize,
+            stuck_max: Duration::from_secs(60),
             cluster: None,
             port: 0,
             dir: PathBuf::new(),
         }
+    }
+
+    /// Bytes of replies that a client may leave unread before its requests wait, and bytes of requests that wait then.
+    pub fn waiting_bytes_max(&self) -> usize {
+        // Several such clients leave room for others.
+        self.buffers_bytes_max / 8
     }
 
     /// Limits of a request.

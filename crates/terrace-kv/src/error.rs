@@ -63,6 +63,8 @@ impl fmt::Display for Refusal {
             Refusal::Store(BlobError::NoMemory) => f.write_str(
                 "OOM command not allowed when used memory > 'maxmemory': delete keys, or raise --memory",
             ),
+            // The code of Redis where its log cannot be written.
+            Refusal::Store(BlobError::NotDurable(why)) => write!(f, "MISCONF {why}"),
             Refusal::Store(err) => write!(f, "ERR {err}"),
         }
     }

@@ -72,6 +72,7 @@ fn failed(err: Error) -> BlobError {
     }
     match err {
         Error::NoMemory { .. } => BlobError::NoMemory,
+        err @ Error::NotDurable { .. } => BlobError::NotDurable(err.to_string()),
         err => BlobError::Failed(err.to_string()),
     }
 }
@@ -151,6 +152,12 @@ impl Blobs for StoreBlobs {
     }
     fn sync(&self) -> Result<()> {
         self.store.sync().map_err(failed)
+    }
+    fn end_batch(&self) -> Result<()> {
+        self.store.end_batch().map_err(failed)
+    }
+    fn sync_failure(&self) -> Option<String> {
+        self.store.sync_failure()
     }
     fn memory(&self) -> (u64, u64) {
         let memory = self.store.stats().memory;

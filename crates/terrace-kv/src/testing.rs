@@ -31,6 +31,8 @@ pub struct MemoryBlobs {
     pub is_full: AtomicBool,
     /// Syncs fail.
     pub sync_fails: AtomicBool,
+    /// Changes are refused: the last sync has failed.
+    pub refuses_changes: AtomicBool,
     /// Syncs that were done.
     pub syncs: AtomicU64,
     /// Changes that were made.
@@ -61,6 +63,9 @@ impl MemoryBlobs {
     fn begin(&self, takes_room: bool) -> Result<()> {
         if takes_room && self.is_full.load(Ordering::Relaxed) {
             return Err(BlobError::Full);
+        }
+        if let Some(why) = self.sync_failure() {
+            return Err(BlobError::NotDurable(why));
         }
         let (max, made) = (self.changes_max.load(Ordering::Relaxed), self.changes.load(Ordering::Relaxed));
         if max > 0 && made >= max {
@@ -191,6 +196,9 @@ impl Blobs for MemoryBlobs {
         }
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+    fn sync_failure(&self) -> Option<String> {
+        self.refuses_changes.load(Ordering::Relaxed).then(|| "the disk is broken".to_owned())
     }
     fn memory(&self) -> (u64, u64) {
         (0, 1 << 30)

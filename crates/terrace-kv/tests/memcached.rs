@@ -177,6 +177,20 @@ fn one_of_many_cas_at_a_time_stores() {
 }
 
 #[test]
+fn clients_of_the_binary_protocol_are_closed_at_once() {
+    let stage = stage(config());
+    for request in [&b"\x80"[..], b"\x80\x0a\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"] {
+        let mut stream = stage.client();
+        stream.write_all(request).unwrap();
+        assert_eq!(rest(&mut stream), "");
+    }
+    let mut stream = stage.client();
+    ask(&mut stream, "set k 0 0 1\r\n", "");
+    stream.write_all(b"\x80\r\nget k\r\n").unwrap();
+    expect(&mut stream, b"STORED\r\nVALUE k 0 1\r\n\x80\r\nEND\r\n");
+}
+
+#[test]
 fn password_and_map_keep_memcached_out() {
     let with_password = Config { password: Some("secret".to_owned()), ..config() };
     assert!(start(with_password).is_err());

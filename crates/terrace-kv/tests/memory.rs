@@ -3,19 +3,21 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use terrace_kv::cluster::Cluster;
 use terrace_kv::cluster::slot::slot_of;
 use terrace_kv::keyspace::system_clock;
 use terrace_kv::testing::MemoryBlobs;
-use terrace_kv::{Config, Listener, Server};
+use terrace_kv::{Config, Listener, Running, Server};
 
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of what was made larger, which may have been copied.
+static COPIED: AtomicUsize = AtomicUsize::new(0);
 
 fn grown(bytes: usize) {
     let live = LIVE.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -36,6 +38,7 @@ unsafe impl GlobalAlloc for Counting {
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         grown(size.saturating_sub(layout.size()));
+        COPIED.fetch_add(layout.size(), Ordering::Relaxed);
         LIVE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { System.realloc(p, layout, size) }
@@ -60,6 +63,31 @@ fn ask(stream: &mut TcpStream, requests: &[u8]) -> String {
     replies
 }
 
+fn serve(config: Config) -> (Running, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::new(Arc::new(MemoryBlobs::default()), config, 256 << 20, system_clock());
+    let running = terrace_kv::start(Arc::new(server), vec![Listener::Tcp(listener)]).unwrap();
+    (running, TcpStream::connect(address).unwrap())
+}
+
+/// The tests here count what the whole process allocates.
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn long_requests_are_not_copied_with_each_piece() {
+    const LONG: usize = 32 << 20;
+    let _alone = ALONE.lock();
+    let (_running, mut stream) = serve(Config::for_memory(1 << 30));
+    let mut request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${LONG}\r\n").into_bytes();
+    request.resize(request.len() + LONG, b'v');
+    request.extend_from_slice(b"\r\n");
+    let before = COPIED.load(Ordering::Relaxed);
+    assert_eq!(ask(&mut stream, &request), "+OK\r\n");
+    let copied = COPIED.load(Ordering::Relaxed) - before;
+    assert!(copied < 4 * LONG, "{copied} bytes of buffers that grew");
+}
+
 #[test]
 fn requests_take_little_memory_beside_their_reply() {
     /// A page of keys, and a reply with room to grow.
@@ -69,11 +97,8 @@ fn requests_take_little_memory_beside_their_reply() {
     let map = "[[node]]\nhost = \"h1\"\nport = 1\nslots = [\"0-16383\"]";
     let cluster = Some(Cluster::parse(map, "h1", 1).unwrap());
     let config = Config { cluster, buffers_bytes_max: 6 << 20, ..Config::for_memory(1 << 30) };
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let server = Server::new(Arc::new(MemoryBlobs::default()), config, 256 << 20, system_clock());
-    let _running = terrace_kv::start(Arc::new(server), vec![Listener::Tcp(listener)]).unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
+    let _alone = ALONE.lock();
+    let (_running, mut stream) = serve(config);
     let (padding, value) = ("k".repeat(4096), "v".repeat(60_000));
     for i in 0..300 {
         ask(&mut stream, format!("HSET h f{i} {value}\r\nZADD z {i} m{i}\r\n").as_bytes());

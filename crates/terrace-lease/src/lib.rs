@@ -19,3 +19,4 @@ mod leases;
 
 pub use lease::is_leased;
 pub use leases::{Counts, Leases};
+pub use terrace_shm::program;

@@ -1,14 +1,13 @@
-//! Output of the programs (`terrace-bench`, `terrace-sim`, in part `terrace`): whole, or not at all; plots; and a line of progress meanwhile.
+//! Output of the programs (`terrace-bench`, `terrace-sim`, in part `terrace`): whole, or not at all; and a line of progress meanwhile.
 #![forbid(unsafe_code)]
 
-pub mod plot;
 mod progress;
 
 pub use progress::Progress;
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 /// Prints all at once; a reader that went away (`| head`) is no error.
@@ -16,9 +15,19 @@ use std::path::Path;
 /// # Errors
 /// Standard output that cannot be written.
 pub fn print(text: &str) -> io::Result<()> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
-        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other.map_err(|e| unwritten("standard output", e)),
+    put(text).map(drop).map_err(|e| unwritten("standard output", e))
+}
+
+/// Prints all at once; false: the reader has gone away.
+///
+/// # Errors
+/// Standard output that cannot be written: the system's own error.
+pub fn put(text: &str) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    // An explicit flush reports write errors; the flush at program exit hides them.
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        other => other.map(|()| true),
     }
 }
 
@@ -28,6 +37,25 @@ macro_rules! print_line {
     ($($what:tt)*) => {
         $crate::print(&format!("{}\n", format_args!($($what)*)))
     };
+}
+
+/// A line on stderr as `eprintln!` prints it, but without a panic at a failed write: the exit code then reports the error.
+#[macro_export]
+macro_rules! error_line {
+    ($($what:tt)*) => {
+        $crate::put_error(format_args!($($what)*))
+    };
+}
+
+/// A text of help: in bold where a person reads it.
+pub fn styled(plain: impl fmt::Display, styled: impl fmt::Display) -> String {
+    let is_read = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    if is_read { styled.to_string() } else { plain.to_string() }
+}
+
+/// See [`error_line!`].
+pub fn put_error(line: fmt::Arguments<'_>) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 /// Puts a file in place whole, or not at all. A pipe or device is not replaced but written to.
@@ -70,6 +98,37 @@ pub fn csv<'a, R: IntoIterator<Item = String>>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_a_pipe_stays_a_pipe() {
+        let dir = TempDir::new().unwrap();
+        let file = dir.path().join("a.csv");
+        fs::write(&file, "an earlier one, which is longer").unwrap();
+        write_whole(&file, "a").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "a");
+        let pipe = dir.path().join("pipe");
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let read = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read_to_string(pipe).unwrap()
+        });
+        write_whole(&pipe, "b").unwrap();
+        assert_eq!(read.join().unwrap(), "b");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2, "nothing unfinished is left");
+    }
+
+    #[test]
+    fn an_unwritable_place_is_named() {
+        let dir = TempDir::new().unwrap();
+        for (place, what) in
+            [(dir.path().join("no/a.csv"), "no/a.csv: "), (dir.path().into(), ": Is a directory")]
+        {
+            let error = write_whole(&place, "a").unwrap_err().to_string();
+            assert!(error.contains(what) && error.starts_with(&place.display().to_string()), "{error}");
+        }
+    }
 
     #[test]
     fn csv_quotes_what_would_part_fields() {

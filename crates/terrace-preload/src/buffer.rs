@@ -7,6 +7,7 @@
 //! unmapped since is the one case left where a bad address is a signal instead of an error (docs/SEMANTICS.md).
 
 use crate::local::Local;
+use crate::quiet;
 use crate::sys::{self, Ret};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -33,8 +34,12 @@ pub fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
 
 #[cold]
 fn look_up(local: &Local, start: usize, end: usize) -> bool {
+    let _inside = quiet::enter();
     let pages = start / PAGE_SIZE..end.div_ceil(PAGE_SIZE);
-    if pages.start == 0 || !(pages.clone().all(is_known) || probe(&pages, libc::MADV_POPULATE_WRITE)) {
+    if pages.start == 0
+        || quiet::is_silent()
+        || !(pages.clone().all(is_known) || probe(&pages, libc::MADV_POPULATE_WRITE))
+    {
         return false;
     }
     // One page at a time may be unmapped by the program, so the range is what was asked for, not a union.

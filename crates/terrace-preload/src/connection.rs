@@ -15,7 +15,7 @@
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;
 use crate::sys::{self, Identity};
-use crate::{directory, helper, rings, table};
+use crate::{directory, helper, quiet, rings, table};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use terrace_shm::layout::{LAYOUT_VERSION, NO_LEASES};
 use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
-use terrace_shm::{Segment, TouchTable};
+use terrace_shm::{Segment, TouchTable, scratch};
 
 /// Between two bells.
 const BELL_NS: u64 = 500_000;
@@ -86,8 +86,6 @@ static DEV: AtomicU64 = AtomicU64::new(0);
 static LARGE_FILE: AtomicU64 = AtomicU64::new(1 << 20);
 /// Nothing is classified and no read served any more.
 static OFF: AtomicBool = AtomicBool::new(false);
-/// Not even announcements: the program may be killed for a system call that it did not make itself.
-static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// The socket once more, for the child of a fork, which finds the page wiped.
 static INHERITED: helper::Slot = helper::Slot::new();
@@ -103,6 +101,9 @@ pub fn configure() {
     else {
         return;
     };
+    if quiet::is_filtered() {
+        return;
+    }
     // SAFETY: all zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if path.is_empty() || path.len() >= address.sun_path.len() {
@@ -133,7 +134,7 @@ pub fn told_dev() -> Option<u64> {
 #[inline]
 fn speaks_of() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
-    (dev != 0 && !SILENT.load(Ordering::Relaxed)).then_some(dev)
+    (dev != 0 && !quiet::is_silent()).then_some(dev)
 }
 
 /// st_dev of the mount, if the preload path is to be used at all.
@@ -164,7 +165,7 @@ pub fn turn_off() {
 #[cold]
 pub fn fall_silent() {
     if speaks_of().is_none() {
-        return;
+        return quiet::be_silent();
     }
     if world().is_some() && told_dev().is_some() {
         (0..table::FDS_MAX as c_int).filter(|&fd| is_mappable(fd)).for_each(|fd| {
@@ -172,7 +173,7 @@ pub fn fall_silent() {
         });
     }
     turn_off();
-    SILENT.store(true, Ordering::SeqCst);
+    quiet::be_silent();
 }
 
 /// True if a shared mapping of this descriptor can be written to.
@@ -360,12 +361,12 @@ fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
 
 fn ask_apart(s: c_int, op: u32, fd: Option<c_int>) -> Option<Reply> {
     // A vfork child shares our table with its parent, but not its descriptors.
-    let s = if local().vforked() { s } else { helper::lift(s) };
+    let kept = if local().vforked() { None } else { helper::lift(s) };
+    let s = kept.map_or(s, |kept| kept.fd);
     let reply = exchange(s, op, fd, &mut [-1; HELLO_FDS], u64::MAX);
-    if local().vforked() {
-        sys::close(s);
-    } else {
-        helper::lower(s);
+    match kept {
+        Some(kept) => helper::lower(kept),
+        None => sys::close(s),
     }
     reply
 }
@@ -443,7 +444,9 @@ fn is_hung_up(socket: c_int) -> bool {
 /// In the child of a fork.
 pub fn forked() {
     local().holding.set(0);
-    if !SILENT.load(Ordering::Relaxed) {
+    scratch::forked();
+    quiet::forked();
+    if !quiet::is_silent() {
         leave_parent();
     }
 }
@@ -484,7 +487,7 @@ fn connect(held: &Held) -> Option<c_int> {
     let socket = dial().ok().and_then(helper::raise);
     let mut fds = [-1; HELLO_FDS];
     let done = socket.and_then(|socket| {
-        let reply = exchange(socket, proto::HELLO, None, &mut fds, ANSWER_MS)?;
+        let reply = exchange(socket.fd, proto::HELLO, None, &mut fds, ANSWER_MS)?;
         welcome(v, &reply, &mut fds)
     });
     for fd in fds.into_iter().filter(|&fd| fd >= 0) {
@@ -494,13 +497,14 @@ fn connect(held: &Held) -> Option<c_int> {
         v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
         return None;
     };
-    if done.is_none() || !v.socket.set(socket) {
+    if done.is_none() {
         v.last_try_ms.store(sys::now_ms().max(1), Ordering::Relaxed);
         helper::lower(socket);
         return None;
     }
+    v.socket.set(socket);
     INHERITED.set(socket);
-    Some(socket)
+    Some(socket.fd)
 }
 
 /// A new connection, or errno.

@@ -121,17 +121,15 @@ fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>)
         return None;
     };
     // The same target with another size: other threads may be reading by the descriptor that is known, so that one stays.
-    let known = before.and_then(|before| before.fd.get()).filter(|known| is_same_file(*known, target));
-    let fd = match known {
+    let known = before.and_then(|before| before.fd.kept()).filter(|known| is_same_file(known.fd, target));
+    let kept = match known {
         Some(known) => {
             sys::close(target);
             known
         }
         None => helper::raise(target)?,
     };
-    if !place.fd.set(fd) {
-        return None;
-    }
+    place.fd.set(kept);
     place.inode.store(inode, Ordering::Relaxed);
     // SAFETY: this thread set ASKING: no other writes, and none reads before `CURRENT` names the place.
     unsafe { (*place.table.get()).write(mapped) };

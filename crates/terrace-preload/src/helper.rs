@@ -15,8 +15,21 @@ fn room() -> (u64, u64) {
     (limit, (limit / 32).min(1024))
 }
 
+/// A descriptor of ours, and its file: by raw system calls a program closes it unseen, or gives its number to another file.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept {
+    pub fd: c_int,
+    what: Identity,
+}
+
+impl Kept {
+    fn is_still(self) -> bool {
+        sys::is_still(self.fd, self.what)
+    }
+}
+
 /// A copy of a descriptor at the upper end, closed on exec and hidden.
-fn copy_up(fd: c_int) -> Option<c_int> {
+fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
     let (limit, mine) = room();
     let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (limit - mine) as usize) as c_int;
     if high < 0 {
@@ -26,35 +39,52 @@ fn copy_up(fd: c_int) -> Option<c_int> {
         sys::close(high);
         return None;
     }
-    table::hide(high);
-    Some(high)
+    table::hide(high, what);
+    Some(Kept { fd: high, what })
 }
 
 /// Moves a descriptor to the upper end. None (and it is closed) if there is no room.
-pub fn raise(fd: c_int) -> Option<c_int> {
-    let high = copy_up(fd);
+pub fn raise(fd: c_int) -> Option<Kept> {
+    let high = sys::identity(fd).and_then(|(what, _)| copy_up(fd, what));
     sys::close(fd);
     high
 }
 
-/// Moves a descriptor to the upper end; it stays where it is if there is no room.
-pub fn lift(fd: c_int) -> c_int {
-    match copy_up(fd) {
-        Some(high) => {
-            sys::close(fd);
-            high
-        }
-        None => {
-            table::hide(fd);
-            fd
-        }
+/// Moves a descriptor to the upper end; it stays where it is if there is no room. None: it is none.
+pub fn lift(fd: c_int) -> Option<Kept> {
+    let (what, _) = sys::identity(fd)?;
+    let high = copy_up(fd, what);
+    match high {
+        Some(_) => sys::close(fd),
+        None => table::hide(fd, what),
+    }
+    Some(high.unwrap_or(Kept { fd, what }))
+}
+
+/// Closes a descriptor of ours, if it still is.
+pub fn lower(kept: Kept) {
+    if kept.is_still() {
+        table::forget(kept.fd);
+        sys::close(kept.fd);
     }
 }
 
-/// Closes a descriptor of ours.
-pub fn lower(fd: c_int) {
-    table::forget(fd);
-    sys::close(fd);
+/// The program is about to close a descriptor: forgets it. False for one of ours, which is none of the program's.
+pub fn may_close(fd: c_int) -> bool {
+    let is_theirs = !is_ours(fd);
+    if is_theirs {
+        table::forget(fd);
+    }
+    is_theirs
+}
+
+fn is_ours(fd: c_int) -> bool {
+    table::helper(fd).is_some_and(|what| sys::is_still(fd, what))
+}
+
+/// Descriptors of ours in `[first, last]`, ascending.
+pub fn within(first: u32, last: u32) -> impl Iterator<Item = u32> {
+    table::helpers(first, last).filter(|&fd| is_ours(fd as c_int))
 }
 
 /// A place for one such descriptor. All zero = none.
@@ -70,23 +100,26 @@ impl Slot {
     pub const fn new() -> Slot {
         Slot { fd1: AtomicI32::new(0), dev: AtomicU64::new(0), ino: AtomicU64::new(0) }
     }
-    /// Keeps a descriptor. False if it is gone already.
-    pub fn set(&self, fd: c_int) -> bool {
-        let Some((Identity { dev, ino }, _)) = sys::identity(fd) else { return false };
-        self.dev.store(dev, Ordering::Relaxed);
-        self.ino.store(ino, Ordering::Relaxed);
-        self.fd1.store(fd + 1, Ordering::Release);
-        true
+    /// Keeps a descriptor.
+    pub fn set(&self, kept: Kept) {
+        self.dev.store(kept.what.dev, Ordering::Relaxed);
+        self.ino.store(kept.what.ino, Ordering::Relaxed);
+        self.fd1.store(kept.fd + 1, Ordering::Release);
     }
     /// The descriptor, if it still is ours.
     pub fn get(&self) -> Option<c_int> {
+        self.kept().map(|kept| kept.fd)
+    }
+    /// Likewise, with its file.
+    pub fn kept(&self) -> Option<Kept> {
         let fd = self.fd1.load(Ordering::Acquire) - 1;
         if fd < 0 {
             return None;
         }
         let what = Identity { dev: self.dev.load(Ordering::Relaxed), ino: self.ino.load(Ordering::Relaxed) };
-        if table::is_helper(fd) && sys::is_still(fd, what) {
-            return Some(fd);
+        let kept = Kept { fd, what };
+        if table::helper(fd).is_some() && kept.is_still() {
+            return Some(kept);
         }
         self.forget(fd);
         None
@@ -98,9 +131,9 @@ impl Slot {
     }
     /// Closes the descriptor, if it still is ours.
     pub fn discard(&self) {
-        if let Some(fd) = self.get() {
-            self.forget(fd);
-            lower(fd);
+        if let Some(kept) = self.kept() {
+            self.forget(kept.fd);
+            lower(kept);
         }
     }
     /// Makes the place empty and leaves the descriptor alone.

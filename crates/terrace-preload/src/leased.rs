@@ -9,6 +9,7 @@ use crate::table::Order;
 use crate::{connection, directory, sys, table};
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
+use terrace_shm::scratch::Scratch;
 
 /// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
 /// end of a file are no reason to ask the daemon. A program that announces random reads (posix_fadvise) is served from the first jump.
@@ -25,41 +26,44 @@ pub fn opened(fd: c_int, dev: u64) {
     }
 }
 
-/// An open that failed is to be tried again: one for writing waits for a lease to be given back, which takes a moment, and on a plain file of a disk
-/// no open gives EINTR or, with O_NONBLOCK, EWOULDBLOCK.
+/// An open or a truncate that failed is to be made again: one for writing waits for a lease to be given back, which takes a moment, and on a plain
+/// file of a disk none gives EINTR or, with O_NONBLOCK, EWOULDBLOCK.
 ///
 /// # Safety
 /// The program's path, which the kernel has just read.
-pub unsafe fn opens_again(dir: c_int, path: *const c_char, flags: c_int, tries: &mut u32) -> bool {
-    const TRIES_MAX: u32 = 50;
+pub unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &mut u32) -> bool {
+    /// Milliseconds. A lease of another program's, which is given back later, is that program's matter.
+    const NAPS_MAX: u32 = 500;
     // SAFETY: errno is this thread's.
-    let errno = unsafe { libc::__errno_location() };
-    // SAFETY: likewise.
-    let failed = unsafe { *errno };
-    let waited = failed == libc::EINTR || failed == libc::EWOULDBLOCK && flags & libc::O_NONBLOCK != 0;
+    let failed = unsafe { *libc::__errno_location() };
+    let refused = failed == libc::EWOULDBLOCK && flags & libc::O_NONBLOCK != 0 && *naps < NAPS_MAX;
     let writes = flags & (libc::O_ACCMODE | libc::O_TRUNC) != 0;
-    if !waited || !writes || !directory::is_leased() || *tries == TRIES_MAX || local().vforked() {
-        return false;
-    }
-    let Some(dev) = connection::mount_dev() else { return false };
     // SAFETY: the caller's promise.
-    let found = unsafe { sys::identity_at(dir, path, 0) };
-    if !found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG) {
+    if !(failed == libc::EINTR || refused) || !writes || !unsafe { may_be_served(dir, path) } {
         return false;
     }
-    *tries += 1;
-    if failed == libc::EWOULDBLOCK {
+    if refused {
+        *naps += 1;
         sys::nap(1);
     }
     true
 }
 
+/// Leads a path to a file of which terraced may hold a lease?
+///
+/// # Safety
+/// The program's path, which goes to the kernel as it is.
+pub unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
+    let Some(dev) = connection::mount_dev().filter(|_| directory::is_leased()) else { return false };
+    // SAFETY: the caller's promise.
+    let found = unsafe { sys::identity_at(dir, path, 0) };
+    found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG)
+}
+
 /// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` looks at the access mode alone): terraced is to look at it.
 pub fn truncated(fd: c_int, dev: u64) {
     let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
-    let mut path = [0; 4096];
-    if is_ours && sys::path_of(fd, &mut path).is_some_and(directory::is_served) && connection::register(true)
-    {
+    if is_ours && lies_inside(fd) != Some(false) && connection::register(true) {
         connection::serve(fd);
     }
 }
@@ -81,13 +85,19 @@ pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
     }
 }
 
-/// Has a candidate served, if it lies in the directory. Apart, for the room of its path on the stack.
-#[inline(never)]
+/// Does the file of a descriptor lie in the directory? None: there is no room for its path now.
+fn lies_inside(fd: c_int) -> Option<bool> {
+    let mut scratch = Scratch::take()?;
+    let (_, path) = scratch.pages();
+    Some(sys::path_of(fd, path).is_some_and(directory::is_served))
+}
+
+/// Has a candidate served, if it lies in the directory.
 fn begin(fd: c_int) {
-    let mut path = [0; 4096];
-    if !sys::path_of(fd, &mut path).is_some_and(directory::is_served) {
-        table::forget(fd);
-        return;
+    match lies_inside(fd) {
+        Some(true) => {}
+        Some(false) => return table::forget(fd),
+        None => return table::reconsider(fd),
     }
     let object = table::object(fd);
     let find = || connection::world()?.segment.find_object(object);

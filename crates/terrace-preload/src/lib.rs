@@ -10,6 +10,7 @@
 //! | [`file`], [`fill`] | what a read works on; fills and requests for the daemon |
 //! | [`connection`], [`rings`], [`source`], [`helper`] | the connection to the daemon, and the memory and the descriptors that come over it |
 //! | [`next`], [`symbols`], [`sys`], [`local`] | the real functions, how they are found, raw system calls, thread-local state |
+//! | [`quiet`] | filters of system calls |
 //! | [`unwind`] | the unwinder, loaded when it is needed |
 //!
 //! It may only be faster than the mount path, never different. So whatever is odd goes to the real call: unusual flags,
@@ -23,7 +24,6 @@ compile_error!("the preload path knows the system calls and the calling conventi
 mod buffer;
 mod connection;
 mod device;
-mod direct;
 mod directory;
 mod exchange;
 mod file;
@@ -34,6 +34,7 @@ mod leased;
 mod local;
 mod miss;
 mod next;
+mod quiet;
 mod read;
 mod rings;
 mod run;

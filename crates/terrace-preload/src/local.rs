@@ -36,7 +36,7 @@ const STEP_MAX: u64 = 4 << 20;
 /// A stream that has ended gives way after so many others, halved each time.
 pub const STREAK_MAX: u32 = 15;
 /// Bytes of [`Local`]; the assembler needs a number.
-const LOCAL_BYTES: usize = 40 + STREAMS * size_of::<Stream>();
+const LOCAL_BYTES: usize = 48 + STREAMS * size_of::<Stream>();
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
@@ -56,6 +56,10 @@ pub struct Local {
     pub good_to: Cell<usize>,
     /// The stream of the last read.
     stream: Cell<u32>,
+    /// 1: the thread may be cancelled at any instruction (PTHREAD_CANCEL_ASYNCHRONOUS).
+    pub cancelled_at_once: Cell<u32>,
+    /// Depth of the library's own system calls ([`crate::quiet`]).
+    pub inside: Cell<u32>,
     _pad: u32,
     streams: [Stream; STREAMS],
 }
@@ -92,6 +96,11 @@ impl Local {
     #[inline]
     pub fn vforked(&self) -> bool {
         self.vforked.get() != 0
+    }
+    /// True if the thread may be cancelled at any instruction.
+    #[inline]
+    pub fn is_cancelled_at_once(&self) -> bool {
+        self.cancelled_at_once.get() != 0
     }
     /// Counter stripe of the thread.
     #[inline]

@@ -10,6 +10,7 @@ use crate::connection;
 use crate::device::{self, Device};
 use crate::file::File;
 use crate::fill::{FromTier, claim, is_serving, offer};
+use crate::quiet;
 use crate::run::Run;
 use crate::source::{self, Source};
 use crate::sys::{self, count};
@@ -17,9 +18,11 @@ use libc::iovec;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
+use terrace_shm::codec::Page;
 use terrace_shm::device_table::check_of_page;
 use terrace_shm::protocol::slot;
 use terrace_shm::ring::{Ring, SLOTS_MAX};
+use terrace_shm::scratch::Scratch;
 use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE};
 
 /// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
@@ -50,7 +53,9 @@ pub enum Progress {
 /// `buf` is the program's buffer of `n` bytes.
 #[cold]
 pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: usize) -> Progress {
-    let Some(source) = source_of(file) else { return Progress::MountPath(done) };
+    let _inside = quiet::enter();
+    let source = if quiet::is_silent() { None } else { source_of(file) };
+    let Some(source) = source else { return Progress::MountPath(done) };
     loop {
         let at = offset + done as u64;
         // SAFETY: done < n, so the rest of the buffer is the program's as well.
@@ -96,7 +101,8 @@ fn source_of(file: &File) -> Option<Source> {
 /// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
 unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
     let Some(ring) = connection::hold_ring() else { return 0 };
-    let ring = &*ring;
+    let Some(mut scratch) = Scratch::take() else { return 0 };
+    let (ring, (first_page, past)) = (&*ring, scratch.pages());
     device::look(&file.world.segment);
     let first = offset / PAGE_SIZE as u64;
     let base = first * PAGE_SIZE as u64;
@@ -110,9 +116,8 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         offset,
         base,
         clock: 0,
-        seen: [0; BATCH_MAX],
-        slots: [NO_SLOT; BATCH_MAX],
-        past: std::ptr::null_mut(),
+        tables: Tables::of(first_page),
+        past: past.as_mut_ptr(),
         len: 0,
         full: false,
     };
@@ -134,6 +139,26 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     unsafe { batch.fetch(size) }
 }
 
+/// What is known of each page, up to `Batch::len`; and room for the vectors of the read.
+#[repr(C)]
+struct Tables {
+    /// The answer of the index.
+    seen: [u64; BATCH_MAX],
+    /// Where the page lands: slot of the ring, NO_SLOT or PAST.
+    slots: [u8; BATCH_MAX],
+    vectors: [iovec; VECTORS_MAX],
+}
+
+const _: () = assert!(size_of::<Tables>() <= PAGE_SIZE);
+
+impl Tables {
+    /// Tables of any content, in a page of scratch memory.
+    fn of(page: &mut MaybeUninit<Page>) -> &mut Tables {
+        // SAFETY: the page is aligned to its size, and all its bytes have always been written; each content is a valid one.
+        unsafe { &mut *page.as_mut_ptr().cast() }
+    }
+}
+
 struct Batch<'a> {
     file: &'a File<'a>,
     source: Source,
@@ -148,10 +173,7 @@ struct Batch<'a> {
     base: u64,
     /// Event clock before the first look.
     clock: u64,
-    /// The answer of the index for each page.
-    seen: [u64; BATCH_MAX],
-    /// Where each page lands: slot of the ring, NO_SLOT or PAST.
-    slots: [u8; BATCH_MAX],
+    tables: &'a mut Tables,
     /// The page of the library's.
     past: *mut u8,
     len: usize,
@@ -179,7 +201,7 @@ impl Batch<'_> {
 
     /// The address where page `i` lands.
     fn content(&self, i: usize, size: u64) -> *mut u8 {
-        match self.slots[i] {
+        match self.tables.slots[i] {
             // `land` left only pages for which this is Some.
             NO_SLOT => self.direct(i, size).unwrap_or(std::ptr::null_mut()),
             PAST => self.past,
@@ -197,7 +219,7 @@ impl Batch<'_> {
             if i == 0 {
                 self.clock = seen.clock;
             }
-            self.seen[i] = seen.identity;
+            self.tables.seen[i] = seen.identity;
             i += 1;
             if !run.add(on_device) {
                 break;
@@ -232,7 +254,7 @@ impl Batch<'_> {
             if slot.is_none() && !direct {
                 return;
             }
-            self.slots[i] = slot.unwrap_or(NO_SLOT);
+            self.tables.slots[i] = slot.unwrap_or(NO_SLOT);
             self.len = i + 1;
         }
     }
@@ -259,22 +281,18 @@ impl Batch<'_> {
 
     /// Reads the first page, which has no place to land, past the ring, without a fill. The program's own read would leave it in the page cache, which grows by all
     /// that the ring has no room for and takes its memory from this cache.
-    #[inline(never)]
     unsafe fn read_past(&mut self, size: u64) -> usize {
-        #[repr(C, align(4096))]
-        struct Page(MaybeUninit<[u8; PAGE_SIZE]>);
-        let mut page = Page(MaybeUninit::uninit());
-        (self.past, self.slots[0], self.len) = (page.0.as_mut_ptr().cast(), PAST, 1);
-        // SAFETY: the program's buffer; the page outlives the call.
+        (self.tables.slots[0], self.len) = (PAST, 1);
+        // SAFETY: the program's buffer.
         unsafe { self.fetch(size) }
     }
 
     /// Phase 3. Bytes read.
-    unsafe fn read(&self) -> usize {
-        let mut iov = [iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; VECTORS_MAX];
+    unsafe fn read(&mut self) -> usize {
         let mut vectors = 0;
         for i in 0..self.len {
             let at = self.content(i, u64::MAX);
+            let iov = &mut self.tables.vectors;
             match iov[..vectors].last_mut() {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
                     last.iov_len += PAGE_SIZE
@@ -287,15 +305,21 @@ impl Batch<'_> {
                 }
             }
         }
-        let iov = &iov[..vectors];
+        let iov = &self.tables.vectors[..vectors];
         let Some((device, first)) = self.on_device else {
             // SAFETY: see above.
-            return unsafe { self.source.read(iov, self.base) };
+            return unsafe { self.source.read(iov, self.base, self.offers_content()) };
         };
         let Some(at) = device.table.offset(first) else { return 0 };
         // SAFETY: see above.
         let got = unsafe { sys::preadv(device.fd, iov, at) };
         usize::try_from(got).unwrap_or(0)
+    }
+
+    /// A page that is read is offered to other processes with its content.
+    fn offers_content(&self) -> bool {
+        let slots = &self.tables.slots[..self.len];
+        self.source.may_write && slots.iter().any(|slot| !matches!(*slot, NO_SLOT | PAST))
     }
 
     /// Phases 4 and 5. Bytes delivered to the caller.
@@ -307,7 +331,7 @@ impl Batch<'_> {
             // action): not ours to explain.
             let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             let whole = i * PAGE_SIZE + valid <= read;
-            let seen = PageVersion { identity: self.seen[i], clock: self.clock };
+            let seen = PageVersion { identity: self.tables.seen[i], clock: self.clock };
             if !whole || !self.is_current(i, seen, size) {
                 break;
             }
@@ -369,7 +393,7 @@ impl Batch<'_> {
         let skip = self.offset.saturating_sub(self.start(i)) as usize;
         let to = (self.start(i) + skip as u64 - self.offset) as usize;
         let bytes = (valid.saturating_sub(skip)).min(self.n - to);
-        if self.slots[i] != NO_SLOT {
+        if self.tables.slots[i] != NO_SLOT {
             let content = self.content(i, u64::MAX);
             // SAFETY: `bytes` fit into the page after `skip` and into the buffer after `to`.
             unsafe { std::ptr::copy_nonoverlapping(content.add(skip), self.buf.add(to), bytes) };
@@ -379,7 +403,7 @@ impl Batch<'_> {
 
     /// Content from a process that may write the file, the key alone from others.
     fn fill(&mut self, i: usize, valid: usize) {
-        let slot = match self.slots[i] {
+        let slot = match self.tables.slots[i] {
             PAST => None,
             NO_SLOT if self.source.may_write => None,
             NO_SLOT => self.claim(),
@@ -390,7 +414,7 @@ impl Batch<'_> {
             count(&c.fills_dropped, 1);
             return;
         };
-        let seen = PageVersion { identity: self.seen[i], clock: self.clock };
+        let seen = PageVersion { identity: self.tables.seen[i], clock: self.clock };
         let len = if self.source.may_write { valid } else { 0 };
         offer(self.ring.fill(slot.into()), self.file, self.page(i), seen, len);
         count(&c.fills, 1);
@@ -403,8 +427,8 @@ impl Batch<'_> {
     }
 
     fn give_up(&self, i: usize) {
-        if !matches!(self.slots[i], NO_SLOT | PAST) {
-            slot::free(&self.ring.fill(self.slots[i].into()).state);
+        if !matches!(self.tables.slots[i], NO_SLOT | PAST) {
+            slot::free(&self.ring.fill(self.tables.slots[i].into()).state);
         }
     }
 

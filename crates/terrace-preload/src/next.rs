@@ -5,7 +5,7 @@
 
 use crate::{symbols, sys};
 use libc::{
-    FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, sigset_t, size_t, sockaddr,
+    FILE, c_int, c_uint, c_void, iovec, mmsghdr, mode_t, msghdr, off_t, pid_t, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec,
 };
 use std::ffi::{CStr, c_char};
@@ -94,6 +94,8 @@ macro_rules! call {
     }};
 }
 
+type Strings = *const *const c_char;
+
 const CWD: c_int = libc::AT_FDCWD;
 
 next! {
@@ -160,6 +162,8 @@ next! {
     recvmmsg(s: c_int, v: *mut mmsghdr, n: c_uint, f: c_int, t: *mut timespec) -> c_int
         = |s, v, n, f, t| call!(SYS_recvmmsg, s, v, n, f, t) as c_int;
 
+    truncate(p: *const c_char, n: off_t) -> c_int = |p, n| call!(SYS_truncate, p, n) as c_int;
+    truncate64(p: *const c_char, n: off_t) -> c_int = |p, n| call!(SYS_truncate, p, n) as c_int;
     mmap(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
         = |a, n, p, f, fd, o| call!(SYS_mmap, a, n, p, f, fd, o) as *mut c_void;
     mmap64(a: *mut c_void, n: size_t, p: c_int, f: c_int, fd: c_int, o: off_t) -> *mut c_void
@@ -169,15 +173,23 @@ next! {
     readahead(fd: c_int, o: off_t, n: size_t) -> ssize_t = |fd, o, n| call!(SYS_readahead, fd, o, n);
     syncfs(fd: c_int) -> c_int = |fd| call!(SYS_syncfs, fd) as c_int;
     sync() -> () = || { call!(SYS_sync); };
+    mlockall(f: c_int) -> c_int = |f| call!(SYS_mlockall, f) as c_int;
     prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int = |op, a, b, c, d| call!(SYS_prctl, op, a, b, c, d) as c_int;
     unshare(f: c_int) -> c_int = |f| call!(SYS_unshare, f) as c_int;
+    execve(p: *const c_char, a: Strings, e: Strings) -> c_int = |p, a, e| call!(SYS_execve, p, a, e) as c_int;
+    execveat(d: c_int, p: *const c_char, a: Strings, e: Strings, f: c_int) -> c_int = |d, p, a, e, f| call!(SYS_execveat, d, p, a, e, f) as c_int;
     _Fork() -> c_int = || call!(SYS_clone, libc::SIGCHLD) as c_int;
 }
 
 library! {
-    lockf(fd: c_int, op: c_int, len: off_t) -> c_int = -1;
-    lockf64(fd: c_int, op: c_int, len: off_t) -> c_int = -1;
+    execvpe(p: *const c_char, a: Strings, e: Strings) -> c_int = -1;
+    fexecve(fd: c_int, a: Strings, e: Strings) -> c_int = -1;
+    posix_spawn(pid: *mut pid_t, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
+    posix_spawnp(pid: *mut pid_t, p: *const c_char, f: *const c_void, t: *const c_void, a: Strings, e: Strings) -> c_int = libc::ENOSYS;
     fdopen(fd: c_int, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    fopen(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    fopen64(p: *const c_char, m: *const c_char) -> *mut FILE = std::ptr::null_mut();
+    pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int = libc::ENOSYS;
     freopen(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     freopen64(p: *const c_char, m: *const c_char, s: *mut FILE) -> *mut FILE = std::ptr::null_mut();
     io_uring_queue_init(n: c_uint, r: *mut c_void, f: c_uint) -> c_int = -libc::ENOSYS;

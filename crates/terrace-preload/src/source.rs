@@ -1,11 +1,11 @@
 //! Where this process reads pages that it missed.
 //!
 //! With a mount: a descriptor of the source, opened by the daemon, kept for the life of the process, because closing any descriptor of an
-//! inode drops the process's POSIX locks on it. Without a mount the program's own descriptor is the source's: what its page cache has is read from
-//! there, the rest by a descriptor for direct reads ([`crate::direct`]), or so that it does not stay. Written under the connection's lock, read without;
-//! an entry never changes its object.
+//! inode drops the process's POSIX locks on it. Written under the connection's lock, read without; an entry never changes its object.
+//!
+//! Without a mount: the program's own descriptor, so that what it reads does not stay in the page cache. A descriptor of the library's would
+//! be in the program's way: its close ends locks, and until then it holds the room of a deleted file and a number.
 
-use crate::direct::{Direct, Found};
 use crate::sys::Identity;
 use crate::table::{self, Class};
 use crate::{connection, directory, helper, sys};
@@ -23,7 +23,6 @@ struct Entry {
     align: AtomicU32,
     may_write: AtomicU32,
     fd: helper::Slot,
-    direct: Direct,
 }
 
 static SOURCES: [Entry; SOURCES_MAX] = [const {
@@ -32,7 +31,6 @@ static SOURCES: [Entry; SOURCES_MAX] = [const {
         align: AtomicU32::new(0),
         may_write: AtomicU32::new(0),
         fd: helper::Slot::new(),
-        direct: Direct::new(),
     }
 }; SOURCES_MAX];
 
@@ -44,16 +42,16 @@ pub struct Source {
     pub align: usize,
     /// Page fills of this process are taken.
     pub may_write: bool,
-    /// Without a mount: `fd` is the program's own.
-    own: Option<Own>,
+    /// Without a mount: `fd` is the program's own, of this file.
+    own: Option<Identity>,
 }
 
-/// How the file of a program's own descriptor is read.
-#[derive(Debug, Clone, Copy)]
-struct Own {
-    what: Identity,
-    direct: Option<(&'static Direct, Found)>,
-}
+/// Without a mount: files of which terraced was asked whether page fills are taken, and its answers. One file a place, the latest.
+/// ```text
+///  63..1    0
+/// | object | may_write |
+/// ```
+static ANSWERS: [AtomicU64; SOURCES_MAX] = [const { AtomicU64::new(0) }; SOURCES_MAX];
 
 /// The kernel knows RWF_DONTCACHE (Linux 6.14), as far as it has been asked.
 static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
@@ -64,28 +62,21 @@ impl Source {
         self.own.is_some()
     }
 
-    /// Reads at `at`; bytes.
+    /// Reads at `at`; bytes. `offers`: the pages read are also for other processes.
     ///
     /// # Safety
     /// The vectors must name memory that may be written.
-    pub unsafe fn read(&self, iov: &[libc::iovec], at: u64) -> usize {
-        // A number that came to mean another file, unseen, must not fill this one's pages.
+    pub unsafe fn read(&self, iov: &[libc::iovec], at: u64, offers: bool) -> usize {
         // SAFETY: the caller's promise.
-        let (got, is_ours) = unsafe {
+        let got = unsafe {
             match self.own {
-                None => (sys::preadv(self.fd, iov, at), true),
-                Some(Own { what, direct: Some((direct, found)) }) if !self.is_cached(iov, at) => {
-                    (sys::preadv(found.fd, iov, at), direct.is_still(found, what))
-                }
-                Some(Own { what, .. }) => (self.read_uncached(iov, at), sys::is_still(self.fd, what)),
+                None => sys::preadv(self.fd, iov, at),
+                Some(_) => self.read_uncached(iov, at),
             }
         };
-        usize::try_from(got).ok().filter(|_| is_ours).unwrap_or(0)
-    }
-
-    /// A page of the range is in the page cache, from which it comes sooner than from the device.
-    fn is_cached(&self, iov: &[libc::iovec], at: u64) -> bool {
-        sys::is_cached(self.fd, at, iov.iter().map(|piece| piece.iov_len as u64).sum())
+        // A number that came to mean another file, unseen, must not fill this one's pages. The program itself gets what its number means.
+        let is_right = !offers || self.own.is_none_or(|what| sys::is_still(self.fd, what));
+        usize::try_from(got).ok().filter(|_| is_right).unwrap_or(0)
     }
 
     unsafe fn read_uncached(&self, iov: &[libc::iovec], at: u64) -> sys::Ret {
@@ -108,10 +99,12 @@ impl Source {
 
 /// The source of a classified descriptor.
 pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
+    if directory::is_leased() {
+        return own(fd, class, object);
+    }
     let known = class.source().filter(|&i| SOURCES[i].object.load(Ordering::Acquire) == object);
     let i = match known.or_else(|| find(object)) {
         Some(i) => i,
-        None if directory::is_leased() => ask(fd, object)?,
         None => fetch(fd, object)?,
     };
     if class.source() != Some(i) {
@@ -123,20 +116,24 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
         return None;
     }
     let may_write = e.may_write.load(Ordering::Relaxed) != 0;
-    if !directory::is_leased() {
-        return Some(Source { fd: e.fd.get()?, align, may_write, own: None });
-    }
-    let what = Identity { dev: connection::mount_dev()?, ino: object };
-    let direct = e.direct.get(fd, what).map(|found| (&e.direct, found));
-    let align = if direct.is_some() { terrace_shm::PAGE_SIZE } else { align };
-    Some(Source { fd, align, may_write, own: Some(Own { what, direct }) })
+    Some(Source { fd: e.fd.get()?, align, may_write, own: None })
 }
 
-/// Without a mount: the program is about to close a descriptor of a file.
-pub fn closes(object: u64) {
-    if let Some(i) = find(object) {
-        SOURCES[i].direct.close();
-    }
+/// The program's own descriptor, without a mount. The answer is noted with the descriptor.
+fn own(fd: c_int, class: Class, object: u64) -> Option<Source> {
+    let may_write = match class.source() {
+        Some(known) => known != 0,
+        None => {
+            let place = &ANSWERS[terrace_shm::layout::object_hash(object) as usize % SOURCES_MAX];
+            let known = place.load(Ordering::Relaxed);
+            let may_write = if known >> 1 == object { known & 1 != 0 } else { ask(fd, object)? };
+            place.store(object << 1 | u64::from(may_write), Ordering::Relaxed);
+            table::note_source(fd, class, usize::from(may_write));
+            may_write
+        }
+    };
+    let what = Identity { dev: connection::mount_dev()?, ino: object };
+    Some(Source { fd, align: 1, may_write, own: Some(what) })
 }
 
 fn probe(object: u64) -> impl Iterator<Item = usize> {
@@ -148,19 +145,13 @@ fn find(object: u64) -> Option<usize> {
     probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == object)
 }
 
-/// Asks the daemon without a mount, once for each object that is served: whether page fills are taken.
-fn ask(fd: c_int, object: u64) -> Option<usize> {
-    let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
+/// Request to the daemon without a mount: true if it takes page fills.
+fn ask(fd: c_int, object: u64) -> Option<bool> {
     if !connection::world()?.has_keeper() {
         return None; // Nobody would answer.
     }
     let reply = connection::serve(fd).filter(|reply| reply.errno == 0 && reply.object == object)?;
-    let e = &SOURCES[i];
-    e.object.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed).ok()?;
-    e.align.store(1, Ordering::Relaxed);
-    e.may_write.store(reply.may_write, Ordering::Relaxed);
-    e.object.store(object, Ordering::Release);
-    Some(i)
+    Some(reply.may_write != 0)
 }
 
 /// Asks the daemon, once for each object: an answer is kept, also a no.
@@ -173,14 +164,15 @@ fn fetch(fd: c_int, object: u64) -> Option<usize> {
     let e = &SOURCES[i];
     // Two threads may have asked for different objects; who takes the place first, keeps it.
     if e.object.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-        source.inspect(|&fd| helper::lower(fd));
+        source.into_iter().for_each(helper::lower);
         return None;
     }
-    let kept = usable && source.is_some_and(|fd| e.fd.set(fd));
-    if let Some(fd) = source.filter(|_| !kept) {
-        helper::lower(fd);
+    match source {
+        Some(kept) if usable => e.fd.set(kept),
+        _ => source.into_iter().for_each(helper::lower),
     }
-    e.align.store(if kept { reply.direct_align } else { 0 }, Ordering::Relaxed);
+    let is_kept = usable && source.is_some();
+    e.align.store(if is_kept { reply.direct_align } else { 0 }, Ordering::Relaxed);
     e.may_write.store(reply.may_write, Ordering::Relaxed);
     e.object.store(object, Ordering::Release);
     Some(i)

@@ -122,38 +122,25 @@ pub fn fadvise(fd: c_int, at: u64, len: usize, advice: c_int) {
     unsafe { raw(libc::SYS_fadvise64, [fd as usize, at as usize, len, advice as usize, 0, 0]) };
 }
 
-/// Opens the file of a descriptor once more.
-pub fn reopen(fd: c_int, flags: c_int) -> Option<c_int> {
-    let mut name = [0; FD_PATH_MAX];
-    let path = path_to(fd, &mut name);
-    // SAFETY: a path that ends.
-    let ret =
-        unsafe { raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path as usize, flags as usize, 0, 0, 0]) };
-    c_int::try_from(ret).ok().filter(|&fd| fd >= 0)
+/// Keeps all signals of this thread waiting but those that the kernel makes at once and the two of libc. The mask that was.
+pub fn block_signals() -> u64 {
+    const AT_ONCE: [c_int; 6] =
+        [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    let stay = AT_ONCE.into_iter().chain([32, 33]).fold(0, |mask, signal| mask | 1 << (signal - 1));
+    signal_mask(libc::SIG_BLOCK, !stay)
 }
 
-/// Somebody has a POSIX lock on the file of a descriptor, perhaps this process, or a lock of another description.
-pub fn is_locked(fd: c_int) -> bool {
-    // Of the whole file, as a writer, for a description of no locks: in the way is every lock but the description's own.
-    let mut lock = libc::flock { l_type: libc::F_WRLCK as i16, l_whence: 0, l_start: 0, l_len: 0, l_pid: 0 };
-    let args = [fd as usize, libc::F_OFD_GETLK as usize, &raw mut lock as usize, 0, 0, 0];
-    // SAFETY: reads and writes the structure.
-    let ret = unsafe { raw(libc::SYS_fcntl, args) };
-    ret != 0 || lock.l_type != libc::F_UNLCK as i16
+/// Sets this thread's mask of signals.
+pub fn set_signals(mask: u64) {
+    signal_mask(libc::SIG_SETMASK, mask);
 }
 
-/// cachestat(2), Linux 6.5; the library has no name for it.
-const SYS_CACHESTAT: libc::c_long = 451;
-
-/// The page cache has a page of this range.
-pub fn is_cached(fd: c_int, at: u64, len: u64) -> bool {
-    let range = [at, len];
-    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted
-    let mut stat = [0_u64; 5];
-    let args = [fd as usize, range.as_ptr() as usize, stat.as_mut_ptr() as usize, 0, 0, 0];
-    // SAFETY: reads and writes the two arrays.
-    let ret = unsafe { raw(SYS_CACHESTAT, args) };
-    ret == 0 && stat[0] > 0
+fn signal_mask(how: c_int, mask: u64) -> u64 {
+    let mut before = 0_u64;
+    let args = [how as usize, &raw const mask as usize, &raw mut before as usize, size_of::<u64>(), 0, 0];
+    // SAFETY: reads and writes one mask each.
+    unsafe { raw(libc::SYS_rt_sigprocmask, args) };
+    before
 }
 
 /// A variable of the environment that the program began with.

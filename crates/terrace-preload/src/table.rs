@@ -7,6 +7,7 @@
 //! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
 //! whoever races with that guesses numbers. It is forgotten before it is closed.
 
+use crate::sys::Identity;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
@@ -155,26 +156,26 @@ pub fn reconsider(fd: c_int) {
     }
 }
 
-/// Enters a descriptor of ours.
-pub fn hide(fd: c_int) {
+/// Enters a descriptor of ours: its inode stands for the object, its device for the position.
+pub fn hide(fd: c_int, what: Identity) {
     HELPERS_FROM.fetch_min(fd, Ordering::Relaxed);
     HELPERS_TO.fetch_max(fd, Ordering::Relaxed);
-    set(fd, HELPER, 0);
+    set(fd, HELPER, what.ino, what.dev);
 }
 
 fn enter(fd: c_int, word: u64, object: u64) {
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
-    set(fd, word, object);
+    set(fd, word, object, UNKNOWN);
 }
 
-fn set(fd: c_int, word: u64, object: u64) {
+fn set(fd: c_int, word: u64, object: u64, position: u64) {
     // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where we do not see it.
     if fd < 3 {
         return;
     }
     if let Some(e) = entry(fd) {
         e.object.store(object, Ordering::Relaxed);
-        e.position.store(UNKNOWN, Ordering::Relaxed);
+        e.position.store(position, Ordering::Relaxed);
         e.word.store(word, Ordering::Release);
     }
 }
@@ -206,27 +207,19 @@ fn is_known(e: &Fd) -> bool {
     e.word.load(Ordering::Acquire) & (CLASSIFIED | CANDIDATE) != 0
 }
 
-/// The object of a descriptor that is classified or may be.
-pub fn known_object(fd: c_int) -> Option<u64> {
-    entry(fd).filter(|e| is_known(e)).map(|e| e.object.load(Ordering::Relaxed))
-}
-
-/// True for descriptors of ours.
+/// True for numbers of descriptors of ours.
 #[inline]
-pub fn is_helper(fd: c_int) -> bool {
+fn is_helper(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & HELPER != 0)
 }
 
-/// The program is about to close a descriptor: forgets it. False for one of ours, which is none of the program's.
-pub fn may_close(fd: c_int) -> bool {
-    let theirs = !is_helper(fd);
-    if theirs {
-        forget(fd);
-    }
-    theirs
+/// The file that a descriptor of ours was when it was entered.
+pub fn helper(fd: c_int) -> Option<Identity> {
+    let e = entry(fd).filter(|_| is_helper(fd))?;
+    Some(Identity { dev: e.position.load(Ordering::Relaxed), ino: e.object.load(Ordering::Relaxed) })
 }
 
-/// Descriptors of ours in `[first, last]`, ascending.
+/// Numbers of descriptors of ours in `[first, last]`, ascending.
 pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
     let end = last.saturating_add(1).min((HELPERS_TO.load(Ordering::Relaxed) + 1) as u32);
     let first = first.max(HELPERS_FROM.load(Ordering::Relaxed) as u32);
@@ -242,11 +235,6 @@ fn entered(first: u32, last: u32) -> impl Iterator<Item = c_int> {
 /// Forgets all program descriptors in `[first, last]`.
 pub fn forget_range(first: u32, last: u32) {
     entered(first, last).filter(|&fd| !is_helper(fd)).for_each(forget);
-}
-
-/// The objects of all of them.
-pub fn objects(first: u32, last: u32) -> impl Iterator<Item = u64> {
-    entered(first, last).filter_map(known_object)
 }
 
 /// A fork is near: every position will be known to two processes.

@@ -6,7 +6,7 @@
 //! again is not taken for the old file.
 
 use crate::sys;
-use crate::{connection, leased, read, table};
+use crate::{connection, helper, leased, read, table};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +119,7 @@ pub unsafe fn look(ring: *const Uring) {
         }
         match entry.opcode {
             // One of ours is none of the program's: EBADF.
-            OP_CLOSE if entry.file_index == 0 && !table::may_close(entry.fd) => entry.fd = -1,
+            OP_CLOSE if entry.file_index == 0 && !helper::may_close(entry.fd) => entry.fd = -1,
             OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
                 // SAFETY: the program's buffers.
                 if let Some(n) = unsafe { answer(entry) } {

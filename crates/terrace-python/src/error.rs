@@ -55,7 +55,9 @@ impl From<Failed> for PyErr {
         let name = match error {
             Error::Full { .. } => "StoreFullError",
             Error::NoMemory { .. } => "NoMemoryError",
+            Error::NotDurable { .. } => "NotDurableError",
             Error::InUse { .. } => "StoreInUseError",
+            Error::Forked => "ForkedError",
             Error::Exists { .. } => "BucketExistsError",
             Error::NoBucket { .. } => "BucketRemovedError",
             Error::Damaged { .. } => "StoreDamagedError",

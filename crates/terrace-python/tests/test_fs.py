@@ -1,6 +1,9 @@
 """The file system terrace://."""
 
+import copy
 import errno
+import multiprocessing
+import pickle
 import random
 import sys
 import threading
@@ -22,6 +25,10 @@ from terrace_cache.fs import TerraceFileSystem
 @pytest.fixture
 def fs(store):
     return fsspec.filesystem("terrace", store=store, skip_instance_cache=True)
+
+
+def content(fs, path):
+    return {one: fs.cat(one) for one in fs.find(path)}
 
 
 def test_the_protocol_is_known(tmp_path, monkeypatch):
@@ -79,6 +86,92 @@ def test_files_move_and_are_copied(fs):
     assert fs.cat("c/dos") == fs.cat("c/uno") == b"1"
     with pytest.raises(FileNotFoundError):
         fs.mv("c/none", "c/x")
+
+
+def test_a_blob_hides_no_directory_of_its_name(fs):
+    everything = {"b/k": b"1", "b/k/x": b"2", "b/k/y/z": b"3", "b/x//y": b"4", "b/other": b"5"}
+    fs.pipe(everything)
+    assert fs.find("b") == sorted(everything) and fs.find("") == sorted(everything)
+    assert [fs.info(one)["size"] for one in fs.find("b")] == [1] * 5
+    walked = {f"{top}/{one}": top for top, _, files in fs.walk("b") for one in files}
+    assert {"b/k", "b/k/x", "b/k/y/z", "b/other"} <= walked.keys()
+    kinds = [(entry["name"], entry["type"]) for entry in fs.ls("b")]
+    assert kinds.count(("b/k", "file")) == kinds.count(("b/k", "directory")) == 1
+    assert fs.find("b/k") == ["b/k/x", "b/k/y/z"] and fs.find("b/k/x") == ["b/k/x"] and fs.find("b/none") == []
+    assert fs.find("b", maxdepth=1) == ["b/k", "b/other"] and fs.find("", maxdepth=2) == ["b/k", "b/other"]
+    assert fs.find("b", maxdepth=2) == ["b/k", "b/k/x", "b/other"]
+    assert fs.find("b/k", withdirs=True) == ["b/k/x", "b/k/y", "b/k/y/z"]
+    assert "b" in fs.find("", withdirs=True) and fs.du("b") == 5
+    fs.copy("b", "c", recursive=True)
+    assert content(fs, "c") == {f"c{one[1:]}": value for one, value in everything.items()}
+    fs.mv("c/k", "d/k", recursive=True)
+    assert fs.find("d") == ["d/k", "d/k/x", "d/k/y/z"] and fs.find("c") == ["c/other", "c/x//y"]
+    fs.rm("d/k", recursive=True)
+    assert fs.find("d") == [] and fs.exists("d")
+    fs.rm("b", recursive=True)
+    assert not fs.exists("b") and len(fs.find("c")) == 2
+
+
+def test_moves_end_where_those_of_other_file_systems_do(fs):
+    fs.pipe({"b/d/1": b"1", "b/m": b"2", "b/n": b"3"})
+    fs.mv("b/m", "b/d/")
+    fs.mv("b/n", "b/d")
+    assert fs.find("b") == ["b/d/1", "b/d/m", "b/d/n"]
+    fs.mv("b/d", "b/e", recursive=True)
+    fs.mv("b/e", "c/")
+    assert fs.find("c") == ["c/e/1", "c/e/m", "c/e/n"] and fs.find("b") == []
+    fs.mv("c/e/1", "c/e/1")
+    assert fs.cat("c/e/1") == b"1"
+
+
+def test_what_is_no_blob_is_an_error(fs):
+    fs.pipe("b/x/y", b"1")
+    with pytest.raises(IsADirectoryError):
+        fs.open("b/x", "rb")
+    with pytest.raises(FileNotFoundError):
+        fs.rm("b/none")
+    with pytest.raises(IsADirectoryError):
+        fs.rm("b/x")
+    for call in (fs.modified, fs.ukey):
+        with pytest.raises(IsADirectoryError):
+            call("b/x")
+    assert fs.find("b") == ["b/x/y"]
+
+
+def test_times_differ_with_each_change(fs):
+    times = set()
+    for value in range(5):
+        fs.pipe("b/k", bytes([value]))
+        assert fs.modified("b/k") == fs.modified("b/k")
+        times.add(fs.modified("b/k").timestamp())
+    assert len(times) == 5
+    with pytest.raises(NotImplementedError):
+        fs.created("b/k")
+
+
+@pytest.mark.parametrize("mode", ["wb", "ab", "xb"])
+def test_a_transaction_is_carried_out_whole_or_not_at_all(fs, mode):
+    path = "b/new" if mode == "xb" else "b/k"
+    fs.pipe("b/k", b"base")
+    with pytest.raises(RuntimeError):
+        with fs.transaction:
+            with fs.open(path, mode, block_size=1 << 16) as file:
+                file.write(b"x" * 200_000)
+            raise RuntimeError
+    assert content(fs, "b") == {"b/k": b"base"} and not len(fs.store[".uploads"])
+    with fs.transaction:
+        with fs.open(path, mode, block_size=1 << 16) as file:
+            file.write(b"x" * 200_000)
+        assert content(fs, "b") == {"b/k": b"base"}
+    assert fs.cat(path) == (b"base" if mode == "ab" else b"") + b"x" * 200_000 and not len(fs.store[".uploads"])
+
+
+def test_a_file_system_stays_in_its_process(fs):
+    with pytest.raises(TypeError, match="serve kv"):
+        pickle.dumps(fs)
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(TypeError, match="serve kv"):
+        pool.apply(type, (fs,))
+    assert copy.copy(fs) is fs and copy.deepcopy([fs]) == [fs]
 
 
 def test_a_file_becomes_a_blob_when_it_is_closed(fs):

@@ -105,7 +105,7 @@ fn pool(limit: u64) -> io::Result<(ZPool, Arc<TouchTable>)> {
     let geometry = Geometry { objects_max: 64, inners_max: 8, leaves_max: 8, frames_max: 8, zspages_max };
     let segment = memfd("zpool-bench", geometry.segment_bytes())?;
     let touches = memfd("zpool-bench-touch", geometry.touch_bytes())?;
-    let touches = Arc::new(TouchTable::attach(&touches, &geometry)?);
+    let touches = Arc::new(TouchTable::create(&touches, &geometry)?);
     let mut pool = ZPool::new(Arc::new(Segment::create(&segment, geometry)?), touches.clone())?;
     pool.set_limit(limit);
     Ok((pool, touches))

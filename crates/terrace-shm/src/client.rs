@@ -4,12 +4,13 @@ use crate::codec::Unpack;
 use crate::copy;
 use crate::entry::{Below, DeviceSlot, Entry, State};
 use crate::index::Place;
-use crate::layout::{BLOCK_PAGES, ObjectSlot, PAGE_SIZE};
-use crate::map::{Segment, TouchTable};
+use crate::layout::{BLOCK_PAGES, Leaf, ObjectSlot, PAGE_SIZE};
+use crate::map::Segment;
 pub use crate::protocol::PageVersion;
 use crate::protocol::{NO_LEAF, look, same_epoch, same_version, unchanged, unwritten_since};
 use crate::sync::{AtomicU64, Ordering, fence};
 use crate::tier::{Found, Look};
+use crate::touch::TouchTable;
 
 /// How far a read got without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,12 +96,13 @@ pub unsafe fn read_resident(
 #[inline]
 pub fn prefetch(seg: &Segment, slot: &ObjectSlot, offset: u64, len: usize) {
     let (page, in_page) = (offset / PAGE_SIZE as u64, offset as usize % PAGE_SIZE);
-    let Some(leaf) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return };
-    let seen = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
+    let Ok(Some((_, leaf))) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return };
+    let seen = look(&leaf.0[(page % BLOCK_PAGES as u64) as usize]);
     // What the frame holds by the time of the read does not matter: the read looks again.
-    if seen.state() == State::Present {
-        let from = seg.frame(seen.payload()).wrapping_add(in_page);
-        copy::prefetch(from, len.min(PAGE_SIZE - in_page));
+    if seen.state() == State::Present
+        && let Some(frame) = seg.try_frame(seen.payload())
+    {
+        copy::prefetch(frame.wrapping_add(in_page), len.min(PAGE_SIZE - in_page));
     }
 }
 
@@ -130,8 +132,8 @@ unsafe fn copy_run(
     let pages = (in_page + len).div_ceil(PAGE_SIZE).min(BLOCK_PAGES - at);
     for _ in 0..TRIES_MAX {
         let epoch = seg.header().epoch.load(Ordering::Acquire);
-        let Some(leaf) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return Step::Absent };
-        let entries = &seg.leaf(leaf).0;
+        let Ok(found) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return Step::Unstable };
+        let Some((leaf, Leaf(entries))) = found else { return Step::Absent };
         let first = look(&entries[at]);
         match first.state() {
             State::Present => {}
@@ -189,8 +191,9 @@ unsafe fn copy_page(
     out: *mut u8,
     bytes: usize,
 ) -> Option<usize> {
+    let frame = seg.try_frame(seen.payload())?;
     // SAFETY: inside the frame; the copy may race with the daemon, and is believed only if the entry has not moved.
-    unsafe { copy::out_of_frames(seg.frame(seen.payload()).add(in_page), out, bytes) };
+    unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
     if !unchanged(entry, seen) {
         return None;
     }
@@ -222,11 +225,11 @@ unsafe fn copy_pages(
         n += 1;
     }
     let bytes = (n * PAGE_SIZE - in_page).min(bytes);
-    // SAFETY: the frames are adjacent and in bounds (`frame` checks the first and the last); the race as in `copy_page`.
-    unsafe {
-        seg.frame(first.payload() + (n as u32 - 1));
-        copy::out_of_frames(seg.frame(first.payload()).add(in_page), out, bytes);
-    }
+    // A frame is here if a later one is.
+    seg.try_frame(first.payload() + (n as u32 - 1))?;
+    let frame = seg.try_frame(first.payload())?;
+    // SAFETY: the frames are adjacent and in bounds; the race as in `copy_page`.
+    unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
     if !entries.iter().zip(&seen[..n]).all(|(entry, &e)| unchanged(entry, e)) {
         return None;
     }
@@ -239,10 +242,10 @@ unsafe fn copy_pages(
 pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersion> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
-    let identity = match seg.find_leaf(slot, page / BLOCK_PAGES as u64) {
+    let identity = match seg.find_leaf(slot, page / BLOCK_PAGES as u64).ok()? {
         None => NO_LEAF,
-        Some(leaf) => {
-            let e = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
+        Some((_, leaf)) => {
+            let e = look(&leaf.0[(page % BLOCK_PAGES as u64) as usize]);
             if e.state() != State::Absent || !same_epoch(&seg.header().epoch, epoch) {
                 return None;
             }
@@ -256,8 +259,8 @@ pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersi
 pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<(DeviceSlot, PageVersion)> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
-    let leaf = seg.find_leaf(slot, page / BLOCK_PAGES as u64)?;
-    let e = look(&seg.leaf(leaf).0[(page % BLOCK_PAGES as u64) as usize]);
+    let (_, leaf) = seg.find_leaf(slot, page / BLOCK_PAGES as u64).ok()??;
+    let e = look(&leaf.0[(page % BLOCK_PAGES as u64) as usize]);
     match e.below() {
         Some(Below::Device(on_device)) if same_epoch(&seg.header().epoch, epoch) => {
             Some((on_device, PageVersion { identity: e.identity(), clock }))

@@ -39,7 +39,7 @@ pub trait Unpack {
         false
     }
     /// Page `page` of the object was served from its compressed copy, which had been touched `before` times (up to
-    /// [`crate::map::ZTOUCH_MAX`], and halved now and then: [`crate::zpool::ZPool::age`]). Once it is touched
+    /// [`crate::touch::ZTOUCH_MAX`], and halved now and then: [`crate::zpool::ZPool::age`]). Once it is touched
     /// [`crate::layout::Header::promote_at`] times, it is worth a frame.
     fn served(&mut self, _page: u64, _before: u8) {}
 }

@@ -10,7 +10,7 @@
 
 use crate::entry::DeviceSlot;
 use crate::layout::{LAYOUT_VERSION, PAGE_SIZE};
-use crate::map::Mapping;
+use crate::mapping::Mapping;
 use crate::sync::{AtomicU64, Ordering};
 use std::io;
 use std::os::fd::AsFd;

@@ -10,7 +10,7 @@
 //! frames   4 KiB x frames_max            2 MiB aligned
 //! zspages  64 KiB x zspages_max          compressed pages, 2 MiB aligned
 //! ```
-//! The file is sparse: a region costs memory only where it was written.
+//! The file is sparse: a region costs memory only where it was written. Each region begins at a page, so that a client can map it by itself ([`crate::part`]).
 
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -49,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Changes with every change of layout or protocol; client and daemon must agree.
-pub const LAYOUT_VERSION: u32 = 11;
+pub const LAYOUT_VERSION: u32 = 12;
 
 /// First page of the segment.
 #[repr(C)]
@@ -144,7 +144,8 @@ pub struct ObjectSlot {
     pub ctime: AtomicU64,
     /// 1: a target of a tier may have pages of it that the source lacks, written in the life of this segment.
     pub owes: AtomicU32,
-    _pad: u32,
+    /// Low bits of the identity of the file when it was published; 0: not known.
+    pub identity: AtomicU32,
 }
 
 /// The daemon knows mtime and ctime better than the source, because writeback comes later than the write.
@@ -258,7 +259,7 @@ impl Geometry {
     }
     /// Byte offset of the inner nodes.
     pub fn inners_at(&self) -> usize {
-        self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()
+        (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
     /// Small nodes. Files that find none left have an inner node instead.
     pub fn twigs_max(&self) -> u32 {
@@ -266,11 +267,11 @@ impl Geometry {
     }
     /// Byte offset of the small nodes.
     pub fn twigs_at(&self) -> usize {
-        self.inners_at() + self.inners_max as usize * size_of::<Inner>()
+        (self.inners_at() + self.inners_max as usize * size_of::<Inner>()).next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the leaves.
     pub fn leaves_at(&self) -> usize {
-        self.twigs_at() + self.twigs_max() as usize * size_of::<SmallNode>()
+        (self.twigs_at() + self.twigs_max() as usize * size_of::<SmallNode>()).next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the size classes of zspages; whole pages are theirs alone.
     pub fn zclasses_at(&self) -> usize {

@@ -33,15 +33,25 @@ pub mod layout;
 #[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
+mod mapping;
+#[cfg(not(loom))]
 mod nodes;
+#[cfg(not(loom))]
+mod part;
+#[cfg(not(loom))]
+pub mod program;
 #[cfg(not(loom))]
 pub mod proto;
 pub mod protocol;
 #[cfg(not(loom))]
 pub mod ring;
+#[cfg(not(loom))]
+pub mod scratch;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod tier;
+#[cfg(not(loom))]
+pub mod touch;
 #[cfg(not(loom))]
 pub mod trace;
 #[cfg(all(feature = "unzstd", not(loom)))]
@@ -59,4 +69,8 @@ pub use entry::{Below, DeviceSlot, Entry, State};
 #[cfg(not(loom))]
 pub use layout::{BLOCK_PAGES, Geometry, Header, ObjectSlot, PAGE_SIZE};
 #[cfg(not(loom))]
-pub use map::{Mapping, Segment, TouchTable};
+pub use map::Segment;
+#[cfg(not(loom))]
+pub use mapping::Mapping;
+#[cfg(not(loom))]
+pub use touch::TouchTable;

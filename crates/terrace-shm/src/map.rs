@@ -2,101 +2,13 @@
 
 use crate::layout::{
     BUCKET_SLOTS, Branch, FANOUT, FANOUT_BITS, Geometry, HEIGHT_MAX, Header, Inner, LAYOUT_VERSION, Leaf,
-    MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE, ZSPAGE_TOUCHES,
+    MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE,
 };
+use crate::mapping::Mapping;
+use crate::part::{Beginning, Part, Parts};
 use crate::sync::{AtomicU8, Ordering};
-use crate::zobject::Handle;
-use rustix::mm::{Advice, MapFlags, ProtFlags, mmap, munmap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::ptr::NonNull;
-
-/// A shared mapping that is unmapped on drop.
-#[derive(Debug)]
-pub struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: a mapping is plain memory; all shared access goes through atomics or the protocols of this crate.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Maps `len` bytes of `fd` shared, writable or not, aligned to `align` (a power of two) so that huge pages can back it.
-    pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool, align: usize) -> io::Result<Mapping> {
-        // Reserve enough address space to place the real mapping on an aligned address.
-        // SAFETY: a new private reservation touches no existing mapping.
-        let area = unsafe {
-            rustix::mm::mmap_anonymous(
-                std::ptr::null_mut(),
-                len + align,
-                ProtFlags::empty(),
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        } as usize;
-        let start = area.next_multiple_of(align);
-        // SAFETY: [start, start + len) lies inside the reservation just made, which only we use.
-        let mapped = unsafe { map_over(start, len, writable, fd) };
-        let (head, tail) = (start - area, area + align - start);
-        // SAFETY: the two slices and, on failure, the middle belong to the reservation and to nothing else.
-        unsafe {
-            if head > 0 {
-                munmap(area as *mut _, head)?;
-            }
-            if tail > 0 {
-                munmap((start + len) as *mut _, tail)?;
-            }
-            if mapped.is_err() {
-                munmap(start as *mut _, len)?;
-            }
-        }
-        Ok(Mapping { base: mapped?, len })
-    }
-    /// Maps another file in place of this one, writable.
-    ///
-    /// # Safety
-    /// Whoever uses the mapping meanwhile can do with the content of either.
-    pub unsafe fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        // SAFETY: the mapping is ours; the rest is the caller's promise.
-        unsafe { map_over(self.base.as_ptr() as usize, self.len, true, fd) }.map(|_| ())
-    }
-    /// Start of the mapping.
-    pub fn as_ptr(&self) -> *mut u8 {
-        self.base.as_ptr()
-    }
-    /// Bytes mapped.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-    /// Never true: empty mappings do not exist.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-/// Maps `fd` shared over what is at `start`.
-///
-/// # Safety
-/// The range must be the caller's, as must be what is there.
-unsafe fn map_over(start: usize, len: usize, writable: bool, fd: BorrowedFd<'_>) -> io::Result<NonNull<u8>> {
-    let prot = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-    let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-    // SAFETY: the caller's promise.
-    let base = unsafe { mmap(start as *mut _, len, prot, flags, fd, 0)? };
-    // A core of the daemon, or of any client, would have the whole cache in it. A kernel that refuses serves as well.
-    // SAFETY: the mapping is ours; only what a core holds of it changes.
-    let _ = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
-    Ok(NonNull::new(base.cast()).expect("mmap returned null"))
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing uses it after drop.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// A new shared memory file of `len` bytes (sparse), closed on exec, of sealed size: a client that
 /// shortened a file which the daemon has mapped would kill the daemon.
@@ -123,29 +35,42 @@ pub fn read_only_twin(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 /// Walks of a tree that a reader tries before the page counts as not cached.
 const WALKS_MAX: u32 = 4;
 
-/// A number in a tree that names no node of the kind that should be there.
+/// The end of a walk at a node that cannot be looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Astray(pub u32);
-
-/// The segment as one process maps it.
-#[derive(Debug)]
-pub struct Segment {
-    map: Mapping,
-    geometry: Geometry,
-    // Resolved once: the hot path adds an index to a base.
-    objects: *const ObjectSlot,
-    inners: *const Inner,
-    small_nodes: *const SmallNode,
-    leaves: *const Leaf,
-    frames: *mut u8,
-    zclasses: *mut u8,
-    zspages: *mut u8,
+pub enum Astray {
+    /// A number that names no node of the kind that should be there.
+    Number(u32),
+    /// A node that is not mapped in this process.
+    Unmapped,
 }
 
-// SAFETY: the raw pointers point into `map`, which is Send + Sync and lives as long.
-unsafe impl Send for Segment {}
-// SAFETY: as above.
-unsafe impl Sync for Segment {}
+impl Astray {
+    #[cold]
+    fn at(node: u32, max: u32) -> Astray {
+        if node < max { Astray::Unmapped } else { Astray::Number(node) }
+    }
+}
+
+/// The segment as one process maps it: the daemon all of it, a client as far as it was asked for.
+#[derive(Debug)]
+pub struct Segment {
+    geometry: Geometry,
+    // Resolved once: the hot path adds an index to a base.
+    header: Part<Header>,
+    objects: Part<ObjectSlot>,
+    inners: Part<Inner>,
+    small_nodes: Part<SmallNode>,
+    leaves: Part<Leaf>,
+    frames: Part<[u8; PAGE_SIZE]>,
+    zclasses: Part<AtomicU8>,
+    zspages: Part<[u8; ZSPAGE_SIZE]>,
+    /// Of the daemon.
+    _map: Option<Mapping>,
+}
+
+/// A part of the segment is not mapped, and cannot be: the mount path has the content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unmapped;
 
 impl Segment {
     /// Daemon: lays out a new segment in `fd`, which must be empty and of `geometry.segment_bytes()`.
@@ -158,48 +83,50 @@ impl Segment {
             (*header).version = LAYOUT_VERSION;
             (*header).geometry = geometry;
         }
-        Ok(Segment::over(map, geometry))
+        // SAFETY: the mapping is kept.
+        let segment = unsafe { Segment::of(&map, geometry)? };
+        Ok(Segment { _map: Some(map), ..segment })
     }
 
     /// Client: maps the segment read-only and checks that it is one.
     ///
     /// # Errors
-    /// `InvalidData` if the file is no terrace segment of this version.
+    /// `InvalidData` if the file is no terrace segment of this version; else a limit on address space.
     pub fn attach(fd: impl AsFd) -> io::Result<Segment> {
-        let bytes = rustix::fs::fstat(fd.as_fd())?.st_size as usize;
-        let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("segment: {what}"));
-        if bytes < PAGE_SIZE {
-            return Err(bad("too small"));
-        }
-        let map = Mapping::new(fd.as_fd(), bytes, false, crate::layout::HUGE)?;
-        // SAFETY: the first page is mapped and a Header is plain old data.
-        let header = unsafe { &*map.as_ptr().cast::<Header>() };
-        if header.magic != MAGIC || header.version != LAYOUT_VERSION {
-            return Err(bad("other version"));
-        }
-        let geometry = header.geometry;
-        if !geometry.is_sane() || geometry.segment_bytes() > bytes {
-            return Err(bad("bad geometry"));
-        }
-        Ok(Segment::over(map, geometry))
+        let fd = fd.as_fd();
+        let bytes = rustix::fs::fstat(fd)?.st_size as usize;
+        let geometry = geometry_in(fd, bytes)?;
+        // SAFETY: no whole mapping.
+        Beginning::find(fd, bytes, false, |base| unsafe { Segment::of(base, geometry) })
     }
 
-    fn over(map: Mapping, geometry: Geometry) -> Segment {
-        let base = map.as_ptr();
-        // SAFETY: all offsets lie inside the mapping, whose length is at least geometry.segment_bytes().
+    /// # Safety
+    /// As [`Parts::part`].
+    unsafe fn of(parts: &impl Parts, geometry: Geometry) -> io::Result<Segment> {
+        let g = &geometry;
+        // SAFETY: the caller's promise.
         unsafe {
-            Segment {
-                objects: base.add(geometry.objects_at()).cast(),
-                inners: base.add(geometry.inners_at()).cast(),
-                small_nodes: base.add(geometry.twigs_at()).cast(),
-                leaves: base.add(geometry.leaves_at()).cast(),
-                frames: base.add(geometry.frames_at()),
-                zclasses: base.add(geometry.zclasses_at()),
-                zspages: base.add(geometry.zspages_at()),
-                map,
+            Ok(Segment {
                 geometry,
-            }
+                header: parts.part(0, 1)?,
+                objects: parts.part(g.objects_at(), g.objects_max)?,
+                inners: parts.part(g.inners_at(), g.inners_max)?,
+                small_nodes: parts.part(g.twigs_at(), g.twigs_max())?,
+                leaves: parts.part(g.leaves_at(), g.leaves_max)?,
+                frames: parts.part(g.frames_at(), g.frames_max)?,
+                zclasses: parts.part(g.zclasses_at(), g.zspages_max)?,
+                zspages: parts.part(g.zspages_at(), g.zspages_max)?,
+                _map: None,
+            })
         }
+    }
+
+    /// Bytes of a client's mappings.
+    #[cfg(test)]
+    pub(crate) fn mapped_bytes(&self) -> usize {
+        let nodes = self.inners.bytes() + self.small_nodes.bytes() + self.leaves.bytes();
+        let compressed = self.zclasses.bytes() + self.zspages.bytes();
+        self.header.bytes() + self.objects.bytes() + nodes + self.frames.bytes() + compressed
     }
 
     /// Numbers of things.
@@ -209,62 +136,85 @@ impl Segment {
     /// First page.
     #[inline]
     pub fn header(&self) -> &Header {
-        // SAFETY: checked or written at creation; only atomics of it change.
-        unsafe { &*self.map.as_ptr().cast::<Header>() }
+        // SAFETY: checked or written at creation; only atomics of it change. It is mapped from the start.
+        unsafe { self.header.first().as_ref() }
     }
-    /// Object slot `i`.
+    /// Object slot `i`, which this process has reached before, or is the daemon's.
     #[inline]
     pub fn object(&self, i: u32) -> &ObjectSlot {
-        assert!(i < self.geometry.objects_max);
-        // SAFETY: in bounds; all fields are atomics.
-        unsafe { &*self.objects.add(i as usize) }
+        self.try_object(i).expect("an object slot")
     }
-    /// Inner node `i`.
+    /// Object slot `i`; None: not here.
+    #[inline]
+    pub fn try_object(&self, i: u32) -> Option<&ObjectSlot> {
+        // SAFETY: all fields are atomics.
+        self.objects.get(i).map(|at| unsafe { at.as_ref() })
+    }
+    /// Inner node `i`, of the daemon.
     #[inline]
     pub fn inner(&self, i: u32) -> &Inner {
-        assert!(i < self.geometry.inners_max);
-        // SAFETY: in bounds; all fields are atomics.
-        unsafe { &*self.inners.add(i as usize) }
+        self.try_inner(i).expect("an inner node")
     }
-    /// SmallNode `i`.
+    #[inline]
+    fn try_inner(&self, i: u32) -> Option<&Inner> {
+        // SAFETY: all fields are atomics.
+        self.inners.get(i).map(|at| unsafe { at.as_ref() })
+    }
+    /// SmallNode `i`, of the daemon.
     #[inline]
     pub fn small_node(&self, i: u32) -> &SmallNode {
-        assert!(i < self.geometry.twigs_max());
-        // SAFETY: in bounds; all fields are atomics.
-        unsafe { &*self.small_nodes.add(i as usize) }
+        self.try_small_node(i).expect("a small node")
     }
-    /// Leaf `i`.
+    #[inline]
+    fn try_small_node(&self, i: u32) -> Option<&SmallNode> {
+        // SAFETY: all fields are atomics.
+        self.small_nodes.get(i).map(|at| unsafe { at.as_ref() })
+    }
+    /// Leaf `i`, of the daemon.
     #[inline]
     pub fn leaf(&self, i: u32) -> &Leaf {
-        assert!(i < self.geometry.leaves_max);
-        // SAFETY: in bounds; all fields are atomics.
-        unsafe { &*self.leaves.add(i as usize) }
+        self.try_leaf(i).expect("a leaf")
     }
-    /// Start of frame `i`. Readers follow [`crate::protocol`]; only the daemon may write through it.
+    #[inline]
+    pub(crate) fn try_leaf(&self, i: u32) -> Option<&Leaf> {
+        // SAFETY: all fields are atomics.
+        self.leaves.get(i).map(|at| unsafe { at.as_ref() })
+    }
+    /// Start of frame `i`, of the daemon, which alone may write through it.
     #[inline]
     pub fn frame(&self, i: u32) -> *mut u8 {
-        assert!(i < self.geometry.frames_max);
-        // SAFETY: in bounds.
-        unsafe { self.frames.add(i as usize * PAGE_SIZE) }
+        self.try_frame(i).expect("a frame")
+    }
+    /// Start of frame `i`. Readers follow [`crate::protocol`]. None: not here.
+    #[inline]
+    pub fn try_frame(&self, i: u32) -> Option<*mut u8> {
+        self.frames.get(i).map(|at| at.as_ptr().cast())
     }
     /// Offset of frame `i` in the memory file, bytes.
     pub fn frame_offset(&self, i: u32) -> u64 {
         (self.geometry.frames_at() + i as usize * PAGE_SIZE) as u64
     }
 
-    /// Size class of zspage `i` (0: unused). A reader may meet any number.
+    /// Size class of zspage `i` (0: unused), of the daemon.
     #[inline]
     pub fn zclass(&self, i: u32) -> &AtomicU8 {
-        assert!(i < self.geometry.zspages_max);
-        // SAFETY: in bounds; accessed as atomics only.
-        unsafe { AtomicU8::from_ptr(self.zclasses.add(i as usize)) }
+        self.try_zclass(i).expect("a size class")
     }
-    /// Start of zspage `i`. Readers follow [`crate::protocol`]; only the daemon may write through it.
+    /// The same; None: not here. A reader may meet any number.
+    #[inline]
+    pub(crate) fn try_zclass(&self, i: u32) -> Option<&AtomicU8> {
+        // SAFETY: accessed as atomics only.
+        self.zclasses.get(i).map(|at| unsafe { at.as_ref() })
+    }
+    /// Start of zspage `i`, of the daemon, which alone may write through it.
     #[inline]
     pub fn zspage(&self, i: u32) -> *mut u8 {
-        assert!(i < self.geometry.zspages_max);
-        // SAFETY: in bounds.
-        unsafe { self.zspages.add(i as usize * ZSPAGE_SIZE) }
+        self.try_zspage(i).expect("a zspage")
+    }
+    /// The same. Readers follow [`crate::protocol`]. None: not here.
+    #[inline]
+    pub(crate) fn try_zspage(&self, i: u32) -> Option<*mut u8> {
+        self.zspages.get(i).map(|at| at.as_ptr().cast())
     }
     /// Daemon: gives the memory of zspages `[first, first + n)` back to the machine. They read as zeros then.
     ///
@@ -273,7 +223,10 @@ impl Segment {
     pub fn discard_zspages(&self, first: u32, n: u32) -> io::Result<()> {
         assert!(first.checked_add(n).is_some_and(|end| end <= self.geometry.zspages_max));
         // SAFETY: in bounds, checked above.
-        unsafe { discard(self.zspages.add(first as usize * ZSPAGE_SIZE), n as usize * ZSPAGE_SIZE) }
+        unsafe {
+            let start = self.zspages.first().as_ptr().cast::<u8>().add(first as usize * ZSPAGE_SIZE);
+            discard(start, n as usize * ZSPAGE_SIZE)
+        }
     }
     /// Daemon: makes all zspages unused, with one system call where a store each would touch a large table.
     ///
@@ -281,7 +234,7 @@ impl Segment {
     /// As [`Segment::discard_zspages`].
     pub fn discard_zclasses(&self) -> io::Result<()> {
         // SAFETY: the region is whole pages.
-        unsafe { discard(self.zclasses, self.geometry.zclasses_bytes()) }
+        unsafe { discard(self.zclasses.first().as_ptr().cast(), self.geometry.zclasses_bytes()) }
     }
 
     /// The slot of a published object.
@@ -309,20 +262,26 @@ impl Segment {
     }
     fn in_bucket(&self, id: u64, level: u32, wanted: u64) -> Option<u32> {
         let first = self.geometry.bucket(id, level)?;
-        (first..first + BUCKET_SLOTS).find(|&i| self.object(i).id.load(Ordering::Acquire) == wanted)
+        let is_wanted = |slot: &ObjectSlot| slot.id.load(Ordering::Acquire) == wanted;
+        (first..first + BUCKET_SLOTS).find(|&i| self.try_object(i).is_some_and(is_wanted))
     }
 
-    /// The leaf that covers `run` of the object in `slot`, if there is one now.
+    /// The leaf that covers `run` of the object in `slot`, and its number, if there is one now.
+    ///
+    /// # Errors
+    /// The tree cannot be looked at here: the page may be cached all the same.
     #[inline]
-    pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Option<u32> {
+    pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Unmapped> {
+        let mut why = Astray::Number(0);
         for _ in 0..WALKS_MAX {
-            if let Ok(found) = self.walk(object, run) {
-                return found;
+            match self.walk(object, run) {
+                Ok(found) => return Ok(found),
+                Err(astray) => why = astray,
             }
         }
         // The tree changes faster than we walk. "Not cached" is the harmless answer: its reader asks the
         // daemon, or reads the source and checks the clocks.
-        None
+        if let Astray::Unmapped = why { Err(Unmapped) } else { Ok(None) }
     }
     /// [`Segment::find_leaf`] in one walk. The nodes of a tree may be reused at other heights during a walk
     /// without the lock: the walk then meets numbers that name no node of the expected kind.
@@ -330,7 +289,7 @@ impl Segment {
     /// # Errors
     /// Such a number. In a walk of the only writer it means a broken tree.
     #[inline]
-    pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<u32>, Astray> {
+    pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
             return Ok(None);
         };
@@ -341,32 +300,55 @@ impl Segment {
             return Ok(None);
         }
         while height > 0 {
-            if node >= self.geometry.inners_max {
-                return Err(Astray(node));
-            }
+            let Some(inner) = self.try_inner(node) else {
+                return Err(Astray::at(node, self.geometry.inners_max));
+            };
             height -= 1;
             let child = (run >> (height * FANOUT_BITS)) as usize % FANOUT;
-            let Some(below) = self.inner(node).0[child].load(Ordering::Acquire).checked_sub(1) else {
+            let Some(below) = inner.0[child].load(Ordering::Acquire).checked_sub(1) else {
                 return Ok(None);
             };
             node = below;
         }
         self.a_leaf(node)
     }
-    fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<u32>, Astray> {
-        if small_node >= self.geometry.twigs_max() {
-            return Err(Astray(small_node));
-        }
-        let child = usize::try_from(run).ok().and_then(|run| self.small_node(small_node).0.get(run));
+    #[inline]
+    fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
+        let Some(children) = self.try_small_node(small_node) else {
+            return Err(Astray::at(small_node, self.geometry.twigs_max()));
+        };
+        let child = usize::try_from(run).ok().and_then(|run| children.0.get(run));
         match child.and_then(|child| child.load(Ordering::Acquire).checked_sub(1)) {
             None => Ok(None),
             Some(node) => self.a_leaf(node),
         }
     }
     #[inline]
-    fn a_leaf(&self, node: u32) -> Result<Option<u32>, Astray> {
-        if node < self.geometry.leaves_max { Ok(Some(node)) } else { Err(Astray(node)) }
+    fn a_leaf(&self, node: u32) -> Result<Option<(u32, &Leaf)>, Astray> {
+        match self.try_leaf(node) {
+            Some(leaf) => Ok(Some((node, leaf))),
+            None => Err(Astray::at(node, self.geometry.leaves_max)),
+        }
     }
+}
+
+/// The geometry that a client needs before it maps the parts.
+fn geometry_in(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Geometry> {
+    let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, format!("segment: {what}"));
+    if bytes < PAGE_SIZE {
+        return Err(bad("too small"));
+    }
+    let map = Mapping::new(fd, PAGE_SIZE, false, PAGE_SIZE)?;
+    // SAFETY: the first page is mapped and a Header is plain old data.
+    let header = unsafe { &*map.as_ptr().cast::<Header>() };
+    if header.magic != MAGIC || header.version != LAYOUT_VERSION {
+        return Err(bad("other version"));
+    }
+    let geometry = header.geometry;
+    if !geometry.is_sane() || geometry.segment_bytes() > bytes {
+        return Err(bad("bad geometry"));
+    }
+    Ok(geometry)
 }
 
 /// Punches a hole into the file behind a range of a writable mapping of the segment.
@@ -379,63 +361,6 @@ unsafe fn discard(start: *mut u8, len: usize) -> io::Result<()> {
         unsafe { rustix::mm::madvise(start.cast(), len, rustix::mm::Advice::LinuxRemove)? };
     }
     Ok(())
-}
-
-/// The touch table: one saturating count a frame and some for each zspage, bumped by clients with a plain store.
-#[derive(Debug)]
-pub struct TouchTable {
-    map: Mapping,
-    zspages_at: usize,
-}
-
-/// Where touch counts of frames stop.
-pub const TOUCH_MAX: u8 = 3;
-/// Where those of compressed pages stop.
-pub const ZTOUCH_MAX: u8 = 64;
-
-impl TouchTable {
-    /// Maps the table.
-    pub fn attach(fd: impl AsFd, geometry: &Geometry) -> io::Result<TouchTable> {
-        let len = geometry.touch_bytes();
-        if (rustix::fs::fstat(fd.as_fd())?.st_size as usize) < len {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "touch table: too small"));
-        }
-        let map = Mapping::new(fd.as_fd(), len, true, PAGE_SIZE)?;
-        Ok(TouchTable { map, zspages_at: geometry.frame_table_bytes() })
-    }
-    /// The count of frame `i`.
-    #[inline]
-    pub fn count(&self, i: u32) -> &AtomicU8 {
-        assert!((i as usize) < self.map.len());
-        // SAFETY: in bounds; bytes shared with other processes are only accessed as atomics.
-        unsafe { AtomicU8::from_ptr(self.map.as_ptr().add(i as usize)) }
-    }
-    /// Notes an access. Loads first: a saturated count costs no store, so hot lines stay shared between CPUs.
-    #[inline]
-    pub fn touch(&self, i: u32) {
-        let c = self.count(i);
-        let n = c.load(Ordering::Relaxed);
-        if n < TOUCH_MAX {
-            c.store(n + 1, Ordering::Relaxed);
-        }
-    }
-    /// The count of a compressed page: a hint, for slots of small objects share it.
-    pub fn zcount(&self, handle: Handle) -> &AtomicU8 {
-        let at = handle.zspage() as usize * ZSPAGE_TOUCHES + handle.slot() as usize % ZSPAGE_TOUCHES;
-        let at = self.zspages_at + at;
-        assert!(at < self.map.len());
-        // SAFETY: as in `count`.
-        unsafe { AtomicU8::from_ptr(self.map.as_ptr().add(at)) }
-    }
-    /// Notes an access to a compressed page; how many had been noted before.
-    pub fn ztouch(&self, handle: Handle) -> u8 {
-        let c = self.zcount(handle);
-        let n = c.load(Ordering::Relaxed);
-        if n < ZTOUCH_MAX {
-            c.store(n + 1, Ordering::Relaxed);
-        }
-        n
-    }
 }
 
 #[cfg(test)]
@@ -451,7 +376,7 @@ mod tests {
     #[test]
     fn no_core_holds_the_cache() {
         let seg = table(8);
-        let start = format!("{:x}-", seg.map.as_ptr() as usize);
+        let start = format!("{:x}-", std::ptr::from_ref(seg.header()) as usize);
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let ours = maps.lines().skip_while(|line| !line.starts_with(&start));
         let flags = ours.skip(1).find_map(|line| line.strip_prefix("VmFlags:")).unwrap();

@@ -13,7 +13,7 @@
 
 use crate::device_table::TARGETS_MAX;
 use crate::layout::PAGE_SIZE;
-use crate::map::Mapping;
+use crate::mapping::Mapping;
 pub use crate::protocol::NO_LEAF;
 use crate::sync::{AtomicU64, Ordering};
 use crate::trace::{Ends, LANE_BYTES, LANE_RECORDS, LANES, Lane, Record};

@@ -10,38 +10,37 @@ use crate::copy;
 use crate::entry::Entry;
 use crate::index::Place;
 use crate::layout::PAGE_SIZE;
-use crate::map::{Segment, TouchTable};
+use crate::map::Segment;
 use crate::protocol::{same_epoch, unchanged};
+use crate::scratch::Scratch;
 use crate::sync::{AtomicU64, Ordering};
+use crate::touch::TouchTable;
 use crate::zobject::{HEAD_BYTES, Handle, Head, OBJECT_MAX, slot_bytes, slots_of};
 use std::mem::MaybeUninit;
 
 /// An object as it was copied out of the pool: believed only if the entry that named it has not changed meanwhile.
 #[derive(Debug)]
-pub struct Copied {
-    object: MaybeUninit<Object>,
+pub struct Copied<'a> {
+    object: &'a mut MaybeUninit<Page>,
     head: Head,
 }
 
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Object([u8; OBJECT_MAX]);
+const _: () = assert!(OBJECT_MAX <= PAGE_SIZE);
 
-impl Copied {
-    /// Room for one.
-    #[allow(clippy::new_without_default)]
+impl<'a> Copied<'a> {
+    /// An object that will be copied to `room`.
     #[inline]
-    pub fn new() -> Copied {
-        Copied { object: MaybeUninit::uninit(), head: Head(0) }
+    pub fn new(room: &'a mut MaybeUninit<Page>) -> Copied<'a> {
+        Copied { object: room, head: Head(0) }
     }
     /// Copies the object at `handle`. False: no object can be there (any more), or not one of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
         let zspage = handle.zspage();
         self.head = Head(0);
-        if zspage >= seg.geometry().zspages_max {
+        let (Some(class), Some(start)) = (seg.try_zclass(zspage), seg.try_zspage(zspage)) else {
             return false;
-        }
-        let class = seg.zclass(zspage).load(Ordering::Relaxed);
+        };
+        let class = class.load(Ordering::Relaxed);
         if handle.slot() >= slots_of(class) {
             return false;
         }
@@ -51,9 +50,9 @@ impl Copied {
         // SAFETY: its number is less than slots_of(class), so the slot lies in the zspage. The copy may race with the daemon; the
         // caller looks at the entry before it believes the copy.
         unsafe {
-            let from = seg.zspage(zspage).add(handle.slot() as usize * slot);
+            let from = start.add(handle.slot() as usize * slot);
             copy::out_of_frames(from, to, size);
-            self.head = Head(to.cast::<u64>().read());
+            self.head = Head(to.cast::<u64>().read_unaligned());
         }
         if self.head.len() + HEAD_BYTES > size {
             self.head = Head(0);
@@ -107,7 +106,9 @@ impl Look<'_> {
     #[inline(never)]
     pub unsafe fn read(&self, in_page: usize, out: *mut u8, bytes: usize, unpack: &mut dyn Unpack) -> Found {
         let handle = self.handle;
-        let mut copied = Copied::new();
+        let Some(mut scratch) = Scratch::take() else { return Found::Unreadable };
+        let (room, page) = scratch.pages();
+        let mut copied = Copied::new(room);
         let fetched = copied.fetch(self.seg, handle);
         if !unchanged(self.entry, self.seen) || !same_epoch(&self.seg.header().epoch, self.epoch) {
             return Found::Moved;
@@ -117,7 +118,7 @@ impl Look<'_> {
         let decoded = unsafe {
             match bytes {
                 PAGE_SIZE => coded.decode(&mut *out.cast::<Page>(), unpack),
-                _ => decode_part(coded, in_page, out, bytes, unpack),
+                _ => decode_part(coded, page, in_page, out, bytes, unpack),
             }
         };
         if !decoded {
@@ -133,7 +134,8 @@ impl Look<'_> {
 /// version never comes back.)
 pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, out: &mut Page) -> Found {
     let Some(handle) = seen.handle() else { return Found::Moved };
-    let mut copied = Copied::new();
+    let mut room = MaybeUninit::uninit();
+    let mut copied = Copied::new(&mut room);
     let fetched = copied.fetch(seg, handle);
     if !unchanged(&seg.leaf(place.leaf()).0[place.at()], seen) {
         return Found::Moved;
@@ -144,20 +146,19 @@ pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, o
     }
 }
 
-/// By way of a page of its own, which readers of whole pages need no stack for.
+/// By way of `page`.
 ///
 /// # Safety
 /// As [`Look::read`].
-#[inline(never)]
 unsafe fn decode_part(
     coded: Coded<'_>,
+    page: &mut Page,
     in_page: usize,
     out: *mut u8,
     bytes: usize,
     unpack: &mut dyn Unpack,
 ) -> bool {
-    let mut page = [0; PAGE_SIZE];
-    let decoded = coded.decode(&mut page, unpack);
+    let decoded = coded.decode(page, unpack);
     if decoded {
         let part = &page[in_page..in_page + bytes];
         // SAFETY: the caller's promise.

@@ -19,8 +19,9 @@
 use crate::codec::{Coded, Page, Unpack};
 use crate::index::Place;
 use crate::layout::{ZSPAGE_SIZE, ZSPAGE_TOUCHES};
-use crate::map::{Segment, TouchTable};
+use crate::map::Segment;
 use crate::sync::Ordering;
+use crate::touch::TouchTable;
 use crate::zobject::{CLASS_MAX, HEAD_BYTES, Handle, Head, class_for, slot_bytes, slots_of};
 use crate::zspages::Zspages;
 use std::io;

@@ -168,8 +168,7 @@ pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<
     each_on_all_cores(&trace.name, jobs, progress, |job| compute(trace, job))
 }
 
-/// `compute` of all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at once: nothing is half written
-/// (see [`terrace_output::write_whole`]).
+/// `compute` of all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at once: no file is being written.
 pub fn each_on_all_cores<J: Sync, C: Send>(
     trace: &str,
     jobs: &[J],

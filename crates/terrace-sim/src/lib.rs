@@ -1,7 +1,7 @@
 //! Cache policies on recorded accesses: the policy objects of the engine, the optimum, and the kernel's own policies as yardsticks.
 //!
 //! ```text
-//!   trace file ─► trace: keys numbered once ─► cells: policy x size, on all cores ─► ranking · CSV · JSON · plot
+//!   trace file ─► trace: keys numbered once ─► cells: policy x size, on all cores ─► ranking · CSV · JSON
 //!                                                │                                 └─► gates
 //!                                                └─► sim: one policy in one pool; compressed_sim: with a compressed tier
 //!   trace file ─► curve of miss ratios: one pass, no numbering, fixed memory
@@ -16,7 +16,6 @@ pub mod gates;
 pub mod kernel;
 pub mod numa;
 pub mod opt;
-pub mod plot;
 pub mod ranking;
 pub mod reference;
 pub mod sim;

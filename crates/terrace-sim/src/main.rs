@@ -1,4 +1,6 @@
 //! terrace-sim: cache policies on recorded accesses.
+// An output may be full, and its reader gone: `terrace_output::print` and `error_line`.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod commands;
 
@@ -40,24 +42,28 @@ fn main() -> ExitCode {
     };
     match run(&command) {
         Ok(code) => ExitCode::from(code),
-        Err(e) => {
-            eprintln!("terrace-sim: {e}");
-            ExitCode::from(2)
-        }
+        Err(e) => failed(e),
     }
+}
+
+fn failed(e: io::Error) -> ExitCode {
+    terrace_output::error_line!("terrace-sim: {e}");
+    ExitCode::from(2)
 }
 
 /// The command, or the exit code of help, version or a wrong use, which is told in one line.
 fn parse() -> Result<Command, ExitCode> {
     Cli::try_parse().map(|cli| cli.command).map_err(|e| {
         if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-            let _ = e.print();
-            return ExitCode::from(e.exit_code() as u8);
+            let help = e.render();
+            let code = e.exit_code() as u8;
+            let printed = terrace_output::print(&terrace_output::styled(&help, help.ansi()));
+            return printed.map_or_else(failed, |()| ExitCode::from(code));
         }
         let text = e.render().to_string();
         let why = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
         let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
-        eprintln!("terrace-sim: {why} (see `terrace-sim --help`)");
+        terrace_output::error_line!("terrace-sim: {why} (see `terrace-sim --help`)");
         ExitCode::from(2)
     })
 }

@@ -53,9 +53,11 @@ pub fn each_key(
     mut each: impl FnMut(u64),
 ) -> io::Result<u64> {
     let mut reader = Reader::open(path, options).map_err(io::Error::other)?;
-    let mut requests = 0usize;
+    let (mut requests, mut first, mut differ) = (0usize, None, false);
     for access in reader.by_ref() {
-        each(access.map_err(io::Error::other)?.key);
+        let key = access.map_err(io::Error::other)?.key;
+        differ |= *first.get_or_insert(key) != key;
+        each(key);
         requests += 1;
         if requests.is_multiple_of(STRETCH) {
             progress.tick(|| format!("{}: {requests} requests read", path.display()));
@@ -67,6 +69,13 @@ pub fn each_key(
                 path.display()
             )));
         }
+    }
+    if reader.format() == Format::Csv && options.column.is_none() && requests > 1 && !differ {
+        let why = format!(
+            "{}: all {requests} requests have one key (name its column with --column)",
+            path.display()
+        );
+        return Err(io::Error::other(why));
     }
     if requests == 0 {
         let format = reader.format();
@@ -105,7 +114,9 @@ pub fn names(paths: &[PathBuf]) -> Vec<String> {
 pub fn warn_of_loss(name: &str, lost: u64, requests: usize) {
     if lost > 0 {
         let share = lost as f64 / (lost as f64 + requests as f64) * 100.0;
-        eprintln!("{name}: the capture lost {lost} accesses ({share:.2} %); miss ratios are of those it has");
+        terrace_output::error_line!(
+            "{name}: the capture lost {lost} accesses ({share:.2} %); miss ratios are of those it has"
+        );
     }
 }
 

@@ -178,6 +178,9 @@ impl Bucket {
 
     /// The metadata of a blob.
     pub fn stat(&self, key: &[u8]) -> Option<Stat> {
+        if self.owner.state.process.is_forked() {
+            return None;
+        }
         get::stat(&self.owner.state, &self.state, key)
     }
     /// Whether there is such a blob.
@@ -222,6 +225,9 @@ impl Bucket {
     }
     /// Tags of a blob, sorted. Looks at each tag of the store.
     pub fn tags(&self, key: &[u8]) -> Vec<String> {
+        if self.owner.state.process.is_forked() {
+            return Vec::new();
+        }
         self.owner.state.tags.of(&(self.state.id, Some(key.into())))
     }
     /// Gives the bucket itself a tag, or takes it (`on` false); false: nothing changes.
@@ -308,17 +314,26 @@ impl Bucket {
     /// Keys in an order that does not change while the store exists: at least `count` from the cursor `from` on (0: the start), while there are as
     /// many, and the next cursor (0: the end). A key that is there all the while comes at least once.
     pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
+        if self.owner.state.process.is_forked() {
+            return (Vec::new(), 0);
+        }
         let state = &self.owner.state;
         self.state.scan(&state.walks, &state.hashes, &state.memory, from, count)
     }
 
     /// A key, each of them as likely; none: there are no blobs. `random` draws a number below the one given.
     pub fn any_key(&self, random: impl FnMut(usize) -> usize) -> Option<Box<[u8]>> {
+        if self.owner.state.process.is_forked() {
+            return None;
+        }
         self.state.any_key(random)
     }
 
     /// Keys that begin with `prefix`, sorted. Looks at each blob of the bucket.
     pub fn list(&self, prefix: &[u8]) -> Vec<Box<[u8]>> {
+        if self.owner.state.process.is_forked() {
+            return Vec::new();
+        }
         let mut keys = Vec::new();
         self.state.for_each_table(|table| {
             keys.extend(

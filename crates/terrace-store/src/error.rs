@@ -24,6 +24,13 @@ pub enum Error {
         /// The limit on all memory, bytes.
         limit: u64,
     },
+    /// The last sync of a store that a thread syncs has failed. Changes are refused until a sync succeeds, since they could be lost.
+    NotDurable {
+        /// The error of the sync.
+        why: String,
+        /// The sync found no room.
+        is_full: bool,
+    },
     /// Another program, or another store of this one, has the store open.
     InUse {
         /// The file that is locked.
@@ -57,6 +64,8 @@ pub enum Error {
     },
     /// The store was closed.
     Closed,
+    /// A parent of this process has opened the store.
+    Forked,
     /// A value of the options that cannot be used.
     Invalid {
         /// The wrong value, and the valid ones.
@@ -83,21 +92,22 @@ impl Error {
 
     /// Whether there was no room on the disk, or in the store's own maximum.
     pub fn is_full(&self) -> bool {
-        matches!(self, Error::Full { .. })
+        matches!(self, Error::Full { .. } | Error::NotDurable { is_full: true, .. })
     }
 
     /// The errno that comes closest, for callers of C.
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         match self {
-            Error::Full { .. } => Errno::NOSPC,
+            Error::Full { .. } | Error::NotDurable { is_full: true, .. } => Errno::NOSPC,
+            Error::NotDurable { .. } => Errno::IO,
             Error::NoMemory { .. } => Errno::NOMEM,
             Error::InUse { .. } => Errno::BUSY,
             Error::Exists { .. } => Errno::EXIST,
             Error::NoBucket { .. } => Errno::NOENT,
             Error::TooLarge { .. } => Errno::TOOBIG,
             Error::Damaged { .. } => Errno::UCLEAN,
-            Error::Closed => Errno::BADF,
+            Error::Closed | Error::Forked => Errno::BADF,
             Error::Invalid { .. } => Errno::INVAL,
             Error::Io { source, .. } => return source.raw_os_error().unwrap_or(Errno::IO.raw_os_error()),
         }
@@ -129,6 +139,7 @@ impl fmt::Display for Error {
                     "the index of names takes {index} of {limit} bytes of memory and cannot grow; remove blobs or raise the limit"
                 )
             }
+            Error::NotDurable { why, .. } => write!(f, "no change is taken until a sync succeeds: {why}"),
             Error::InUse { path } => {
                 write!(f, "{}: another program uses this store; end it first", path.display())
             }
@@ -141,6 +152,9 @@ impl fmt::Display for Error {
                 write!(f, "{}: {what}; restore it from a copy, or remove the store", path.display())
             }
             Error::Closed => f.write_str("the store was closed; open it anew"),
+            Error::Forked => f.write_str(
+                "the store was opened before this process was forked; use it in one process only, or serve it with `terrace serve kv`",
+            ),
             Error::Invalid { what } => f.write_str(what),
             Error::Io { path, action, source } => {
                 write!(f, "{}: {action}: {source}{}", path.display(), cure(source))

@@ -4,9 +4,11 @@
 //! A write or sync of the log that fails is remembered: what the file holds is not known then, and every later change is refused.
 
 use crate::error::{Error, Result};
+use crate::journal::{Held, Journal};
 use crate::record::{self, HEADER, Header, Record};
 use crate::segment::Segment;
 use crate::tail::{RING, Tail};
+use crate::write::write_all;
 use rustix::fs::FallocateFlags;
 use std::cell::RefCell;
 use std::fs::File;
@@ -16,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use terrace_engine::Wakeup;
-use terrace_engine::io::{Io, IoVec};
+use terrace_engine::io::Io;
 use terrace_sync::{Mutex, MutexGuard};
 
 /// Room on the disk that is asked for at once, bytes.
@@ -51,6 +53,9 @@ pub(crate) struct Log {
     tail: Tail,
     end: Mutex<End>,
     file: Mutex<Arc<File>>,
+    pub journal: Journal,
+    /// Number of the last record in the tail.
+    appended: AtomicU64,
     /// Offset up to which the file has blocks.
     reserved: AtomicU64,
     /// errno of the write or sync that failed; 0: none.
@@ -116,7 +121,7 @@ impl Log {
         path: PathBuf,
         written: Written,
         segment: &Segment,
-        io: Arc<dyn Io>,
+        (io, journal): (Arc<dyn Io>, Journal),
         wake: Arc<Wakeup>,
     ) -> Result<Log> {
         let tail = Tail::new(segment);
@@ -133,6 +138,8 @@ impl Log {
                 is_closed: false,
             }),
             file: Mutex::new(Arc::new(file)),
+            journal,
+            appended: AtomicU64::new(end.number - 1),
             reserved: AtomicU64::new(end.at),
             failed: AtomicI32::new(0),
             wake,
@@ -188,6 +195,11 @@ impl Log {
         self.end.lock().seal()
     }
 
+    /// Number of the last record, as it is.
+    pub(crate) fn appended(&self) -> u64 {
+        self.appended.load(Ordering::Acquire)
+    }
+
     /// Bytes of the log, with its tail.
     pub(crate) fn bytes(&self) -> u64 {
         self.tail.committed()
@@ -214,6 +226,7 @@ impl Log {
             self.flush()?;
         }
         self.tail.append(record);
+        self.appended.store(number, Ordering::Release);
         end.next = number + 1;
         if at / PIECE != (at + bytes) / PIECE {
             self.wake.signal();
@@ -262,23 +275,28 @@ impl Log {
         Error::Io { path: self.path.clone(), action, source }
     }
 
-    /// Writes the tail to the file; into the kernel's page cache, not to the device.
+    /// Writes the tail to the file, and before it what its records name to the journal; into the kernel's page cache, not to the device. The number of the last
+    /// record that is there, and whether its bytes are.
     ///
     /// # Errors
     /// The write failed, now or earlier.
-    pub(crate) fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<(u64, Held)> {
         let file = self.file.lock();
         self.flush_locked(&file)
     }
 
-    fn flush_locked(&self, file: &File) -> Result<()> {
+    fn flush_locked(&self, file: &File) -> Result<(u64, Held)> {
         self.check()?;
-        let (from, to) = (self.tail.flushed(), self.tail.committed());
-        for (at, bytes) in self.tail.unflushed(from, to) {
+        let log_end = || {
+            let number = self.appended.load(Ordering::Acquire);
+            (number, self.tail.committed())
+        };
+        let ((number, to), held) = self.journal.write_batch(log_end);
+        for (at, bytes) in self.tail.unflushed(self.tail.flushed(), to) {
             write_all(&*self.io, file, at, bytes).map_err(|e| self.fail("write", e))?;
         }
         self.tail.set_flushed(to);
-        Ok(())
+        Ok((number, held))
     }
 
     /// Makes all records durable that were appended before the call.
@@ -342,15 +360,9 @@ impl Frozen<'_> {
         self.log.reserved.store(end.at, Ordering::Relaxed);
         self.end.generation = header.generation;
         self.end.next = end.number;
+        self.log.appended.store(end.number - 1, Ordering::Release);
         self.end.seal();
     }
-}
-
-/// Writes all of `bytes` at `at`.
-pub(crate) fn write_all(io: &dyn Io, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
-    let buf = IoVec { ptr: bytes.as_ptr().cast_mut(), len: bytes.len() };
-    // SAFETY: `bytes` lives until the call returns, and a write only reads it.
-    unsafe { io.write(file.as_raw_fd(), at, &[buf]) }
 }
 
 /// Writes records into a new file.

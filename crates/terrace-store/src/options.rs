@@ -9,9 +9,9 @@ use terrace_engine::{EngineConfig, IoKind};
 pub enum SyncPolicy {
     /// Each change before its call returns. Threads that wait at the same time share a sync.
     Always,
-    /// A thread syncs so often. Calls do not wait.
+    /// A thread syncs so often. A call returns when the kernel holds its change: the end of all processes loses nothing, a power cut what was not synced.
     Every(Duration),
-    /// At [`crate::Store::sync`] and at the end; or when room of overwritten blobs is needed again.
+    /// As `Every`, at [`crate::Store::sync`] and at the end; or when much has changed, or room of overwritten blobs is needed again.
     Never,
 }
 
@@ -26,6 +26,8 @@ pub struct StoreOptions {
     pub capacity_bytes: Option<u64>,
     /// When changes become durable.
     pub sync: SyncPolicy,
+    /// Changes return before the kernel holds them, or before they are durable: the caller ends each batch of them by [`crate::Store::end_batch`].
+    pub batches: bool,
     /// A heap that fits in memory is read in the background when the store is opened; [`crate::Store::wait_warm`] waits for it.
     pub warm: bool,
     /// The engine's configuration; its `memory_bytes` is the one above. Its I/O is blocking by default: then none of it is under way
@@ -52,6 +54,7 @@ impl Default for StoreOptions {
             memory_bytes: engine.memory_bytes,
             capacity_bytes: None,
             sync: SyncPolicy::Every(Duration::from_secs(1)),
+            batches: false,
             warm: true,
             engine,
         }

@@ -108,9 +108,19 @@ impl Owner {
     /// # Errors
     /// A failed write or sync: what was not durable before may be lost.
     pub(crate) fn close(&self) -> Result<()> {
+        if self.state.process.is_forked() {
+            return Err(Error::Forked);
+        }
         if !self.stop() {
             return Ok(());
         }
+        let ended = self.end();
+        // Handles of buckets may live on.
+        self.state.heap.unlock();
+        ended
+    }
+
+    fn end(&self) -> Result<()> {
         let state = &self.state;
         // A change that looked before the store was closed is in the log now, or refused there.
         state.log.close();
@@ -119,6 +129,7 @@ impl Owner {
         synced?;
         ended.map_err(|e| Error::io(state.heap.path(), "write back", e))?;
         state.log.finish();
+        state.log.journal.end();
         Ok(())
     }
 
@@ -133,6 +144,10 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.state.process.is_forked() {
+            // Locks, threads and files are the parent's: nothing of it ends here.
+            return std::mem::forget(self.state.clone());
+        }
         if let Err(e) = self.close() {
             tracing::error!("{e}; what was not durable may be lost");
         }

@@ -1,6 +1,7 @@
 //! The state of an open store, which all operations share.
 
 use crate::error::{Error, Result};
+use crate::fork::Process;
 use crate::heap::Heap;
 use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::{Log, Logged, ROOM, Room};
@@ -37,6 +38,8 @@ pub(crate) struct StoreState {
     pub store: u64,
     pub seed: u64,
     pub sync: SyncPolicy,
+    /// A change ends before it is held: the batch's end waits for that.
+    pub batches: bool,
     pub wake: Arc<Wakeup>,
     /// Wakes the thread that writes the files of such buckets.
     pub files_wake: Wakeup,
@@ -44,6 +47,7 @@ pub(crate) struct StoreState {
     pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
+    pub process: Process,
     /// Set when the heap has been read ahead, or will not be.
     pub warmed: OnceLock<()>,
     unlogged: AtomicU64,
@@ -59,6 +63,34 @@ pub(crate) struct Durable {
     /// Held while the log is written anew.
     pub anew: Mutex<()>,
     pub syncs: AtomicU64,
+    fails: AtomicBool,
+    failure: Mutex<Option<SyncFailure>>,
+}
+
+/// The last sync has failed.
+#[derive(Debug, Clone)]
+pub(crate) struct SyncFailure {
+    pub why: String,
+    /// For lack of room, which removals make.
+    pub is_full: bool,
+}
+
+impl Durable {
+    /// Notes how a sync ended.
+    pub(crate) fn note(&self, result: &Result<()>) {
+        let failure = result.as_ref().err().map(|e| SyncFailure { why: e.to_string(), is_full: e.is_full() });
+        let fails = failure.is_some();
+        // Most syncs succeed, as the last one did.
+        if fails || self.fails.load(Ordering::Relaxed) {
+            *self.failure.lock() = failure;
+            self.fails.store(fails, Ordering::Relaxed);
+        }
+    }
+
+    /// The failure of the last sync.
+    pub(crate) fn failure(&self) -> Option<SyncFailure> {
+        if self.fails.load(Ordering::Relaxed) { self.failure.lock().clone() } else { None }
+    }
 }
 
 /// Sums over the store.
@@ -82,7 +114,7 @@ impl StoreState {
         (store, seed): (u64, u64),
         options: &StoreOptions,
         wake: Arc<Wakeup>,
-        (memory, counts): (IndexMemory, Counts),
+        (memory, counts, process): (IndexMemory, Counts, Process),
     ) -> StoreState {
         let persisting = names.all().into_iter();
         let persisting = persisting.filter(|bucket| bucket.persist().is_some()).collect();
@@ -100,21 +132,44 @@ impl StoreState {
             store,
             seed,
             sync: options.sync,
+            batches: options.batches,
             wake,
             files_wake: Wakeup::default(),
             memory,
             counts,
             durable: Durable::default(),
             closed: AtomicBool::new(false),
+            process,
             warmed: OnceLock::new(),
             unlogged: AtomicU64::new(UNLOGGED),
         }
     }
 
     /// # Errors
-    /// The store was closed.
+    /// The store was closed; this process is a fork of the one that opened it.
     pub(crate) fn check_open(&self) -> Result<()> {
+        self.check_fork()?;
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
+    }
+
+    /// Whether a change that is to be durable, and frees room or takes some, may be made. Where a thread syncs, its failures are known here alone.
+    ///
+    /// # Errors
+    /// The store was closed; the last sync has failed.
+    pub(crate) fn check_change(&self, frees: bool) -> Result<()> {
+        self.check_open()?;
+        let refuses =
+            |failure: &SyncFailure| matches!(self.sync, SyncPolicy::Every(_)) && !(frees && failure.is_full);
+        match self.durable.failure().filter(refuses) {
+            Some(SyncFailure { why, is_full }) => Err(Error::NotDurable { why, is_full }),
+            None => Ok(()),
+        }
+    }
+
+    /// # Errors
+    /// This process is a fork of the one that opened the store.
+    pub(crate) fn check_fork(&self) -> Result<()> {
+        if self.process.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
     /// As [`Log::append`]. On a full disk the heap gives blocks of free pages to the log.
@@ -143,7 +198,7 @@ impl StoreState {
 
     fn with_log_room<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
         match f() {
-            Err(e) if e.is_full() && self.heap.give_back(ROOM) > 0 => f(),
+            Err(e) if e.is_full() && (self.log.journal.give_back() | (self.heap.give_back(ROOM) > 0)) => f(),
             done => done,
         }
     }

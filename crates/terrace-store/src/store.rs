@@ -5,7 +5,7 @@ use crate::durable;
 use crate::error::{Error, Result};
 use crate::open;
 use crate::ops::{buckets, persist};
-use crate::options::StoreOptions;
+use crate::options::{StoreOptions, SyncPolicy};
 use crate::owner::{Anchors, Owner};
 use crate::segment::Segment;
 use std::collections::HashMap;
@@ -87,6 +87,12 @@ impl Store {
         if is_unmarked {
             durable::sync(&owner.state)?;
         }
+        {
+            let state = &owner.state;
+            // The thread that syncs may write the log anew, with other numbers.
+            let _turn = state.durable.turn.lock();
+            state.log.journal.begin(state.log.last(), options.sync != SyncPolicy::Always)?;
+        }
         Ok(Store(Arc::new(Anchors::new(owner))))
     }
 
@@ -100,11 +106,15 @@ impl Store {
 
     /// The bucket of this name, if there is one.
     pub fn find_bucket(&self, name: &str) -> Option<Bucket> {
+        self.0.state.check_fork().ok()?;
         Some(Bucket::new(&self.0, self.0.state.names.get(name)?))
     }
 
     /// Names of all buckets, sorted.
     pub fn buckets(&self) -> Vec<String> {
+        if self.0.state.process.is_forked() {
+            return Vec::new();
+        }
         let mut names: Vec<String> = self.0.state.names.all().iter().map(|bucket| bucket.name()).collect();
         names.sort_unstable();
         names
@@ -128,6 +138,9 @@ impl Store {
 
     /// Holders of a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
+        if self.0.state.process.is_forked() {
+            return Vec::new();
+        }
         let names: HashMap<u64, String> =
             self.0.state.names.all().iter().map(|bucket| (bucket.id, bucket.name())).collect();
         let members = self.0.state.tags.members(tag).into_iter();
@@ -139,12 +152,34 @@ impl Store {
     /// # Errors
     /// A write or sync failed; what was to be written is still in memory.
     pub fn sync(&self) -> Result<()> {
+        self.0.state.check_fork()?;
         persist::sync(&self.0.state)
+    }
+
+    /// Ends a batch of changes ([`StoreOptions::batches`]): with [`crate::SyncPolicy::Always`] they are durable, else the kernel holds them.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn end_batch(&self) -> Result<()> {
+        self.0.state.check_fork()?;
+        let state = &self.0.state;
+        match state.sync {
+            SyncPolicy::Always => persist::sync(state),
+            SyncPolicy::Every(_) | SyncPolicy::Never => durable::hold(state, state.log.appended()),
+        }
+    }
+
+    /// The error of the last sync, if it has failed: by a thread ([`crate::SyncPolicy::Every`]) or by a call.
+    pub fn sync_failure(&self) -> Option<String> {
+        self.0.state.durable.failure().map(|failure| failure.why)
     }
 
     /// Waits until a heap that fits in memory has been read ([`StoreOptions::warm`]), or a larger one will not be: from then on gets do not compete with it
     /// for the device. At once where the store is new, or was opened over the segment of a process that was killed.
     pub fn wait_warm(&self) {
+        if self.0.state.process.is_forked() {
+            return;
+        }
         self.0.state.warmed.wait();
     }
 
@@ -153,6 +188,7 @@ impl Store {
     /// # Errors
     /// No room for the new log; failing I/O. The old log stays.
     pub fn checkpoint(&self) -> Result<()> {
+        self.0.state.check_fork()?;
         durable::write_anew(&self.0.state)
     }
 

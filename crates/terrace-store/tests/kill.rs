@@ -1,13 +1,13 @@
 //! kill -9 under load: a process that uses a store is killed again and again; what it had acknowledged is there.
 //!
-//! The program forks, so it has a single thread and no test harness. First the parent holds the segment; then nobody does, and each put is synced; then
-//! the blobs are files, too, which are as their blobs are once the store has been opened again and synced.
+//! The program forks, so it has a single thread and no test harness. First the parent holds the segment; then no process does, with a sync for each put or
+//! one a second; then the blobs are files, too, which equal their blobs once the store has been opened again and synced.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
+use terrace_store::{Bucket, Error, Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::rng::{Rng, seed};
 
 const KEYS: u64 = 150;
@@ -52,7 +52,7 @@ fn value(number: u64) -> Vec<u8> {
 /// Runs `f` in a child; its process id, and what it writes.
 fn child(f: impl FnOnce(&mut std::fs::File)) -> (rustix::process::Pid, OwnedFd) {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: this process has one thread.
+    // SAFETY: this process has one thread, or those of a store, none of which a child needs.
     match unsafe { libc::fork() } {
         0 => {
             drop(reads);
@@ -99,7 +99,7 @@ fn check(place: &Place<'_>, acknowledged: u64) {
             store.sync().unwrap();
             check_files(&bucket, files);
         }
-        store.close().unwrap();
+        if acknowledged.is_multiple_of(2) { store.close().unwrap() } else { store.crash() }
     });
     let (_, status) =
         rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap().unwrap();
@@ -145,9 +145,51 @@ fn rounds(name: &str, place: &Place<'_>, rounds: u64, rng: &mut Rng) {
         reads.read_to_end(&mut said).unwrap();
         let last = said.chunks_exact(8).last().map(|number| u64::from_le_bytes(number.try_into().unwrap()));
         acknowledged = last.or(acknowledged);
-        check(place, acknowledged.expect("it said something"));
+        for _start in 0..2 {
+            check(place, acknowledged.expect("it said something"));
+        }
     }
     println!("{name}: {rounds} rounds, {} puts acknowledged, none lost", acknowledged.unwrap_or(0));
+}
+
+/// A fork may not use the store of its parent, and the parent goes on as if there were none.
+fn forks(dir: &Path) {
+    let place = Place {
+        dir,
+        options: options(SyncPolicy::Every(Duration::from_secs(1))),
+        segment: None,
+        files: None,
+    };
+    let store = open(&place);
+    let bucket = store.bucket("b").unwrap();
+    for number in 0..200 {
+        bucket.put(key_of(number).as_bytes(), &value(number)).unwrap();
+    }
+    let mut children = Vec::new();
+    for number in 200..220 {
+        let (its_store, its_bucket) = (store.clone(), bucket.clone());
+        let (pid, reads) = child(|says| {
+            assert!(matches!(its_bucket.put(b"1", b"other"), Err(Error::Forked)));
+            assert!(matches!(its_bucket.get(b"1"), Err(Error::Forked)));
+            assert!(matches!(its_store.sync(), Err(Error::Forked)) && its_store.buckets().is_empty());
+            assert!(matches!(its_store.clone().close(), Err(Error::Forked)));
+            drop((its_store, its_bucket));
+            says.write_all(b"x").unwrap();
+            std::thread::sleep(Duration::from_secs(600));
+        });
+        std::fs::File::from(reads).read_exact(&mut [0]).expect("the child was refused");
+        children.push(pid);
+        bucket.put(key_of(number).as_bytes(), &value(number)).unwrap();
+    }
+    // The bucket and the children still have the descriptor of the lock.
+    store.close().unwrap();
+    assert!(matches!(bucket.put(b"1", b"other"), Err(Error::Closed)));
+    check(&place, 219);
+    for pid in children {
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()).unwrap();
+    }
+    println!("20 forks were refused");
 }
 
 fn main() {
@@ -161,14 +203,17 @@ fn main() {
     let n = set.unwrap_or(if std::env::var_os("TERRACE_SOAK").is_some() { 500 } else { 12 });
     let mut rng = Rng::new(seed("store-kill"));
     let segments = [(); 2].map(|()| Segment::create(&options(SyncPolicy::Never)).unwrap());
-    let dirs = [(); 4].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
-    let [held, synced, persisting, files] = dirs.each_ref().map(|dir| dir.path());
+    let dirs = [(); 6].map(|()| tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap());
+    let [held, synced, unsynced, persisting, files, forked] = dirs.each_ref().map(|dir| dir.path());
     let place = |dir, sync, segment| Place { dir, options: options(sync), segment, files: None };
     let alone = place(synced, SyncPolicy::Always, None);
+    let second = SyncPolicy::Every(Duration::from_secs(1));
     rounds("the parent holds the segment", &place(held, SyncPolicy::Never, Some(&segments[0])), n, &mut rng);
     rounds("nobody holds it, each put is synced", &alone, n, &mut rng);
+    rounds("nobody holds it, a sync a second", &place(unsynced, second, None), n, &mut rng);
     let often = SyncPolicy::Every(Duration::from_millis(5));
     let persisting = place(persisting, often, Some(&segments[1]));
     let persisting = Place { files: Some(files.join("b")), ..persisting };
     rounds("blobs are files, too", &persisting, n, &mut rng);
+    forks(forked);
 }

@@ -53,3 +53,28 @@ impl Tool {
         assert!(files.all(|file| file.extension().is_none_or(|ending| ending != "new")), "{args}");
     }
 }
+
+/// Runs a command with standard output on a full device, where it fails in one line, and into a pipe without a reader, where it ends as ever; with a
+/// full standard error it ends as ever, too.
+///
+/// # Panics
+/// If it ends in another way.
+#[track_caller]
+pub fn check_outputs(make: impl Fn() -> Command) {
+    let full = || std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+    let run = |command: &mut Command| {
+        let Output { status, stderr, .. } = command.output().expect("it can be started");
+        (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+    };
+    let name = format!("{:?}", make());
+    let (code, stderr) = run(&mut make());
+    assert!(code.is_some(), "{name}: {stderr}");
+    let (full_code, full_stderr) = run(make().stdout(full()));
+    let is_one_line =
+        full_stderr.lines().count() == 1 && full_stderr.contains("standard output: No space left");
+    assert!(full_code == Some(2) && is_one_line, "{name}: {full_code:?} {full_stderr}");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    assert_eq!(run(make().stdout(writer)), (code, stderr), "{name} without a reader");
+    assert_eq!(run(make().stderr(full())).0, code, "{name} with a full standard error");
+}

@@ -41,7 +41,7 @@ pub fn find(dir: &Path) -> Vec<String> {
 fn look(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let name = dir.to_str().expect("a UTF-8 path");
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table_of_mounts();
     found.extend(mounts.lines().filter(|l| l.contains(name)).map(|l| format!("mount: {l}")));
     for (place, info) in instances() {
         if format!("{info:?}").contains(name) {
@@ -94,8 +94,13 @@ pub fn clear(dir: &Path) {
     }
 }
 
+/// The table of mounts; names in it need not be UTF-8.
+pub fn table_of_mounts() -> String {
+    String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").expect("/proc is mounted")).into_owned()
+}
+
 fn unmount_below(name: &str, how: i32) {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table_of_mounts();
     for line in mounts.lines().filter(|l| l.contains(name)) {
         let point = line.split(' ').nth(4).expect("a mount point");
         let point = std::ffi::CString::new(point).expect("no NUL");

@@ -303,7 +303,7 @@ impl Rig {
 
     /// True while the mount is there.
     pub fn mounted(&self) -> bool {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc is mounted");
+        let mounts = leftovers::table_of_mounts();
         let at = self.at.to_str().expect("a UTF-8 path");
         mounts.lines().any(|l| l.split(' ').nth(4) == Some(at))
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::tools::need;
+use terrace_tests::tools::{compile, need};
 use terrace_tests::{amount, is_root, leftovers, process};
 
 /// Python with a script, under a `terrace run` of its own.
@@ -80,8 +80,10 @@ fn leased_reads_are_never_old_after_all_is_killed() {
         let killer = std::thread::spawn({
             let (at, pause) = (rig.at().to_owned(), 500 + rng.below(1200));
             move || {
+                let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
+                assert!(process::wait_until(60, || find().is_some()));
                 std::thread::sleep(Duration::from_millis(pause));
-                let (_, info) = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at).unwrap();
+                let (_, info) = find().unwrap();
                 // The supervisor cannot start another terraced once it is stopped.
                 process::kill(info.pid, libc::SIGSTOP);
                 [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
@@ -174,4 +176,44 @@ print('ok')";
     let leases = rig.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
     assert!(leases.held < 80 && hits(&rig) > 1000, "{leases:?}, {} hits", hits(&rig));
     rig.finish();
+}
+
+/// A case of `tests/c/guest.c` beside a file that is larger than the memory, on the plain directory and by leases. What it printed.
+fn guest(case: &str) -> [String; 2] {
+    let rig = rig(&format!("leased-{case}"), &[]);
+    let (file, program) = (rig.src().join("file"), rig.aside().join("guest"));
+    compile("guest", &program, &[]);
+    std::fs::write(&file, vec![0; 40 << 20]).unwrap();
+    let plain = Command::new(&program);
+    let said = [plain, rig.command(&program)]
+        .map(|mut command| process::run(command.arg(case).arg(&file), 120).expect_success());
+    let served: u64 = rig.stats_of_runs().iter().map(|stat| stat.cache.preload.misses).sum();
+    assert!(served > 100 || case == "interrupted", "{served} misses of the library's");
+    rig.finish();
+    said
+}
+
+/// Handlers have 8 KiB of stack, threads 16: the library may not need much of it.
+#[test]
+fn reads_take_little_of_the_programs_stack() {
+    let [plain, leased] = guest("stack").map(|bytes| bytes.trim().parse::<usize>().unwrap());
+    // Without the optimizer each value has a place of its own.
+    let is_optimized = !product("terrace").components().any(|part| part.as_os_str() == "debug");
+    let more = if is_optimized { 2 << 10 } else { 5 << 10 };
+    assert!(leased <= plain + more, "{leased} bytes of stack, without the library {plain}");
+}
+
+#[test]
+fn program_alone_has_its_descriptors() {
+    guest("descriptors");
+}
+
+#[test]
+fn threads_that_are_cancelled_at_any_instruction_end() {
+    guest("cancelled");
+}
+
+#[test]
+fn signals_interrupt_no_open_and_no_truncate() {
+    guest("interrupted");
 }

@@ -17,6 +17,7 @@ mod paths;
 mod policies;
 mod prefetch;
 mod programs;
+mod sources;
 mod stage;
 mod storm;
 mod stress;

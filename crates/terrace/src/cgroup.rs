@@ -244,7 +244,7 @@ pub fn too_small_for(memory: Option<Size>) -> Option<String> {
 /// The same, on standard error.
 pub fn tell_if_too_small(memory: Option<Size>) {
     if let Some(line) = too_small_for(memory) {
-        eprintln!("terrace: {line}");
+        terrace_output::error_line!("terrace: {line}");
     }
 }
 

@@ -1,6 +1,5 @@
 //! Commands about a running instance: find it, send a request, print the answer.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,14 +15,13 @@ use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::holders;
 use crate::instance::{self, Info, Instance};
 use crate::mountpoint;
-use crate::mounts::{self, How};
+use crate::mounts::{self, How, utab};
 
 /// How often a request is sent again when the daemon died over it.
 const TRIES: usize = 16;
-/// How long a daemon may take to end after its unmount, and after which part of that processes that keep it
-/// are looked for.
+/// How long a daemon may take to end after its unmount, and how often others are looked for that it serves.
 const END_WITHIN: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_millis(500);
 /// How long one may take to be gone that was killed.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
 
@@ -44,7 +42,7 @@ pub fn sync(mnt: &Path) -> Result<ExitCode> {
 pub fn drop_caches(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let dropped = asked(mnt, &instance, control::DropCaches {})?;
-    println!("{} clean pages dropped", dropped.pages);
+    print(&format!("{} clean pages dropped\n", dropped.pages))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -53,12 +51,10 @@ pub fn check(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let found = asked(mnt, &instance, Check {})?.disagreements;
     if found.is_empty() {
-        println!("index, frames and policy agree");
+        print("index, frames and policy agree\n")?;
         return Ok(ExitCode::SUCCESS);
     }
-    for line in &found {
-        println!("{line}");
-    }
+    print(&(found.join("\n") + "\n"))?;
     Ok(ExitCode::from(EXIT_NEGATIVE))
 }
 
@@ -82,15 +78,30 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
         data_loss::clear(&path, &mut std::io::stderr())?;
         return Ok(ExitCode::SUCCESS);
     }
-    match find(&path) {
-        Ok((instance, _)) => stop(&path, &instance)?,
-        // Another user's: root may still take it away, and its daemon writes back as it ends.
-        Err(failure) if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => {
-            return Err(failure);
-        }
-        Err(_) => mounts::unmount(&path, How::Unused).map_err(|err| not_ours(&path, err))?,
+    let (instance, info) = find(&path).map_err(|failure| unknown(&path, failure))?;
+    let is_here = info.device.is_some() && info.device == mounts::device_at(&path);
+    match is_here && (info.mnt != path || is_elsewhere(&info)) {
+        true => unmount_copy(&path, &instance)?,
+        false => stop(&path, &instance)?,
     }
+    utab::forget(&path);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the daemon of an instance has mounts of its own: then the mount that this process sees is a copy.
+fn is_elsewhere(info: &Info) -> bool {
+    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+    let its = namespace(&info.terraced.to_string()).filter(|_| instance::in_our_pid_namespace(info));
+    its.is_some() && its != namespace("self")
+}
+
+/// Unmounts a copy of a mount: by a bind mount, or in another mount namespace. Its instance goes on while there are others.
+fn unmount_copy(path: &Path, instance: &Instance) -> Result<()> {
+    let cure = "make room in the source or see to its device; nothing was unmounted";
+    ask(instance, Sync {}).map_err(|no| Failure::new(path.display(), no, cure))?;
+    let dev = mounts::device_at(path);
+    mounts::unmount(path, How::Unused).map_err(|err| not_ended(path, err))?;
+    finish(path, instance, dev)
 }
 
 /// As umount(8) has `-l` and `-f`. Sends no request to the daemon and does not wait for it: programs may keep
@@ -102,6 +113,7 @@ fn detach(args: &cli::Umount) -> Result<ExitCode> {
     }
     let how = if args.force { How::Forced { lazy: args.lazy } } else { How::Lazy };
     mounts::unmount(&path, how).map_err(|err| not_unmounted(&path, &reason(err)))?;
+    utab::forget(&path);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -119,51 +131,49 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
             // Another command has stopped it.
             ErrorCode::Silent if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
             _ => {
-                return Err(Failure::new(mnt.display(), no, "nothing was unmounted; see to that and repeat"));
+                let cure =
+                    "nothing was unmounted; see to that and repeat, or give the data up with `umount -f`";
+                return Err(Failure::new(mnt.display(), no, cure));
             }
         }
     }
-    let seen = || dev.map(holders::seeing).filter(|seen| !seen.is_empty());
-    unmount_under_runs(&seen().unwrap_or_default(), dev);
-    if !wait_for_end(instance, SOON)
-        && let Some(seen) = seen()
-    {
-        if holders::under_runs(&seen).len() == seen.len() && holders::of(mnt).is_empty() {
-            let who = holders::told(&seen);
-            eprintln!(
-                "terrace: {}: unmounted here, and all is written; its daemon ends with the `terrace run` of {who}",
-                mnt.display()
+    let seen = || dev.map(holders::seeing).unwrap_or_default();
+    unmount_under_runs(&seen(), dev);
+    finish(mnt, instance, dev)
+}
+
+/// Waits for the end of an instance that is unmounted here; says so if it serves others.
+fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()> {
+    let name = mnt.display();
+    let start = Instant::now();
+    while !wait_for_end(instance, SOON) {
+        let seen = dev.map(holders::seeing).unwrap_or_default();
+        if !seen.is_empty() {
+            let ours = mounts::table().into_iter().filter(|entry| Some(entry.dev) == dev);
+            let ours: Vec<String> =
+                ours.map(|entry| format!("the mount {}", entry.point.display())).collect();
+            let by = if ours.is_empty() { holders::told(&seen) } else { ours.join(", ") };
+            terrace_output::error_line!(
+                "terrace: {name}: unmounted here, and all is written; its daemon serves {by}"
             );
             return Ok(());
         }
-        let who = holders::told(&seen);
-        eprintln!("terrace: {}: unmounted here; waiting for {who}, which still sees it", mnt.display());
+        if start.elapsed() > END_WITHIN {
+            let cure = format!("see {}", instance.log().display());
+            return Err(Failure::new(name, "it is unmounted, but its daemon still writes back", cure));
+        }
     }
-    if wait_for_end(instance, END_WITHIN) {
-        // Its directory stays, so that the next `terrace mount` reports it as well.
-        let lost = data_loss::by(instance).map(|lost| (lost, "see to the source".to_owned()));
-        let died = || Some((data_loss::by_dying(instance)?, format!("see {}", instance.log().display())));
-        return lost.or_else(died).map_or(Ok(()), |(why, cure)| {
-            let cure = format!("what fsync acknowledged is safe; {cure}");
-            Err(Failure::new(mnt.display(), format!("unmounted, but {why}"), cure))
-        });
-    }
-    let (why, cure) = match seen() {
-        Some(seen) => (
-            format!("it is unmounted here, but still seen by {}", holders::told(&seen)),
-            "its daemon serves them, and ends when they have".to_owned(),
-        ),
-        None => (
-            "it is unmounted, but its daemon still writes back".to_owned(),
-            format!("see {}", instance.log().display()),
-        ),
-    };
-    Err(Failure::new(mnt.display(), why, cure))
+    // Its directory stays, so that the next `terrace mount` reports it as well.
+    let lost = data_loss::by(instance).map(|lost| (lost, "see to the source".to_owned()));
+    let died = || Some((data_loss::by_dying(instance)?, format!("see {}", instance.log().display())));
+    lost.or_else(died).map_or(Ok(()), |(why, cure)| {
+        let cure = format!("what fsync acknowledged is safe; {cure}");
+        Err(Failure::new(name, format!("unmounted, but {why}"), cure))
+    })
 }
 
 /// Unmounts the copies in the namespaces of commands of `terrace run` that do not use them, so that an
-/// unrelated command does not keep the daemon. For copies that cannot be unmounted, `umount` waits, or
-/// reports them.
+/// unrelated command does not keep the daemon.
 fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
     let Some(dev) = dev else { return };
     for copy in holders::under_runs(seen) {
@@ -171,18 +181,30 @@ fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
     }
 }
 
-/// Why a mount of another user stays.
-fn not_ours(mnt: &Path, err: std::io::Error) -> Failure {
-    if err.raw_os_error() == Some(libc::EBUSY) {
-        return not_unmounted(mnt, "the mount is in use");
-    }
-    let owner = mounts::at(mnt).and_then(|entry| entry.user_id());
-    match owner.filter(|owner| *owner != rustix::process::geteuid().as_raw()) {
-        Some(owner) => {
+/// The reason why a mount without a known instance stays.
+fn unknown(mnt: &Path, not_found: Failure) -> Failure {
+    let Some(entry) = mounts::at(mnt).filter(|entry| entry.fstype == mounts::FSTYPE) else {
+        return not_found;
+    };
+    let own = rustix::process::geteuid().as_raw();
+    match entry.user_id() {
+        Some(owner) if own != 0 && owner != own => {
             let why = format!("it was mounted by another user (uid {owner})");
             Failure::new(mnt.display(), why, "unmount it as that user or as root; nothing was unmounted")
         }
-        None => Failure::new(mnt.display(), reason(err), "unmount it as root; nothing was unmounted"),
+        _ => {
+            let why = "no record of its instance is found, and nothing shows that all is written";
+            let cure = "repeat it with the XDG_RUNTIME_DIR of its mount, or take it away unwritten with `terrace umount -l`";
+            Failure::new(mnt.display(), why, cure)
+        }
+    }
+}
+
+/// Why a copy of a mount stays.
+fn not_ended(mnt: &Path, err: std::io::Error) -> Failure {
+    match err.raw_os_error() == Some(libc::EBUSY) {
+        true => not_unmounted(mnt, "the mount is in use"),
+        false => Failure::new(mnt.display(), reason(err), "unmount it as root; nothing was unmounted"),
     }
 }
 
@@ -222,10 +244,7 @@ pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
         let cure = format!("clear it with `terrace umount {name}` or mount again");
         return Err(Failure::new(name, "its daemon died, with its supervisor", cure));
     }
-    // The newest: a private mount of `run` may serve the same path as another.
-    let found =
-        instance::living().into_iter().filter(|(_, info)| info.mnt == path).max_by_key(|(_, info)| info.pid);
-    found.ok_or_else(|| not_served(mnt))
+    instance::serving(&path).ok_or_else(|| not_served(mnt))
 }
 
 fn not_served(mnt: &Path) -> Failure {
@@ -262,8 +281,8 @@ pub fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("its paths stood in JSON before") + "\n"
 }
 
-/// Prints to standard output; ignores that the reader has gone.
-pub fn print(text: &str) -> bool {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+/// Prints to standard output. False: the reader has gone, which is no failure.
+pub fn print(text: &str) -> Result<bool> {
+    terrace_output::put(text)
+        .map_err(|err| Failure::new("standard output", reason(err), "make room, or write it elsewhere"))
 }

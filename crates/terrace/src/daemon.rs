@@ -10,9 +10,11 @@
 //! | `signals` | SIGTERM: an orderly stop |
 //! | `ready` | closes what a predecessor left open, then reports to the supervisor |
 //! | `memory` | keeps the cache to what the machine and its control group have for it |
+//! | `mounts` | follows the table of mounts: those of terrace below the source are not entered |
 //! | `record` | records which data are unwritten, for commands after a crash of everything |
 
 mod answers;
+mod crossings;
 mod front;
 mod leases;
 mod memory;
@@ -83,8 +85,9 @@ pub fn main(shared: Shared, recovering: bool) -> ! {
     });
     // Not before info.json names this process: a mount whose supervisor is dead counts as dead if its record names no living terraced, and the
     // next one begins while this process would still write.
-    let _ = is_recorded.recv();
+    let done = is_recorded.recv();
     let _ = rustix::process::set_parent_process_death_signal(None);
+    drop(done);
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
 }
 
@@ -107,7 +110,7 @@ pub fn abort_on_panic() {
     }));
 }
 
-fn live(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> i32 {
+fn live(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> i32 {
     match serve(shared, recovering, recorded) {
         Ok(Served::Written) => {
             clean_up_for_dead_supervisor(shared);
@@ -128,7 +131,7 @@ fn live(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> i32 {
 }
 
 /// From start to unmount.
-fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> Result<Served> {
+fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> Result<Served> {
     let mut orphan_fds = match recovering {
         true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
         false => OrphanFds::default(),
@@ -149,9 +152,11 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<()>) -> Result<
     engine.serve().map_err(|err| cannot("engine", err))?;
     owed::before_serving(&engine, shared.place.src_fd.as_fd(), recovering)?;
     let control = Arc::new(Server::default());
-    let stopper = Arc::new(Stopper::new(engine.clone(), shared, front.leases()));
+    let stopper = Arc::new(Stopper::new(engine.clone(), shared, &front));
     let (begun, serves) = std::sync::mpsc::channel();
-    let also = (front.leases(), Live::new(engine.clone(), shared));
+    let tiers = Arc::new(Live::new(engine.clone(), shared));
+    tiers.clone().try_stores_again().map_err(|err| cannot("threads", err))?;
+    let also = (front.leases(), tiers);
     let answers = answers::Answers::new(engine.clone(), stopper.clone(), guard.shown(), shared, also);
     let answers = Arc::new(answers);
     let threads =
@@ -193,7 +198,7 @@ fn start_threads(
     (control, answers): (&Arc<Server>, Arc<answers::Answers>),
     stopper: &Arc<Stopper>,
     orphan_fds: OrphanFds,
-    (serves, recorded): (Receiver<()>, Sender<()>),
+    (serves, recorded): (Receiver<()>, Sender<Sender<()>>),
 ) -> std::io::Result<()> {
     let (listener, control) = (shared.control.try_clone()?, control.clone());
     metrics::start(shared.metrics.as_ref(), &answers, &shared.instance)?;
@@ -226,7 +231,11 @@ fn start_threads(
         }
         to_supervisor.say("ready");
         wait_for_byte(&go);
-        let _ = recorded.send(());
+        // Until the main thread outlives the supervisor.
+        let (done, outlives) = std::sync::mpsc::channel();
+        let _ = recorded.send(done);
+        let _ = outlives.recv();
+        to_supervisor.say("free");
     })
 }
 

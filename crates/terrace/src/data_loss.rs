@@ -192,6 +192,8 @@ mod tests {
             kind: Kind::Mount,
             src: "/data".into(),
             mnt: "/mnt".into(),
+            device: None,
+            claim: None,
             memory_bytes: 0,
             policy: String::new(),
             tiers: Vec::new(),

@@ -17,7 +17,7 @@ use crate::error::{EXIT_NEGATIVE, Result};
 pub fn doctor(args: &cli::Doctor) -> Result<ExitCode> {
     let report = look(args);
     let text = if args.json { commands::json(&report) } else { page(&report) };
-    commands::print(&text);
+    commands::print(&text)?;
     Ok(if report.can_serve { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_engine::io::{BlockingIo, Io, UringIo};
 use terrace_engine::{
     Access, CompressedConfig, DeviceConfig, Engine, EngineConfig, IoKind, NumaConfig, SegmentHandles,
-    SystemClock, TargetTable,
+    StampClock, SystemClock, TargetTable,
 };
 use terrace_policy::placement::levels::levels;
 
@@ -102,7 +102,7 @@ pub fn start(
         config.numa.sys = sys.into();
     }
     let io = io_of(config.io);
-    Engine::start(config, memory.0.clone(), Arc::new(SystemClock), io)
+    Engine::start(config, memory.0.clone(), Arc::new(StampClock::default()), io)
 }
 
 /// Opens what the engine reads and writes targets by that are no files; in its process.

@@ -22,7 +22,7 @@ pub fn generate(what: What) -> Result<ExitCode> {
         What::CompleteZsh => completion(Shell::Zsh, &mut text),
         What::CompleteFish => completion(Shell::Fish, &mut text),
     }
-    commands::print(&String::from_utf8_lossy(&text));
+    commands::print(&String::from_utf8_lossy(&text))?;
     Ok(ExitCode::SUCCESS)
 }
 

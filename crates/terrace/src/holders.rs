@@ -1,7 +1,9 @@
 //! Processes that keep a mount busy.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use terrace_engine::proc;
@@ -86,7 +88,7 @@ fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
 
 impl Holder {
     fn new(pid: i32, dir: &Path, how: &'static str, path: PathBuf) -> Holder {
-        let name = fs::read_to_string(dir.join("comm")).unwrap_or_default().trim().to_owned();
+        let name = text(&dir.join("comm")).trim().to_owned();
         Holder { pid, name, how, path, starting: is_starting(dir) }
     }
 }
@@ -122,16 +124,22 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
 const FORKED_NOT_BEGUN: u32 = 0x40;
 
 fn is_starting(dir: &Path) -> bool {
-    let stat = fs::read_to_string(dir.join("stat")).unwrap_or_default();
+    let stat = text(&dir.join("stat"));
     proc::task_flags(&stat) & FORKED_NOT_BEGUN != 0
 }
 
 /// `7f00-7f10 r--p 00000000 00:2a 17    /path`
 fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
-    let maps = fs::read_to_string(dir.join("maps")).ok()?;
-    maps.lines()
-        .filter_map(|line| line.find(" /").map(|at| PathBuf::from(&line[at + 1..])))
+    let maps = fs::read(dir.join("maps")).ok()?;
+    maps.split(|byte| *byte == b'\n')
+        .filter_map(|line| line.windows(2).position(|pair| pair == b" /").map(|at| &line[at + 1..]))
+        .map(|path| PathBuf::from(OsStr::from_bytes(path)))
         .find(|path| path.starts_with(mnt))
+}
+
+/// A file of /proc; a name in it need not be UTF-8.
+fn text(file: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! number of connections, on the length of a request, and on the time that one may take, so that no reader can hold a daemon up.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -100,11 +100,18 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&str) -> Page + Send + Sync
 fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Page) -> io::Result<()> {
     stream.set_read_timeout(Some(WITHIN))?;
     stream.set_write_timeout(Some(WITHIN))?;
-    let head = read_head(&mut stream)?;
+    let (at, head) = (stream.local_addr()?.ip(), read_head(&mut stream)?);
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
     let page = match (method, path.starts_with('/')) {
+        ("GET" | "HEAD", true) if !may_ask(at, &head) => {
+            let cure = "write its IP address, localhost or its own host name";
+            Page::error(
+                "403 Forbidden",
+                format_args!("the request's Host is no name of this machine; {cure}"),
+            )
+        }
         ("GET" | "HEAD", true) => answer(path),
         ("GET" | "HEAD", false) => Page::error("400 Bad Request", "this is no request"),
         _ => Page::error("405 Method Not Allowed", "only GET and HEAD are answered"),
@@ -119,6 +126,27 @@ fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Page) -> io::Result<
         out.push_str(&page.body);
     }
     stream.write_all(out.as_bytes())
+}
+
+/// Whether a request that came to this address gets its page. A public address has names that the machine does not know: its domain's, a proxy's.
+fn may_ask(at: IpAddr, head: &str) -> bool {
+    !at.to_canonical().is_loopback() || names_this_machine(head)
+}
+
+/// Whether each Host of a request is a name of this machine. A page in a browser can let its own name lead to this address, and read what is served here.
+/// An address as Host is safe: the browser has connected to it.
+fn names_this_machine(head: &str) -> bool {
+    let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let hosts = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+    let mut hosts = hosts.filter(|(name, _)| name.trim().eq_ignore_ascii_case("host"));
+    hosts.all(|(_, host)| {
+        let host = host.trim();
+        let name = host.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok());
+        let name = name.map_or(host, |(name, _)| name);
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let is_own = ["localhost", &own].iter().any(|own| name.eq_ignore_ascii_case(own));
+        is_own || address.parse::<IpAddr>().is_ok() || host.parse::<IpAddr>().is_ok()
+    })
 }
 
 /// A page shows only what comes from here, and no other page may frame it.
@@ -170,7 +198,7 @@ mod tests {
         let listener = bind(parse("0", false).unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || serve(&listener, |path| Page::ok("text/plain", format!("path {path}"))));
-        let told = asked(address, "GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\n");
+        let told = asked(address, "GET /a?b=c HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert!(told.starts_with("HTTP/1.1 200 OK\r\n") && told.ends_with("\r\n\r\npath /a"), "{told}");
         assert!(told.contains("\r\nContent-Length: 7\r\n"), "{told}");
         let told = asked(address, "HEAD /a HTTP/1.0\r\n\r\n");
@@ -178,6 +206,60 @@ mod tests {
         assert!(asked(address, "POST / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
         assert!(asked(address, "GET x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
         assert_eq!(asked(address, &format!("GET /{}", "x".repeat(2 * HEAD_MAX))), "", "closed");
+    }
+
+    #[test]
+    fn names_of_others_are_refused() {
+        let head = |host: &str| format!("GET / HTTP/1.1\r\nAccept: *\r\n{host}\r\n");
+        let own = rustix::system::uname().nodename().to_str().unwrap().to_uppercase();
+        let own_names =
+            ["Host: 127.0.0.1:9464", "host:[::1]:9464", "Host: ::1", "HOST : LocalHost", "Host: 192.0.2.1"];
+        for host in own_names.map(str::to_owned).into_iter().chain([format!("Host: {own}:1"), String::new()])
+        {
+            assert!(names_this_machine(&head(&host)), "{host}");
+        }
+        for host in [
+            "Host: evil.example",
+            "Host: evil.example:9464",
+            "Host:",
+            "Host: localhost.evil.example",
+            "Host: a\r\nHost: localhost",
+        ] {
+            assert!(!names_this_machine(&head(host)), "{host}");
+        }
+        let listener = bind(parse("0", false).unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || serve(&listener, |_| panic!("no page for them")));
+        let told = asked(address, "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+        assert!(told.starts_with("HTTP/1.1 403 ") && told.contains("localhost"), "{told}");
+    }
+
+    #[test]
+    fn public_addresses_have_any_name() {
+        let (own, other) =
+            ("GET / HTTP/1.1\r\nHost: localhost\r\n", "GET / HTTP/1.1\r\nHost: box.example\r\n");
+        for (at, is_public) in [
+            ("127.0.0.1", false),
+            ("127.1.2.3", false),
+            ("::1", false),
+            ("::ffff:127.0.0.1", false),
+            ("192.0.2.1", true),
+        ] {
+            let at = at.parse().unwrap();
+            assert!(may_ask(at, own) && may_ask(at, other) == is_public, "{at}");
+        }
+        // The address of the connection counts, not that of the listener.
+        let listener = bind(parse("0.0.0.0:0", true).unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || serve(&listener, |path| Page::ok("text/plain", path.to_owned())));
+        let told = |ip: IpAddr| asked((ip, port).into(), &format!("{other}\r\n"));
+        assert!(told(Ipv4Addr::LOCALHOST.into()).starts_with("HTTP/1.1 403 "));
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        // Nothing is sent. A machine without a network has no such address.
+        if socket.connect("192.0.2.1:9").is_ok() {
+            let told = told(socket.local_addr().unwrap().ip());
+            assert!(told.starts_with("HTTP/1.1 200 "), "{told}");
+        }
     }
 
     #[test]

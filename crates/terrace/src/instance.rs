@@ -15,8 +15,11 @@
 //! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it
 //! still has to report lost data.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -46,6 +49,9 @@ pub struct Instance {
     pub(crate) dir: PathBuf,
 }
 
+/// Bytes of an instance's records and of a short log.
+const ROOM: usize = 64 << 10;
+
 /// How long others may hold a new instance's lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -56,11 +62,23 @@ pub struct Lock(#[allow(dead_code)] File);
 impl Instance {
     /// A new directory for the calling supervisor; not below `avoid`, which terrace is about to cover.
     pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
-        let parent = writable_parent(avoid)?;
-        let fail = |err: io::Error| {
-            Failure::new(parent.display(), reason(err), "make this directory writable for this user")
-        };
-        Instance::create_in(&parent).map_err(fail)
+        let mut why = None;
+        for parent in writable_parents(avoid) {
+            match Instance::create_in(&parent) {
+                Ok(made) => return Ok(made),
+                Err(err) => why = why.or(Some((parent, err))),
+            }
+        }
+        Err(match why {
+            Some((parent, err)) => {
+                Failure::new(parent.display(), reason(err), "make room there, writable for this user")
+            }
+            None => Failure::new(
+                "runtime directory",
+                "no place for sockets is writable",
+                "set XDG_RUNTIME_DIR to a directory of yours",
+            ),
+        })
     }
 
     pub(crate) fn create_in(parent: &Path) -> io::Result<(Instance, Lock)> {
@@ -68,9 +86,23 @@ impl Instance {
         let dir = parent.join(format!("{}.{began:x}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir)?;
         let instance = Instance { dir };
-        let lock = private().open(instance.path("lock"))?;
+        match instance.lock_new() {
+            Ok(lock) => Ok((instance, lock)),
+            Err(err) => {
+                instance.remove();
+                Err(err)
+            }
+        }
+    }
+
+    /// Its lock, and room for its records: without them no other command finds it.
+    fn lock_new(&self) -> io::Result<Lock> {
+        let lock = private().open(self.path("lock"))?;
         lock_for_life(&lock)?;
-        Ok((instance, Lock(lock)))
+        let room = self.path("room");
+        private().open(&room)?.write_all(&[0; ROOM])?;
+        fs::remove_file(room)?;
+        Ok(Lock(lock))
     }
 
     /// A file of this instance.
@@ -138,6 +170,12 @@ impl Instance {
         locked && self.info().is_none_or(runs)
     }
 
+    /// When it began, by the name of its directory: process ids come again, and say nothing of the order.
+    pub fn began(&self) -> u128 {
+        let name = self.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.split_once('.').and_then(|(_, nanos)| u128::from_str_radix(nanos, 16).ok()).unwrap_or_default()
+    }
+
     /// Since its directory changed.
     pub fn age(&self) -> Duration {
         let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
@@ -199,9 +237,10 @@ fn runs(pid: i32) -> bool {
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.
 pub fn all() -> Vec<Instance> {
-    parents()
+    let others = socket_parents().into_iter().filter(|parent| is_private(parent));
+    let parents: BTreeSet<PathBuf> = parents().into_iter().filter(|dir| is_ours(dir)).chain(others).collect();
+    parents
         .iter()
-        .filter(|parent| is_ours(parent))
         .filter_map(|parent| fs::read_dir(parent).ok())
         .flat_map(|entries| entries.flatten())
         .filter(|entry| entry.file_name().to_str().is_some_and(is_a_name))
@@ -217,6 +256,46 @@ fn is_a_name(name: &str) -> bool {
 /// Living instances with their descriptions.
 pub fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
+}
+
+/// The living instance that serves `path`: that of the mount which lies there, else the newest that names the path.
+pub fn serving(path: &Path) -> Option<(Instance, Info)> {
+    let device = mounts::device_at(path);
+    let is_mounted = |info: &Info| device.is_some() && info.device == device;
+    let mut living = living();
+    living.retain(|(_, info)| {
+        is_mounted(info) || info.mnt == path && (device.is_none() || info.device.is_none())
+    });
+    let found = living.into_iter().max_by_key(|(instance, info)| (is_mounted(info), instance.began()));
+    found.or_else(|| of_other_user(path, device?))
+}
+
+/// The instance of another user's mount here, from the kernel's list of sockets; for root. The record must be in a directory
+/// of the mount's user: no other entry of the list counts.
+fn of_other_user(path: &Path, device: (u32, u32)) -> Option<(Instance, Info)> {
+    let owner = mounts::at(path)?.user_id()?;
+    let is_of_owner = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == owner);
+    let of = |parent: PathBuf| fs::read_dir(parent).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut dirs = socket_parents().into_iter().filter(|parent| is_of_owner(parent)).flat_map(of);
+    dirs.find_map(|dir| {
+        let instance = Instance { dir };
+        let is_file = fs::symlink_metadata(instance.path("info.json")).is_ok_and(|meta| meta.is_file());
+        let info = if is_file { instance.info()? } else { return None };
+        (info.device == Some(device) && instance.is_alive()).then_some((instance, info))
+    })
+}
+
+/// Runtime directories by the names of control sockets that are bound: an instance may have been started with another
+/// XDG_RUNTIME_DIR.
+fn socket_parents() -> BTreeSet<PathBuf> {
+    let text = fs::read("/proc/net/unix").unwrap_or_default();
+    let names = text.split(|byte| *byte == b'\n').filter_map(|line| {
+        let at = line.windows(2).position(|pair| pair == b" /")?;
+        let dir = Path::new(OsStr::from_bytes(&line[at + 1..])).parent()?;
+        let is_control = line.ends_with(b"/control.sock");
+        dir.parent().filter(|_| is_control && dir.file_name().and_then(OsStr::to_str).is_some_and(is_a_name))
+    });
+    names.map(Path::to_owned).collect()
 }
 
 /// Instances, living or dead, that say they serve `mnt`.
@@ -257,20 +336,20 @@ fn parents() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first of them that is ours or can be created, and lies outside `avoid`.
-fn writable_parent(avoid: &[&Path]) -> Result<PathBuf> {
-    let outside = |dir: &&PathBuf| !avoid.iter().any(|covered| dir.starts_with(covered));
-    for dir in parents().iter().filter(outside) {
+/// Those of them that are ours or can be created, and lie outside `avoid`.
+fn writable_parents(avoid: &[&Path]) -> impl Iterator<Item = PathBuf> {
+    let outside = |dir: &PathBuf| !avoid.iter().any(|covered| dir.starts_with(covered));
+    parents().into_iter().filter(outside).filter(|dir| {
         let _ = fs::DirBuilder::new().mode(0o700).create(dir);
-        if is_ours(dir) && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok() {
-            return Ok(dir.clone());
-        }
-    }
-    Err(Failure::new(
-        "runtime directory",
-        "no place for sockets is writable",
-        "set XDG_RUNTIME_DIR to a directory of yours",
-    ))
+        is_ours(dir) && rustix::fs::access(dir, rustix::fs::Access::WRITE_OK).is_ok()
+    })
+}
+
+/// The same without a change of its mode.
+fn is_private(dir: &Path) -> bool {
+    let of_this_user = |meta: &fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
+    fs::symlink_metadata(dir)
+        .is_ok_and(|meta| meta.is_dir() && of_this_user(&meta) && meta.mode() & 0o077 == 0)
 }
 
 /// True for a directory that no other user can have prepared or can read.
@@ -320,6 +399,8 @@ pub(crate) mod tests {
             kind: Kind::Run,
             src: "/a".into(),
             mnt: "/b c".into(),
+            device: None,
+            claim: None,
             memory_bytes: 1 << 30,
             policy: "strata".to_owned(),
             tiers: Vec::new(),
@@ -336,6 +417,15 @@ pub(crate) mod tests {
         assert!(first.is_alive() && second.is_alive());
         assert_ne!(first.dir, second.dir);
         assert!(first.dir.file_name().unwrap().to_str().is_some_and(is_a_name));
+    }
+
+    #[test]
+    fn a_full_directory_keeps_no_instance() {
+        let parent = tempfile::tempdir().unwrap();
+        let no_room = Instance { dir: parent.path().join("x") };
+        assert!(no_room.lock_new().is_err(), "the directory does not exist");
+        let (instance, _lock) = Instance::create_in(parent.path()).unwrap();
+        assert!(!instance.path("room").exists());
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
         true => commands::json(&report),
         false => told(&report) + &table::of(&report.lru),
     };
-    commands::print(&text);
+    commands::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -15,16 +15,20 @@
 //!
 //! | parts | |
 //! |---|---|
-//! | [`cli`], [`config`], [`renamed`], [`size`], [`error`] | command line, configuration, messages |
+//! | [`cli`], [`config`], [`size`], [`error`] | command line, configuration, messages |
 //! | [`http`], [`metrics`] | a small HTTP server, and what Prometheus reads from it |
-//! | [`mountpoint`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
+//! | [`mountpoint`], [`claim`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`supervisor`], [`data_loss`] | the process that outlives crashes, and reports of lost data |
 //! | [`daemon`], [`engine`], [`control`], [`instance`] | terraced, its cache, its commands, its directory |
 //! | [`handover`] | what the supervisor hands to terraced, and what they tell each other |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
 
+// An output may be full, and its reader gone: `commands::print` and `terrace_output::error_line`.
+#![cfg_attr(not(test), deny(clippy::print_stdout))]
+
 mod cgroup;
+mod claim;
 mod cli;
 mod commands;
 mod config;
@@ -39,6 +43,7 @@ mod handover;
 mod holders;
 mod http;
 mod instance;
+mod limits;
 mod lru;
 mod metrics;
 mod mount;
@@ -47,7 +52,6 @@ mod mounts;
 mod numa;
 mod prefault;
 mod recover;
-mod renamed;
 mod run;
 mod serve;
 mod size;
@@ -63,7 +67,7 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
-use clap::error::{ContextValue, ErrorKind};
+use clap::error::ErrorKind;
 
 use cli::{Cli, Command};
 use error::{Failure, Result};
@@ -76,10 +80,12 @@ fn main() -> ExitCode {
         Ok(command) => execute(command),
         Err(code) => return code,
     };
-    done.unwrap_or_else(|failure| {
-        eprintln!("{failure}");
-        failure.exit_code()
-    })
+    done.unwrap_or_else(failed)
+}
+
+fn failed(failure: Failure) -> ExitCode {
+    terrace_output::error_line!("{failure}");
+    mount::exit_code(&failure)
 }
 
 fn execute(command: Command) -> Result<ExitCode> {
@@ -111,8 +117,9 @@ fn parse() -> std::result::Result<Command, ExitCode> {
         mount::from_helper_arguments(std::env::args_os()).unwrap_or_else(|| std::env::args_os().collect());
     Cli::try_parse_from(args).map(|cli| cli.command).map_err(|err| {
         if !err.use_stderr() {
-            let _ = err.print();
-            return ExitCode::SUCCESS;
+            let help = err.render();
+            let printed = commands::print(&terrace_output::styled(&help, help.ansi()));
+            return printed.map_or_else(failed, |_| ExitCode::SUCCESS);
         }
         let text = err.render().to_string();
         let why = match err.kind() {
@@ -120,16 +127,6 @@ fn parse() -> std::result::Result<Command, ExitCode> {
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command is given",
             _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
         };
-        let old = err.context().find_map(|(_, value)| match value {
-            ContextValue::String(word) => renamed::word(word),
-            _ => None,
-        });
-        let cure = match old {
-            Some(new) => format!("it is `{new}` now"),
-            None => "see `terrace --help`".to_owned(),
-        };
-        let failure = Failure::new("usage", why, cure);
-        eprintln!("{failure}");
-        failure.exit_code()
+        failed(Failure::new("usage", why, "see `terrace --help`"))
     })
 }

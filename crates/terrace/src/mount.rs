@@ -6,6 +6,8 @@ mod options;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rustix::mount::MountFlags;
+
 use crate::cgroup;
 use crate::cli;
 use crate::commands;
@@ -13,13 +15,13 @@ use crate::config::Config;
 use crate::error::{Failure, Result, reason};
 use crate::instance::Kind;
 use crate::mountpoint::{self, Place};
-use crate::mounts;
+use crate::mounts::{self, utab};
 use crate::supervisor::{self, By, Task};
 use crate::sweep::sweep;
 
 use options::Options;
 
-pub use helper::from_helper_arguments;
+pub use helper::{exit_code, from_helper_arguments};
 
 /// Mounts, and returns when the mount is served; in the foreground, when it is over.
 pub fn mount(args: cli::Mount) -> Result<ExitCode> {
@@ -34,24 +36,33 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     sweep();
-    let place = Place::for_mount(&args.src, &args.mnt)?;
+    if options.nofail && !args.src.exists() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
+    place.claim(true)?;
     // In the foreground the log says it, on the same terminal.
     if !args.foreground {
         cgroup::tell_if_too_small(config.memory.fixed());
     }
     let task = Task {
+        flags: options.flags_over(mounts::of_mount(&place.src_fd)),
         place,
         config,
         kind: Kind::Mount,
         by: By::Mount,
-        flags: options.flags,
         schedule: None,
         starter: None,
     };
     match args.foreground {
         true => supervisor::keep(task).map(|()| ExitCode::SUCCESS),
-        false => supervisor::start(task).map(|_| ExitCode::SUCCESS),
+        false => {
+            let (src, mnt) = (task.place.src.clone(), task.place.mnt.clone());
+            supervisor::start(task)?;
+            let _ = utab::note(&src, &mnt).map(|mut child| child.wait());
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
@@ -59,13 +70,21 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
 /// do not change: mount(8) repeats the options of fstab here.
 fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
-    let fail =
-        |err: std::io::Error| Failure::new(&name, reason(err), "remount as root, what terrace has mounted");
+    let fail = |err: std::io::Error| match err.raw_os_error() {
+        Some(libc::EBUSY) => {
+            Failure::new(&name, "programs have files open for writing", "close these, and repeat")
+        }
+        _ => Failure::new(&name, reason(err), "remount as root, what terrace has mounted"),
+    };
     let path = mountpoint::absolute(mnt).map_err(fail)?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return Err(Failure::new(name, "terrace serves nothing here", "mount it first, without `remount`"));
     }
-    mounts::remount(&path, options.flags).map_err(fail)?;
+    let dir = std::fs::File::open(&path).map_err(fail)?;
+    // The remount decides over read-only; mount(8) repeats the other flags, and other callers may omit them.
+    let kept = mounts::of_mount(&dir).difference(MountFlags::RDONLY);
+    drop(dir);
+    mounts::remount(&path, options.flags_over(kept)).map_err(fail)?;
     match &options.memory {
         Some(size) => commands::resize(&path, size.clone()),
         None => Ok(ExitCode::SUCCESS),

@@ -1,22 +1,27 @@
 //! Source and mount point of an instance, checked before anything is made: each way they can be wrong has its own line.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::claim::Claim;
 use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Instance};
-use crate::mounts;
+use crate::mounts::{self, Entry, FSTYPE};
 
 /// A wait that is longer than this is told.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 
 /// How long the next mount waits for a daemon whose mount is gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
+
+/// What systemd mounts at the mount point of an `x-systemd.automount`, and the mount comes over.
+const AUTOMOUNT: &str = "autofs";
 
 /// A source and where it is to be served.
 #[derive(Debug)]
@@ -29,6 +34,8 @@ pub struct Place {
     pub src_fd: OwnedFd,
     /// The source's type and permission bits.
     pub mode: u32,
+    /// Keeps other instances off the source.
+    pub claim: Option<Arc<Claim>>,
 }
 
 impl Place {
@@ -36,12 +43,13 @@ impl Place {
     pub fn for_mount(src: &Path, mnt: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
-        apart(&src, &mnt)?;
+        apart(&mounts::table(), &src, &mnt)?;
+        holds_no_mount(&mounts::table(), &src)?;
         wait_for_stop(&mnt);
         data_loss::clear(&mnt, &mut std::io::stderr())?;
         unmounted(&mnt)?;
         mounts::open_fuse().map(drop).or_else(without_fuse)?;
-        Ok(Place { src, mnt, src_fd, mode })
+        Ok(Place { src, mnt, src_fd, mode, claim: None })
     }
 
     /// For `terrace run`: served at its own path. Reports losses of earlier runs there that were not
@@ -49,7 +57,13 @@ impl Place {
     pub fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
         data_loss::tell_of_runs(&src, &mut std::io::stderr());
-        Ok(Place { mnt: src.clone(), src, src_fd, mode })
+        Ok(Place { mnt: src.clone(), src, src_fd, mode, claim: None })
+    }
+
+    /// Claims the source for a mount, or for leases.
+    pub fn claim(&mut self, is_mount: bool) -> Result<()> {
+        self.claim = Some(Arc::new(Claim::take(&self.src, self.src_fd.as_fd(), is_mount)?));
+        Ok(())
     }
 
     /// For `terrace run` with a mount over the directory.
@@ -61,7 +75,18 @@ impl Place {
                 "name a directory below it",
             ));
         }
+        holds_no_mount(&mounts::table(), &self.src)?;
         mounts::open_fuse().map(drop).or_else(without_fuse_at_all)
+    }
+}
+
+impl Place {
+    /// True if the source alone decides over access. An ordinary user's mount serves this user alone, and the daemon reads the source as this user. On a
+    /// server's source without checks of modes, owners may be those of another machine (sshfs).
+    pub fn is_checked_by_source(&self) -> bool {
+        let dev = rustix::fs::fstat(&self.src_fd).map_or(0, |stat| stat.st_dev);
+        let by_server = || mounts::of_device(dev).is_some_and(|entry| entry.is_checked_by_server());
+        !rustix::process::geteuid().is_root() && by_server()
     }
 }
 
@@ -110,16 +135,49 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
         let why = format!("the source is itself on the terrace mount {}", entry.point.display());
         return Err(Failure::new(name, why, format!("name its source {} instead", entry.source.display())));
     }
+    if let Some(fstype) = made_up_type(&path) {
+        let why = format!("{fstype} holds no stored files: the kernel makes them up");
+        return Err(Failure::new(name, why, "name a directory on a disk or a network"));
+    }
     Ok((path, fd, stat.st_mode))
+}
+
+/// File systems with files that the kernel generates at each read, and devices: they have nothing to cache, and terrace itself needs them.
+const MADE_UP: [&str; 19] = [
+    "proc",
+    "sysfs",
+    "devtmpfs",
+    "devpts",
+    "cgroup",
+    "cgroup2",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "bpf",
+    "pstore",
+    "efivarfs",
+    "mqueue",
+    "binfmt_misc",
+    "selinuxfs",
+    "fusectl",
+    "rpc_pipefs",
+    "resctrl",
+];
+
+/// The type of the file system of `dir`, if it is one of those.
+pub fn made_up_type(dir: &Path) -> Option<String> {
+    let entry = mounts::of_device(rustix::fs::stat(dir).ok()?.st_dev)?;
+    MADE_UP.contains(&entry.fstype.as_str()).then_some(entry.fstype)
 }
 
 fn is_not_connected(err: &std::io::Error) -> bool {
     err.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
 }
 
-fn terrace_mount_of_device(dev: u64) -> Option<mounts::Entry> {
+fn terrace_mount_of_device(dev: u64) -> Option<Entry> {
     let dev = (rustix::fs::major(dev), rustix::fs::minor(dev));
-    mounts::table().into_iter().find(|entry| entry.dev == dev && entry.fstype == mounts::FSTYPE)
+    mounts::table().into_iter().find(|entry| entry.dev == dev && entry.fstype == FSTYPE)
 }
 
 fn mount_point(mnt: &Path) -> Result<PathBuf> {
@@ -133,23 +191,40 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
     if instance::is_dead_at(&path) {
         return Ok(path); // Cleared by the caller. Asked first: the mount itself may never answer.
     }
-    match path.metadata() {
-        Ok(meta) if meta.is_dir() => Ok(path),
+    // Not by statx(2), which sets off the automount that may have called this process.
+    match rustix::fs::lstat(&path).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
+        Ok(FileType::Directory) => Ok(path),
         Ok(_) => Err(Failure::new(name, "the mount point is not a directory", "name a directory")),
         Err(err) => Err(Failure::new(name, reason(err), format!("clear it with `umount -l {name}`"))),
     }
 }
 
-/// terrace would have to answer its own questions if one lay in the other.
-fn apart(src: &Path, mnt: &Path) -> Result<()> {
+/// terrace would have to answer its own questions if one lay in the other, also by a bind mount of the source.
+fn apart(table: &[Entry], src: &Path, mnt: &Path) -> Result<()> {
+    let is_bound_inside = || {
+        let (source, point) = (mounts::inside(table, src)?, mounts::inside(table, mnt)?);
+        Some(source.0.dev == point.0.dev && source.1 != point.1 && point.1.starts_with(&source.1))
+    };
     let why = match () {
         () if src == mnt => "is source and mount point at once",
         () if mnt.starts_with(src) => "the mount point is inside the source",
         () if src.starts_with(mnt) => "the source is inside the mount point",
+        () if is_bound_inside() == Some(true) => "the mount point is inside the source, by a bind mount",
         () => return Ok(()),
     };
     let cure = "mount at a directory outside, or serve the source at its own path with `terrace run --on`";
     Err(Failure::new(mnt.display(), why, cure))
+}
+
+/// Two mounts that lie in each other's sources would wait for each other's answers.
+fn holds_no_mount(table: &[Entry], src: &Path) -> Result<()> {
+    let is_inside =
+        |entry: &&Entry| entry.fstype == FSTYPE && entry.point != src && entry.point.starts_with(src);
+    let Some(inner) = table.iter().find(is_inside) else { return Ok(()) };
+    let point = inner.point.display();
+    let why = format!("terrace is mounted inside the source, at {point}");
+    let cure = format!("name a directory beside it, or end that with `terrace umount {point}`");
+    Err(Failure::new(src.display(), why, cure))
 }
 
 /// Waits for an unmount of `mnt` that is under way, as mount(2) does for any file system: it may have much to write. When the mount is gone its
@@ -160,13 +235,16 @@ fn wait_for_stop(mnt: &Path) {
     let stops = |instance: &Instance| instance.is_stopping() && !instance.has_ended();
     let mut gone = None;
     while instance::recorded_at(mnt).iter().any(|(instance, _)| stops(instance)) {
-        if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE)
+        if mounts::at(mnt).is_none_or(|entry| entry.fstype != FSTYPE)
             && gone.get_or_insert_with(Instant::now).elapsed() > ENDS_WITHIN
         {
             return;
         }
         if !told && start.elapsed() > SILENT_FOR {
-            eprintln!("terrace: {}: waiting for the unmount that is under way here", mnt.display());
+            terrace_output::error_line!(
+                "terrace: {}: waiting for the unmount that is under way here",
+                mnt.display()
+            );
             told = true;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -175,8 +253,8 @@ fn wait_for_stop(mnt: &Path) {
 
 fn unmounted(mnt: &Path) -> Result<()> {
     let name = &mnt.display();
-    let Some(entry) = mounts::at(mnt) else { return Ok(()) };
-    if entry.fstype == mounts::FSTYPE {
+    let Some(entry) = mounts::at(mnt).filter(|entry| entry.fstype != AUTOMOUNT) else { return Ok(()) };
+    if entry.fstype == FSTYPE {
         let why = format!("terrace already serves {} here", entry.source.display());
         return Err(Failure::new(name, why, format!("end that with `terrace umount {name}`")));
     }
@@ -209,6 +287,14 @@ fn fusermount_exists() -> bool {
 mod tests {
     use super::*;
 
+    #[test]
+    fn file_systems_of_the_kernel_are_refused() {
+        for src in ["/proc", "/proc/self", "/sys/kernel"] {
+            let refused = Place::for_run(Path::new(src)).unwrap_err().to_string();
+            assert!(refused.contains("the kernel makes them up"), "{refused}");
+        }
+    }
+
     fn refusal(src: &Path, mnt: &Path) -> String {
         Place::for_mount(src, mnt).unwrap_err().to_string()
     }
@@ -239,5 +325,30 @@ mod tests {
         assert!(refusal(src.path(), &inner).contains("the mount point is inside the source"));
         assert!(refusal(&inner, src.path()).contains("the source is inside the mount point"));
         assert!(refusal(src.path(), src.path()).contains("source and mount point at once"));
+    }
+
+    #[test]
+    fn circles_are_seen_in_the_table_of_mounts() {
+        let entry = |dev, root: &str, point: &str, fstype: &str| Entry {
+            dev: (8, dev),
+            root: root.into(),
+            point: point.into(),
+            fstype: fstype.to_owned(),
+            source: "/dev/sda".into(),
+            options: String::new(),
+        };
+        let table =
+            [entry(1, "/", "/", "ext4"), entry(1, "/s", "/bound", "ext4"), entry(9, "/", "/t/m", FSTYPE)];
+        let (source, bound) = (Path::new("/s"), Path::new("/bound"));
+        for (src, mnt) in [(bound, "/s/m"), (source, "/bound/m"), (source, "/s/m")] {
+            assert!(apart(&table, src, mnt.as_ref()).is_err(), "{src:?} {mnt}");
+        }
+        for (src, mnt) in [(bound, "/s"), (source, "/t"), (source, "/bound"), (Path::new("/bound/x"), "/s/y")]
+        {
+            assert!(apart(&table, src, mnt.as_ref()).is_ok(), "{src:?} {mnt}");
+        }
+        for (src, is_good) in [("/t", false), ("/", false), ("/t/m", true), ("/s", true), ("/t/mm", true)] {
+            assert_eq!(holds_no_mount(&table, src.as_ref()).is_ok(), is_good, "{src}");
+        }
     }
 }

@@ -5,6 +5,7 @@ mod flags;
 pub mod fusermount;
 mod table;
 pub mod userns;
+pub mod utab;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -15,8 +16,10 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
-pub use flags::{flag_of, names_of};
-pub use table::{Entry, FSTYPE, Layer, at, below, layer, own_table, table, table_of};
+pub use flags::{flag_of, names_of, of_mount};
+pub use table::{
+    Entry, FSTYPE, Layer, at, below, device_at, inside, layer, of_device, own_table, table, table_of,
+};
 
 /// Opens /dev/fuse.
 pub fn open_fuse() -> io::Result<OwnedFd> {
@@ -26,13 +29,22 @@ pub fn open_fuse() -> io::Result<OwnedFd> {
 /// Mounts the session behind `dev` at `mnt`; `mode` is the root's, `owner` is the user that the kernel takes
 /// for the mounter.
 ///
-/// `allow_other` with `default_permissions`: the kernel checks permissions as on the source, for every user.
-pub fn mount(dev: impl AsFd, src: &Path, mnt: &Path, mode: u32, flags: MountFlags) -> io::Result<()> {
+/// `allow_other` with the `permissions` option `default_permissions`: the kernel checks permissions as on the source, for every user.
+pub fn mount(
+    dev: impl AsFd,
+    src: &Path,
+    mnt: &Path,
+    mode: u32,
+    flags: MountFlags,
+    permissions: Option<&str>,
+) -> io::Result<()> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
     let options = format!(
-        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},allow_other,default_permissions\0",
-        dev.as_fd().as_raw_fd()
+        "fd={},rootmode={mode:o},user_id={uid},group_id={gid},allow_other{}{}\0",
+        dev.as_fd().as_raw_fd(),
+        if permissions.is_some() { "," } else { "" },
+        permissions.unwrap_or_default(),
     );
     let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).expect("one NUL, at the end");
     Ok(rustix::mount::mount(src, mnt, FSTYPE, flags, options)?)

@@ -22,7 +22,7 @@ pub fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
         true => commands::json(&NumaReport { numa, mnt: info.mnt }),
         false => told(&numa),
     };
-    commands::print(&text);
+    commands::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

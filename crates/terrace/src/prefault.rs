@@ -34,6 +34,11 @@ unsafe impl GlobalAlloc for Prefault {
         // SAFETY: the caller's promise.
         prefault(unsafe { System.alloc_zeroed(layout) }, layout.size())
     }
+    // The trait's own copies all of it into a new one, also where pages could move.
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        prefault(unsafe { System.realloc(p, layout, size) }, size)
+    }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(p, layout) }

@@ -29,7 +29,7 @@ pub fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;
     let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;
     if superblock.owed != OwedMark::Perhaps {
-        println!("{}: its source has everything", path.display());
+        commands::print(&format!("{}: its source has everything\n", path.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let owed = look.scan(&superblock).map_err(|err| cannot(path, err))?.owed;
@@ -72,7 +72,7 @@ fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
     if owed.files.is_empty() {
         page += &format!("{}: its source has everything that can be read\n", path.display());
     }
-    commands::print(&page);
+    commands::print(&page)?;
     Ok(if owed.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
 }
 
@@ -119,8 +119,9 @@ fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision)
         };
         page += &format!("{bytes:>12}  {name}: {what}\n");
     }
-    commands::print(&page);
+    let printed = commands::print(&page);
     engine.shutdown().map_err(|err| cannot(path, err))?;
     drop((engine, held));
+    printed?;
     Ok(if kept { ExitCode::from(EXIT_NEGATIVE) } else { ExitCode::SUCCESS })
 }

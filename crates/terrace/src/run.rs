@@ -11,6 +11,7 @@
 
 mod command;
 mod except;
+mod filter;
 mod lease;
 mod prefetch;
 mod preload;
@@ -20,7 +21,6 @@ use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use rustix::mount::MountFlags;
 use terrace_api::control::{CommandError, Done, ErrorCode, Stop, Sync};
 use terrace_api::stats::StatReport;
 
@@ -32,7 +32,7 @@ use crate::data_loss;
 use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Info, Instance, Kind};
 use crate::mountpoint::Place;
-use crate::mounts::userns;
+use crate::mounts::{self, userns};
 use crate::size::Part;
 use crate::stage;
 use crate::stat;
@@ -59,7 +59,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let library = if args.no_preload { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;
     sweep();
-    let place = Place::for_run(&args.on)?;
+    let mut place = Place::for_run(&args.on)?;
     let excepted = except::resolve(&place.src, &args.except)?;
     let staged = below(&place.src, &args.stage_in)?;
     for path in &args.stage_out {
@@ -69,18 +69,23 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     config.look_up_device(&place.src)?;
     cgroup::tell_if_too_small(config.memory.fixed());
     let by = lease::choose(&args, &config, &place);
+    if by == By::Mount {
+        place.may_be_covered()?;
+    }
+    place.claim(by == By::Mount)?;
     let setting = match by {
         By::Leases => Setting { excepted: Excepted::default(), cwd: None },
         By::Mount => prepare_mount(&mut config, &place, &excepted, library.is_some())?,
     };
     let mut environment = lease::environment(by, &place.src, &excepted);
     let dir = place.mnt.clone();
+    let filter = library.as_ref().and_then(|_| filter::environment());
     let started = supervisor::start(Task {
+        flags: mounts::of_mount(&place.src_fd),
         place,
         config,
         kind: Kind::Run,
         by,
-        flags: MountFlags::empty(),
         schedule,
         starter: None,
     })?;
@@ -88,6 +93,7 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     let mut supervisor = Supervisor { line: started.line, done: false };
 
     environment.extend(library.iter().flat_map(|library| preload::environment(library, &instance, &dir)));
+    environment.extend(filter);
     let outcome =
         setting.excepted.attach().and_then(|()| stage_in(&dir, &staged)).and_then(|()| {
             command::run(&args.command, setting.cwd.as_deref(), &environment, &mut supervisor)
@@ -118,7 +124,6 @@ fn prepare_mount(
     excepted: &[PathBuf],
     has_library: bool,
 ) -> Result<Setting> {
-    place.may_be_covered()?;
     if config.fuse.passthrough == Passthrough::Run && has_library && userns::is_root_outside() {
         config.fuse.passthrough = Passthrough::Auto;
     }
@@ -161,7 +166,7 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
     }
     let paths: Vec<PathBuf> = staged.iter().map(|path| dir.join(path)).collect();
     let staged = stage::files(&paths, stage::Way::In(Part::ALL, stage::Then::Stays), cli::STAGE_WORKERS)?;
-    staged.failed.iter().for_each(|line| eprintln!("--stage-in: {line}"));
+    staged.failed.iter().for_each(|line| terrace_output::error_line!("--stage-in: {line}"));
     Ok(())
 }
 
@@ -242,7 +247,9 @@ impl Served<'_> {
                 ));
             }
             By::Leases => {
-                eprintln!("terrace: the daemon died before the command ended, which went on without it");
+                terrace_output::error_line!(
+                    "terrace: the daemon died before the command ended, which went on without it"
+                );
             }
         }
         let without = |path: &Path| {
@@ -325,13 +332,13 @@ fn leave(outcome: Outcome, finished: Result<()>) -> Result<ExitCode> {
         (Outcome::Exited(0), Err(failure)) => Err(failure),
         (Outcome::Exited(code), finished) => {
             if let Err(failure) = finished {
-                eprintln!("{failure}");
+                terrace_output::error_line!("{failure}");
             }
             Ok(ExitCode::from(code))
         }
         (Outcome::Killed(signal), finished) => {
             if let Err(failure) = finished {
-                eprintln!("{failure}");
+                terrace_output::error_line!("{failure}");
             }
             sys::die_by(signal);
             Ok(ExitCode::from(128 + signal as u8))

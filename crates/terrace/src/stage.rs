@@ -5,8 +5,10 @@
 //! ```
 //! What is there already costs no read of the source, so a stage that was broken off is simply begun again: all that it leaves are pages in the cache. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +17,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 use serde::Serialize;
 use terrace_output::Progress;
 
@@ -68,6 +72,9 @@ pub struct Staged {
     pub seconds: f64,
     /// Files that failed, a line each.
     pub failed: Vec<String>,
+    /// Bytes that the cache, or the tier that they were to go to, has in all afterwards, where that is less than was read into it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -92,8 +99,12 @@ pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
         cli::Stage::Out(args) if args.drop => Way::OutAndDrop,
         cli::Stage::Out(_) => Way::Out,
     };
-    let (paths, args): (Vec<PathBuf>, _) = (served.into_iter().map(|served| served.path).collect(), common);
-    let staged = files(&paths, way, args.workers)?;
+    let (paths, args): (Vec<PathBuf>, _) =
+        (served.iter().map(|served| served.path.clone()).collect(), common);
+    let mut staged = files(&paths, way, args.workers)?;
+    if let Way::In(_, then) = way {
+        staged.bound(kept(&served, then)?, then);
+    }
     let text = match args.json {
         true => commands::json(&Report {
             schema: "terrace.stage.v1",
@@ -101,11 +112,11 @@ pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
             staged: &staged,
         }),
         false => {
-            staged.failed.iter().for_each(|line| eprintln!("{line}"));
+            staged.failed.iter().for_each(|line| terrace_output::error_line!("{line}"));
             told(&staged)
         }
     };
-    commands::print(&text);
+    commands::print(&text)?;
     Ok(ExitCode::from(u8::from(!staged.failed.is_empty())))
 }
 
@@ -152,16 +163,43 @@ fn level_of(tier: &str, served: &Served) -> Result<u8> {
     Err(Failure::new(tier, format!("{} has no such tier on a device", served.info.mnt.display()), cure))
 }
 
+/// Bytes that the caches of these mounts have, or their tiers of the level that content went to.
+fn kept(served: &[Served], then: Then) -> Result<u64> {
+    let mut mounts: Vec<&Served> = served.iter().collect();
+    mounts.sort_by_key(|served| &served.info.mnt);
+    mounts.dedup_by_key(|served| &served.info.mnt);
+    let mut pages = 0;
+    for served in mounts {
+        let rows = stat::read(&served.instance, &served.info)?.cache.tiers;
+        let counts = |level: Option<u32>| match then {
+            Then::Below(below) => level == Some(below.into()),
+            _ => true,
+        };
+        pages += rows.iter().filter(|row| counts(row.level)).map(|row| row.pages).sum::<u64>();
+    }
+    Ok(pages * 4096)
+}
+
+impl Staged {
+    /// No more can be there than `kept` bytes.
+    fn bound(&mut self, kept: u64, then: Then) {
+        let below = matches!(then, Then::Below(_));
+        let wanted = if below { self.below_bytes } else { self.bytes };
+        self.kept_bytes = (kept < wanted).then_some(kept);
+        if below {
+            self.below_bytes = self.below_bytes.min(kept);
+        }
+    }
+}
+
 /// The path, if terrace serves it.
 fn served(path: &Path) -> Result<Served> {
     let fail =
         |err: io::Error| Failure::new(path.display(), reason(err), "name a file or directory on a mount");
     let absolute = mountpoint::absolute(path).map_err(fail)?;
-    let is_on = |(_, info): &(instance::Instance, instance::Info)| absolute.starts_with(&info.mnt);
+    let on = |mnt: &Path| instance::serving(mnt).filter(|(_, info)| info.mnt == mnt);
     // Of mounts below others, the deepest.
-    let here =
-        instance::living().into_iter().filter(is_on).max_by_key(|(_, info)| info.mnt.components().count());
-    match here {
+    match absolute.ancestors().find_map(on) {
         Some((instance, info)) => Ok(Served { path: absolute, instance, info }),
         None => Err(Failure::new(
             path.display(),
@@ -172,7 +210,8 @@ fn served(path: &Path) -> Result<Served> {
 }
 
 fn told(staged: &Staged) -> String {
-    let Staged { files, bytes, pinned_bytes, below_bytes, dropped_bytes, seconds, failed } = staged;
+    let Staged { files, bytes, pinned_bytes, below_bytes, dropped_bytes, seconds, failed, kept_bytes } =
+        staged;
     let speed = human((*bytes as f64 / seconds.max(1e-9)) as u64);
     let files = if *files == 1 { "1 file".to_owned() } else { format!("{files} files") };
     let failed = if failed.is_empty() { String::new() } else { format!(", {} failed", failed.len()) };
@@ -180,7 +219,13 @@ fn told(staged: &Staged) -> String {
         |bytes: u64, what| if bytes == 0 { String::new() } else { format!(", {} {what}", human(bytes)) };
     let more = [(pinned_bytes, "pinned"), (below_bytes, "on tiers"), (dropped_bytes, "dropped")];
     let more: String = more.map(|(bytes, what)| part(*bytes, what)).concat();
-    format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n", human(*bytes))
+    let rest = match kept_bytes {
+        Some(kept) => {
+            format!("at most {} of it stayed; stage less, or give the cache more room\n", human(*kept))
+        }
+        None => String::new(),
+    };
+    format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n{rest}", human(*bytes))
 }
 
 /// A piece of work: a file, and what of it.
@@ -204,7 +249,8 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     }
     let pieces = pieces(&found, way);
     let (failed, done) = work(&found, &pieces, way, workers);
-    let files = (found.len() - failed.len()) as u64;
+    let gone = done.gone.lock().expect("no worker panics").len();
+    let files = (found.len() - failed.len()).saturating_sub(gone) as u64;
     Ok(Staged {
         files,
         bytes: done.bytes.into_inner(),
@@ -213,21 +259,30 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
         dropped_bytes: done.dropped.into_inner(),
         seconds: start.elapsed().as_secs_f64(),
         failed,
+        kept_bytes: None,
     })
 }
 
-/// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed.
+/// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed. Files removed meanwhile are left out.
 fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(), (PathBuf, io::Error)> {
     let fail = |err| (path.to_owned(), err);
     let meta = fs::symlink_metadata(path).map_err(fail)?;
     if meta.is_dir() {
         for entry in fs::read_dir(path).map_err(fail)? {
-            find(&entry.map_err(fail)?.path(), found)?;
+            match find(&entry.map_err(fail)?.path(), found) {
+                Err((_, err)) if is_gone(&err) => {}
+                done => done?,
+            }
         }
     } else if meta.is_file() {
         found.push((path.to_owned(), meta.size()));
     }
     Ok(())
+}
+
+/// Whether a file was removed since it was listed.
+fn is_gone(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESTALE)
 }
 
 fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
@@ -249,18 +304,24 @@ struct Done {
     pinned: AtomicU64,
     below: AtomicU64,
     dropped: AtomicU64,
+    /// Files that were removed meanwhile.
+    gone: Mutex<BTreeSet<usize>>,
 }
 
 /// Does the pieces with so many workers; the files that failed, a line each, and what was done.
 fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, Done) {
     let total: u64 = pieces.iter().map(|piece| piece.end - piece.begin).sum();
     let (next, done) = (AtomicUsize::new(0), Done::default());
-    let failed = Mutex::new(std::collections::BTreeMap::new());
+    let failed = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
         let worker = || {
             while let Some(piece) = pieces.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let path = &files[piece.file].0;
                 if let Err(err) = one(path, piece, way, &done) {
+                    if is_gone(&err) {
+                        done.gone.lock().expect("no worker panics").insert(piece.file);
+                        continue;
+                    }
                     let line = format!("{}: {}", path.display(), reason(err));
                     failed.lock().expect("no worker panics").entry(piece.file).or_insert(line);
                 }
@@ -289,8 +350,9 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
         return Ok(());
     };
     let mut at = piece.begin;
-    while at < piece.end {
-        let staged = terrace_fs::stage(file.as_fd(), at, piece.end - at)?;
+    while let Some(data) = data(&file, at..piece.end)? {
+        at = data.start;
+        let staged = terrace_fs::stage(file.as_fd(), at, data.end - at)?;
         // The file became shorter.
         if staged == 0 {
             break;
@@ -311,6 +373,24 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
     Ok(())
 }
 
+/// The next whole pages of a range that are no hole; none: there are no more.
+fn data(file: &File, of: Range<u64>) -> io::Result<Option<Range<u64>>> {
+    const PAGE: u64 = 4096;
+    if of.is_empty() {
+        return Ok(None);
+    }
+    let begin = match rustix::fs::seek(file, SeekFrom::Data(of.start)) {
+        Err(Errno::NXIO) => return Ok(None),
+        // Its file system does not know.
+        Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(of)),
+        begin => begin? / PAGE * PAGE,
+    };
+    let begin = begin.max(of.start);
+    let end = rustix::fs::seek(file, SeekFrom::Hole(begin.max(of.start)))?.next_multiple_of(PAGE);
+    let data = begin..end.max(begin + PAGE).min(of.end);
+    Ok(Some(data).filter(|data| !data.is_empty()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,5 +407,27 @@ mod tests {
         );
         assert_eq!(shown(Way::In(Part { begin: 5, end: 7 }, Then::Stays)), [(0, 5, 7), (2, 5, 7)]);
         assert_eq!(shown(Way::Out), [(0, 0, PIECE + 1), (1, 0, 0), (2, 0, 10)]);
+    }
+
+    #[test]
+    fn holes_are_no_content() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 << 20).unwrap();
+        assert_eq!(data(&file, 0..64 << 20).unwrap(), None);
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 5000], 32 << 20).unwrap();
+        let found = data(&file, 0..64 << 20).unwrap().unwrap();
+        assert!(found.start == 32 << 20 && (8192..1 << 20).contains(&(found.end - found.start)), "{found:?}");
+        assert_eq!(data(&file, found.end..64 << 20).unwrap(), None);
+    }
+
+    #[test]
+    fn no_more_is_reported_than_is_there() {
+        let staged = |below_bytes| Staged { bytes: 300, below_bytes, ..Staged::default() };
+        let mut to_tier = staged(300);
+        to_tier.bound(64, Then::Below(0));
+        assert_eq!((to_tier.below_bytes, to_tier.kept_bytes), (64, Some(64)));
+        let mut fits = staged(0);
+        fits.bound(300, Then::Stays);
+        assert_eq!(fits.kept_bytes, None);
     }
 }

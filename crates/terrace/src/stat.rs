@@ -27,7 +27,7 @@ pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
             false if args.json => reports.iter().map(commands::json).collect(),
             false => reports.iter().map(table::of).collect(),
         };
-        if !commands::print(&text) {
+        if !commands::print(&text)? {
             return Ok(ExitCode::SUCCESS);
         }
         match every {

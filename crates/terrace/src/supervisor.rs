@@ -32,6 +32,7 @@ use crate::error::{EXIT_FAILED, Failure, Result, reason};
 use crate::handover::Shared;
 use crate::handover::channel::{self, Channel};
 use crate::instance;
+use crate::limits;
 use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
@@ -62,7 +63,7 @@ pub fn start(mut task: Task) -> Result<Started> {
         }
         Side::Parent(pid) => {
             drop((supervisors, task));
-            line.wait_ready(|warning| eprintln!("{warning}"))?;
+            line.wait_ready(|warning| terrace_output::error_line!("{warning}"))?;
             Ok(Started { pid, line })
         }
     }
@@ -70,11 +71,14 @@ pub fn start(mut task: Task) -> Result<Started> {
 
 /// Does the task; returns when the instance is over. The calling process becomes the supervisor.
 pub fn keep(mut task: Task) -> Result<()> {
+    limits::raise();
     sys::block(watch::SIGNALS);
     let mut starter = task.starter.take();
     if let Some(starter) = &starter {
         // Our command's inherited descriptors are its caller's: a pipe that somebody reads to its end, for example.
-        sys::close_all_but(&[starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()]);
+        let mut kept = vec![starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()];
+        kept.extend(task.place.claim.iter().flat_map(|claim| claim.descriptors()));
+        sys::close_all_but(&kept);
     }
     let (shared, lock, ends) = match setup::prepare(task, starter.as_mut()) {
         Ok(made) => made,
@@ -118,6 +122,8 @@ fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     if was_mounted && let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
+    // The claim goes before the record: without a record the next command cannot name its holder.
+    drop(place);
     if matches!(ended, Ended::Done | Ended::Refused(_)) {
         instance.remove();
     }

@@ -143,6 +143,54 @@ pub fn die_by(signal: SignalNumber) {
     }
 }
 
+/// Makes each system call that the preload library makes beside those of its program, with arguments that change nothing.
+pub fn try_library_calls() {
+    let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
+    const CACHESTAT: libc::c_long = 451;
+    let calls = [
+        libc::SYS_statx,
+        libc::SYS_lseek,
+        libc::SYS_madvise,
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mprotect,
+        libc::SYS_munlock,
+        libc::SYS_mremap,
+        libc::SYS_socket,
+        libc::SYS_connect,
+        libc::SYS_sendmsg,
+        libc::SYS_sendto,
+        libc::SYS_recvmsg,
+        libc::SYS_recvfrom,
+        libc::SYS_ppoll,
+        libc::SYS_openat,
+        libc::SYS_readlinkat,
+        libc::SYS_faccessat,
+        libc::SYS_fstat,
+        libc::SYS_fcntl,
+        libc::SYS_pread64,
+        libc::SYS_preadv,
+        libc::SYS_preadv2,
+        libc::SYS_fadvise64,
+        libc::SYS_prlimit64,
+        libc::SYS_nanosleep,
+        libc::SYS_gettid,
+        libc::SYS_uname,
+        CACHESTAT,
+    ];
+    for call in calls {
+        // SAFETY: a descriptor, addresses and numbers of which none is valid: the kernel refuses them, after a filter has let them pass.
+        unsafe { libc::syscall(call, -1, 0, 0, -1, -1, -1) };
+    }
+}
+
+/// Ignores a signal from now on, in this process and those that it starts.
+pub fn ignore(signal: SignalNumber) {
+    // SAFETY: ignoring a signal has no preconditions.
+    unsafe { libc::signal(signal, libc::SIG_IGN) };
+}
+
 /// Sends a signal; a process that is gone is no error.
 pub fn send(pid: Pid, signal: SignalNumber) {
     // SAFETY: kill has no memory preconditions.

@@ -9,7 +9,7 @@ mod table;
 mod user;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{BufRead, IsTerminal};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -36,9 +36,24 @@ pub struct Tier {
     pub held: Vec<Held>,
     /// Why some cannot be used: a line each, with its cure, and the rows of `terrace stat`.
     pub warnings: Vec<String>,
-    off: Vec<TierRow>,
+    off: Vec<Off>,
     /// Of these, the first that is on this machine: it may have what programs have synced.
     missing: Option<String>,
+}
+
+/// A target that cannot be used.
+#[derive(Debug, Clone)]
+struct Off {
+    device: Device,
+    why: String,
+}
+
+impl Off {
+    /// Its row of `terrace stat`.
+    fn row(&self) -> TierRow {
+        let (name, state) = (self.device.name.clone(), format!("off: {}", self.why));
+        TierRow { name, kind: TierKind::Device, state, ..TierRow::default() }
+    }
 }
 
 /// A target in use.
@@ -138,8 +153,8 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
 
 impl Tier {
     /// The rows of those that cannot be used; of the others the engine has them.
-    pub fn off(&self) -> &[TierRow] {
-        &self.off
+    pub fn off(&self) -> Vec<TierRow> {
+        self.off.iter().map(Off::row).collect()
     }
 
     /// With `[dirty] durable = "tier"` nothing is served without a tier that may have what programs have synced: they would see older data.
@@ -178,8 +193,7 @@ impl Tier {
         if !is_remote(&device.path) {
             self.missing.get_or_insert_with(|| failure.line().to_owned());
         }
-        let state = format!("off: {}", failure.line());
-        self.off.push(TierRow { name: device.name, kind: TierKind::Device, state, ..TierRow::default() });
+        self.off.push(Off { device, why: failure.line().to_owned() });
         self.warnings.push(format!("{failure}; serving without it"));
     }
 }
@@ -259,16 +273,14 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
     commands::print(&match args.json {
         true => reports.iter().map(commands::json).collect(),
         false => table::list(&reports),
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// The tiers of the instance that serves this directory, if one does.
 fn tiers_at(path: &Path) -> Option<Vec<PathBuf>> {
     let mnt = std::path::absolute(path).ok()?;
-    let living = instance::living();
-    let here = living.into_iter().map(|(_, info)| info).filter(|info| info.mnt == mnt);
-    here.max_by_key(|info| info.pid).map(|info| info.tiers)
+    instance::serving(&mnt).map(|(_, info)| info.tiers)
 }
 
 /// A file or device itself; of a directory the tiers in it.
@@ -292,7 +304,7 @@ fn show(args: &cli::TierShow) -> Result<ExitCode> {
     commands::print(&match args.json {
         true => commands::json(&report),
         false => table::show(&report),
-    });
+    })?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -308,12 +320,12 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
         target::tier_of(path, look.found).map_err(named)?.source.path
     };
     if !args.yes && !agreed(&format!("Give up what is in the tier of {source}, {}?", path.display())) {
-        println!("{}: nothing was changed", path.display());
+        commands::print(&format!("{}: nothing was changed\n", path.display()))?;
         return Ok(ExitCode::from(EXIT_NEGATIVE));
     }
     let empty = if is_remote(path) { remote::empty } else { target::empty };
     empty(path).map_err(named)?;
-    println!("{}: empty; it is the tier of {source} still", path.display());
+    commands::print(&format!("{}: empty; it is the tier of {source} still\n", path.display()))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -323,8 +335,7 @@ fn agreed(question: &str) -> bool {
     if !(stdin.is_terminal() && std::io::stdout().is_terminal()) {
         return true;
     }
-    print!("{question} [y/N] ");
-    let _ = std::io::stdout().flush();
+    let _ = commands::print(&format!("{question} [y/N] "));
     let mut answer = String::new();
     let _ = stdin.read_line(&mut answer);
     ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str())

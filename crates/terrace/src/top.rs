@@ -10,7 +10,7 @@ mod screen;
 mod signals;
 mod web;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::cli;
+use crate::commands;
 use crate::error::{Failure, Result};
 use model::{Snapshot, View};
 use signals::{SILENCE_MAX, TICK, catch_signals, interrupted};
@@ -121,8 +122,7 @@ fn leaves(event: &Event) -> bool {
 
 fn in_lines(watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
     while !interrupted() {
-        // An error of writing: the reader went away.
-        if watch.update(snapshots)? && writeln!(io::stdout(), "{}", screen::line(&watch.view)).is_err() {
+        if watch.update(snapshots)? && !commands::print(&format!("{}\n", screen::line(&watch.view)))? {
             return Ok(());
         }
         std::thread::sleep(TICK);

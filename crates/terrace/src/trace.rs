@@ -59,7 +59,7 @@ pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
         true => commands::json(&SummaryReport { schema: Schema::V1, file: args.output.clone(), summary }),
         false => told(&summary, &args.output),
     };
-    commands::print(&text);
+    commands::print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 

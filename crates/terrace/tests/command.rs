@@ -10,8 +10,12 @@ mod stage;
 mod bad_input;
 #[path = "command/crashes.rs"]
 mod crashes;
+#[path = "command/environment.rs"]
+mod environment;
 #[path = "command/except.rs"]
 mod except;
+#[path = "command/faults.rs"]
+mod faults;
 #[path = "command/hangs.rs"]
 mod hangs;
 #[path = "command/lab.rs"]
@@ -22,10 +26,16 @@ mod lifecycle;
 mod memory;
 #[path = "command/metrics.rs"]
 mod metrics;
+#[path = "command/outputs.rs"]
+mod outputs;
 #[path = "command/owed.rs"]
 mod owed;
 #[path = "command/run.rs"]
 mod run;
+#[path = "command/server.rs"]
+mod server;
+#[path = "command/sources.rs"]
+mod sources;
 #[path = "command/staging.rs"]
 mod staging;
 #[path = "command/tiers.rs"]

@@ -54,7 +54,7 @@ fn package(meta: &str) -> io::Result<String> {
 }
 
 fn unpack(package: &str, dir: &Path, to: &Path) -> io::Result<()> {
-    eprintln!("vm: downloading {package}");
+    terrace_output::error_line!("vm: downloading {package}");
     output(Command::new("apt-get").current_dir(dir).args(["download", package]))?;
     let file = first_in(dir, &format!("{package}_"))
         .ok_or_else(|| wrong(format!("apt-get download {package}: it left no file")))?;

@@ -49,7 +49,7 @@ impl Machine {
         let in_time = loop {
             match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    println!("  {line}");
+                    terrace_output::print_line!("  {line}")?;
                     said.push(line);
                 }
                 Err(RecvTimeoutError::Disconnected) => break true,

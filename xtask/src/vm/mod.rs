@@ -1,18 +1,16 @@
 //! `cargo xtask vm`: what needs another machine than this one, in virtual machines. QEMU emulates it (TCG: no /dev/kvm is needed), Debian's
-//! kernel runs on it, and this very program is its first one: `vm inside` there does what `vm caches`, `vm dax` or `vm numa` here asked for.
+//! kernel runs on it, and this very program is its first one: `vm inside` there does what `vm dax` or `vm numa` here asked for.
 //!
 //! ```text
 //!   kernel.rs   Debian's kernel and modules, unpacked once into target/vm
 //!   image.rs    the initial file system: busybox, modules, programs with their libraries, plans
 //!   machine.rs  QEMU: begins, follows the console, ends
 //!   pmem.rs     file systems on persistent memory
-//!   caches/     bcache and dm-cache under recorded accesses
 //!   dax/        a tier on persistent memory
 //!   numa/       threads and memory nodes
 //! ```
 //! Times inside mean nothing: behaviour and counters are what is looked at.
 
-mod caches;
 mod command;
 mod dax;
 mod image;
@@ -22,21 +20,18 @@ mod numa;
 mod pmem;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-const USAGE: &str =
-    "usage: cargo xtask vm caches [TRACE...] | cargo xtask vm dax | cargo xtask vm numa [NODES]";
+const USAGE: &str = "usage: cargo xtask vm dax | cargo xtask vm numa [NODES]";
 
 /// Runs `vm ARGUMENTS...`.
 pub fn run(root: &Path, arguments: &[String]) -> io::Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["caches", traces @ ..] => caches::run(root, &traces.iter().map(PathBuf::from).collect::<Vec<_>>()),
         ["numa"] => numa::run(root, None),
         ["numa", nodes] => numa::run(root, Some(nodes.parse().map_err(|_| command::wrong(USAGE))?)),
         ["dax"] => dax::run(root),
         ["inside", "dax"] => dax::inside::run(),
         ["inside", "dax-reader", path, seed] => dax::inside::reader(path, seed),
-        ["inside", "caches"] => caches::inside::run(),
         ["inside", "numa", nodes] => numa::inside::run(nodes.parse().map_err(|_| command::wrong(USAGE))?),
         ["inside", "load", arguments @ ..] => numa::load::run(arguments),
         _ => Err(command::wrong(USAGE)),

@@ -28,7 +28,7 @@ use std::path::PathBuf;
   terrace-bench compare a/*.json b/*.json --factor dir --baseline a --by bs      # fio's JSON, a file a run
 Intervals of the difference are Welch's, or Student's of pairs. \"no significance\": the interval holds zero. Refused runs are told, and never averaged in.")]
 pub struct Compare {
-    /// Results: raw.jsonl of a matrix (or the directory or report beside it), fio's JSON, CSV with a header line.
+    /// Results: raw.jsonl of a matrix (or its directory), fio's JSON, CSV with a header line.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
     /// The column that tells the systems apart; with two files by default the file.
@@ -72,8 +72,11 @@ pub fn run(options: &Compare) -> io::Result<i32> {
     let mut answer = compare(&loaded.rows, &loaded.question).map_err(io::Error::other)?;
     answer.notices.splice(0..0, loaded.notices);
     if options.format == Format::Csv {
-        answer.refused.iter().for_each(|why| eprintln!("terrace-bench: refused, not averaged in: {why}"));
-        answer.notices.iter().for_each(|notice| eprintln!("terrace-bench: {notice}"));
+        answer
+            .refused
+            .iter()
+            .for_each(|why| terrace_output::error_line!("terrace-bench: refused, not averaged in: {why}"));
+        answer.notices.iter().for_each(|notice| terrace_output::error_line!("terrace-bench: {notice}"));
     }
     terrace_output::print(&show::show(&answer, options.format))?;
     Ok(0)

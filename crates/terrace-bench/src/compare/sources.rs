@@ -193,14 +193,10 @@ fn fault(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str)
     Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }.to_string()
 }
 
-/// A directory of a run, or its report, stands for the raw results in it.
+/// A directory of a run stands for the raw results in it.
 fn results_of(path: &Path) -> PathBuf {
-    let beside = match path.extension() {
-        _ if path.is_dir() => path.join("raw.jsonl"),
-        Some(ending) if ending == "html" => path.with_file_name("raw.jsonl"),
-        _ => return path.to_owned(),
-    };
-    if beside.exists() { beside } else { path.to_owned() }
+    let inside = path.join("raw.jsonl");
+    if inside.exists() { inside } else { path.to_owned() }
 }
 
 fn read(given: &Path, factor: &str, asked: &Asked) -> Result<File, String> {

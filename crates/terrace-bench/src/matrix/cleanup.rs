@@ -286,10 +286,14 @@ fn undo_left(state: &Path) {
         }
         // A torn last line was written before its set-up was made: there is none.
         let setups: Vec<Setup> = text.lines().skip(1).filter_map(|l| serde_json::from_str(l).ok()).collect();
-        eprintln!("terrace-bench: undoing {} set-ups that process {} left behind", setups.len(), owner.pid);
+        terrace_output::error_line!(
+            "terrace-bench: undoing {} set-ups that process {} left behind",
+            setups.len(),
+            owner.pid
+        );
         for setup in setups.iter().rev() {
             if let Err(e) = setup.undo() {
-                eprintln!("terrace-bench: {e}");
+                terrace_output::error_line!("terrace-bench: {e}");
             }
         }
         let _ = fs::remove_file(&path);

@@ -56,7 +56,7 @@ impl<'a> Harness<'a> {
         let out = options.out.clone().unwrap_or_else(|| PathBuf::from(format!("matrix-{}", spec.name)));
         fs::create_dir_all(&out).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", out.display())))?;
         let (mut writer, results) = raw::Writer::append(&out.join("raw.jsonl")).map_err(io::Error::other)?;
-        results.notices.iter().for_each(|notice| eprintln!("terrace-bench: {notice}"));
+        results.notices.iter().for_each(|notice| terrace_output::error_line!("terrace-bench: {notice}"));
         let done = done(&results, options.resume, text, &out)?;
 
         cleanup.note(Setup::Group(system::group_name()))?;
@@ -117,7 +117,7 @@ impl<'a> Harness<'a> {
             planned += estimate(&runs[i..=i]);
             let left =
                 estimate(&runs[i + 1..]).mul_f64(start.elapsed().as_secs_f64() / planned.as_secs_f64());
-            eprintln!("[{order}/{}] {id}: {line}  ({} left)", runs.len(), minutes(left));
+            terrace_output::error_line!("[{order}/{}] {id}: {line}  ({} left)", runs.len(), minutes(left));
         }
         self.end_sides().map_err(io::Error::other)?;
         terrace_output::print_line!("{} runs refused, {} marked", self.refused, self.marked)?;

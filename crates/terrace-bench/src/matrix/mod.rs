@@ -2,8 +2,9 @@
 //!
 //! Reading order: [`spec`] (what is asked for) and its [`check`], [`plan`] (in what order), [`device`], [`systems`] and [`trees`] (what is set up),
 //! [`load`] (what is run), [`harness`] (one run after the other), [`numbers`] (what a run says, and when it counts), [`targets`] (what all of them are
-//! held to), [`cleanup`] (how it all goes away again). `compare` and `report` evaluate the results.
+//! held to), [`bars`] (a first look), [`cleanup`] (how it all goes away again). `compare` evaluates the results.
 
+mod bars;
 pub mod check;
 pub mod cleanup;
 pub mod device;
@@ -25,7 +26,7 @@ use harness::Harness;
 use plan::{Planned, estimate, minutes};
 use spec::{LoadKind, Spec};
 use std::fs;
-use std::io;
+use std::io::{self, IsTerminal};
 
 pub use options::Matrix;
 
@@ -69,7 +70,13 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
     let evaluated = targets::evaluate(&spec, &results.runs);
     summary::write(&options.file, &spec, &out, &results, &evaluated)?;
-    terrace_output::print(&format!("\n{}\n{}", summary::means(&results), targets::table(&evaluated)))?;
+    terrace_output::print_line!("{}", out.join("README.md").display())?;
+    let systems: Vec<String> = spec.system.iter().map(|system| system.name.clone()).collect();
+    let shown = match options.bars {
+        true => bars::bars(&spec.patterns, &systems, &results.runs, io::stdout().is_terminal()),
+        false => format!("\n{}\n{}", summary::means(&results), targets::table(&evaluated)),
+    };
+    terrace_output::print(&shown)?;
     Ok(code.max(i32::from(evaluated.iter().any(|target| !target.is_met()))))
 }
 

@@ -18,6 +18,9 @@ pub struct Matrix {
     /// Go on with the results that are there; refused runs are made again.
     #[arg(long)]
     pub resume: bool,
+    /// Print bars of reads a second instead of the table.
+    #[arg(long)]
+    pub bars: bool,
     /// Say what would be run, and run nothing.
     #[arg(long)]
     pub dry_run: bool,

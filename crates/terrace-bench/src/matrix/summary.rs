@@ -1,4 +1,4 @@
-//! Files beside the raw results of a finished matrix: its tables, and a page for readers.
+//! Tables of a finished matrix: README.md beside the raw results, and means for the terminal.
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, TargetResult};
@@ -6,12 +6,11 @@ use crate::compare::sources::{self, Asked};
 use crate::compare::{Format, compare, show};
 use crate::format::{markdown_table, short};
 use crate::raw::{Results, Run};
-use crate::report::{self, Report};
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes README.md and report.html of the matrix of this file into `out`, which holds raw.jsonl.
+/// Writes README.md of the matrix of this file into `out`, which holds raw.jsonl.
 ///
 /// # Errors
 /// Files that cannot be written.
@@ -29,14 +28,7 @@ pub fn write(
         format!("## Targets\n\n{}\n", targets::table(evaluated))
     };
     let readme = format!("{}\n{held}{}", head(file, spec, results), tables(spec, &raw));
-    fs::write(out.join("README.md"), readme)?;
-    if results.runs.iter().any(|run| run.refused.is_none()) {
-        // A system that has not run yet is no baseline.
-        let ran = |name: &String| results.runs.iter().any(|run| run.system == *name);
-        let baseline = Some(baseline(spec).name.clone()).filter(ran);
-        report::run(&Report::of(raw, out.join("report.html"), baseline))?;
-    }
-    Ok(())
+    fs::write(out.join("README.md"), readme)
 }
 
 fn head(file: &Path, spec: &Spec, results: &Results) -> String {
@@ -55,8 +47,8 @@ fn head(file: &Path, spec: &Spec, results: &Results) -> String {
         })
         .collect();
     format!(
-        "# {}\n\nMade by `terrace-bench matrix {}`: {} runs, {refused} refused, {marked} marked. All runs: `raw.jsonl`, its first line with machine and matrix; \
-         pictures: `report.html`.\n\n{machines}",
+        "# {}\n\nMade by `terrace-bench matrix {}`: {} runs, {refused} refused, {marked} marked. All runs: `raw.jsonl`, its first line with machine and matrix.\n\n\
+         {machines}",
         spec.name,
         file.display(),
         results.runs.len(),

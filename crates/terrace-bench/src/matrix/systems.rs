@@ -317,7 +317,7 @@ fn largest_memory(
         )
     })?;
     let mib = memory / MIB;
-    eprintln!(
+    terrace_output::error_line!(
         "{what}: {beside} MiB beside terrace's memory, so --memory {mib}MiB under the limit of {limit} MiB"
     );
     Ok(memory)

@@ -54,7 +54,7 @@ impl Trees {
             let _ = fs::remove_dir_all(old);
         }
         fs::create_dir_all(&self.kept).map_err(|e| format!("{}: {e}", self.kept.display()))?;
-        eprintln!("{name}: making the data ...");
+        terrace_output::error_line!("{name}: making the data ...");
         system::run(places, &System::Kernel, None, std::slice::from_ref(step))?;
         fs::rename(&fresh.0, &kept).map_err(|e| format!("{}: {e}", kept.display()))?;
         self.made.insert(key);

@@ -9,7 +9,7 @@ use crate::segment::TargetTable;
 use crate::wakeup::Wakeup;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 use terrace_sync::{Condvar, Mutex, RwLock};
@@ -40,6 +40,8 @@ pub(crate) struct DeviceIo {
     /// Its thread has work before its time, or is to end.
     pub wakeup: Wakeup,
     ending: AtomicBool,
+    /// Reads that have failed since the last one that did not.
+    pub failures: AtomicU32,
 }
 
 /// Flushes by number: the last that began and that was done.
@@ -137,6 +139,7 @@ impl DeviceIo {
             flushed: Condvar::new(),
             wakeup: Wakeup::default(),
             ending: AtomicBool::new(false),
+            failures: AtomicU32::new(0),
         })
     }
 

@@ -1,12 +1,17 @@
 //! One device of the tier: the only way to its bytes. Positions and lengths are multiples of 4096; a page of memory must begin
 //! at such an address too, as direct I/O wants it ([`crate::io::AlignedBuf`]).
 
-use crate::io::{AlignedBuf, Io, IoVec, ReadOp};
+use crate::io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 use std::fmt::Debug;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// A read that takes longer is given up, and the source answers.
+pub const READ_MAX: Duration = Duration::from_secs(1);
+/// A write or flush that takes longer has failed.
+const WRITE_MAX: Duration = Duration::from_secs(10);
 
 /// One read of several.
 #[derive(Debug)]
@@ -109,8 +114,8 @@ pub trait Medium: Send + Sync + Debug {
     /// The instance ends, and writes nothing more.
     fn close(&self) {}
 
-    /// The file or block device behind it, for reads of several targets at once; None: it is something else.
-    fn file(&self) -> Option<RawFd> {
+    /// The file or block device behind it, for reads of several targets at once, and how long a read may take; None: it is something else.
+    fn file(&self) -> Option<(RawFd, &Limit)> {
         None
     }
 }
@@ -151,12 +156,15 @@ pub struct FileMedium {
     fd: RawFd,
     io: Arc<dyn Io>,
     bytes: u64,
+    reads: Limit,
+    writes: Limit,
 }
 
 impl FileMedium {
     /// The medium behind `fd`, which is open with O_DIRECT and stays open for as long as this lives. `bytes`: its size.
     pub fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
-        FileMedium { fd, io, bytes }
+        let reads = Limit::new(READ_MAX);
+        FileMedium { fd, io, bytes, writes: reads.for_time(WRITE_MAX), reads }
     }
 
     fn check(&self, at: u64, len: usize) -> io::Result<()> {
@@ -180,8 +188,10 @@ impl Medium for FileMedium {
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
         let want = total(bufs);
         self.check(at, want)?;
+        let mut op = ReadOp { fd: self.fd, offset: at, bufs: bufs.to_vec(), result: Ok(0) };
         // SAFETY: the caller's promise.
-        whole(unsafe { self.io.read(self.fd, at, bufs) }, want)
+        unsafe { self.io.read_batch_within(std::slice::from_mut(&mut op), &[&self.reads]) };
+        whole(op.result, want)
     }
 
     unsafe fn read_batch(&self, pieces: &mut [ReadPiece]) {
@@ -191,7 +201,7 @@ impl Medium for FileMedium {
         };
         let mut ops: Vec<ReadOp> = pieces.iter_mut().map(op).collect();
         // SAFETY: the caller's promise.
-        unsafe { self.io.read_batch(&mut ops) };
+        unsafe { self.io.read_batch_within(&mut ops, &vec![&self.reads; pieces.len()]) };
         for (piece, op) in pieces.iter_mut().zip(ops) {
             let want = total(&op.bufs);
             piece.result = whole(op.result, want);
@@ -203,19 +213,27 @@ impl Medium for FileMedium {
         self.check(at, buf.len())?;
         let vec = IoVec { ptr: buf.as_ptr().cast_mut(), len: buf.len() };
         // SAFETY: a write only reads the buffer, which is borrowed for the whole call.
-        unsafe { self.io.write(self.fd, at, &[vec]) }
+        unsafe { self.io.write_within(self.fd, at, vec, &self.writes) }
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.io.sync(self.fd, true)
+        self.io.sync_within(self.fd, &self.writes)
     }
 
     fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    fn file(&self) -> Option<RawFd> {
-        Some(self.fd)
+    fn file(&self) -> Option<(RawFd, &Limit)> {
+        Some((self.fd, &self.reads))
+    }
+
+    fn is_ready(&self) -> bool {
+        !self.reads.is_passed()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.reads.is_passed().then(|| self.reads.error().to_string())
     }
 }
 

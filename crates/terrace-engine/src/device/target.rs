@@ -9,13 +9,16 @@
 
 mod error;
 mod lock;
+mod owner;
+mod place;
+mod source;
 
 use super::format::{DATA_AT, Geometry};
 use super::medium::{FileMedium, erase, is_zero};
 use super::scan::{Scanned, scan};
 use super::superblock::{self, Found, OwedPages, Source, Superblock};
 use crate::io::{AlignedBuf, BlockingIo};
-use rustix::fs::{AtFlags, FallocateFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{FallocateFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::fs::Metadata;
 use std::io;
@@ -27,6 +30,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 pub use error::{Fault, TargetError};
+pub use place::check_outside;
+pub use source::source_of;
 
 /// DRAM that the index takes for each page of a tier, bytes.
 pub const INDEX_BYTES_PER_PAGE: u64 = 12;
@@ -113,20 +118,6 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
 }
 
-/// Refuses a path, which must be absolute, that lies in the source.
-///
-/// # Errors
-/// It does, or the source cannot be looked at.
-pub fn check_outside(path: &Path, source: &Path) -> Result<(), Fault> {
-    // By identity: the source may be mounted in several places.
-    let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
-    let its = identity(source).map_err(Fault::Io)?;
-    match path.ancestors().any(|dir| identity(dir).is_ok_and(|it| it == its)) {
-        true => Err(Fault::InsideSource(source.to_owned())),
-        false => Ok(()),
-    }
-}
-
 /// Whether the file must be made. A path that exists must be a file or block device outside the source.
 fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
     let outside = |path: PathBuf| check_outside(&path, &request.source);
@@ -186,33 +177,6 @@ pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Ge
         memory_min: (index * INDEX_PART).next_multiple_of(MIB),
         tier_max: Geometry::plan(fits).map(|_| fits),
     })
-}
-
-/// The identity of a directory, which survives a reboot: its file system's own identity where there is one, because device numbers are
-/// given out in the order in which devices are found, and by some file systems anew at each mount. Without it the time of birth
-/// and the number of the inode must do, or else the device number.
-///
-/// # Errors
-/// It cannot be looked at.
-pub fn source_of(dir: &Path) -> io::Result<Source> {
-    let flags = StatxFlags::INO | StatxFlags::BTIME;
-    let of = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::empty(), flags)?;
-    let born = (of.stx_mask & StatxFlags::BTIME.bits() != 0)
-        .then_some((of.stx_btime.tv_sec as u64, u64::from(of.stx_btime.tv_nsec)));
-    let file_system = std::fs::metadata(dir)?.dev();
-    let file_system = match (rustix::fs::statvfs(dir)?.f_fsid, born) {
-        (0, None) => file_system,
-        (id, _) => id,
-    };
-    let (seconds, nanoseconds) = born.unwrap_or_default();
-    let parts = [file_system, of.stx_ino, seconds, nanoseconds];
-    Ok(Source { hash: hash(&parts), path: dir.to_string_lossy().into_owned() })
-}
-
-/// FNV-1a.
-fn hash(parts: &[u64]) -> u64 {
-    let bytes = parts.iter().flat_map(|part| part.to_le_bytes());
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// Reads the contents of a file or block device without using it.
@@ -409,6 +373,9 @@ impl File {
         };
         let fd = opened.map_err(|err| not_opened(err, path, create))?;
         lock::take_or_wait(&fd)?;
+        if !create {
+            owner::refuse_other_names(&fd)?;
+        }
         let statfs = rustix::fs::fstatfs(&fd).map_err(io)?;
         if !is_device && [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(statfs.f_type as i64)) {
             if create {

@@ -1,6 +1,7 @@
 //! Identity of a file and its state: its pages on a device are valid only while it is the same.
 
-use rustix::fs::{AtFlags, StatxFlags, statx};
+use crate::file::naming::{Naming, name_of};
+use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -9,18 +10,34 @@ use terrace_policy::mix;
 /// Youngest change that is sure to have another time than one that comes now: the kernel's clock for files ticks each 10 ms at the
 /// longest. (The same rule as git's for entries that are "racily clean".)
 const TICKS_NS: i64 = 20_000_000;
-/// After so long a change is settled.
+/// The same where times have whole seconds, or two, or come from another machine's clock.
+const COARSE_TICKS_NS: i64 = 2_100_000_000;
+/// After so long a change is settled, where times are fine.
 pub const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
+
+/// Identity of a file at its last look, and how long that look counts.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// None: no tier exists, or a later change may have the same identity.
+    pub identity: Option<u64>,
+    /// None for now: until then, by [`Clock::now_ns`](crate::Clock::now_ns). 0: for good.
+    pub until: u64,
+}
 
 /// Identity and state of a file at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Of birth time, inode, size, mtime and ctime. Never 0.
+    /// Of birth time, inode, size, mtime and ctime; of the path instead of inode and birth where numbers do not last. Never 0.
     pub digest: u64,
     /// When it last changed, ns since 1970.
     pub ctime: i64,
     /// A mark of the file itself, whatever its state; 0: the file system knows no time of birth.
     pub birth: u16,
+    /// Another file, and another state of this one, is sure to have another digest, also after a restart of the machine.
+    pub is_lasting: bool,
+    /// The last change that the times tell, and the time in which a second change may get the same times, ns.
+    changed: i64,
+    ticks: i64,
 }
 
 impl Identity {
@@ -29,32 +46,85 @@ impl Identity {
     /// # Errors
     /// The file system's.
     pub fn of(fd: impl AsFd) -> io::Result<Identity> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let st = statx(fd, c"", AtFlags::EMPTY_PATH, wanted)?;
-        let ns = |sec: i64, nsec: u32| sec.wrapping_mul(1_000_000_000).wrapping_add(nsec.into());
-        let born = if StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::BTIME) {
-            ns(st.stx_btime.tv_sec, st.stx_btime.tv_nsec)
-        } else {
-            0
-        };
-        let ctime = ns(st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec);
-        let mtime = ns(st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec);
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
+        // The server's answer: its kernel's copy may be a minute old.
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        let st = statx(&fd, c"", flags, wanted)?;
+        Ok(match Naming::of(&fd, &st) {
+            Naming::Numbers => Identity::by_number(&st),
+            Naming::Paths => Identity::by_name(&st, name_of(&fd).as_deref()),
+        })
+    }
+
+    /// Identity by inode number: for file systems with lasting numbers and a kernel stamp for each change.
+    fn by_number(st: &Statx) -> Identity {
+        let born = birth(st);
+        let (mtime, ctime) = (ns(st.stx_mtime), ns(st.stx_ctime));
         // Not its device's number, which may be another after a restart of the machine.
         let words = [st.stx_ino, st.stx_size, born as u64, mtime as u64, ctime as u64];
         let birth = if born == 0 { 0 } else { digest(&[st.stx_ino, born as u64]) as u16 | 1 };
-        Ok(Identity { digest: digest(&words), ctime, birth })
+        let ticks = if is_fine(st) { TICKS_NS } else { COARSE_TICKS_NS };
+        Identity { digest: digest(&words), ctime, birth, is_lasting: true, changed: ctime, ticks }
     }
 
-    /// Whether a change from `now` (ns since 1970) on is sure to give it another ctime.
-    pub fn is_settled(&self, now: i64) -> bool {
-        now.saturating_sub(self.ctime) > TICKS_NS
+    /// On any other: the number may be another file's after a restart, and the server gives the times that it likes.
+    fn by_name(st: &Statx, name: Option<&[u8]>) -> Identity {
+        let (mtime, ctime) = (ns(st.stx_mtime), ns(st.stx_ctime));
+        let mut words = vec![st.stx_size, mtime as u64, ctime as u64];
+        let name_bytes = name.unwrap_or_default();
+        words.push(name_bytes.len() as u64);
+        words.extend(name_bytes.chunks(8).map(|part| {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            u64::from_le_bytes(word)
+        }));
+        Identity {
+            digest: digest(&words),
+            ctime,
+            birth: 0,
+            // Whole seconds are what archives give to all of their files.
+            is_lasting: name.is_some() && is_fine(st),
+            changed: mtime.max(ctime),
+            ticks: COARSE_TICKS_NS,
+        }
     }
+
+    /// Whether a change from `now` (ns since 1970) on is sure to give it another identity.
+    pub fn is_settled(&self, now: i64) -> bool {
+        now.saturating_sub(self.changed) > self.ticks
+    }
+
+    /// After so long, ns, a change that comes now is settled. The clock of stamps may be a tick behind.
+    pub fn settles_in(&self) -> u64 {
+        (self.ticks + TICKS_NS).unsigned_abs()
+    }
+}
+
+fn ns(time: StatxTimestamp) -> i64 {
+    time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.into())
+}
+
+/// When it was made, ns since 1970; 0: the file system does not know.
+fn birth(st: &Statx) -> i64 {
+    let knows = StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::BTIME);
+    if knows { ns(st.stx_btime) } else { 0 }
+}
+
+/// Whether its times are finer than whole seconds.
+fn is_fine(st: &Statx) -> bool {
+    st.stx_mtime.tv_nsec != 0 || st.stx_ctime.tv_nsec != 0
 }
 
 /// A digest of some words, the same for ever; never 0.
 fn digest(words: &[u64]) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     words.iter().fold(GOLDEN, |sum, word| mix((sum ^ word).wrapping_mul(GOLDEN))).max(1)
+}
+
+/// An identity as a test wants it.
+#[cfg(test)]
+pub fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
+    Identity { digest, ctime, birth, is_lasting: true, changed: ctime, ticks: TICKS_NS }
 }
 
 #[cfg(test)]
@@ -84,11 +154,41 @@ mod tests {
         note(&file);
     }
 
+    /// Times of a file, each in seconds and ns.
+    fn file_with_times(mtime: (i64, u32), ctime: (i64, u32)) -> Statx {
+        let mut st = statx(rustix::fs::CWD, c"/", AtFlags::empty(), StatxFlags::BASIC_STATS).unwrap();
+        (st.stx_ino, st.stx_size) = (7, 4096);
+        (st.stx_mtime.tv_sec, st.stx_mtime.tv_nsec) = mtime;
+        (st.stx_ctime.tv_sec, st.stx_ctime.tv_nsec) = ctime;
+        st
+    }
+
     #[test]
     fn fresh_change_is_not_settled() {
-        let at = Identity { digest: 1, ctime: 1_000_000_000, birth: 1 };
+        let at = Identity::by_number(&file_with_times((0, 0), (1, 1)));
         assert!(
-            !at.is_settled(1_000_000_000) && !at.is_settled(1_019_000_000) && at.is_settled(1_021_000_001)
+            !at.is_settled(1_000_000_000) && !at.is_settled(1_019_000_000) && at.is_settled(1_021_000_002)
         );
+    }
+
+    #[test]
+    fn coarse_times_settle_after_their_seconds() {
+        let at = Identity::by_number(&file_with_times((1000, 0), (1000, 0)));
+        assert!(at.is_lasting && !at.is_settled(1_001_999_000_000) && at.is_settled(1_002_200_000_000));
+        // The time of the server, and that of the file, which may be later.
+        let at = Identity::by_name(&file_with_times((1000, 5), (0, 0)), Some(b"/s/f"));
+        assert!(at.is_lasting && !at.is_settled(1_001_999_000_000) && at.is_settled(1_002_200_000_000));
+    }
+
+    #[test]
+    fn name_stands_for_a_number_that_does_not_last() {
+        let mut st = file_with_times((1000, 5), (0, 0));
+        let one = Identity::by_name(&st, Some(b"/s/one"));
+        assert_ne!(one.digest, Identity::by_name(&st, Some(b"/s/two")).digest);
+        st.stx_ino = 8;
+        assert_eq!(one.digest, Identity::by_name(&st, Some(b"/s/one")).digest);
+        assert!(!Identity::by_name(&st, None).is_lasting, "a file without a name");
+        let whole = file_with_times((1_000_000_000, 0), (1_000_000_000, 0));
+        assert!(!Identity::by_name(&whole, Some(b"/s/one")).is_lasting, "the times of an archive");
     }
 }

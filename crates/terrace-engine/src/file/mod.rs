@@ -5,6 +5,7 @@ pub(crate) mod burst;
 pub(crate) mod dirty_pages;
 pub mod errseq;
 pub mod identity;
+pub(crate) mod naming;
 pub mod object;
 pub mod serve;
 pub mod source;

@@ -4,9 +4,10 @@ use crate::file::backoff::Backoff;
 use crate::file::burst::Burst;
 use crate::file::dirty_pages::DirtyPages;
 use crate::file::errseq::{ErrorCursor, ErrorSequence};
+use crate::file::identity::Known;
 use crate::file::source::{DataFd, SourceFile};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use terrace_policy::prefetch::Prefetcher;
 use terrace_shm::layout::{FLAG_MAPPED, FLAG_SLOW};
 use terrace_shm::{ObjectSlot, Segment};
@@ -42,12 +43,20 @@ pub struct Object {
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
+    /// It was published soon after a change, and gets its identity later ([`crate::path::park`]): not before then. 0: it has one, or gets none.
+    pub(crate) unproved_until: AtomicU64,
     /// What is known of its state in the source. Locked inside the writeback lock, outside those of targets and the state.
     pub(crate) burst: Mutex<Burst>,
     /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
     /// Changed since its file was last made stable.
     pub(crate) unsynced: AtomicBool,
+    /// Changed since the source last answered a close of it.
+    pub(crate) unheard: AtomicBool,
+    /// The last answer that was heard is a refusal: the next close has one of its own, as a copy of the descriptor in a child may have had that.
+    refused: AtomicBool,
+    /// errno of such an answer that no program, sync or unmount has; 0: none.
+    close_errno: AtomicI32,
     /// The last name is gone: dirty pages are useless once the last handle is closed.
     pub(crate) doomed: AtomicBool,
     /// Tries to compress a page of it, and to do so with LZ4.
@@ -72,9 +81,13 @@ impl Object {
             prefetcher: Mutex::new(Prefetcher::default()),
             errors: ErrorSequence::new(),
             identity: AtomicU64::new(0),
+            unproved_until: AtomicU64::new(0),
             burst: Mutex::default(),
             times: Mutex::new(()),
             unsynced: AtomicBool::new(false),
+            unheard: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            close_errno: AtomicI32::new(0),
             doomed: AtomicBool::new(false),
             compressing: Backoff::default(),
             lz4: Backoff::default(),
@@ -96,6 +109,21 @@ impl Object {
     /// Has the processor fetch bytes that a read will copy soon, if they are in memory.
     pub fn prefetch(&self, offset: u64, len: usize) {
         terrace_shm::client::prefetch(&self.seg, self.slot(), offset, len);
+    }
+    /// Notes what a look at the file told of its identity. Nothing that was read before is cached.
+    pub(crate) fn set_known(&self, known: &Known) {
+        self.set_identity(known.identity);
+        self.unproved_until.store(known.until, Ordering::Relaxed);
+    }
+    /// Notes the identity of the file. The segment has a mark of it, for the next terraced.
+    fn set_identity(&self, identity: Option<u64>) {
+        self.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
+        self.slot().identity.store(identity.unwrap_or(0) as u32, Ordering::Release);
+    }
+    /// Takes over the identity that a dead terraced published. A file changed since gets none: its pages in memory are older.
+    pub(crate) fn take_over_identity(&self, now: Option<u64>) {
+        let published = self.slot().identity.load(Ordering::Acquire);
+        self.set_identity(now.filter(|now| published != 0 && *now as u32 == published));
     }
     /// The file itself.
     pub fn source(&self) -> &SourceFile {
@@ -146,11 +174,55 @@ impl Object {
         if self.dirty_pages() > 0 {
             return None;
         }
+        self.note_close();
         self.source.close_writer(self.is_unsettled())
     }
-    /// The source's file has no name left.
+    /// The source's file is about to be changed.
+    pub(crate) fn note_change(&self) {
+        self.unsynced.store(true, Ordering::Relaxed);
+        self.unheard.store(true, Ordering::Relaxed);
+    }
+    /// Has the source still to answer a close of what was written, or waits its answer for a report?
+    pub fn is_unheard(&self) -> bool {
+        let waits = [&self.unheard, &self.refused].iter().any(|flag| flag.load(Ordering::Relaxed));
+        waits || self.close_errno.load(Ordering::Relaxed) != 0
+    }
+    /// The source's answer to a close of all that was written, for a program, a sync or an unmount to report.
+    ///
+    /// # Errors
+    /// The source's error: some of the data that it accepted is missing.
+    pub fn hear_close(&self) -> std::io::Result<()> {
+        if self.refused.swap(false, Ordering::Relaxed) {
+            self.unheard.store(true, Ordering::Relaxed);
+        }
+        self.note_close();
+        match self.close_errno.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => {
+                self.refused.store(true, Ordering::Relaxed);
+                Err(std::io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+    /// Has the source answer before its descriptors are closed. The answer waits for the next one that can report it.
+    fn note_close(&self) {
+        if !self.unheard.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let Err(e) = self.source.answer_to_close() else { return };
+        if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
+            self.unheard.store(true, Ordering::Relaxed); // The source has not answered.
+        } else {
+            tracing::warn!("object {}: the source refused at the close what was written: {e}", self.id);
+            self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
+        }
+    }
+    /// The source's file has no name left. A server may not even know it then, and the kernel's copy of its attributes may be older.
     pub(crate) fn is_nameless(&self) -> bool {
-        self.source.stat().is_ok_and(|stat| stat.st_nlink == 0)
+        match self.source.links() {
+            Ok(links) => links == 0,
+            Err(err) => matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)),
+        }
     }
     /// errno of its last writeback, if that failed.
     pub(crate) fn failing(&self) -> Option<i32> {

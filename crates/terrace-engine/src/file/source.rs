@@ -4,16 +4,19 @@
 //! last close of the file. An open descriptor is used for everything that it allows, because the mode, and
 //! with it what a daemon without root may open, can change at any time.
 
-use rustix::fs::{Access, Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
+use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, open, statx};
 use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_shm::PAGE_SIZE;
 use terrace_sync::Mutex;
 
 /// fcntl's command for the signal of a lease (Linux: include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: libc::c_int = 10;
+
+/// The magic number of FUSE (Linux: include/uapi/linux/magic.h).
+const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// The O_PATH descriptor of a source file.
 #[derive(Debug, Clone)]
@@ -55,40 +58,30 @@ pub struct SourceFile {
 
 type Slot = Mutex<Option<Arc<DataFd>>>;
 
-/// A data descriptor, and whether it bypasses the kernel's page cache. It stays open while a reference to it
-/// exists.
+/// A data descriptor. It stays open while a reference to it exists.
 #[derive(Debug)]
-pub struct DataFd {
-    fd: OwnedFd,
-    direct: AtomicBool,
-}
+pub struct DataFd(OwnedFd);
 
 impl AsFd for DataFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.as_fd()
     }
 }
 
 impl DataFd {
-    fn new(fd: OwnedFd, direct: bool) -> DataFd {
-        DataFd { fd, direct: AtomicBool::new(direct) }
-    }
-
     /// The descriptor, open as long as this is.
     pub fn raw(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.0.as_raw_fd()
     }
 
-    /// Does it bypass the page cache?
+    /// Does it bypass the page cache? Not for ever: the source may refuse that at a call (`io::page_cache`).
     pub fn direct(&self) -> bool {
-        self.direct.load(Ordering::Acquire)
+        fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
     /// No longer bypasses the page cache.
     fn make_buffered(&self) -> io::Result<()> {
-        fcntl_setfl(&self.fd, fcntl_getfl(&self.fd)? - OFlags::DIRECT)?;
-        self.direct.store(false, Ordering::Release);
-        Ok(())
+        Ok(fcntl_setfl(&self.0, fcntl_getfl(&self.0)? - OFlags::DIRECT)?)
     }
 }
 
@@ -131,9 +124,26 @@ impl SourceFile {
     pub(crate) fn as_path(&self) -> BorrowedFd<'_> {
         self.borrowed()
     }
-    /// Status of the file.
+    /// Status of the file. On a server's file system a data descriptor holds a file without names; an O_PATH descriptor does not.
     pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
-        Ok(rustix::fs::fstat(self.borrowed())?)
+        match rustix::fs::fstat(self.borrowed()) {
+            Err(Errno::NOENT | Errno::STALE) => {}
+            stat => return Ok(stat?),
+        }
+        let open = self.any_open().ok_or(Errno::STALE)?;
+        Ok(rustix::fs::fstat(&*open)?)
+    }
+    /// The number of its names, as its server says now.
+    ///
+    /// # Errors
+    /// The server does not know the file, or does not answer.
+    pub(crate) fn links(&self) -> io::Result<u32> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+        Ok(statx(self.borrowed(), "", flags, StatxFlags::NLINK)?.stx_nlink)
+    }
+    /// Any of its data descriptors, the writer first.
+    fn any_open(&self) -> Option<Arc<DataFd>> {
+        [&self.write, &self.tail, &self.read, &self.cached].into_iter().find_map(|slot| slot.lock().clone())
     }
     /// The O_PATH descriptor.
     pub fn path_fd(&self) -> RawFd {
@@ -155,7 +165,7 @@ impl SourceFile {
     }
     /// For reading through the kernel's page cache.
     pub fn cached_reader(&self) -> io::Result<Arc<DataFd>> {
-        get_or_open(&self.cached, || Ok(DataFd::new(self.open_read_only()?, false)))
+        get_or_open(&self.cached, || Ok(DataFd(self.open_read_only()?)))
     }
     /// Is the file open for writing anywhere, or mapped so? Told by a read lease, which the kernel gives on no such file (fcntl(2), "Leases"). The
     /// caller has closed the writer.
@@ -180,7 +190,37 @@ impl SourceFile {
     }
     /// For writing (and for changing the file otherwise), past the page cache where the source allows it.
     pub fn writer(&self) -> io::Result<Arc<DataFd>> {
-        get_or_open(&self.write, || self.open_direct(OFlags::RDWR))
+        let mut opened = false;
+        let writer = get_or_open(&self.write, || {
+            opened = true;
+            self.open_direct(OFlags::RDWR)
+        })?;
+        if opened {
+            self.open_readers_again();
+        }
+        Ok(writer)
+    }
+    /// After the first open for writing: union file systems copy a file to their upper layer then, and descriptors from before read the lower one.
+    fn open_readers_again(&self) {
+        if self.data_held() == 1 || !self.may_copy_up() {
+            return;
+        }
+        let again = |slot: &Slot, open: &dyn Fn() -> io::Result<DataFd>| {
+            let mut slot = slot.lock();
+            // The mode may forbid it by now: then the old one has to do.
+            if slot.is_some()
+                && let Ok(fd) = open()
+            {
+                *slot = Some(Arc::new(fd));
+            }
+        };
+        again(&self.read, &|| self.open_direct(OFlags::RDONLY));
+        again(&self.cached, &|| Ok(DataFd(self.open_read_only()?)));
+    }
+    /// Is the file system one that may give a file other content when it is opened for writing? The kernel's own union file system gives all
+    /// descriptors the new one.
+    fn may_copy_up(&self) -> bool {
+        rustix::fs::fstatfs(self.borrowed()).is_ok_and(|fs| fs.f_type == FUSE_MAGIC)
     }
     /// For fsync: whichever is open.
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
@@ -194,13 +234,13 @@ impl SourceFile {
             return Ok(open);
         }
         let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
-        fresh.or_else(|err| self.write.lock().clone().ok_or(err))
+        fresh.or_else(|err| self.any_open().ok_or(err))
     }
     /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {
             let fd = open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-            Ok(DataFd::new(fd, false))
+            Ok(DataFd(fd))
         });
         opened.or_else(|err| {
             // The mode no longer allows it, or descriptors are short: from now on data are written through
@@ -221,14 +261,23 @@ impl SourceFile {
         if writer.is_some() {
             return; // Somebody has opened it meanwhile, and may be using that.
         }
-        let direct = self.bypass()
-            && fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT)).is_ok();
-        *writer = Some(Arc::new(DataFd::new(fd, direct)));
+        if self.bypass() && takes_pages(self.borrowed()) {
+            // Where the source has no direct I/O, the descriptor stays as it is.
+            let _ = fcntl_getfl(&fd).and_then(|flags| fcntl_setfl(&fd, flags | OFlags::DIRECT));
+        }
+        *writer = Some(Arc::new(DataFd(fd)));
     }
     /// A fresh read-only direct descriptor to hand to a client.
+    ///
+    /// # Errors
+    /// The client would read what was there before a copy-up: it has to use the mount.
     pub fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {
-        let DataFd { fd, direct } = self.open_direct(OFlags::RDONLY)?;
-        Ok((fd, direct.into_inner()))
+        if self.may_copy_up() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let opened = self.open_direct(OFlags::RDONLY)?;
+        let direct = opened.direct();
+        Ok((opened.0, direct))
     }
     /// Data descriptors that are open.
     pub fn data_held(&self) -> usize {
@@ -258,6 +307,20 @@ impl SourceFile {
         self.write.lock().take()
     }
 
+    /// What a close of the descriptors for writing answers, which stay open. A file system on a network or of a server tells only there of writes that it
+    /// could not make (close(2)); on others this does nothing.
+    pub(crate) fn answer_to_close(&self) -> io::Result<()> {
+        let open = [&self.write, &self.tail].map(|slot| slot.lock().clone());
+        open.iter().flatten().try_for_each(|fd| {
+            let copy = rustix::io::fcntl_dupfd_cloexec(fd, 0)?;
+            // SAFETY: the copy is this function's alone.
+            match unsafe { libc::close(copy.into_raw_fd()) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        })
+    }
+
     fn open_direct(&self, access: OFlags) -> io::Result<DataFd> {
         let path = self.proc_path();
         let open = |more: OFlags| {
@@ -267,14 +330,23 @@ impl SourceFile {
                 opened => opened,
             }
         };
-        if self.bypass() {
+        if self.bypass() && takes_pages(self.borrowed()) {
             match open(OFlags::DIRECT) {
-                Err(Errno::INVAL) => {} // The source cannot do that.
-                opened => return Ok(DataFd::new(opened?, true)),
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {} // The source cannot do that.
+                opened => return Ok(DataFd(opened?)),
             }
         }
-        Ok(DataFd::new(open(OFlags::empty())?, false))
+        Ok(DataFd(open(OFlags::empty())?))
     }
+}
+
+/// Does the file system take direct calls for single pages, as far as it says so (statx(2), STATX_DIOALIGN)?
+fn takes_pages(file: BorrowedFd<'_>) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let Ok(stat) = statx(file, c"", flags, StatxFlags::DIOALIGN) else { return true };
+    let says = StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN);
+    let fits = |bytes: u32| (1..=PAGE_SIZE as u32).contains(&bytes);
+    !says || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)
 }
 
 /// How old a change of the source must be, so that the next one gives another ctime on any file system.

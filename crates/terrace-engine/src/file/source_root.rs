@@ -5,11 +5,32 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terrace_sync::Mutex;
 
+/// File systems without a block device of their own that make all files stable at syncfs(2), by statfs's type: btrfs, bcachefs, zfs, ubifs, overlay, tmpfs,
+/// ramfs, NFS, Ceph.
+const SYNCED_WHOLE: [u64; 9] = [
+    0x9123_683e,
+    0xca45_1a4e,
+    0x2fc1_2fc1,
+    0x2405_1905,
+    0x794c_7630,
+    0x0102_1994,
+    0x8584_58f6,
+    0x6969,
+    0x00c3_6400,
+];
+
+/// Does syncfs(2) make the files of this device stable, with this type?
+fn is_synced_whole(dev: u64, kind: u64) -> bool {
+    rustix::fs::major(dev) != 0 || SYNCED_WHOLE.contains(&kind)
+}
+
 /// The source's directory, opened for syncfs.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
     /// Number of its file system.
     pub dev: u64,
+    /// A sync of the file system makes its files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is synced by itself.
+    pub reaches_files: bool,
     pub fd: OwnedFd,
     /// Held while it is synced.
     pub syncing: Mutex<()>,
@@ -25,6 +46,25 @@ impl SourceRoot {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         let dev = rustix::fs::fstat(&fd)?.st_dev;
-        Ok(SourceRoot { dev, fd, syncing: Mutex::new(()) })
+        let reaches_files = is_synced_whole(dev, rustix::fs::fstatfs(&fd)?.f_type as u64);
+        Ok(SourceRoot { dev, reaches_files, fd, syncing: Mutex::new(()) })
+    }
+
+    /// Does a sync of this reach a file of that device?
+    pub(crate) fn reaches(&self, dev: u64) -> bool {
+        self.reaches_files && self.dev == dev
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_servers_are_synced_one_by_one() {
+        let (disk, anonymous) = (rustix::fs::makedev(8, 1), rustix::fs::makedev(0, 57));
+        let (ext4, btrfs, fuse) = (0xef53, 0x9123_683e, 0x6573_5546);
+        assert!(is_synced_whole(disk, ext4) && is_synced_whole(anonymous, btrfs));
+        assert!(!is_synced_whole(anonymous, fuse), "the kernel sends a server no sync of all");
     }
 }

@@ -55,13 +55,25 @@ impl AlignedBuf {
     /// Runs `act` on the first `len` bytes, whose content is whatever was left there. Half a huge page goes back to the stock
     /// afterwards: so there are as many as requests of that length at one time, and not one for each thread that ever had such a request.
     pub fn with<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
-        let done = act(self.slice(len));
+        self.with_or_leak(len, |buf| (act(buf), false))
+    }
+    /// As [`AlignedBuf::with`]; true: the kernel may still use the memory, which is never used again.
+    pub fn with_or_leak<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> (T, bool)) -> T {
+        let (done, is_used) = act(self.slice(len));
+        if is_used {
+            self.0 = Memory::None;
+        }
+        self.shrink();
+        done
+    }
+    /// Gives half a huge page back to the stock.
+    pub(super) fn shrink(&mut self) {
         if matches!(self.0, Memory::Half(_)) {
             *self = AlignedBuf::default();
         }
-        done
     }
-    fn slice(&mut self, len: usize) -> &mut [u8] {
+    /// The first `len` bytes.
+    pub(super) fn slice(&mut self, len: usize) -> &mut [u8] {
         let have = match self.0 {
             Memory::None => 0,
             Memory::Half(_) => HALF,

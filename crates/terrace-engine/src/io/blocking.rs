@@ -1,6 +1,6 @@
 //! Plain preadv and pwritev on the calling thread: the fastest way to do one thing at a time.
 
-use super::page_cache::{borrow, through_page_cache};
+use super::page_cache::{borrow, is_refusal, leave_direct, through_page_cache};
 use super::scattered::Scattered;
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
@@ -63,7 +63,7 @@ impl BlockingIo {
         mut done: usize,
     ) -> io::Result<usize> {
         let want = total(bufs);
-        let (mut stalls, mut buffered) = (0, None::<OwnedFd>);
+        let (mut stalls, mut buffered, mut refused) = (0, None::<OwnedFd>, false);
         while done < want {
             let left = advance(bufs, done);
             let part = self.part(&left);
@@ -91,6 +91,7 @@ impl BlockingIo {
                     }
                     done = done / PAGE_SIZE * PAGE_SIZE;
                 }
+                Err(e) if is_refusal(e) && !refused && leave_direct(fd) => refused = true,
                 Err(e) => return Err(e.into()),
             }
         }
@@ -103,7 +104,7 @@ impl BlockingIo {
     /// As [`Io::write`].
     unsafe fn write_with(&self, fd: RawFd, offset: u64, bufs: &[IoVec], flags: i32) -> io::Result<()> {
         let want = total(bufs);
-        let (mut done, mut buffered) = (0, None::<OwnedFd>);
+        let (mut done, mut buffered, mut refused) = (0, None::<OwnedFd>, false);
         while done < want {
             let left = advance(bufs, done);
             let part = self.part(&left);
@@ -122,11 +123,16 @@ impl BlockingIo {
                 Err(Errno::IO) if buffered.is_none() => {
                     buffered = Some(through_page_cache(fd, OFlags::WRONLY).ok_or(Errno::IO)?);
                 }
+                Err(e) if is_refusal(e) && !refused && leave_direct(fd) => refused = true,
                 Err(e) => return Err(e.into()),
             }
         }
         // The device has to tell now whether it can, as it does in a direct call.
-        Ok(buffered.map_or(Ok(()), rustix::fs::fdatasync)?)
+        Ok(match buffered {
+            Some(buffered) => rustix::fs::fdatasync(buffered),
+            None if refused => rustix::fs::fdatasync(borrow(fd)),
+            None => Ok(()),
+        }?)
     }
 }
 
@@ -226,6 +232,32 @@ mod tests {
             let failed: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
             assert!(failed.is_empty(), "{} of {}: {:?}", failed.len(), results.len(), failed.first());
         });
+    }
+
+    /// The memory is no place for a direct call: the file system answers EINVAL.
+    #[test]
+    fn refused_direct_calls_go_through_the_page_cache() {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::DIRECT;
+        let io = BlockingIo::default();
+        for name in ["read first", "written first"] {
+            let path = dir.path().join(name);
+            std::fs::write(&path, vec![3; BYTES]).unwrap();
+            let direct = open(&path, flags, Mode::RWXU).unwrap();
+            let mut memory = vec![5u8; BYTES + 1];
+            let at = usize::from(memory.as_ptr().addr().is_multiple_of(2));
+            let vec = [IoVec { ptr: memory[at..].as_mut_ptr(), len: BYTES }];
+            if name == "read first" {
+                // SAFETY: the memory outlives the call.
+                assert_eq!(unsafe { io.read(direct.as_raw_fd(), 0, &vec) }.unwrap(), BYTES);
+                assert!(memory[at..][..BYTES].iter().all(|byte| *byte == 3));
+            } else {
+                // SAFETY: likewise.
+                unsafe { io.write(direct.as_raw_fd(), 0, &vec) }.unwrap();
+                assert!(std::fs::read(&path).unwrap().iter().all(|byte| *byte == 5));
+            }
+            assert!(!rustix::fs::fcntl_getfl(&direct).unwrap().contains(OFlags::DIRECT), "{name}");
+        }
     }
 
     #[test]

@@ -6,10 +6,12 @@ mod page_cache;
 mod scattered;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod timed;
 mod uring;
 
 pub use aligned::AlignedBuf;
 pub use blocking::BlockingIo;
+pub use timed::Limit;
 pub use uring::{UringIo, is_busy, is_ring};
 
 use std::io;
@@ -100,6 +102,35 @@ pub trait Io: Send + Sync + std::fmt::Debug {
             // SAFETY: the caller's promise.
             op.result = unsafe { self.write(op.fd, op.offset, &op.bufs) };
         }
+    }
+
+    /// Does several reads, each within its limit (one for each), where the twin can: a late one fails with `TimedOut`.
+    ///
+    /// # Safety
+    /// As [`Io::read`], for each operation.
+    unsafe fn read_batch_within(&self, ops: &mut [ReadOp], _limits: &[&Limit]) {
+        // SAFETY: the caller's promise.
+        unsafe { self.read_batch(ops) };
+    }
+
+    /// As [`Io::write`], within a limit where the twin can: a late write fails with `TimedOut`, and the device may still take other content from the buffer.
+    ///
+    /// # Errors
+    /// As [`Io::write`].
+    ///
+    /// # Safety
+    /// As [`Io::write`].
+    unsafe fn write_within(&self, fd: RawFd, offset: u64, buf: IoVec, _limit: &Limit) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.write(fd, offset, &[buf]) }
+    }
+
+    /// fdatasync, within a limit where the twin can.
+    ///
+    /// # Errors
+    /// The device's error; `TimedOut`.
+    fn sync_within(&self, fd: RawFd, _limit: &Limit) -> io::Result<()> {
+        self.sync(fd, true)
     }
 
     /// fsync or fdatasync.

@@ -1,7 +1,8 @@
 //! The kernel's page cache of a source file: a way to its data beside direct calls.
 
-use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 pub(super) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     // SAFETY: callers pass descriptors of source files that their object keeps open.
@@ -16,6 +17,25 @@ pub(super) fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
     let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
     let path = format!("/proc/self/fd/{fd}");
     direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
+}
+
+/// Is this the refusal of a direct call by a file system, or a server, that took O_DIRECT at the open?
+pub(super) fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::INVAL | Errno::OPNOTSUPP)
+}
+
+/// Has a descriptor go through the kernel's page cache from now on, because its file system refuses direct calls. True: it does. Another open file takes its
+/// number: a server may go by the flags of the open.
+pub(super) fn leave_direct(fd: RawFd) -> bool {
+    let Ok(flags) = fcntl_getfl(borrow(fd)) else { return false };
+    if !flags.contains(OFlags::DIRECT) {
+        return true; // Another thread was first.
+    }
+    let Some(cached) = through_page_cache(fd, flags & OFlags::RWMODE) else {
+        return fcntl_setfl(borrow(fd), flags - OFlags::DIRECT).is_ok();
+    };
+    // SAFETY: both are open; calls under way keep the old open file.
+    unsafe { libc::dup3(cached.as_raw_fd(), fd, libc::O_CLOEXEC) >= 0 }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
-use super::{BlockingIo, Io, IoVec, ReadOp, WriteOp, advance, total};
+use super::{BlockingIo, Io, IoVec, Limit, ReadOp, WriteOp, advance, timed, total};
 use io_uring::{IoUring, opcode, squeue, types};
 use std::borrow::Cow;
 use std::io;
@@ -19,6 +19,8 @@ const DEPTH: u32 = 32;
 const RINGS: usize = 6;
 /// Of these, the last, which are for reads alone: a program waits for a read, and writeback has many batches.
 const READ_RINGS: usize = 2;
+/// Errors of a ring that are not final.
+const TRIED_AGAIN: [i32; 5] = [libc::EINTR, libc::EAGAIN, libc::EIO, libc::EINVAL, libc::EOPNOTSUPP];
 /// How long to leave a kernel alone that is out of something.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -142,8 +144,8 @@ fn bytes_done(res: Option<i32>) -> io::Result<usize> {
     match res {
         None => Ok(0),
         Some(n) if n >= 0 => Ok(n as usize),
-        // EIO: plain calls tell whether it stays (`blocking`).
-        Some(e) if [libc::EINTR, libc::EAGAIN, libc::EIO].contains(&-e) => Ok(0),
+        // Plain calls tell whether the others stay (`blocking`).
+        Some(e) if TRIED_AGAIN.contains(&-e) => Ok(0),
         Some(e) => Err(io::Error::from_raw_os_error(-e)),
     }
 }
@@ -206,6 +208,49 @@ impl Io for UringIo {
                 // SAFETY: the caller's promise.
                 op.result = unsafe { self.finish_read(op, res) };
             }
+        }
+    }
+    unsafe fn read_batch_within(&self, ops: &mut [ReadOp], limits: &[&Limit]) {
+        // SAFETY: the caller's promise.
+        let Some(done) = (unsafe { timed::read(ops, limits) }) else {
+            // SAFETY: likewise.
+            return unsafe { self.read_batch(ops) };
+        };
+        for (op, done) in ops.iter_mut().zip(done) {
+            let res = match done {
+                Ok(n) => n as i32,
+                Err(err) => match err.raw_os_error() {
+                    Some(errno) => -errno,
+                    None => {
+                        op.result = Err(err);
+                        continue;
+                    }
+                },
+            };
+            // SAFETY: the caller's promise.
+            op.result = unsafe { self.finish_read(op, Some(res)) };
+        }
+    }
+    unsafe fn write_within(&self, fd: RawFd, offset: u64, buf: IoVec, limit: &Limit) -> io::Result<()> {
+        // SAFETY: the caller's promise.
+        let done = match unsafe { timed::write(fd, offset, buf, limit) } {
+            Some(Err(err)) if err.raw_os_error().is_none() => return Err(err),
+            Some(done) => bytes_done(Some(
+                done.map_or_else(|err| -err.raw_os_error().unwrap_or(libc::EIO), |n| n as i32),
+            ))?,
+            None => 0,
+        };
+        match advance(&[buf], done).as_slice() {
+            [] => Ok(()),
+            // SAFETY: the caller's promise.
+            rest => unsafe { self.plain.write(fd, offset + done as u64, rest) },
+        }
+    }
+    fn sync_within(&self, fd: RawFd, limit: &Limit) -> io::Result<()> {
+        match timed::sync(fd, limit) {
+            Some(Err(err)) if err.raw_os_error() == Some(libc::EAGAIN) => self.plain.sync(fd, true),
+            Some(done) => done,
+            None => self.plain.sync(fd, true),
         }
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {

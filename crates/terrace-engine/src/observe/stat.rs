@@ -17,13 +17,18 @@ use terrace_shm::PAGE_SIZE;
 pub(crate) fn stats(cx: &Context, rings: &Rings) -> Stats {
     let mut stats = counted(cx, rings);
     let hits = cx.device_hits(&rings.read_totals());
-    let counts: Vec<(DeviceConfig, DeviceCounts)> = {
+    let (counts, demoted): (Vec<(DeviceConfig, DeviceCounts)>, u64) = {
         let state = cx.state.lock();
         let all = state.targets.iter().flat_map(|targets| &targets.all);
-        all.map(|device| (device.config.clone(), device.counts(hits[device.config.number]))).collect()
+        let counts = all.map(|device| (device.config.clone(), device.counts(hits[device.config.number])));
+        (counts.collect(), state.targets.as_ref().map_or(0, |targets| targets.demoted_to_removed))
     };
     let devices: Vec<tiers::Device<'_>> = counts.iter().map(|(config, counts)| (config, counts)).collect();
-    stats.tiers = tiers::rows(&stats, &devices, cx.uptime_ms());
+    // Those of a number that another target has now, or none.
+    let all_hits = hits.iter().fold(0u64, |sum, hits| sum.wrapping_add(*hits));
+    let live_hits = counts.iter().fold(0u64, |sum, (_, counts)| sum.wrapping_add(counts.hits));
+    let removed = tiers::Removed { hits: all_hits.wrapping_sub(live_hits), demoted };
+    stats.tiers = tiers::rows(&stats, &devices, removed, cx.uptime_ms());
     stats
 }
 

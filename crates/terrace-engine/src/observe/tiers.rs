@@ -15,13 +15,22 @@ const RATE_AFTER_MS: u64 = 60_000;
 /// A target of a tier on devices: its configuration and its counts.
 pub type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 
+/// Sums of removed targets: their work does not count as DRAM's.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Removed {
+    /// Page reads that they served.
+    pub hits: u64,
+    /// Pages that came to them from DRAM.
+    pub demoted: u64,
+}
+
 /// All tiers, from DRAM down. Hits of `stats` are those of all tiers together. `devices`: the fastest first. `uptime_ms`: the age of the counters.
-pub fn rows(stats: &Stats, devices: &[Device<'_>], uptime_ms: u64) -> Vec<TierRow> {
+pub fn rows(stats: &Stats, devices: &[Device<'_>], removed: Removed, uptime_ms: u64) -> Vec<TierRow> {
     let reads = page_reads(stats);
     let compressed = stats.compressed.as_ref().map(|tier| compressed_row(tier, reads));
     let devices = devices.iter().map(|device| device_row(*device, reads, uptime_ms));
     let below: Vec<TierRow> = compressed.into_iter().chain(devices).collect();
-    [dram_row(stats, &below)].into_iter().chain(below).collect()
+    [dram_row(stats, &below, removed)].into_iter().chain(below).collect()
 }
 
 /// Page reads, hits and misses.
@@ -30,14 +39,14 @@ fn page_reads(stats: &Stats) -> u64 {
     preload.hits + preload.misses + fuse.hits + fuse.misses
 }
 
-/// Frames served the hits that `below` did not, and evicted pages that did not come to `below` left the cache.
-fn dram_row(stats: &Stats, below: &[TierRow]) -> TierRow {
+/// Frames served the hits that `below` and removed targets did not, and evicted pages that came to neither left the cache.
+fn dram_row(stats: &Stats, below: &[TierRow], removed: Removed) -> TierRow {
     let memory = &stats.memory;
-    let hits_below: u64 = below.iter().map(|row| row.hits).sum();
+    let hits_below = below.iter().map(|row| row.hits).sum::<u64>().saturating_add(removed.hits);
     let hits = (stats.preload.hits + stats.fuse.hits).saturating_sub(hits_below);
     // A page that went on from one device to the next came from DRAM once.
     let moved: u64 = below.iter().map(|row| row.moved_down).sum();
-    let demoted = below.iter().map(|row| row.demoted).sum::<u64>().saturating_sub(moved);
+    let demoted = below.iter().map(|row| row.demoted).sum::<u64>().saturating_sub(moved) + removed.demoted;
     TierRow {
         name: TierKind::Dram.name().to_owned(),
         kind: TierKind::Dram,
@@ -176,7 +185,7 @@ mod tests {
     #[test]
     fn tiers_share_out_the_reads() {
         let (config, counts) = (config(), counts());
-        let rows = rows(&stats(), &[(&config, &counts)], 86_400_000);
+        let rows = rows(&stats(), &[(&config, &counts)], Removed::default(), 86_400_000);
         let hits: Vec<u64> = rows.iter().map(|row| row.hits).collect();
         assert_eq!(hits, [100, 30, 50]);
         let shares: Vec<f64> = rows.iter().map(|row| row.share).collect();
@@ -185,6 +194,14 @@ mod tests {
         assert_eq!((rows[1].demoted, rows[1].promoted, rows[1].dropped), (700, 8, 100));
         assert_eq!(rows[0].dram_bytes_per_page, Some(4112.0));
         assert_eq!(rows[1].dram_bytes_per_page, Some(2050.0));
+    }
+
+    #[test]
+    fn work_of_a_removed_target_is_not_that_of_dram() {
+        let removed = Removed { hits: 50, demoted: 1100 - 5 };
+        let rows = rows(&stats(), &[], removed, 86_400_000);
+        let dram = |row: &TierRow| (row.hits, row.dropped);
+        assert_eq!((rows.len(), dram(&rows[0])), (2, (100, 2000 - 700 - (1100 - 5))));
     }
 
     #[test]
@@ -203,6 +220,6 @@ mod tests {
         let row = device_row((&config(), &DeviceCounts::default()), 0, 86_400_000);
         let ratios = [row.read_us, row.write_amplification, row.days_of_life, row.dram_bytes_per_page];
         assert_eq!((ratios, row.share), ([None; 4], 0.0));
-        assert_eq!(rows(&Stats::default(), &[], 0).len(), 1);
+        assert_eq!(rows(&Stats::default(), &[], Removed::default(), 0).len(), 1);
     }
 }

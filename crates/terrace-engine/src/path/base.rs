@@ -53,7 +53,7 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
         burst.in_step = in_step.unwrap_or(burst.in_step);
     }
     let is_base = same && burst.in_step && is_found_again(cx, o);
-    burst.base = identity.filter(|_| is_base).map(|identity| identity.digest);
+    burst.base = identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
 }
 
 /// Gives a file a base of which a target may take many pages, and which has none because this run has changed the source, or has not looked. The caller holds

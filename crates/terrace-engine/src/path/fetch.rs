@@ -6,6 +6,7 @@ use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, ReadOp};
+use crate::path::trouble;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,6 +80,7 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
     unsafe { read_parts(cx, &mut parts) };
     let took = cx.clock.now_ns().saturating_sub(began);
     for part in &parts {
+        trouble::note_reads(cx, &part.device, &part.reads);
         for (run, read) in part.runs.iter().zip(&part.reads) {
             for i in run.iter().filter(|_| read.result.is_ok()) {
                 let (slot, frame) = pages[*i];
@@ -132,9 +134,12 @@ unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
     }
     let (mut files, others): (Vec<&mut OfTarget>, Vec<&mut OfTarget>) =
         parts.iter_mut().partition(|part| part.device.medium.file().is_some());
-    let mut ops: Vec<ReadOp> = Vec::new();
-    for part in &mut files {
-        let Some(fd) = part.device.medium.file() else { continue };
+    let (mut ops, media): (Vec<ReadOp>, Vec<_>) =
+        (Vec::new(), files.iter().map(|part| part.device.medium.clone()).collect());
+    let mut limits = Vec::new();
+    for (part, medium) in files.iter_mut().zip(&media) {
+        let Some((fd, limit)) = medium.file() else { continue };
+        limits.extend(part.reads.iter().map(|_| limit));
         let op = |read: &mut ReadPiece| ReadOp {
             fd,
             offset: read.at,
@@ -143,8 +148,10 @@ unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
         };
         ops.extend(part.reads.iter_mut().map(op));
     }
-    // SAFETY: the caller's promise.
-    unsafe { cx.io.read_batch(&mut ops) };
+    if !ops.is_empty() {
+        // SAFETY: the caller's promise.
+        unsafe { cx.io.read_batch_within(&mut ops, &limits) };
+    }
     let reads = files.into_iter().flat_map(|part| &mut part.reads);
     for (read, op) in reads.zip(ops) {
         let want: usize = op.bufs.iter().map(|buf| buf.len).sum();

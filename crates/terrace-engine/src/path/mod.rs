@@ -20,5 +20,6 @@ pub(crate) mod resize;
 pub(crate) mod spread;
 pub(crate) mod sync;
 pub(crate) mod throttle;
+pub(crate) mod trouble;
 pub(crate) mod write;
 pub(crate) mod writeback;

@@ -26,7 +26,7 @@ pub(crate) fn object(
     }
     let source = SourceFile::new(path_fd);
     // Before anything of it is read: what is read later is not older.
-    let identity = park::identity_of(cx, source.as_path());
+    let known = park::identity_of(cx, source.as_path());
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
         return Ok(o.clone());
@@ -34,7 +34,7 @@ pub(crate) fn object(
     let seg = cx.handles.segment.clone();
     let published = state.add_object(id, size, flags, |slot| Object::new(id, slot, seg, source));
     let o = published.ok_or(rustix::io::Errno::NFILE)?;
-    o.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
+    o.set_known(&known);
     if state.welcome(&o) {
         cx.wake_devices();
     }

@@ -2,22 +2,73 @@
 //! with the identity that it had.
 
 use crate::context::Context;
-use crate::file::identity::Identity;
+use crate::file::identity::{Identity, Known};
 use crate::file::object::{Object, ObjectId};
 use crate::state::State;
 use rustix::fd::BorrowedFd;
+use std::sync::Once;
 use std::sync::atomic::Ordering;
 use terrace_shm::device_table::TARGETS_MAX;
+
+/// The log names the first file of which a tier keeps nothing.
+static UNPROVED: Once = Once::new();
 
 /// Parked pages that come back under one lock.
 const BATCH: usize = 1024;
 
-/// The identity of a file that is about to be published; None: there is no tier that would ask, or it cannot be had.
-pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Option<u64> {
+/// A file up to this size is read once more for the sake of an identity.
+pub(crate) const FEW_BYTES: u64 = 1 << 20;
+/// The same for what was read of a larger one until then, since a change that had to settle.
+const FEW_NS: u64 = 100_000_000;
+
+/// Identity of a file before anything of it is read.
+pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     if !cx.has_devices() {
-        return None;
+        return Known::default();
     }
-    Identity::of(path_fd).ok().map(|identity| identity.digest)
+    let Ok(identity) = Identity::of(path_fd) else { return Known::default() };
+    if !identity.is_lasting {
+        UNPROVED.call_once(|| {
+            tracing::warn!(
+                "tier: the source gives neither lasting file numbers nor times finer than seconds; what the tier has of such files ends with this run"
+            );
+        });
+        return Known::default();
+    }
+    match identity.is_settled(cx.clock.wall_ns()) {
+        true => Known { identity: Some(identity.digest), until: 0 },
+        false => Known { identity: None, until: cx.clock.now_ns() + identity.settles_in() },
+    }
+}
+
+/// Looks again at a file that was published soon after a change, when the change has settled.
+#[inline]
+pub(crate) fn look_again(cx: &Context, o: &Object) {
+    let until = o.unproved_until.load(Ordering::Relaxed);
+    if until != 0 && cx.clock.now_ns() > until {
+        prove(cx, o, until);
+    }
+}
+
+/// Gives a file its identity late. Pages read before may be older than it: few are dropped, and many are worth more than an identity.
+#[cold]
+fn prove(cx: &Context, o: &Object, until: u64) {
+    let Some(_content) = o.content.try_write() else { return };
+    if o.unproved_until.swap(0, Ordering::Relaxed) == 0 || o.gone.load(Ordering::Relaxed) {
+        return;
+    }
+    let has_few = o.size() <= FEW_BYTES
+        || cx.clock.now_ns() < until.saturating_add(FEW_NS)
+        || cx.state.lock().pages.index.is_empty(o.slot_index());
+    // Times of the cache's own tell as much as an identity.
+    if !has_few || o.times().is_some() || o.is_unsettled() {
+        return;
+    }
+    let known = identity_of(cx, o.source().as_path());
+    if known.identity.is_some() {
+        cx.state.lock().drop_pages(o, 0, u64::MAX);
+    }
+    o.set_known(&known);
 }
 
 /// The identity of a file for what the device holds of it: None if its present state is not certainly what the cache has seen.
@@ -32,7 +83,8 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
         Some(_) => !o.is_changed_behind(&stat),
         None => o.identity.load(Ordering::Relaxed) == identity.digest,
     };
-    let settled = identity.is_settled(cx.clock.wall_ns()) && stat.st_size as u64 == o.size();
+    let settled =
+        identity.is_lasting && identity.is_settled(cx.clock.wall_ns()) && stat.st_size as u64 == o.size();
     let same = o.slot().write_clock.load(Ordering::Acquire) == wrote && !o.is_unsettled();
     (ours && settled && same).then_some(identity.digest)
 }

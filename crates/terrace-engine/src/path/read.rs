@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
 use crate::io::{AlignedBuf, IoVec};
 use crate::path::decompress::CompressedReader;
-use crate::path::{ahead, fetch, promote};
+use crate::path::{ahead, fetch, park, promote};
 use crate::state::State;
 use crate::state::page_table::{NotInMemory, PageVersion, key_of};
 use std::cell::RefCell;
@@ -148,6 +148,7 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
 /// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and how many pages of them the device gave.
 fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
     let Miss { at, access, .. } = miss;
+    park::look_again(cx, o);
     let (first, size) = (at / PAGE, o.size());
     if at >= size {
         return Ok((0, 0));

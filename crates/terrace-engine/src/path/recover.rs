@@ -43,8 +43,8 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     let seg = cx.handles.segment.clone();
     let slot = seg.find_object(id)?;
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
-    let identity = park::identity_of(cx, object.source().as_path());
-    object.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
+    let known = park::identity_of(cx, object.source().as_path());
+    object.take_over_identity(known.identity);
     // Changes of the dead daemon that it did not make stable are unknown.
     object.unsynced.store(true, Ordering::Relaxed);
     // The flags stay: clients obey them meanwhile, and whoever knows the open handles sets them again.

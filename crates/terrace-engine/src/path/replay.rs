@@ -233,11 +233,8 @@ fn write(cx: &Context, source: &SourceFile, content: Vec<(u64, Vec<u8>)>) -> io:
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file::identity::found;
     use std::collections::BTreeMap;
-
-    fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
-        Identity { digest, ctime, birth }
-    }
 
     /// What the last run has certainly left, or made itself, is written over; nothing else is.
     #[test]

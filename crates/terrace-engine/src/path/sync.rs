@@ -6,7 +6,7 @@ use crate::file::object::{Object, ObjectRef};
 use crate::path::writeback::{self, Route, is_shortage};
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
 
@@ -83,6 +83,7 @@ pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) 
         note(None, sync_root(cx));
         for o in cx.objects() {
             note(Some(&o), sync_foreign(cx, &o));
+            note(Some(&o), o.hear_close());
         }
     }
     for o in &unwritten {
@@ -104,7 +105,7 @@ pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     };
     cx.io.sync_fs(root.fd.as_raw_fd())?;
     for o in cx.unwritten_objects() {
-        if o.source().stat().is_ok_and(|stat| stat.st_dev == root.dev) {
+        if o.source().stat().is_ok_and(|stat| root.reaches(stat.st_dev)) {
             cx.state.lock().end_sync(&o, round, None);
         }
     }
@@ -112,7 +113,7 @@ pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an object stable that a sync of the source does not reach, because a file system is mounted in the source.
+/// Makes an object stable that a sync of the source does not reach: a file system is mounted in the source, or the source is of a server.
 pub(crate) fn sync_foreign(cx: &Context, o: &Object) -> io::Result<()> {
     if !o.unsynced.load(Ordering::Relaxed) || o.doomed.load(Ordering::Relaxed) {
         return Ok(());
@@ -125,12 +126,16 @@ pub(crate) fn sync_foreign_locked(cx: &Context, o: &Object) -> io::Result<()> {
     if o.gone.load(Ordering::Relaxed) || !o.unsynced.load(Ordering::Relaxed) {
         return Ok(());
     }
-    if cx.source_root.get().map(|root| root.dev) == Some(o.source().stat()?.st_dev) {
+    let dev = o.source().stat()?.st_dev;
+    if cx.source_root.get().is_some_and(|root| root.reaches(dev)) {
         return Ok(());
     }
     o.unsynced.store(false, Ordering::Relaxed);
-    let synced =
-        if o.dirty.lock().unstable.is_empty() { sync(cx, o, false) } else { stabilize_locked(cx, o, false) };
+    let is_stable = o.dirty.lock().unstable.is_empty();
+    let synced = match is_stable {
+        true => sync_by(cx, o, |fd| unless_lacking(cx.io.sync(fd, false))),
+        false => stabilize_locked(cx, o, false),
+    };
     synced.inspect_err(|_| o.unsynced.store(true, Ordering::Relaxed))
 }
 
@@ -143,12 +148,23 @@ pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
 /// fsync or fdatasync of an object without unstable pages. If it fails, it fails for those too that have become so
 /// meanwhile.
 pub(crate) fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
+    sync_by(cx, o, |fd| cx.io.sync(fd, data_only))
+}
+
+/// A source without fsync keeps what it took as safely as it can: this fails no sync of everything.
+fn unless_lacking(synced: io::Result<()>) -> io::Result<()> {
+    let lacks =
+        |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP));
+    synced.or_else(|e| if lacks(&e) { Ok(()) } else { Err(e) })
+}
+
+fn sync_by(cx: &Context, o: &Object, by: impl FnOnce(RawFd) -> io::Result<()>) -> io::Result<()> {
     let _syncing = o.syncing.read();
     let fd = match o.source().any() {
         Err(e) if is_shortage(&e) => return Err(e),
         fd => fd,
     };
-    let synced = fd.and_then(|fd| cx.io.sync(fd.raw(), data_only));
+    let synced = fd.and_then(|fd| by(fd.raw()));
     synced.inspect_err(|e| {
         o.note_error(e);
         cx.state.lock().end_sync(o, u64::MAX, Some(cx.clock.now_ns()));
@@ -164,7 +180,7 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
     }
     let _syncing = o.syncing.write();
     let synced = match o.source().syncer() {
-        Ok(fd) => cx.io.sync(fd.raw(), data_only),
+        Ok(fd) => unless_lacking(cx.io.sync(fd.raw(), data_only)),
         // Its mode may forbid it. Then with all others, if that reaches it.
         Err(e) => sync_root(cx).and(if o.dirty.lock().unstable.is_empty() { Ok(()) } else { Err(e) }),
     };

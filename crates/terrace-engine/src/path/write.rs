@@ -291,7 +291,7 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     burst::settle_locked(cx, o)?;
     let _change = permit::change(cx, o);
     let writer = o.source().writer()?;
-    o.unsynced.store(true, Ordering::Relaxed);
+    o.note_change();
     let old = o.size();
     cx.state.lock().pages.note_change(o);
     if size < old {
@@ -335,7 +335,7 @@ pub(crate) fn with_source<T>(
     // Before, so that a thread that read the old content cannot publish it; after, for threads that read
     // while `f` ran.
     cx.state.lock().drop_pages(o, first, last);
-    o.unsynced.store(true, Ordering::Relaxed);
+    o.note_change();
     let result = f(o.source());
     cx.state.lock().drop_pages(o, first, last);
     let st = o.source().stat()?;

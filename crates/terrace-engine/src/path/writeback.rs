@@ -118,7 +118,7 @@ pub(super) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<I
 }
 
 fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> io::Result<()> {
-    o.unsynced.store(true, Ordering::Relaxed);
+    o.note_change();
     let (mut ops, tail) = match operations(cx, o, going, route) {
         Ok(ops) => ops,
         Err(e) => {
@@ -128,9 +128,13 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
     };
     // SAFETY: frames under writeback stay where they are until `complete_writeback`.
     unsafe { cx.io.write_batch(&mut ops) };
+    // The source may have refused direct calls meanwhile.
+    let is_direct = o.source().open_writer().is_some_and(|writer| writer.direct());
     let outcome = |op: &WriteOp| match op.result {
         Err(_) => WritebackOutcome::Failed,
-        Ok(()) if tail.as_ref().is_some_and(|tail| tail.raw() == op.fd) => WritebackOutcome::Unstable,
+        Ok(()) if !is_direct || tail.as_ref().is_some_and(|tail| tail.raw() == op.fd) => {
+            WritebackOutcome::Unstable
+        }
         Ok(()) => WritebackOutcome::Arrived,
     };
     // Operations are in the order of the pages, and cover each of them.

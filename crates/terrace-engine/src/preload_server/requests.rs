@@ -140,7 +140,9 @@ fn raw(pid: Pid) -> u32 {
 fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
     let device = cx.devices.get(number).ok_or(Errno::NODEV)?;
-    let path = format!("/proc/self/fd/{}", device.medium.file().ok_or(Errno::OPNOTSUPP)?);
+    // One that does not answer is read by the daemon, which does not wait for it.
+    let file = device.medium.file().filter(|(_, limit)| !limit.is_passed());
+    let path = format!("/proc/self/fd/{}", file.ok_or(Errno::OPNOTSUPP)?.0);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
     Ok((Reply::default(), vec![rustix::io::dup(&device.table_files().read_only)?, target]))
 }

@@ -148,9 +148,9 @@ fn append_batch(
     let pages = wanted.pages;
     let mut buf = std::mem::take(&mut writer.buf);
     let bytes = format::BATCH_PAGES_MAX as usize * PAGE_SIZE;
-    let written = buf.with(bytes, |buf| {
+    let written = buf.with_or_leak(bytes, |buf| {
         let crcs = copy(&pages[..pages.len().min(CONTENT_MAX)], buf);
-        let planned = plan(cx, device, writer, wanted, &crcs, is_still)?;
+        let Some(planned) = plan(cx, device, writer, wanted, &crcs, is_still) else { return (None, false) };
         let (bytes, began) = (u64::from(planned.batch.pages()) * PAGE_SIZE as u64, cx.clock.now_ns());
         match device.queue(bytes, || write(device, writer, &planned, buf)) {
             Ok(()) => {
@@ -159,11 +159,12 @@ fn append_batch(
                     let took = cx.clock.now_ns().saturating_sub(began);
                     device.note_write(planned.batch.pages().into(), took);
                 }
-                Some(planned.appended(device))
+                (Some(planned.appended(device)), false)
             }
             Err(e) => {
                 give_up(cx, device.number, &e);
-                None
+                // The device may still take its content from the buffer of a late write.
+                (None, e.kind() == std::io::ErrorKind::TimedOut)
             }
         }
     });

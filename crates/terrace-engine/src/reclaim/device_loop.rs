@@ -8,7 +8,7 @@ use crate::device::superblock::{self, OwedPages};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectId;
 use crate::path::permit::on_target;
-use crate::path::{burst, park};
+use crate::path::{burst, park, trouble};
 use crate::reclaim::{append, hibernate, organize};
 use crate::state::device::{Device, Parked, Restored};
 use crate::state::targets::Targets;
@@ -37,6 +37,7 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
             // What it held is unknown, but it may be removed.
             break;
         }
+        trouble::note_trouble(cx, device);
         device.wakeup.wait(TRY_EVERY);
         if cx.is_stopping() || device.is_ending() {
             return;
@@ -44,6 +45,7 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
     }
     let mut recorded = Instant::now();
     while !cx.is_stopping() && !device.is_ending() {
+        trouble::note_trouble(cx, device);
         park::bring_back(cx, device.number);
         burst::settle_due(cx, device);
         while !cx.is_stopping() && organize::reclaim_one(cx, device) {}

@@ -185,7 +185,7 @@ pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
         let mut state = cx.state.lock();
         state.drop_target(number);
         if let Some(targets) = &mut state.targets {
-            targets.all.retain(|device| device.config.number != number);
+            targets.remove(number);
             change(cx, targets, None, levels);
         }
         drop(cx.devices.take(number));

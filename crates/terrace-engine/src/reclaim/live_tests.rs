@@ -11,6 +11,7 @@ use crate::segment::TargetTable;
 use crate::{Engine, SegmentHandles};
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -241,6 +242,24 @@ fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
         agrees(&engine);
         engine.shutdown().unwrap();
     }
+}
+
+/// Memory has the pages from before the change: no target may keep them for the file as it is.
+#[test]
+fn file_changed_while_no_daemon_lives_is_not_believed() {
+    let w = world(&[(8 * MIB, 0)]);
+    let config = w.config();
+    let handles = Arc::new(SegmentHandles::create(&config).unwrap());
+    let (engine, objects) = w.start_on_files(config.clone(), handles.clone());
+    (0..8).for_each(|page| (0..2).for_each(|file| w.read(&engine, &objects, file, page)));
+    engine.cx.stopping.store(true, Ordering::Release);
+    engine.halt();
+    drop((objects, engine));
+    w.sources[0].write_all_at(b"changed", 0).unwrap();
+    std::thread::sleep(crate::file::identity::SETTLES);
+    let (engine, objects) = w.start_after_a_kill(config, handles);
+    let believed = |file: usize| crate::path::park::believable(&engine.cx, &objects[file]).is_some();
+    assert!(!believed(0) && believed(1));
 }
 
 #[test]

@@ -16,6 +16,8 @@ pub(crate) mod live;
 mod live_tests;
 mod organize;
 mod pages;
+#[cfg(test)]
+mod park_tests;
 mod place;
 pub(crate) mod regions;
 #[cfg(test)]

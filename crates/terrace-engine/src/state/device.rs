@@ -115,6 +115,8 @@ pub(crate) struct Device {
     pub config: DeviceConfig,
     pub table: Arc<DeviceTable>,
     pub status: Status,
+    /// Why it does not answer at the moment.
+    pub late: Option<String>,
     /// A scan has told what is live.
     counted: bool,
     pub log: Log,
@@ -169,6 +171,7 @@ impl Device {
         let log = Log::new(config.regions, pages);
         Device {
             status: Status::Scanning,
+            late: None,
             counted: false,
             fillings: vec![(0, 0); config.regions as usize],
             events: DeviceEvents::default(),
@@ -234,7 +237,7 @@ impl Device {
             bytes_written: e.written_bytes,
             // Which slot holds a copy of a frame's page is counted with the frame, 4 bytes each.
             dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
-            state: match (&self.status, self.config.access.trouble()) {
+            state: match (&self.status, self.late.clone().or_else(|| self.config.access.trouble())) {
                 (Status::Off(why), _) => format!("off: {why}"),
                 (Status::Leaving, _) => REMOVING.to_owned(),
                 (_, Some(why)) => format!("off: {why}"),
@@ -540,7 +543,7 @@ impl Device {
     }
     /// Whether pages are written to it now.
     pub(crate) fn is_serving(&self) -> bool {
-        self.is_on() && self.config.access.is_ready()
+        self.is_on() && self.late.is_none() && self.config.access.is_ready()
     }
     /// The parked pages `[first, last]` of a file are its content no longer.
     pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {

@@ -329,7 +329,7 @@ impl State {
         let count = touches.take(frame);
         let key = self.pages.key_in(frame).expect("a page was taken over with its frame");
         self.lru.insert(frame, key, None, InsertReason::Read);
-        touches.set(frame, count.min(terrace_shm::map::TOUCH_MAX));
+        touches.set(frame, count.min(terrace_shm::touch::TOUCH_MAX));
         self.sampler.enter(frame, key, false);
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_policy::mrc::Shards;
 use terrace_shm::TouchTable;
-use terrace_shm::map::TOUCH_MAX;
+use terrace_shm::touch::TOUCH_MAX;
 use terrace_sync::Mutex;
 
 /// Frames looked at under one lock.
@@ -261,7 +261,7 @@ mod tests {
     fn table() -> Arc<TouchTable> {
         let geometry = terrace_shm::Geometry::for_frames(1 << 16);
         let fd = terrace_shm::map::memfd("touch", geometry.touch_bytes()).unwrap();
-        Arc::new(TouchTable::attach(&fd, &geometry).unwrap())
+        Arc::new(TouchTable::create(&fd, &geometry).unwrap())
     }
 
     /// Watched or not, the policy sees the same counts; and the next look reports each use, once.

@@ -38,6 +38,8 @@ pub(crate) struct Targets {
     source_cost: ReadCost,
     /// Pages that clients have read from the source, in how many reads, and how long that took, ns.
     clients_read: (u64, u64, u64),
+    /// Pages that came from DRAM to targets that were removed.
+    pub demoted_to_removed: u64,
 }
 
 /// Those of all targets, by number.
@@ -65,7 +67,16 @@ impl Targets {
             batch_at: None,
             source_cost: ReadCost::default(),
             clients_read: (0, 0, 0),
+            demoted_to_removed: 0,
         }
+    }
+    /// A target goes, and its counts with it.
+    pub(crate) fn remove(&mut self, number: usize) {
+        if let Some(device) = self.at(number) {
+            let counts = device.counts(0);
+            self.demoted_to_removed += counts.demoted.saturating_sub(counts.moved_down);
+        }
+        self.all.retain(|device| device.config.number != number);
     }
     /// The target of this number, if there is one.
     pub(crate) fn at(&self, number: usize) -> Option<&Device> {

@@ -30,13 +30,13 @@ const BACKGROUND_MAX: u16 = 128;
 /// The longest extended attribute there is.
 const XATTR_BYTES_MAX: u32 = 64 * 1024;
 
-/// The inode numbers of the source are never reused while the kernel knows them, so generations are not needed.
+/// A node id is never given to another file while the kernel knows it, so generations are not needed.
 const GENERATION: Generation = Generation(0);
 
 /// Features that we ask the kernel for. Not wanted: the kernel's write-back cache (the daemon would no longer see each
 /// write), AUTO_INVAL_DATA (every change is the kernel's own), locks (the kernel does them alone), ATOMIC_O_TRUNC (a
 /// truncate of its own is done under the inode's lock, so that doing it again after a restart harms no write).
-const WANTED: [InitFlags; 13] = [
+const WANTED: [InitFlags; 14] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
     InitFlags::FUSE_MAX_PAGES,
@@ -48,7 +48,9 @@ const WANTED: [InitFlags; 13] = [
     InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_CACHE_SYMLINKS,
     // The namespace sets the caller's umask itself, so that default ACLs work as on the source.
-    InitFlags::FUSE_DONT_MASK.union(InitFlags::FUSE_POSIX_ACL),
+    InitFlags::FUSE_DONT_MASK,
+    // With it the kernel checks permissions itself.
+    InitFlags::FUSE_POSIX_ACL,
     // The namespace takes set-id bits away itself: else the kernel asks for security.capability before each write.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_HAS_RESEND,
@@ -155,7 +157,8 @@ fn answer_xattr(reply: ReplyXattr, size: u32, value: Result<&[u8]>) {
 
 impl<C: PageCache> Filesystem for Adapter<C> {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        for flags in WANTED {
+        let acls = self.namespace.config().acls;
+        for flags in WANTED.into_iter().filter(|flags| acls || *flags != InitFlags::FUSE_POSIX_ACL) {
             if let Err(missing) = config.add_capabilities(flags) {
                 tracing::debug!("this kernel has no {missing:?}");
             }
@@ -209,7 +212,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         _ctime: Option<SystemTime>,
-        _fh: Option<FileHandle>,
+        fh: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -217,7 +220,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyAttr,
     ) {
         let (atime, mtime) = (atime.map(set_time), mtime.map(set_time));
-        let set = SetAttr { mode, uid, gid, size, atime, mtime };
+        let set = SetAttr { mode, uid, gid, size, atime, mtime, by_handle: fh.is_some() };
         match self.namespace.setattr(&caller(req), ino.0, &set) {
             Ok((attr, ttl)) => reply.attr(&ttl, &file_attr(&attr)),
             Err(error) => reply.error(errno(&error)),
@@ -393,7 +396,7 @@ impl<C: PageCache> Filesystem for Adapter<C> {
     fn opendir(&self, req: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let open = move |ns: &Namespace<C>, op: &mut Op<'_>, _: &mut _| {
             let mut flags = FopenFlags::FOPEN_CACHE_DIR;
-            flags.set(FopenFlags::FOPEN_KEEP_CACHE, ns.keeps_listing(ino.0));
+            flags.set(FopenFlags::FOPEN_KEEP_CACHE, ns.keeps_listing(&op.caller, ino.0)?);
             Ok(Answer { fh: FileHandle(ns.opendir(op, ino.0)?), flags, backing: 0 })
         };
         self.admit(req, reply, open, answer_open);

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::{Attr, Caller, Error, Kernel, Kind, Opened, SetTime, Time};
@@ -126,6 +127,9 @@ impl KernelCaches {
     }
 }
 
+const FUSE_NOTIFY_INVAL_ENTRY: u32 = 3;
+/// Since Linux 6.2; before it the name is dropped.
+const FUSE_EXPIRE_ONLY: u32 = 1;
 const FUSE_NOTIFY_PRUNE: u32 = 9;
 /// `_IOW(229, 2, uint32_t)`
 const FUSE_DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502u32 as libc::Ioctl;
@@ -136,6 +140,15 @@ fn prune_message(nodeids: &[u64]) -> Vec<u8> {
     let words = [len, FUSE_NOTIFY_PRUNE, 0, 0, nodeids.len() as u32, 0, 0, 0];
     let head = words.into_iter().flat_map(u32::to_ne_bytes);
     head.chain(nodeids.iter().flat_map(|nodeid| nodeid.to_ne_bytes())).collect()
+}
+
+/// A header, the directory, the length of the name, flags, and the name with a NUL.
+fn expire_message(parent: u64, name: &OsStr) -> Vec<u8> {
+    let name = name.as_bytes();
+    let len = (16 + 16 + name.len() + 1) as u32;
+    let head = [len, FUSE_NOTIFY_INVAL_ENTRY, 0, 0].into_iter().flat_map(u32::to_ne_bytes);
+    let flags = [name.len() as u32, FUSE_EXPIRE_ONLY].into_iter().flat_map(u32::to_ne_bytes);
+    head.chain(parent.to_ne_bytes()).chain(flags).chain(name.iter().copied()).chain([0]).collect()
 }
 
 impl Kernel for KernelCaches {
@@ -167,6 +180,14 @@ impl Kernel for KernelCaches {
             != 0
         {
             tracing::debug!("backing file {backing} not given back: {}", io::Error::last_os_error());
+        }
+    }
+
+    fn expire_name(&self, parent: u64, name: &OsStr) {
+        match rustix::io::write(&self.device, &expire_message(parent, name)) {
+            // The kernel does not know the name.
+            Ok(_) | Err(rustix::io::Errno::NOENT) => {}
+            Err(err) => tracing::debug!("name in {parent} not expired: {err}"),
         }
     }
 

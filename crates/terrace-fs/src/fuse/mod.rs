@@ -86,12 +86,14 @@ pub fn serve<C: PageCache>(
         scope.spawn(|| namespace.shrink_loop());
         scope.spawn(|| namespace.forget_names_loop());
         scope.spawn(|| namespace.settle_loop());
+        scope.spawn(|| namespace.hear_loop());
         for _ in 0..waiting::THREADS {
             scope.spawn(|| waiting.work(Namespace::<C>::may_wait));
         }
         let ended = session.run();
         namespace.end_shrinking();
         namespace.end_settling();
+        namespace.end_hearing();
         waiting.end();
         ended.or_else(unless_aborted)
     })

@@ -18,7 +18,7 @@ use terrace_sync::Mutex;
 
 use crate::error::{Error, Result};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"trcname4");
+const MAGIC: u64 = u64::from_le_bytes(*b"trcname5");
 const HEADER_BYTES: usize = 4096;
 
 /// How many of each record a region holds.
@@ -98,7 +98,9 @@ pub(crate) struct Header {
     pub(crate) initialised: AtomicU64,
     /// Was passthrough agreed on then?
     pub(crate) passthrough: AtomicU64,
-    _pad: [u64; 505],
+    /// Does this mount change its source no more?
+    pub(crate) given_up: AtomicU64,
+    _pad: [u64; 504],
 }
 
 /// One inode that the kernel knows. Slot 0 is the root.
@@ -123,6 +125,8 @@ pub(crate) struct InodeRecord {
     pub(crate) backing: AtomicU32,
     /// See `Inode::look`.
     pub(crate) seen: AtomicU64,
+    /// Hash of the name by which it was found last, and of its directory; 0 for none.
+    pub(crate) place: AtomicU64,
 }
 
 /// One open file or directory.
@@ -158,7 +162,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 64);
+const _: () = assert!(size_of::<InodeRecord>() == 72);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

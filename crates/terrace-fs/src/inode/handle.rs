@@ -12,7 +12,7 @@ use super::durable::{Durable, FREE, Slot, USED};
 use super::stream::OpenDir;
 use crate::error::{Error, Result};
 use crate::inode::{Inode, InodeTable, Life};
-use crate::{CachedFile, PageCache, coherence};
+use crate::{CachedFile, PageCache, coherence, made_up};
 use terrace_engine::AccessPath;
 use terrace_engine::table::trim;
 
@@ -27,6 +27,8 @@ pub(crate) struct OpenFile<C: PageCache> {
     pub(crate) access: AccessPath,
     /// When it was opened, as [`coherence::now`]; of a killed daemon's files, when they were found.
     pub(crate) since: u64,
+    /// The source's size at the open, if that may have nothing to do with the content.
+    pub(crate) made_up: Option<i64>,
     /// The first read is to move the access time.
     pub(crate) atime_due: AtomicBool,
 }
@@ -127,11 +129,16 @@ impl<C: PageCache> HandleTable<C> {
         } else {
             let life = inode.life.lock();
             let object = life.object.clone().ok_or(Error::UnknownNode(inode.nodeid))?;
+            let flags = record.flags.load(Ordering::Relaxed);
+            let access = access_of(record.access.load(Ordering::Relaxed));
+            let may_be = access == AccessPath::FuseDirect && !writes(flags);
+            let stat = if may_be { inode.stat().ok() } else { None };
             What::File(OpenFile {
                 cursor: cache.error_cursor(&object),
                 object,
-                flags: record.flags.load(Ordering::Relaxed),
-                access: access_of(record.access.load(Ordering::Relaxed)),
+                flags,
+                access,
+                made_up: stat.and_then(|stat| made_up::size(inode.fd(), &stat)),
                 since: coherence::now(),
                 atime_due: AtomicBool::new(false),
             })
@@ -151,6 +158,12 @@ impl<C: PageCache> HandleTable<C> {
 
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// How many are files open for writing.
+    pub(crate) fn writers(&self) -> usize {
+        let writes = |handle: &Arc<Handle<C>>| handle.file().is_ok_and(OpenFile::writes);
+        self.shards.iter().map(|shard| shard.read().values().filter(|handle| writes(handle)).count()).sum()
     }
 
     /// Fails, as [`HandleTable::insert`] would, if the table is full now.

@@ -2,11 +2,18 @@
 
 pub(crate) mod durable;
 pub(crate) mod handle;
+pub(crate) mod identity;
 pub(crate) mod journal;
+pub(crate) mod node;
 mod path;
+pub(crate) mod place;
 pub(crate) mod stream;
 pub(crate) mod table;
 pub(crate) mod unsettled;
+pub(crate) mod watch;
 
-pub use table::ROOT;
-pub(crate) use table::{Inode, InodeTable, Life, Look};
+pub(crate) use node::{Inode, Life, Look};
+pub(crate) use table::InodeTable;
+
+/// The node id of the root, and the inode number it reports.
+pub const ROOT: u64 = 1;

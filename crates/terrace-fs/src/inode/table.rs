@@ -22,302 +22,39 @@
 //! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::fs::{AtFlags, Stat};
 use terrace_sync::Mutex;
 
-use super::durable::{Durable, FREE, InodeRecord, Slot, USED};
-use super::path::ProcPath;
-use crate::CachedFile;
-use crate::attr::{Attr, Kind};
-use crate::coherence::{Emptied, Moment};
+use super::ROOT;
+use super::durable::{Durable, FREE, Slot, USED};
+use super::identity::{Devices, Identity, Mark};
+use super::node::{Inode, Life, UNSEEN};
 use crate::error::{Error, Result};
-use terrace_engine::source::SourceFile;
 use terrace_engine::table::trim;
-
-/// The node id of the root, and the inode number it reports.
-pub const ROOT: u64 = 1;
 
 /// Bytes on the heap of a shared descriptor.
 const DESCRIPTOR_BYTES: usize = 32;
+
+/// Bytes on the heap of a name, as most are.
+const NAME_BYTES: usize = 32;
 
 /// First node id for files on other devices than the source root's.
 const FOREIGN_MIN: u64 = 1 << 62;
 
 const SHARDS: usize = 64;
 
-/// `InodeRecord::seen` of an inode that this mount has changed since the last look, or that nobody has looked at.
-const UNSEEN: u64 = 0;
-/// The same while somebody looks, and if nothing came of it: never what the next look finds.
-const LOOKING: u64 = 1;
-
-/// Size and times of the source's file, digested (multiply and rotate): another number than the two above.
-pub(crate) fn digest(stat: &Stat) -> u64 {
-    let Attr { size, mtime, ctime, .. } = Attr::from_stat(0, stat);
-    let words = [mtime, ctime].map(|t| [t.sec.cast_unsigned(), u64::from(t.nsec)]);
-    let mix = |sum: u64, word: &u64| (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
-    words.as_flattened().iter().fold(mix(1, &size), mix).max(LOOKING + 1)
-}
-
-/// Result of a look at the source.
-pub(crate) struct Look {
-    /// Another than at the last look, and not by this mount.
-    pub(crate) changed: bool,
-    pub(crate) stat: Stat,
-    /// Size and times, digested.
-    pub(crate) digest: u64,
-}
-
-/// State that opens and closes change.
-#[derive(Debug)]
-pub(crate) struct Life<O> {
-    /// The inode's object in the page cache, from its first use on.
-    pub(crate) object: Option<O>,
-    /// Open handles.
-    pub(crate) handles: u32,
-    /// Of these, opened for writing.
-    pub(crate) writers: u32,
-    /// Of these, handles whose holder may map the file without our hearing of it.
-    pub(crate) unseen_writers: u32,
-    /// What is known of writes that this daemon does not see.
-    pub(crate) outside: Outside,
-    /// No longer in the table, where another inode may have the number by now.
-    pub(crate) retired: bool,
-}
-
-/// Since a program opened the file that writes it past this daemon.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outside {
-    /// Digest of the source before, if any later change gives another one.
-    pub(crate) before: Option<u64>,
-    /// One of them may have mapped it, and a mapping outlives its handle.
-    pub(crate) may_map: bool,
-}
-
-/// One inode.
-#[derive(Debug)]
-pub(crate) struct Inode<O> {
-    pub(crate) nodeid: u64,
-    pub(crate) kind: Kind,
-    /// The object of the page cache has it, too.
-    fd: Arc<OwnedFd>,
-    record: &'static InodeRecord,
-    /// The record is this inode's until here.
-    _slot: Slot,
-    pub(crate) life: Mutex<Life<O>>,
-    /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
-    pub(crate) announcing_writers: AtomicU32,
-    /// Whether the kernel may have dropped what it had of the file.
-    pub(crate) emptied: Emptied,
-    /// When a descriptor was closed through which the kernel itself wrote the file.
-    pub(crate) written_outside: Moment,
-    /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
-    pub(crate) unprivileged: AtomicBool,
-    /// Looked up or opened since the shrinker came by.
-    pub(crate) used: AtomicBool,
-}
-
-impl std::fmt::Debug for InodeRecord {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "InodeRecord({})", self.nodeid.load(Ordering::Relaxed))
-    }
-}
-
-impl<O: CachedFile> Inode<O> {
-    /// Closes what writes the source, if nobody has the file open for writing any more.
-    pub(crate) fn close_writer(&self, life: &Life<O>) {
-        if let Some(object) = life.object.as_ref().filter(|_| life.writers == 0) {
-            self.close_writer_of(object);
-        }
-    }
-
-    /// Closes the source's data descriptors, whoever has the file open: they are opened again where they are needed. How many?
-    pub(crate) fn close_data(&self, life: &Life<O>) -> usize {
-        let Some(object) = &life.object else { return 0 };
-        let before = object.source().data_held();
-        object.source().close_reader();
-        self.close_writer_of(object);
-        before.saturating_sub(object.source().data_held())
-    }
-
-    fn close_writer_of(&self, object: &O) {
-        let closing = object.close_writer();
-        // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
-        self.note_writer(object.source());
-        drop(closing);
-    }
-}
-
-impl<O> Inode<O> {
-    fn new(slot: Slot, record: &'static InodeRecord, fd: OwnedFd) -> Self {
-        Self {
-            nodeid: record.nodeid.load(Ordering::Relaxed),
-            kind: Kind::from_mode(record.mode.load(Ordering::Relaxed)),
-            fd: Arc::new(fd),
-            record,
-            _slot: slot,
-            life: Mutex::new(Life {
-                object: None,
-                handles: 0,
-                writers: 0,
-                unseen_writers: 0,
-                outside: Outside::default(),
-                retired: false,
-            }),
-            announcing_writers: AtomicU32::new(0),
-            emptied: Emptied::default(),
-            written_outside: Moment::default(),
-            unprivileged: AtomicBool::new(false),
-            used: AtomicBool::new(true),
-        }
-    }
-
-    /// The O_PATH descriptor.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    /// The O_PATH descriptor's number.
-    #[cfg(test)]
-    pub(crate) fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
-    }
-
-    /// The same, for whoever may outlive the inode.
-    pub(crate) fn shared_fd(&self) -> Arc<OwnedFd> {
-        self.fd.clone()
-    }
-
-    /// A path that names this very inode, whatever happened to its names.
-    pub(crate) fn path(&self) -> ProcPath {
-        ProcPath::new(self.fd())
-    }
-
-    /// The source's attributes.
-    pub(crate) fn stat(&self) -> Result<Stat> {
-        Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
-    }
-
-    /// Is `fd` open on this very inode?
-    pub(crate) fn is_open_as(&self, fd: BorrowedFd<'_>) -> Result<bool> {
-        let (ours, theirs) = (self.stat()?, rustix::fs::fstat(fd)?);
-        Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
-    }
-
-    /// The O_PATH descriptor, if this is a directory.
-    pub(crate) fn directory(&self) -> Result<BorrowedFd<'_>> {
-        match self.kind {
-            Kind::Directory => Ok(self.fd()),
-            _ => Err(Error::Source(rustix::io::Errno::NOTDIR)),
-        }
-    }
-
-    /// References the kernel holds.
-    pub(crate) fn nlookup(&self) -> u64 {
-        self.record.nlookup.load(Ordering::Acquire)
-    }
-
-    /// Neither the kernel nor a handle refers to it. The caller holds `life`.
-    pub(crate) fn is_forgotten(&self, life: &Life<O>) -> bool {
-        !life.retired && life.handles == 0 && self.nlookup() == 0 && self.nodeid != ROOT
-    }
-
-    /// Notes in the durable table whether the page cache has an object of this inode.
-    pub(crate) fn note_object(&self, exists: bool) {
-        self.record.has_object.store(u32::from(exists), Ordering::Release);
-    }
-
-    /// Did an earlier daemon have an object of this inode?
-    pub(crate) fn had_object(&self) -> bool {
-        self.record.has_object.load(Ordering::Acquire) != 0
-    }
-
-    /// Notes in the durable table which descriptor writes the source.
-    pub(crate) fn note_writer(&self, source: &SourceFile) {
-        let writer = source.open_writer().map_or(-1, |writer| writer.raw());
-        self.record.writer.store(writer, Ordering::Release);
-    }
-
-    /// The number of the descriptor that writes the source, -1 if none is noted.
-    pub(crate) fn noted_writer(&self) -> RawFd {
-        self.record.writer.load(Ordering::Acquire)
-    }
-
-    /// Before the descriptor that writes the source may be closed: no record ever names a closed one.
-    pub(crate) fn forget_writer(&self) {
-        self.record.writer.store(-1, Ordering::Release);
-    }
-
-    /// The number of the file that the kernel reads and writes itself, 0 if it asks this daemon.
-    pub(crate) fn backing(&self) -> u32 {
-        self.record.backing.load(Ordering::Acquire)
-    }
-
-    /// Notes that number in the durable table. The caller holds `life`.
-    pub(crate) fn note_backing(&self, backing: u32) {
-        self.record.backing.store(backing, Ordering::Release);
-    }
-
-    /// Says that this mount is about to change the inode.
-    pub(crate) fn touch(&self) {
-        self.record.seen.store(UNSEEN, Ordering::Release);
-    }
-
-    /// Looks at the source, and notes in the durable table what it says, unless it has changed. The caller holds `life`.
-    pub(crate) fn look(&self, object: &O) -> Result<Look>
-    where
-        O: CachedFile,
-    {
-        // Taken before the look: a change through the mount clears it before it acts, and then it stays so.
-        let before = self.record.seen.swap(LOOKING, Ordering::AcqRel);
-        let stat = self.stat();
-        let digest = stat.as_ref().map_or(before, digest);
-        let changed = match before {
-            UNSEEN => stat.as_ref().is_ok_and(|stat| object.is_changed_behind(stat)),
-            before => before != digest,
-        };
-        if !changed {
-            self.trust(digest);
-        }
-        Ok(Look { changed, stat: stat?, digest })
-    }
-
-    /// Nothing that is cached is older than the look that found this digest. After a change this is to be said when all of it is gone: until then
-    /// whoever looks, another daemon perhaps, finds the change again.
-    pub(crate) fn trust(&self, digest: u64) {
-        let _ = self.record.seen.compare_exchange(LOOKING, digest, Ordering::AcqRel, Ordering::Relaxed);
-    }
-
-    /// Is this digest the one of the last look?
-    pub(crate) fn is_trusted(&self, digest: u64) -> bool {
-        self.record.seen.load(Ordering::Acquire) == digest
-    }
-
-    /// Notes the digest of a directory whose older listings are gone.
-    pub(crate) fn note_seen(&self, digest: u64) {
-        self.record.seen.store(digest, Ordering::Release);
-    }
-
-    /// The cache could not be brought to what was seen: the next look finds a change again.
-    pub(crate) fn doubt(&self) {
-        self.record.seen.store(LOOKING, Ordering::Release);
-    }
-
-    /// Has nobody looked since this mount changed it last?
-    pub(crate) fn is_unseen(&self) -> bool {
-        self.record.seen.load(Ordering::Acquire) == UNSEEN
-    }
-}
-
 /// All inodes that the kernel knows, and those that rest.
 #[derive(Debug)]
 pub(crate) struct InodeTable<O> {
     shards: Box<[Mutex<Shard<O>>]>,
-    /// Node ids of files on other devices, by (device, inode).
-    foreign: Mutex<HashMap<(u64, u64), u64>>,
+    /// Node ids of files on other devices than the root's, and of files that their numbers do not keep apart.
+    foreign: Mutex<HashMap<Key, u64>>,
+    pub(crate) devices: Devices,
     durable: Arc<Durable>,
     root_dev: u64,
     root_ino: u64,
@@ -326,14 +63,18 @@ pub(crate) struct InodeTable<O> {
 
 type Shard<O> = HashMap<u64, Arc<Inode<O>>>;
 
+/// Device, and what keeps a file apart from others there.
+type Key = (u64, Mark);
+
 impl<O> InodeTable<O> {
     /// A table with nothing but the root in it.
     pub(crate) fn create(durable: Arc<Durable>, root: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH)?;
-        let table = Self::empty(durable, &stat);
+        let table = Self::empty(durable, root.as_fd(), &stat);
         let slot = table.durable.inode_slots.take()?;
         assert_eq!(slot.index(), 0, "the root is the first inode of a fresh table");
-        table.publish(slot, ROOT, &stat, root);
+        let identity = table.devices.of_fd(root.as_fd(), &stat, 0)?;
+        table.adopt(table.fill(slot, ROOT, identity, stat.st_mode, root));
         Ok(table)
     }
 
@@ -344,22 +85,26 @@ impl<O> InodeTable<O> {
         let root = slots.first().filter(|slot| slot.index() == 0).ok_or(Error::UnknownNode(ROOT))?;
         let root_fd = records[root.index()].fd.load(Ordering::Relaxed);
         // SAFETY: the record of the root is never freed, so its descriptor is open.
-        let stat = rustix::fs::statat(unsafe { BorrowedFd::borrow_raw(root_fd) }, "", AtFlags::EMPTY_PATH)?;
-        let table = Self::empty(durable, &stat);
+        let root = unsafe { BorrowedFd::borrow_raw(root_fd) };
+        let stat = rustix::fs::statat(root, "", AtFlags::EMPTY_PATH)?;
+        let table = Self::empty(durable, root, &stat);
         for slot in slots {
             let record = &records[slot.index()];
             // SAFETY: a used record owns its descriptor: it was published after the descriptor was opened, and
             // is unpublished before it is closed.
             let fd = unsafe { OwnedFd::from_raw_fd(record.fd.load(Ordering::Relaxed)) };
-            table.adopt(Inode::new(slot, record, fd));
+            let (dev, ino) = (record.dev.load(Ordering::Relaxed), record.ino.load(Ordering::Relaxed));
+            let mark = table.devices.mark_again(fd.as_fd(), dev, ino, record.place.load(Ordering::Acquire));
+            table.adopt(Inode::new(slot, record, fd, mark));
         }
         Ok(table)
     }
 
-    fn empty(durable: Arc<Durable>, root: &Stat) -> Self {
+    fn empty(durable: Arc<Durable>, root_fd: BorrowedFd<'_>, root: &Stat) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect(),
             foreign: Mutex::new(HashMap::new()),
+            devices: Devices::new(root_fd, root.st_dev),
             durable,
             root_dev: root.st_dev,
             root_ino: root.st_ino,
@@ -369,10 +114,9 @@ impl<O> InodeTable<O> {
 
     fn adopt(&self, inode: Inode<O>) -> Arc<Inode<O>> {
         let inode = Arc::new(inode);
-        if inode.nodeid >= FOREIGN_MIN {
-            let record = inode.record;
-            let key = (record.dev.load(Ordering::Relaxed), record.ino.load(Ordering::Relaxed));
-            self.foreign.lock().insert(key, inode.nodeid);
+        let identity = inode.identity();
+        if self.native(&identity) != Some(inode.nodeid) {
+            self.foreign.lock().insert(identity.key(), inode.nodeid);
         }
         self.count.fetch_add(1, Ordering::Relaxed);
         self.shard(inode.nodeid).lock().insert(inode.nodeid, inode.clone());
@@ -389,9 +133,9 @@ impl<O> InodeTable<O> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes on the heap: an inode, its reference counts, and its place in a hash table that is a little over half full.
+    /// Bytes on the heap: an inode, its reference counts, its name, and its place in a hash table that is a little over half full.
     pub(crate) fn bytes(&self) -> usize {
-        self.len() * (size_of::<Inode<O>>() + 16 + 32 + DESCRIPTOR_BYTES)
+        self.len() * (size_of::<Inode<O>>() + 16 + 32 + NAME_BYTES + DESCRIPTOR_BYTES)
     }
 
     /// Room in the table.
@@ -424,9 +168,9 @@ impl<O> InodeTable<O> {
         if ino == self.root_ino { ROOT } else { ino }
     }
 
-    /// The node id of a source inode, if it needs no table to be known.
-    fn native(&self, stat: &Stat) -> Option<u64> {
-        match (stat.st_dev == self.root_dev, stat.st_ino) {
+    /// The number of a source inode as a node id, if it can be one.
+    fn number(&self, identity: &Identity) -> Option<u64> {
+        match (identity.dev == self.root_dev, identity.ino) {
             (true, ino) if ino == self.root_ino => Some(ROOT),
             // Node id 1 is taken; other numbers this high do not exist on real file systems.
             (true, ino) if ino != ROOT && ino < FOREIGN_MIN => Some(ino),
@@ -434,11 +178,16 @@ impl<O> InodeTable<O> {
         }
     }
 
-    /// The known inode with the identity that `stat` says, its lookup count raised where `count` asks for it.
-    pub(crate) fn find(&self, stat: &Stat, count: impl FnOnce(u64) -> bool) -> Option<Arc<Inode<O>>> {
-        let nodeid = match self.native(stat) {
+    /// The node id of a source inode, if it needs no table to be known.
+    fn native(&self, identity: &Identity) -> Option<u64> {
+        if identity.is_numbered() { self.number(identity) } else { None }
+    }
+
+    /// The known inode with this identity; `count` decides whether its lookup count rises.
+    pub(crate) fn find(&self, identity: &Identity, count: impl FnOnce(u64) -> bool) -> Option<Arc<Inode<O>>> {
+        let nodeid = match self.native(identity) {
             Some(nodeid) => nodeid,
-            None => *self.foreign.lock().get(&(stat.st_dev, stat.st_ino))?,
+            None => *self.foreign.lock().get(&identity.key())?,
         };
         let shard = self.shard(nodeid).lock();
         let inode = shard.get(&nodeid)?;
@@ -452,27 +201,65 @@ impl<O> InodeTable<O> {
     /// Takes the source inode behind `fd` into the table (or finds it there) and raises its lookup count.
     pub(crate) fn insert(
         &self,
-        stat: &Stat,
+        identity: &Identity,
+        mode: u32,
         fd: OwnedFd,
         count: impl Fn(u64) -> bool,
     ) -> Result<Arc<Inode<O>>> {
-        if let Some(nodeid) = self.native(stat) {
-            return self.insert_as(nodeid, stat, fd, count);
+        if let Some(nodeid) = self.native(identity) {
+            return self.insert_as(nodeid, identity, mode, fd, count);
         }
         let mut foreign = self.foreign.lock();
-        let key = (stat.st_dev, stat.st_ino);
-        let nodeid = *foreign
-            .entry(key)
-            .or_insert_with(|| FOREIGN_MIN + self.durable.header.foreign_next.fetch_add(1, Ordering::AcqRel));
-        self.insert_as(nodeid, stat, fd, count).inspect_err(|_| {
-            foreign.remove(&key);
-        })
+        let key = identity.key();
+        let nodeid = match foreign.get(&key) {
+            Some(nodeid) => *nodeid,
+            None => self.number_of_its_own(identity),
+        };
+        let inode = self.insert_as(nodeid, identity, mode, fd, count)?;
+        foreign.insert(key, nodeid);
+        Ok(inode)
+    }
+
+    /// A node id for a file that its number does not keep apart: the number, if no other file has it.
+    fn number_of_its_own(&self, identity: &Identity) -> u64 {
+        let number = if identity.is_numbered() { None } else { self.number(identity) };
+        let free = |nodeid: &u64| !self.shard(*nodeid).lock().contains_key(nodeid);
+        number
+            .filter(free)
+            .unwrap_or_else(|| FOREIGN_MIN + self.durable.header.foreign_next.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// The file of this identity is another one than the inode has, which its descriptor does not reach any more: the next lookup makes a new inode.
+    pub(crate) fn part(&self, identity: &Identity, inode: &Inode<O>) {
+        let mut foreign = self.foreign.lock();
+        if foreign.get(&identity.key()) == Some(&inode.nodeid) {
+            foreign.remove(&identity.key());
+        }
+    }
+
+    /// An inode has lost this name. One that is known by its place is not found there again.
+    pub(crate) fn leave(&self, inode: &Inode<O>) {
+        let identity = inode.identity();
+        if matches!(identity.mark, Mark::Place(_)) {
+            self.part(&identity, inode);
+        }
+    }
+
+    /// An inode was given this name in place of the one by which it was found.
+    pub(crate) fn move_to(&self, inode: &Inode<O>, parent: u64, name: &OsStr) {
+        let was_known = matches!(inode.identity().mark, Mark::Place(_));
+        self.leave(inode);
+        inode.found_at(parent, name);
+        if was_known {
+            self.foreign.lock().insert(inode.identity().key(), inode.nodeid);
+        }
     }
 
     fn insert_as(
         &self,
         nodeid: u64,
-        stat: &Stat,
+        identity: &Identity,
+        mode: u32,
         fd: OwnedFd,
         count: impl Fn(u64) -> bool,
     ) -> Result<Arc<Inode<O>>> {
@@ -485,31 +272,29 @@ impl<O> InodeTable<O> {
         }
         let slot = self.durable.inode_slots.take()?;
         // Counted in any case: the answer gives the kernel its only reference.
-        let inode = Arc::new(self.fill(slot, nodeid, stat, fd, 1));
+        let inode = Arc::new(self.fill(slot, nodeid, identity.clone(), mode, fd));
         shard.insert(nodeid, inode.clone());
         self.count.fetch_add(1, Ordering::Relaxed);
         Ok(inode)
     }
 
-    fn publish(&self, slot: Slot, nodeid: u64, stat: &Stat, fd: OwnedFd) {
-        self.adopt(self.fill(slot, nodeid, stat, fd, 1));
-    }
-
-    fn fill(&self, slot: Slot, nodeid: u64, stat: &Stat, fd: OwnedFd, nlookup: u64) -> Inode<O> {
+    fn fill(&self, slot: Slot, nodeid: u64, identity: Identity, mode: u32, fd: OwnedFd) -> Inode<O> {
         let record = &self.durable.inodes[slot.index()];
         assert_eq!(record.state.load(Ordering::Acquire), FREE, "{slot:?} is taken");
+        let place = if let Mark::Place(place) = identity.mark { place } else { 0 };
         record.fd.store(fd.as_raw_fd(), Ordering::Relaxed);
         record.nodeid.store(nodeid, Ordering::Relaxed);
-        record.dev.store(stat.st_dev, Ordering::Relaxed);
-        record.ino.store(stat.st_ino, Ordering::Relaxed);
-        record.nlookup.store(nlookup, Ordering::Relaxed);
-        record.mode.store(stat.st_mode, Ordering::Relaxed);
+        record.dev.store(identity.dev, Ordering::Relaxed);
+        record.ino.store(identity.ino, Ordering::Relaxed);
+        record.nlookup.store(1, Ordering::Relaxed);
+        record.mode.store(mode, Ordering::Relaxed);
         record.has_object.store(0, Ordering::Relaxed);
         record.writer.store(-1, Ordering::Relaxed);
         record.backing.store(0, Ordering::Relaxed);
         record.seen.store(UNSEEN, Ordering::Relaxed);
+        record.place.store(place, Ordering::Relaxed);
         record.state.store(USED, Ordering::Release);
-        Inode::new(slot, record, fd)
+        Inode::new(slot, record, fd, identity.mark)
     }
 
     /// Takes `n` references away; the inode, if none is left.
@@ -523,8 +308,8 @@ impl<O> InodeTable<O> {
 
     /// Takes a forgotten inode out, unless a lookup came in between. The slot stays its own until the last reference to it is dropped.
     pub(crate) fn retire(&self, inode: &Inode<O>, life: &mut Life<O>) {
-        let key = (inode.record.dev.load(Ordering::Relaxed), inode.record.ino.load(Ordering::Relaxed));
-        let foreign = (inode.nodeid >= FOREIGN_MIN).then(|| self.foreign.lock());
+        let identity = inode.identity();
+        let foreign = (self.native(&identity) != Some(inode.nodeid)).then(|| self.foreign.lock());
         let mut shard = self.shard(inode.nodeid).lock();
         if !inode.is_forgotten(life) {
             return;
@@ -537,7 +322,9 @@ impl<O> InodeTable<O> {
         );
         trim(&mut shard);
         if let Some(mut foreign) = foreign {
-            foreign.remove(&key);
+            if foreign.get(&identity.key()) == Some(&inode.nodeid) {
+                foreign.remove(&identity.key());
+            }
             trim(&mut foreign);
         }
         inode.record.state.store(FREE, Ordering::Release);

@@ -10,7 +10,7 @@ use super::creds::Powers;
 use crate::attr::{Attr, Time};
 use crate::error::Result;
 use crate::inode::Inode;
-use crate::{CachedFile, Caller, Kind, Namespace, PageCache};
+use crate::{CachedFile, Caller, Kind, Namespace, PageCache, coherence};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -36,7 +36,12 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last modification.
     pub mtime: Option<SetTime>,
+    /// By an open file, and not by a name.
+    pub by_handle: bool,
 }
+
+/// The kernel truncates within this time after an open with O_TRUNC.
+const TRUNCATES_WITHIN_NS: u64 = Duration::from_secs(1).as_nanos() as u64;
 
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
@@ -57,6 +62,10 @@ impl<C: PageCache> Namespace<C> {
     /// Sets attributes; returns all of them and how long they may be kept.
     pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
         let inode = self.inode(nodeid)?;
+        self.expect_changes()?;
+        if self.goes_by_name(caller, &inode, set) {
+            self.expect_in_place(caller, &inode)?;
+        }
         inode.touch();
         self.change_metadata(&inode);
         if set.uid.is_some() || set.gid.is_some() {
@@ -74,6 +83,20 @@ impl<C: PageCache> Namespace<C> {
         }
         self.tell_cache(&inode, set)?;
         self.attr_of(&inode)
+    }
+
+    /// Has the program named the file? The kernel does not say so of a mode, an owner or times, which it also sets by a descriptor; nor of the
+    /// size that it sets after an open with O_TRUNC. That may be its second try, and it has no third.
+    fn goes_by_name(&self, caller: &Caller, inode: &Inode<C::Object>, set: &SetAttr) -> bool {
+        let life = inode.life.lock();
+        match set.size {
+            _ if set.by_handle => false,
+            Some(_) => {
+                let is_open = life.writers > 0 && inode.opened.within(TRUNCATES_WITHIN_NS, coherence::now());
+                !(is_open && self.refused.is_refused(caller.tid))
+            }
+            None => life.handles == 0,
+        }
     }
 
     /// Before the mode changes, which may forbid it: what is needed to write the rest of a file that nobody has open any more.
@@ -95,8 +118,11 @@ impl<C: PageCache> Namespace<C> {
         let object = self.with_room(|| self.object_of(inode, &mut inode.life.lock()))?;
         self.strip_privileges(caller, inode, None)?;
         self.with_room(|| self.cache.truncate(&object, size))?;
-        inode.close_writer(&inode.life.lock());
-        Ok(())
+        let life = inode.life.lock();
+        // A program that has it open closes it later.
+        let answer = if life.writers == 0 { object.hear_close() } else { Ok(()) };
+        inode.close_writer(&life);
+        Ok(answer?)
     }
 
     fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
@@ -105,7 +131,9 @@ impl<C: PageCache> Namespace<C> {
         match set.mtime {
             // Not the source's: a writeback under way may have changed that since.
             Some(SetTime::At(mtime)) => object.set_mtime(mtime),
-            Some(SetTime::Now) => object.set_mtime(Attr::from_stat(inode.nodeid, &inode.stat()?).mtime),
+            Some(SetTime::Now) => {
+                object.set_mtime(Attr::from_stat(inode.nodeid, &self.stat_of(inode)?).mtime)
+            }
             None => {}
         }
         object.metadata_changed();
@@ -135,7 +163,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// The mode that is left.
     fn take_privileges(&self, caller: &Caller, inode: &Inode<C::Object>, keep: Option<bool>) -> Result<u32> {
-        let Stat { st_mode: mode, st_gid: gid, .. } = inode.stat()?;
+        let Stat { st_mode: mode, st_gid: gid, .. } = self.stat_of(inode)?;
         let mut left = mode;
         if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
             let powers = Powers::of(caller);
@@ -149,9 +177,8 @@ impl<C: PageCache> Namespace<C> {
             self.metadata_changed(inode);
             self.invalidate_attributes(inode.nodeid);
         }
-        match rustix::fs::removexattr(inode.path().as_c_str(), CAPABILITY) {
-            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => {}
-            Err(errno) => return Err(errno.into()),
+        if has_capability(inode) {
+            rustix::fs::removexattr(inode.path().as_c_str(), CAPABILITY)?;
         }
         Ok(left)
     }
@@ -168,13 +195,16 @@ pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> boo
     // As in `strip_privileges`: whoever gives the file a bit or a capability from here on takes the mark away.
     inode.unprivileged.store(true, Ordering::Release);
     let has_bits = inode.stat().is_ok_and(|stat| stat.st_mode & (S_ISUID | S_ISGID) != 0);
-    let capability = rustix::fs::getxattr(inode.path().as_c_str(), CAPABILITY, &mut [0u8; 0]);
-    let privileged = has_bits || capability.is_ok_and(|bytes| bytes > 0);
-    let unknown = capability.is_err_and(|errno| !matches!(errno, Errno::NODATA | Errno::OPNOTSUPP));
-    if privileged || unknown {
+    let privileged = has_bits || has_capability(inode);
+    if privileged {
         inode.unprivileged.store(false, Ordering::Release);
     }
     privileged
+}
+
+/// Has the inode file capabilities? A source that cannot say so has none, as for the kernel (security/commoncap.c, `cap_inode_need_killpriv`).
+fn has_capability<O>(inode: &Inode<O>) -> bool {
+    rustix::fs::getxattr_query(inode.path().as_c_str(), CAPABILITY).is_ok_and(|bytes| bytes > 0)
 }
 
 /// Gives the inode another owner or group. The source takes set-id bits away by itself, but for one that it leaves to those who may

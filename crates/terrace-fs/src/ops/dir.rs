@@ -17,10 +17,10 @@ use terrace_engine::source::differs_from_now_on;
 use crate::attr::{Attr, Kind};
 use crate::error::Result;
 use crate::inode::handle::What;
+use crate::inode::node::digest;
 use crate::inode::stream::{OpenDir, Raw};
-use crate::inode::table::digest;
 use crate::inode::{Inode, ROOT};
-use crate::{Namespace, Op, PageCache};
+use crate::{Caller, Namespace, Op, PageCache};
 
 /// One entry of a directory.
 #[derive(Clone, Copy, Debug)]
@@ -69,20 +69,28 @@ impl<C: PageCache> Namespace<C> {
 
     /// May the kernel keep the listing of a directory until the next time? It drops what it has of one that was changed behind the mount; of
     /// changes through the mount it knows itself. False: the directory was changed a moment ago, and the next change might leave the same times.
-    pub fn keeps_listing(&self, nodeid: u64) -> bool {
-        let Ok(inode) = self.inode(nodeid) else { return false };
-        let Ok(stat) = inode.stat() else { return false };
+    ///
+    /// # Errors
+    /// ESTALE: others have moved or replaced it.
+    pub fn keeps_listing(&self, caller: &Caller, nodeid: u64) -> Result<bool> {
+        let Ok(inode) = self.inode(nodeid) else { return Ok(false) };
+        let Ok(stat) = inode.stat() else { return Ok(false) };
+        let digest = digest(&stat);
+        let is_trusted = inode.is_trusted(digest);
+        if !is_trusted {
+            // A directory that was moved has another ctime.
+            self.expect_in_place(caller, &inode)?;
+        }
         if !differs_from_now_on(&stat) {
             inode.touch();
-            return false;
+            return Ok(false);
         }
-        let digest = digest(&stat);
-        if !inode.is_trusted(digest) {
+        if !is_trusted {
             // Before it is noted: whoever finds the note may keep what is there then.
             self.invalidate_content(nodeid, 0..u64::MAX);
             inode.note_seen(digest);
         }
-        true
+        Ok(true)
     }
 
     /// Lists from `offset` on, until `emit` says that it has no room for the entry.
@@ -103,7 +111,7 @@ impl<C: PageCache> Namespace<C> {
         let mut entries = 0;
         self.list(fh, offset, |namespace, dir, listed| {
             if is_dots(listed.name) {
-                let entry = namespace.entry(nameless(listed));
+                let entry = namespace.entry(nameless(listed), true);
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
             let counted_before = Cell::new(false);
@@ -115,6 +123,11 @@ impl<C: PageCache> Namespace<C> {
             let (inode, entry) = match namespace.enter_if(dir, listed.name, false, counts) {
                 Ok(entered) => entered,
                 Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
+                // A name alone: its lookup tells.
+                Err(error) if error.is(Errno::LOOP) => {
+                    let entry = namespace.entry(nameless(listed), true);
+                    return Ok(emit(&ListedPlus { listed: *listed, entry }));
+                }
                 Err(error) => return Err(error),
             };
             let full = emit(&ListedPlus { listed: *listed, entry });

@@ -15,7 +15,7 @@ use crate::error::Result;
 use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes, writes_only};
 use crate::inode::{Inode, Life, Look, ROOT};
 use crate::kernel::RESENT;
-use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence};
+use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence, made_up};
 
 /// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -60,7 +60,12 @@ pub struct WriteKind {
 impl<C: PageCache> Namespace<C> {
     /// Opens a regular file.
     pub fn open(&self, op: &Op<'_>, nodeid: u64, flags: u32) -> Result<Opened> {
-        self.open_inode(op, self.inode(nodeid)?, flags, None)
+        let inode = self.inode(nodeid)?;
+        if writes(flags) {
+            self.expect_changeable(&op.caller, &inode)?;
+            inode.opened.note();
+        }
+        self.open_inode(op, inode, flags, None)
     }
 
     /// Opens an inode; `made` is what making it gave, open for reading and writing. O_TRUNC is not looked at: the kernel
@@ -78,13 +83,21 @@ impl<C: PageCache> Namespace<C> {
             return Ok(opened(&inode, fh, handle.file()?, false));
         }
         let client = self.cache.is_client(op.caller.tid);
-        self.with_room(|| self.open_at_once(op.unique(), &inode, flags, client, &mut made))
+        let opened = self.with_room(|| self.open_at_once(op, &inode, flags, client, &mut made))?;
+        if writes(flags)
+            && let Err(error) = self.expect_changes()
+        {
+            // Changes were given up after the first look, perhaps without this handle in the count.
+            self.release(opened.fh);
+            return Err(error);
+        }
+        Ok(opened)
     }
 
     /// One try, under the inode's `life`, in which nobody waits for room: who asks for attributes or closes the file would wait as well.
     fn open_at_once(
         &self,
-        unique: u64,
+        op: &Op<'_>,
         inode: &Arc<Inode<C::Object>>,
         flags: u32,
         client: bool,
@@ -96,22 +109,28 @@ impl<C: PageCache> Namespace<C> {
         let object = self.object_of(inode, &mut life)?;
         match made.take() {
             Some(fd) => object.source().adopt_writer(fd),
-            None => self.open_source(&object, flags, life.writers)?,
+            None => self.open_source(inode, &object, flags, life.writers)?,
         }
         inode.note_writer(object.source());
         inode.used.store(true, Ordering::Relaxed);
         let look = self.look_behind(inode, &object)?;
+        self.cache.note_open(&object);
+        if (look.changed || look.stat.st_nlink == 0) && !writes(flags) {
+            // It may have been moved or replaced; the next look finds the change again.
+            self.expect_in_place(&op.caller, inode)?;
+        }
         let backed = self.back(inode, &object, &life, &look.stat, flags)? != 0;
-        let bypasses = client || self.is_burst(inode, &life, &look.stat, flags);
+        let made_up = if writes(flags) { None } else { made_up::size(inode.fd(), &look.stat) };
+        let bypasses = client || made_up.is_some() || self.is_burst(inode, &life, &look.stat, flags);
         let access = access_path(flags, bypasses, backed);
         let atime_due = AtomicBool::new(flags & libc::O_NOATIME as u32 == 0 && atime_is_old(&look.stat));
         let (cursor, since) = (self.cache.error_cursor(&object), coherence::now());
-        let file = OpenFile { cursor, object, flags, access, since, atime_due };
+        let file = OpenFile { cursor, object, flags, access, made_up, since, atime_due };
         if backed {
             self.note_before(&file, &look, &mut life);
         }
         let mut answer = opened(inode, 0, &file, !look.changed);
-        let inserted = self.handles.insert(inode, &mut life, What::File(file), unique);
+        let inserted = self.handles.insert(inode, &mut life, What::File(file), op.unique());
         answer.fh = inserted.inspect_err(|_| self.unback(inode, &life))?;
         if look.changed {
             // If the request is sent again, its answer finds the handle, and tells the kernel to keep nothing either.
@@ -130,11 +149,18 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// The source must agree now to what the program wants: at write-back it would be too late to tell (a read-only file system,
-    /// an immutable file). A daemon that modes bind must also have the file open before they change.
-    fn open_source(&self, object: &C::Object, flags: u32, writers: u32) -> Result<()> {
+    /// an immutable file). A daemon that modes bind must also have the file open before they change, and any before the last name of a file
+    /// goes that its path descriptor does not hold.
+    fn open_source(
+        &self,
+        inode: &Inode<C::Object>,
+        object: &C::Object,
+        flags: u32,
+        writers: u32,
+    ) -> Result<()> {
         let opened = match (writes(flags), writers) {
             (true, 0) => object.source().writer()?,
-            (false, _) if self.bound_by_modes => object.source().reader()?,
+            (false, _) if self.bound_by_modes || !inode.is_held() => object.source().reader()?,
             _ => return Ok(()),
         };
         if self.pressure.opened(opened.raw()) {
@@ -178,10 +204,27 @@ impl<C: PageCache> Namespace<C> {
                 self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
             }
         }
+        if let Some(bytes) = self.with_room(|| self.read_made_up(&handle.inode, file, offset, &mut *buf))? {
+            return Ok(bytes);
+        }
         if self.is_written_outside(&handle.inode, &file.object) {
             return self.with_room(|| self.read_source(&file.object, offset, &mut *buf));
         }
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.access))
+    }
+
+    /// Reads content that is made up; none: the file has another size by now, and so is a usual one.
+    fn read_made_up(
+        &self,
+        inode: &Inode<C::Object>,
+        file: &OpenFile<C>,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>> {
+        let Some(size) = file.made_up else { return Ok(None) };
+        let bytes = self.read_source(&file.object, offset, buf)?;
+        // Read before the look: a write gives the source its size first.
+        Ok((inode.stat()?.st_size == size).then_some(bytes))
     }
 
     /// Writes `data`.
@@ -240,15 +283,17 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale: false })
     }
 
-    /// A descriptor is closed: writes back, so that programs beside the mount see the content.
+    /// A descriptor is closed: writes back, so that programs beside the mount see the content, and closes at the source, which may refuse only then.
     pub fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
-        let wanted = self.config.flush_on_close && file.writes() && file.object.dirty_pages() > 0;
-        if wanted && !self.cache.is_own_thread(caller.tid) {
-            self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
+        handle.inode.opened.forget();
+        let wanted = file.object.dirty_pages() > 0 || file.object.is_unheard();
+        if !(wanted && self.config.flush_on_close && file.writes()) || self.cache.is_own_thread(caller.tid) {
+            return Ok(());
         }
-        Ok(())
+        self.with_room(|| self.cache.flush(&file.object, 0..u64::MAX))?;
+        Ok(file.object.hear_close()?)
     }
 
     /// The last descriptor and mapping of a handle, of a file or a directory, are gone.

@@ -1,8 +1,9 @@
 //! Names to inodes, references, attributes.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::attr::Attr;
 use crate::error::Result;
+use crate::inode::identity::hash_of;
 use crate::inode::{Inode, ROOT};
 use crate::{CachedFile, Kind, Namespace, Op, PageCache};
 
@@ -23,6 +25,9 @@ pub struct Entry {
     /// How long the name may be kept.
     pub entry_ttl: Duration,
 }
+
+/// Longest time in the kernel's cache for names and attributes without events of others' changes.
+const UNHEARD_TTL: Duration = Duration::from_secs(1);
 
 pub(crate) const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
 
@@ -40,7 +45,12 @@ impl<C: PageCache> Namespace<C> {
             (b"..", ROOT) => OsStr::new("."),
             _ => name,
         };
-        Ok(self.enter(&parent, name, op)?.1)
+        let entry = self.enter(&parent, name, op)?.1;
+        if parent.nodeid == ROOT && !parent.heard.load(Ordering::Relaxed) {
+            // The kernel has the root's mode by now: see `invalidate_heard`.
+            parent.heard.store(self.hears_of(&parent), Ordering::Relaxed);
+        }
+        Ok(entry)
     }
 
     /// The inode under `name`, known from now on and counted for `op`.
@@ -69,8 +79,13 @@ impl<C: PageCache> Namespace<C> {
         counts: impl Fn(u64) -> bool,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
         let dir = parent.directory()?;
+        if self.crossings.leads(dir, name) {
+            return Err(Errno::LOOP.into());
+        }
+        // Before the look: events then cover every later change by others.
+        let heard = self.hears_of(parent);
         let mut stat = stat_name(dir, name)?;
-        let inode = match self.inodes.find(&stat, &counts) {
+        let inode = match self.known(parent, name, &stat, &counts)? {
             Some(inode) => inode,
             None => {
                 let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -79,21 +94,54 @@ impl<C: PageCache> Namespace<C> {
                     let fd = if reserve { fd } else { self.pressure.admit(fd)? };
                     self.pressure.opened(fd.as_raw_fd());
                     stat = rustix::fs::statat(&fd, "", AtFlags::EMPTY_PATH)?;
-                    self.inodes.insert(&stat, fd, &counts)
+                    let place = hash_of(parent.nodeid, name);
+                    let identity = self.inodes.devices.of_fd(fd.as_fd(), &stat, place)?;
+                    self.inodes.insert(&identity, stat.st_mode, fd, &counts)
                 })?
             }
         };
+        inode.found_at(parent.nodeid, name);
+        inode.heard.store(heard, Ordering::Relaxed);
+        self.refused.forget(inode.nodeid);
         let (attr, attr_ttl) = self.overlay(&inode, &stat);
-        let entry = Entry { attr_ttl, ..self.entry(attr) };
+        let entry = Entry { attr_ttl, ..self.entry(attr, heard) };
         Ok((inode, entry))
+    }
+
+    /// The inode under `name`, of which this is the status, if it is in the table.
+    fn known(
+        &self,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        stat: &Stat,
+        counts: impl Fn(u64) -> bool,
+    ) -> Result<Option<Arc<Inode<C::Object>>>> {
+        let devices = &self.inodes.devices;
+        let Some(identity) = devices.of_name(parent.nodeid, parent.fd(), name, stat)? else {
+            return Ok(None);
+        };
+        if !identity.is_numbered()
+            && let Some(inode) = self.inodes.find(&identity, |_| false)
+            && inode.is_lost()
+        {
+            self.inodes.part(&identity, &inode);
+        }
+        Ok(self.inodes.find(&identity, counts))
+    }
+
+    /// The inode under `name`, if there is one and it is in the table.
+    pub(crate) fn known_at(&self, parent: &Inode<C::Object>, name: &OsStr) -> Option<Arc<Inode<C::Object>>> {
+        let stat = stat_name(parent.fd(), name).ok()?;
+        self.known(parent, name, &stat, |_| false).ok()?
     }
 
     /// An entry with the times to live that hold now. When the table of inodes fills up, new names are not kept by the
     /// kernel, which then forgets their inodes as soon as nobody uses them.
-    pub(crate) fn entry(&self, attr: Attr) -> Entry {
+    pub(crate) fn entry(&self, attr: Attr, heard: bool) -> Entry {
         let high = self.pressure.is_high(self.inodes.len());
-        let entry_ttl = if high { Duration::ZERO } else { self.config.entry_ttl };
-        Entry { attr, attr_ttl: self.config.attr_ttl, entry_ttl }
+        let ttl = |most: Duration| if heard { most } else { most.min(UNHEARD_TTL) };
+        let entry_ttl = if high { Duration::ZERO } else { ttl(self.config.entry_ttl) };
+        Entry { attr, attr_ttl: ttl(self.config.attr_ttl), entry_ttl }
     }
 
     /// The kernel drops `n` references.
@@ -109,14 +157,29 @@ impl<C: PageCache> Namespace<C> {
     }
 
     pub(crate) fn attr_of(&self, inode: &Inode<C::Object>) -> Result<(Attr, Duration)> {
-        Ok(self.overlay(inode, &inode.stat()?))
+        Ok(self.overlay(inode, &self.stat_of(inode)?))
+    }
+
+    /// The source's attributes, also of a deleted file that only its open descriptors reach.
+    pub(crate) fn stat_of(&self, inode: &Inode<C::Object>) -> Result<Stat> {
+        match inode.stat() {
+            Err(error) if !inode.is_held() => {
+                let object = inode.life.lock().object.clone();
+                object.and_then(|object| object.source().stat().ok()).ok_or(error)
+            }
+            stat => stat,
+        }
     }
 
     /// The source's attributes with the cache's newer ones over them. Write-back changes the number of blocks at a time of
     /// its own, so while it is due they are not kept.
     fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> (Attr, Duration) {
         let mut attr = Attr::from_stat(inode.nodeid, stat);
-        let mut ttl = self.config.attr_ttl;
+        // Changes by another name of a file come to the directory of that name, which may not be marked.
+        let heard = inode.heard.load(Ordering::Relaxed)
+            && !self.is_deaf.load(Ordering::Relaxed)
+            && (inode.kind == Kind::Directory || attr.nlink <= 1);
+        let mut ttl = if heard { self.config.attr_ttl } else { self.config.attr_ttl.min(UNHEARD_TTL) };
         if inode.kind == Kind::File
             && let life = inode.life.lock()
             && let Some(object) = &life.object
@@ -150,13 +213,6 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// As `change_metadata`, for an inode that a name is taken from or given to.
-    pub(crate) fn change_links(&self, stat: &Stat) {
-        if let Some(inode) = self.inodes.find(stat, |_| false) {
-            self.change_metadata(&inode);
-        }
-    }
-
     /// Tells the cache that the source's metadata of an inode moved on, if the cache has the inode.
     pub(crate) fn metadata_changed(&self, inode: &Inode<C::Object>) {
         if inode.kind == Kind::File
@@ -167,10 +223,8 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// As `metadata_changed`, for an inode that a name was taken from or given to.
-    pub(crate) fn links_changed(&self, stat: &Stat) {
-        if let Some(inode) = self.inodes.find(stat, |_| false) {
-            inode.touch();
-            self.metadata_changed(&inode);
-        }
+    pub(crate) fn links_changed(&self, inode: &Inode<C::Object>) {
+        inode.touch();
+        self.metadata_changed(inode);
     }
 }

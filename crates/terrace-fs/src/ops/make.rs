@@ -9,14 +9,11 @@ use rustix::io::Errno;
 
 use super::creds::as_caller;
 use super::lookup::{Entry, stat_name};
+use super::place::LOOK_AGAIN;
 use crate::attr::decode_device;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inode::Inode;
 use crate::{Namespace, Op, Opened, PageCache};
-
-/// The answer to a create whose name somebody has given away beside the mount. The kernel took the name for free and has
-/// checked no permission; told this, it looks the name up again and opens what it finds as any other file.
-const LOOK_AGAIN: Error = Error::Source(Errno::STALE);
 
 impl<C: PageCache> Namespace<C> {
     /// Makes a file that is neither directory nor link. `mode` has the type bits.
@@ -59,13 +56,21 @@ impl<C: PageCache> Namespace<C> {
     /// Gives the inode `nodeid` another name.
     pub fn link(&self, op: &mut Op<'_>, nodeid: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let inode = self.inode(nodeid)?;
+        if !op.is_replayed() {
+            self.expect_changeable(&op.caller, &inode)?;
+        }
         inode.touch();
-        let path = inode.path();
+        let (path, place) = (inode.path(), inode.place());
         self.change_metadata(&inode);
         let made = self.make(op, parent, name, |dir| {
             Ok(rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?)
         });
-        let (inode, mut entry) = made?;
+        let (linked, mut entry) = made?;
+        // The name that the program used stays the one by which the inode is found: new names are often removed soon.
+        if let Some(place) = place.filter(|_| linked.nodeid == nodeid) {
+            linked.found_at(place.parent, &place.name);
+        }
+        let inode = linked;
         self.metadata_changed(&inode);
         (entry.attr, entry.attr_ttl) = self.attr_of(&inode)?;
         Ok(entry)
@@ -92,6 +97,7 @@ impl<C: PageCache> Namespace<C> {
             Ok(())
         });
         let (inode, entry) = match made {
+            // The name was created beside the mount. The kernel took it for free and has checked no permission.
             Err(error) if error.is(Errno::EXIST) && flags & libc::O_EXCL as u32 == 0 => {
                 return Err(LOOK_AGAIN);
             }
@@ -123,8 +129,11 @@ impl<C: PageCache> Namespace<C> {
         let parent = self.inode(parent)?;
         let dir = parent.directory()?;
         let replayed = op.is_replayed();
-        if !replayed && stat_name(dir, name).is_ok() {
-            return Err(Errno::EXIST.into());
+        if !replayed {
+            self.expect_changeable(&op.caller, &parent)?;
+            if stat_name(dir, name).is_ok() {
+                return Err(Errno::EXIST.into());
+            }
         }
         self.make_room(dir)?;
         op.intend(0);

@@ -8,6 +8,7 @@ pub(crate) mod hold;
 pub(crate) mod lookup;
 mod make;
 mod passthrough;
+pub(crate) mod place;
 mod remove;
 pub(crate) mod stage;
 mod xattr;

@@ -23,7 +23,7 @@ use terrace_engine::source::differs_from_now_on;
 
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes, writes_only};
-use crate::inode::table::Outside;
+use crate::inode::node::Outside;
 use crate::inode::{Inode, Life, Look};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
@@ -47,8 +47,12 @@ impl<C: PageCache> Namespace<C> {
         stat: &Stat,
         flags: u32,
     ) -> Result<u32> {
-        if inode.backing() != 0 || life.handles > 0 || !self.passes_through() {
+        if inode.backing() != 0 {
+            takes_direct(object, flags)?;
             return Ok(inode.backing());
+        }
+        if life.handles > 0 || !self.passes_through() {
+            return Ok(0);
         }
         // A mapping that is left of an earlier handle may change a file that is slow.
         let small = stat.st_size <= SMALL_BYTES_MAX && !writes(flags) && !object.is_slow();
@@ -59,6 +63,7 @@ impl<C: PageCache> Namespace<C> {
         if is_privileged(inode, stat) {
             return Ok(0);
         }
+        takes_direct(object, flags)?;
         if object.dirty_pages() > 0 {
             self.cache.flush(object, 0..u64::MAX)?;
         }
@@ -225,6 +230,14 @@ impl<C: PageCache> Namespace<C> {
     /// Ends [`Namespace::settle_loop`].
     pub(crate) fn end_settling(&self) {
         self.unsettled.end();
+    }
+}
+
+/// The kernel opens the source with the program's flags, and calls a refusal EIO.
+fn takes_direct(object: &impl CachedFile, flags: u32) -> Result<()> {
+    match flags & libc::O_DIRECT as u32 != 0 && !object.source().reader()?.direct() {
+        true => Err(Errno::INVAL.into()),
+        false => Ok(()),
     }
 }
 

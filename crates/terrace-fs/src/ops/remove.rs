@@ -24,10 +24,17 @@ impl<C: PageCache> Namespace<C> {
     fn remove(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, flags: AtFlags) -> Result<()> {
         let parent = self.inode(parent)?;
         let dir = parent.directory()?;
-        let Some(victim) = intend(op, dir, name)? else { return Ok(()) };
-        self.change_links(&victim);
+        let victim = self.known_at(&parent, name);
+        let Some(stat) = intend(op, dir, name)? else { return Ok(()) };
+        if !op.is_replayed() {
+            self.expect_found(&op.caller, &parent, name, stat.st_nlink, victim.as_deref())?;
+        }
+        victim.iter().for_each(|victim| self.change_metadata(victim));
         rustix::fs::unlinkat(dir, name, flags)?;
-        self.links_changed(&victim);
+        if let Some(victim) = victim {
+            self.inodes.leave(&victim);
+            self.links_changed(&victim);
+        }
         Ok(())
     }
 
@@ -43,17 +50,26 @@ impl<C: PageCache> Namespace<C> {
     ) -> Result<()> {
         let (parent, new_parent) = (self.inode(parent)?, self.inode(new_parent)?);
         let (dir, new_dir) = (parent.directory()?, new_parent.directory()?);
-        let replaced = stat_name(new_dir, new_name);
-        let Some(moved) = intend(op, dir, name)? else { return Ok(()) };
-        self.change_links(&moved);
-        if let Ok(replaced) = &replaced {
-            self.change_links(replaced);
+        let (moved, replaced) = (self.known_at(&parent, name), self.known_at(&new_parent, new_name));
+        let Some(stat) = intend(op, dir, name)? else { return Ok(()) };
+        if !op.is_replayed() {
+            self.expect_found(&op.caller, &parent, name, stat.st_nlink, moved.as_deref())?;
+            self.expect_changeable(&op.caller, &new_parent)?;
         }
-        rustix::fs::renameat_with(dir, name, new_dir, new_name, RenameFlags::from_bits_retain(flags))?;
-        self.links_changed(&moved);
-        if let Ok(replaced) = replaced {
-            self.links_changed(&replaced);
+        let both = || moved.iter().chain(&replaced);
+        both().for_each(|inode| self.change_metadata(inode));
+        let flags = RenameFlags::from_bits_retain(flags);
+        rustix::fs::renameat_with(dir, name, new_dir, new_name, flags)?;
+        if let Some(replaced) = &replaced {
+            match flags.contains(RenameFlags::EXCHANGE) {
+                true => self.inodes.move_to(replaced, parent.nodeid, name),
+                false => self.inodes.leave(replaced),
+            }
         }
+        if let Some(moved) = &moved {
+            self.inodes.move_to(moved, new_parent.nodeid, new_name);
+        }
+        both().for_each(|inode| self.links_changed(inode));
         Ok(())
     }
 }

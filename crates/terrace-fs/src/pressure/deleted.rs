@@ -7,7 +7,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
 
 use crate::inode::{Inode, ROOT};
 use crate::{Namespace, PageCache};
@@ -21,7 +20,9 @@ impl<C: PageCache> Namespace<C> {
     pub fn forget_deleted(&self) {
         let Some(kernel) = self.kernel.get() else { return };
         let failing = self.cache.failing_objects().into_iter().filter_map(|id| self.inode(id).ok());
-        let deleted: Vec<_> = failing.filter(is_deleted).collect();
+        // An open may hold `life` and wait for a descriptor: the next round closes the file.
+        let is_closed = |inode: &Inode<_>| inode.life.try_lock().is_some_and(|life| life.handles == 0);
+        let deleted: Vec<_> = failing.filter(|inode| is_closed(inode) && self.is_deleted(inode)).collect();
         if deleted.is_empty() {
             return;
         }
@@ -38,10 +39,4 @@ impl<C: PageCache> Namespace<C> {
         let path = std::fs::read_link(inode.path().as_path()).ok()?.into_os_string().into_vec();
         self.name_at(&root, Path::new(OsStr::from_bytes(path.strip_suffix(DELETED)?)))
     }
-}
-
-fn is_deleted<O>(inode: &Arc<Inode<O>>) -> bool {
-    // An open may hold `life` and wait for a descriptor: the next round closes the file.
-    inode.life.try_lock().is_some_and(|life| life.handles == 0)
-        && inode.stat().is_ok_and(|stat| stat.st_nlink == 0)
 }

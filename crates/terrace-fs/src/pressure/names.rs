@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use crate::inode::Inode;
 use crate::namespace::Namespace;
-use crate::ops::lookup::stat_name;
 use crate::page_cache::PageCache;
 
 /// Names that are written down at the most, until the kernel is told to forget them.
@@ -69,7 +68,7 @@ impl<C: PageCache> Namespace<C> {
         let below = path.strip_prefix(std::fs::read_link(root.path().as_path()).ok()?).ok()?;
         let (parent, name) = (below.parent()?, below.file_name()?);
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
-        let parent = self.inodes.find(&stat_name(root.fd(), parent.as_os_str()).ok()?, |_| false)?;
+        let parent = self.known_at(root, parent.as_os_str())?;
         Some((parent.nodeid, name.to_owned()))
     }
 }

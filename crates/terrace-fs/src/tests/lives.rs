@@ -238,7 +238,8 @@ impl<C: Mortal> Model<C> {
             14 => self.finish(held, random),
             // An inode that somebody else holds, or nobody: as the check of another name's file does.
             _ => {
-                ns.links_changed(&stat_name(ns.inode(ROOT).unwrap().fd(), name(&format!("f{file}"))).unwrap())
+                let known = ns.known_at(&ns.inode(ROOT).unwrap(), name(&format!("f{file}")));
+                known.iter().for_each(|inode| ns.links_changed(inode));
             }
         }
     }

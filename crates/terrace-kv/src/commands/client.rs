@@ -40,6 +40,7 @@ pub fn reset(context: &mut Context<'_>) -> Outcome {
     let session = &mut *context.session;
     session.is_known = context.server.config.password.is_none();
     session.replies = Replies::On;
+    session.refuses_transaction = false;
     session.client.names.lock().name.clear();
     set_database(context, 0);
     set_resp3(context, false);

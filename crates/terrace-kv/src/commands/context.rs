@@ -37,6 +37,8 @@ pub struct Session {
     pub is_known: bool,
     /// Replies that it wants.
     pub replies: Replies,
+    /// MULTI was refused: so is all else until EXEC or DISCARD.
+    pub refuses_transaction: bool,
     /// It is to be closed after the reply.
     pub closes: bool,
 }
@@ -44,7 +46,17 @@ pub struct Session {
 impl Session {
     /// Of a new connection.
     pub fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
-        Session { client, protocol, db: 0, resp3: false, is_known, replies: Replies::On, closes: false }
+        let replies = Replies::On;
+        Session {
+            client,
+            protocol,
+            db: 0,
+            resp3: false,
+            is_known,
+            replies,
+            refuses_transaction: false,
+            closes: false,
+        }
     }
 }
 

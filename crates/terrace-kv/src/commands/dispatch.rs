@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::args::is;
 use super::context::{Context, Flags, Replies, Row, Session};
 use super::table;
+use crate::blobs::BlobError;
 use crate::cluster::Route;
 use crate::error::{Outcome, Refusal};
 use crate::server::Server;
@@ -28,6 +29,9 @@ pub fn run(
     let reply = Reply::new(out, bytes_max, session.resp3);
     let mut context = Context { server, session, args, reply, scratch, rows: table::ROWS };
     let (done, writes) = match check(&context, row) {
+        _ if is_of_refused_transaction(context.session, args.at(0), row) => {
+            (end_or_refuse(&mut context), false)
+        }
         Ok(row) => ((row.run)(&mut context), row.flags.contains(Flags::WRITE)),
         Err(refusal) => (Err(refusal), false),
     };
@@ -37,6 +41,8 @@ pub fn run(
         ))),
         false => done,
     };
+    // The store has changed nothing then.
+    let writes = writes && !matches!(done, Err(Refusal::Store(BlobError::NotDurable(_))));
     if let Err(refusal) = done {
         server.counters.errors.fetch_add(1, Ordering::Relaxed);
         context.reply.take_back(mark);
@@ -51,6 +57,35 @@ pub fn run(
         }
     }
     writes
+}
+
+/// True if a request belongs to a transaction after a refused MULTI. A transaction runs all of its commands, or none: a command that runs alone
+/// would run a second time at the client's retry.
+fn is_of_refused_transaction(session: &mut Session, name: &[u8], row: Option<&Row>) -> bool {
+    if !session.refuses_transaction {
+        session.refuses_transaction = row.is_none() && is(name, "MULTI");
+        return false;
+    }
+    // These end the state, or the connection.
+    !row.is_some_and(|row| ["reset", "quit"].contains(&row.name))
+}
+
+/// The reply to a request of such a transaction.
+fn end_or_refuse(context: &mut Context<'_>) -> Outcome {
+    let name = context.args.at(0);
+    let ends = is(name, "EXEC") || is(name, "DISCARD");
+    context.session.refuses_transaction = !ends;
+    if is(name, "DISCARD") {
+        context.reply.ok();
+        return Ok(());
+    }
+    let line = match ends {
+        true => "EXECABORT Transaction discarded because of previous errors.",
+        false => {
+            "ERR the command is not carried out: its MULTI was refused; EXEC or DISCARD ends the transaction"
+        }
+    };
+    Err(Refusal::Other(line.to_owned()))
 }
 
 /// A page in a browser can make it send HTTP to any port of this machine, with a body that reads as commands.

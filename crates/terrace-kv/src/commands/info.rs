@@ -82,6 +82,11 @@ fn memory(server: &Server, text: &mut String) {
 fn persistence(server: &Server, text: &mut String) {
     line(text, "loading", 0);
     line(text, "aof_enabled", u8::from(server.config.durability != Durability::Never));
+    let failure = server.keyspace.blobs().sync_failure();
+    line(text, "aof_last_write_status", if failure.is_some() { "err" } else { "ok" });
+    if let Some(failure) = failure {
+        line(text, "sync_failure", failure);
+    }
 }
 
 fn stats(server: &Server, text: &mut String) {

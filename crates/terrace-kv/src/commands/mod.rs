@@ -30,8 +30,10 @@ pub use context::{Context, Flags, Keys, Replies, Row, Session};
 
 use std::sync::atomic::Ordering;
 
+use crate::blobs::BlobError;
+use crate::error::Refusal;
 use crate::server::Server;
-use crate::wire::request::Malformed;
+use crate::wire::request::{MEMCACHED_BINARY, Malformed, TLS};
 use crate::wire::{Args, Protocol, Reply};
 
 /// The scratch is not kept larger than this, bytes: nobody counts it.
@@ -61,8 +63,14 @@ pub fn run(
         Protocol::Resp => (dispatch::is_of_a_browser, dispatch::run),
         Protocol::Memcached => (memcached::is_of_a_browser, memcached::run),
     };
-    if is_of_a_browser(args.at(0)) {
-        tracing::warn!("client {} is closed: it speaks HTTP", session.client.address);
+    let spoken = match args.at(0) {
+        [MEMCACHED_BINARY] => Some("memcached's binary protocol; set it to the text protocol"),
+        [TLS] => Some("TLS; let it connect without"),
+        name => is_of_a_browser(name).then_some("HTTP"),
+    };
+    if let Some(spoken) = spoken {
+        tracing::warn!("client {} is closed: it speaks {spoken}", session.client.address);
+        server.counters.closed.fetch_add(1, Ordering::Relaxed);
         session.closes = true;
         return false;
     }
@@ -80,6 +88,15 @@ pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) 
     match session.protocol {
         Protocol::Resp => reply.error(&format!("ERR {why}")),
         Protocol::Memcached => reply.raw_line(why),
+    }
+}
+
+/// The reply to a request with a change that may be lost.
+pub fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
+    let (mut reply, refusal) = (Reply::new(out, usize::MAX, session.resp3), Refusal::Store(err.clone()));
+    match session.protocol {
+        Protocol::Resp => reply.error(&refusal.to_string()),
+        Protocol::Memcached => reply.raw_line(&memcached::line_of(&refusal)),
     }
 }
 

@@ -90,7 +90,10 @@ impl<'a> Held<'a> {
                 self.keyspace.counters.expired.fetch_add(1, Ordering::Relaxed);
             }
             Err(err) => {
-                tracing::warn!("a key has expired and cannot be removed: {err}");
+                // The store has logged that its syncs fail, and as many keys as there are may expire meanwhile.
+                if !matches!(err, Refusal::Store(BlobError::NotDurable(_))) {
+                    tracing::warn!("a key has expired and cannot be removed: {err}");
+                }
                 self.keyspace.deadlines.note_incomplete();
             }
         }

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use terrace_testkit::rng::{Rng, seed};
 
 use super::chain::Chain;
-use super::collection::{Collection, LOG_MAX};
+use super::collection::Collection;
 use super::hash::Hash;
 use super::space::{Keyspace, system_clock};
-use super::word::{Form, Kind, Word};
+use super::word::{Kind, Word};
 use super::zset::Zset;
 use crate::blobs::{Blobs, DATABASES, Db, pieces_of};
 use crate::error::Outcome;
@@ -352,24 +352,6 @@ fn piece_that_could_not_be_dropped_is_cleaned_again() {
     let (stored, live) = sizes(&space, HASHES[0]);
     assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");
     check_pieces(&*blobs);
-}
-
-#[test]
-fn log_of_an_earlier_version_becomes_pieces() {
-    let blobs = Arc::new(MemoryBlobs::default());
-    let mut log = Vec::new();
-    let mut hash = Hash::default();
-    for number in 0..2000u32 {
-        hash.set(&number.to_le_bytes(), &[7; 500], &mut log);
-    }
-    assert!(log.len() > 3 * LOG_MAX);
-    let word = Word { form: Form::Log, ..Word::new(Kind::Hash) };
-    blobs.put(0, b"h", word.pack(), &[&log], 0).unwrap();
-    let space = keyspace(blobs.clone());
-    Op::Set(HASHES[0], vec![(b"new".to_vec(), b"value".to_vec())]).run(&space).unwrap();
-    assert_eq!(Word::unpack(blobs.stat(0, b"h").unwrap().word).form, Form::Pieces);
-    assert!(check_pieces(&*blobs) > 3);
-    assert_eq!(dump(&keyspace(Arc::new(blobs.after_crash()))).hashes[&HASHES[0]].len(), 2001);
 }
 
 #[test]

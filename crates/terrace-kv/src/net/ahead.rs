@@ -34,9 +34,16 @@ pub struct Ahead {
     end: usize,
     /// Bytes that those which wait take.
     length: usize,
+    /// Bytes that the request behind them still needs, at least.
+    needs: usize,
 }
 
 impl Ahead {
+    /// Bytes that the last request, of which a part has come, still needs at least.
+    pub fn needs(&self) -> usize {
+        self.needs
+    }
+
     /// Whether none waits.
     pub fn is_empty(&self) -> bool {
         self.next == self.end
@@ -60,10 +67,17 @@ impl Ahead {
     ) -> Result<(), Malformed> {
         let (before, mut have_elements) = ((self.end, self.length), false);
         // Before the password other limits hold than after it.
+        self.needs = 0;
         let max = if session.is_known { AHEAD_MAX } else { self.next + 1 };
         while self.end < max && self.length < bytes.len() {
             let rest = &bytes[self.length..];
-            let Progress::Complete(length) = parser.advance(rest, session.is_known)? else { break };
+            let length = match parser.advance(rest, session.is_known)? {
+                Progress::Complete(length) => length,
+                Progress::Needs(bytes) => {
+                    self.needs = bytes;
+                    break;
+                }
+            };
             if self.end == self.waiting.len() {
                 self.waiting.push(Waiting::default());
             }

@@ -1,13 +1,16 @@
 //! One client: bytes in, requests, replies, bytes out.
 //!
 //! A turn reads what has come, up to a limit, and carries it out; the replies are sent when the whole round of its thread is done, and
-//! synced if they must be. A client that does not read its replies is not read from either. Its buffers shrink when they are empty.
+//! synced if they must be. Its buffers shrink when they are empty.
+//!
+//! A client may send many requests before it reads a reply. So replies gather up to a limit, and behind it requests, which wait; then the client is
+//! not read from. The events that a connection needs follow from this state alone, after each round: see [`Connection::interest`].
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use mio::{Registry, Token};
+use mio::{Interest, Registry, Token};
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
@@ -15,6 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::affinity::RemoteSamples;
 use super::ahead::{Ahead, Foreseen};
 use super::stream::Stream;
+use crate::blobs::BlobError;
 use crate::commands::{self, Session};
 use crate::server::Server;
 use crate::wire::Incoming;
@@ -24,8 +28,8 @@ use crate::wire::request::Malformed;
 const READ_MAX: usize = 256 * 1024;
 /// Room for one read, bytes.
 const READ_STEP: usize = 16 * 1024;
-/// With so many bytes unsent a client is not read from.
-const UNSENT_MAX: usize = 1 << 20;
+/// Bytes of replies after which a turn ends.
+const REPLIED_MAX: usize = 1 << 20;
 /// A buffer that is empty keeps this much, bytes.
 const KEPT: usize = 64 * 1024;
 
@@ -47,17 +51,20 @@ pub struct Connection {
     is_readable: bool,
     /// The other end is closed: what is left is read up to its end.
     is_closed: bool,
-    /// The stream has taken no more: an event tells when it does again.
-    awaits_room: bool,
-    /// A request that is complete waits for room in the output.
+    /// The events that epoll reports.
+    watched: Interest,
+    /// A request that is complete waits for the next turn, or for room in the output.
     is_waiting: bool,
+    /// With so many bytes unsent requests wait, and with so many that wait the client is not read from.
+    waiting_max: usize,
     /// The client has sent its last byte, or what is no request.
     is_over: bool,
     /// Bytes that came since its last turn.
     received: usize,
     is_broken: bool,
-    /// Bytes of buffers that were counted.
-    counted: usize,
+    /// The end of the output before this turn, and replies since.
+    turn_from: usize,
+    replied: usize,
     remote: RemoteSamples,
     /// At its thread.
     pub place: Place,
@@ -105,12 +112,14 @@ impl Connection {
             session,
             is_readable: true,
             is_closed: false,
-            awaits_room: false,
+            watched: Interest::READABLE,
             is_waiting: false,
+            waiting_max: server.config.waiting_bytes_max(),
             is_over: false,
             received: 0,
             is_broken: false,
-            counted: 0,
+            turn_from: 0,
+            replied: 0,
             remote: RemoteSamples::default(),
             place,
         }
@@ -124,7 +133,7 @@ impl Connection {
 
     /// Reads before its turn comes, and notes the keys of the requests that wait.
     pub fn receive(&mut self, foreseen: &mut Foreseen) {
-        if self.is_readable && !self.is_over && !self.session.closes && self.unsent() < UNSENT_MAX {
+        if self.reads() {
             self.read();
         }
         // What is no request is refused in its turn.
@@ -133,11 +142,12 @@ impl Connection {
 
     /// Carries out what has come, and reads on.
     pub fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
-        let (mut turn, counted) = (Turn::default(), self.counted);
+        let (mut turn, counted) = (Turn::default(), self.session.client.buffers_bytes());
+        (self.turn_from, self.replied) = (self.output.len(), 0);
+        let output_max = self.turn_from + REPLIED_MAX;
         loop {
-            turn.writes |= self.run_requests(server, foreseen, scratch);
-            let stops = self.is_over || self.is_waiting || !self.is_readable || self.received >= READ_MAX;
-            if stops || self.session.closes || self.is_broken {
+            turn.writes |= self.run_requests(server, foreseen, scratch, output_max);
+            if !self.reads() || self.received >= READ_MAX || self.is_broken {
                 break;
             }
             self.read();
@@ -145,8 +155,7 @@ impl Connection {
         let received = std::mem::take(&mut self.received);
         if received > 0 {
             server.counters.input_bytes.fetch_add(received as u64, Ordering::Relaxed);
-            let client = &self.session.client;
-            client.active_ms.store(client.since.elapsed().as_millis() as u64, Ordering::Relaxed);
+            self.session.client.note_sent();
         }
         turn.is_broken = self.is_broken || !self.may_grow(server, counted);
         turn
@@ -165,8 +174,47 @@ impl Connection {
 
     /// Whether the connection has something to do without a new event.
     pub fn is_ready(&self) -> bool {
-        let reads = self.is_readable && !self.is_over;
-        self.unsent() < UNSENT_MAX && (reads || self.is_waiting) && !self.session.closes
+        let runs = self.is_waiting && self.unsent() < self.waiting_max && !self.session.closes;
+        self.reads() || runs
+    }
+
+    /// Whether it takes more bytes of the client.
+    fn takes(&self) -> bool {
+        let is_full = self.is_waiting && self.input.len() - self.begin >= self.waiting_max;
+        !self.is_over && !self.session.closes && !is_full
+    }
+
+    fn reads(&self) -> bool {
+        self.is_readable && self.takes()
+    }
+
+    /// The events without which it would not go on. What is readable while no event of it is wanted is one as soon as it is wanted again (epoll_ctl(2)).
+    fn interest(&self) -> Interest {
+        match (self.takes(), self.unsent() > 0) {
+            (_, false) => Interest::READABLE,
+            (true, true) => Interest::READABLE | Interest::WRITABLE,
+            (false, true) => Interest::WRITABLE,
+        }
+    }
+
+    /// Has epoll report these events from now on.
+    fn watch(&mut self, (registry, token): (&Registry, Token)) -> io::Result<()> {
+        let interest = self.interest();
+        if interest != std::mem::replace(&mut self.watched, interest) {
+            let is_stuck = !interest.is_readable() && !self.is_over;
+            self.session.client.is_stuck.store(is_stuck, Ordering::Relaxed);
+            self.stream.watch(registry, token, interest)?;
+        }
+        Ok(())
+    }
+
+    /// Has the epoll of its thread report its events.
+    ///
+    /// # Errors
+    /// Those of epoll.
+    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        self.watched = self.interest();
+        self.stream.register(registry, token, self.watched)
     }
 
     /// Whether all is done: the client wants no more, or may not, and has everything.
@@ -179,9 +227,11 @@ impl Connection {
     }
 
     fn read(&mut self) {
-        // As much again as has come, within bounds, and no more than that: all that is allocated counts, and the longest request must fit.
-        let step = self.input.len().clamp(READ_STEP, READ_MAX);
-        self.input.reserve_exact(step);
+        if self.input.capacity() - self.input.len() < READ_STEP {
+            // As much again as has come, so that a long request is not copied often, but not much more than it needs: all that is allocated counts.
+            let step = (self.input.len() - self.begin).clamp(READ_STEP, READ_MAX.max(self.ahead.needs()));
+            self.input.reserve_exact(step);
+        }
         let room = self.input.capacity() - self.input.len();
         let received = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.stream, spare_capacity(&mut self.input), RecvFlags::empty())
@@ -199,14 +249,17 @@ impl Connection {
     }
 
     /// Carries out the requests that have come whole.
-    fn run_requests(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> bool {
+    fn run_requests(
+        &mut self,
+        server: &Server,
+        foreseen: &mut Foreseen,
+        scratch: &mut Vec<u8>,
+        output_max: usize,
+    ) -> bool {
         let mut writes = false;
         self.is_waiting = false;
         while self.begin < self.input.len() && !self.session.closes {
-            if self.unsent() >= UNSENT_MAX {
-                self.is_waiting = true;
-                break;
-            }
+            let has_room = self.unsent() < self.waiting_max && self.output.len() < output_max;
             let bytes = &self.input[self.begin..];
             if self.ahead.is_empty() {
                 self.ahead.tidy();
@@ -219,9 +272,15 @@ impl Connection {
                     break;
                 }
             }
+            if !has_room {
+                self.is_waiting = !self.ahead.is_empty();
+                break;
+            }
             let Some((row, args, length)) = self.ahead.take(bytes) else { break };
             if !args.is_empty() {
+                let before = self.output.len();
                 writes |= commands::run(server, &mut self.session, row, args, &mut self.output, scratch);
+                self.replied += usize::from(self.output.len() > before);
                 if self.output.capacity() > KEPT {
                     self.count(server);
                 }
@@ -243,6 +302,10 @@ impl Connection {
     }
 
     fn trim_input(&mut self) {
+        // Not each time: requests that wait would be copied as often as one of them is carried out.
+        if self.begin < self.input.len() / 2 {
+            return;
+        }
         self.input.drain(..self.begin);
         self.begin = 0;
         if self.input.is_empty() && self.input.capacity() > KEPT {
@@ -250,11 +313,11 @@ impl Connection {
         }
     }
 
-    /// Sends what it can; if the stream takes no more, an event is to tell when it does.
+    /// Sends what it can; an event is to tell when the stream takes more.
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn send(&mut self, server: &Server, (registry, token): (&Registry, Token)) -> io::Result<()> {
+    pub fn send(&mut self, server: &Server, at: (&Registry, Token)) -> io::Result<()> {
         let before = self.sent;
         while self.unsent() > 0 {
             let rest = &self.output[self.sent..];
@@ -264,19 +327,32 @@ impl Connection {
                 Err(err) => return Err(err.into()),
             }
         }
-        server.counters.output_bytes.fetch_add((self.sent - before) as u64, Ordering::Relaxed);
-        let is_stuck = self.unsent() > 0;
-        if is_stuck != std::mem::replace(&mut self.awaits_room, is_stuck) {
-            self.stream.watch_room(registry, token, is_stuck)?;
-        }
-        if !is_stuck {
+        let sent = self.sent - before;
+        server.counters.output_bytes.fetch_add(sent as u64, Ordering::Relaxed);
+        if self.unsent() == 0 {
             self.output.clear();
             self.sent = 0;
             if self.output.capacity() > KEPT {
                 self.output = Vec::new();
+                self.count(server);
+            }
+        } else if sent > 0 {
+            self.session.client.note_taken();
+            // A client that always leaves something would make it longer and longer.
+            if self.sent >= self.output.len() / 2 {
+                self.output.drain(..self.sent);
+                self.sent = 0;
             }
         }
-        Ok(())
+        self.watch(at)
+    }
+
+    /// Refuses the requests of this turn: each reply becomes this error.
+    pub fn refuse_turn(&mut self, err: &BlobError) {
+        self.output.truncate(self.turn_from);
+        for _ in 0..self.replied {
+            commands::refuse_write(&self.session, err, &mut self.output);
+        }
     }
 
     /// Forgets replies that must not be sent.
@@ -285,32 +361,38 @@ impl Connection {
         self.sent = 0;
     }
 
-    /// Counts its buffers, which had `before` bytes; false: with them all clients together have too much, and this one is to go.
+    /// Counts its buffers, which had `before` bytes. Where those of all clients have too much, others that do nothing are to go first; false: this one is.
     fn may_grow(&mut self, server: &Server, before: usize) -> bool {
         let (now, all) = self.count(server);
-        let max = server.config.buffers_bytes_max;
-        let too_much = now > before && now > KEPT && (all > max || !server.keyspace.blobs().has_room(0));
-        if too_much {
-            tracing::warn!(
-                "client {} is closed: requests and replies take {all} bytes; raise --memory, or send less at a time",
-                self.session.client.address
-            );
-            server.counters.closed.fetch_add(1, Ordering::Relaxed);
+        if now <= before || now <= KEPT {
+            return true;
         }
-        !too_much
+        let (max, has_memory) = (server.config.buffers_bytes_max, server.keyspace.blobs().has_room(0));
+        if all <= max && has_memory {
+            return true;
+        }
+        let client = &self.session.client;
+        let (stays, closed) = server.clients.make_room(client, KEPT, max, has_memory);
+        server.counters.closed.fetch_add(closed + u64::from(!stays), Ordering::Relaxed);
+        if !stays {
+            let address = &client.address;
+            tracing::warn!(
+                "client {address} is closed: requests and replies take {all} bytes; raise --memory, or send less at a time"
+            );
+        }
+        stays
     }
 
     /// Counts its buffers; what they have, and what those of all clients have.
     fn count(&mut self, server: &Server) -> (usize, usize) {
         let parsed = self.parser.bytes() + self.ahead.bytes();
         let now = self.input.capacity() + self.output.capacity() + parsed;
-        let before = std::mem::replace(&mut self.counted, now);
-        (now, server.clients.count_buffers(before, now))
+        (now, server.clients.count_buffers(&self.session.client, now))
     }
 
     /// The client is gone.
-    pub fn end(mut self, server: &Server) {
-        server.clients.count_buffers(std::mem::take(&mut self.counted), 0);
+    pub fn end(self, server: &Server) {
+        server.clients.count_buffers(&self.session.client, 0);
         server.clients.remove(self.session.client.id);
     }
 

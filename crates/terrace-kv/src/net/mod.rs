@@ -31,7 +31,7 @@ pub struct Running {
     handles: Vec<JoinHandle<()>>,
 }
 
-/// Starts the threads: `kv-N` serve clients, `expire` removes keys whose time has come.
+/// Starts the threads: `kv-N` serve clients, `expire` removes expired keys and stuck clients.
 ///
 /// # Errors
 /// No descriptors, no threads; a listener for memcached beside a password or a map of several servers.
@@ -54,6 +54,8 @@ pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Runnin
     running.spawn("expire".to_owned(), move || {
         while !server.is_stopping.load(Ordering::Relaxed) {
             server.keyspace.expire();
+            let closed = server.clients.end_stuck(server.config.stuck_max);
+            server.counters.closed.fetch_add(closed, Ordering::Relaxed);
             std::thread::sleep(EXPIRE_EVERY);
         }
     })?;

@@ -138,12 +138,12 @@ impl Stream {
         }
     }
 
-    /// Asks for its events, once for each change: that there is something to read.
+    /// Registers these events, with one notification for each change (edge-triggered).
     ///
     /// # Errors
     /// Those of epoll.
-    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        registry.register(self.source(), token, Interest::READABLE)
+    pub fn register(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+        registry.register(self.source(), token, interest)
     }
     /// Asks for no more events.
     ///
@@ -152,12 +152,11 @@ impl Stream {
     pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         registry.deregister(self.source())
     }
-    /// Asks for the event of room to send, too, or no longer.
+    /// Registers other events; a condition that already holds causes one at once.
     ///
     /// # Errors
     /// Those of epoll.
-    pub fn watch_room(&mut self, registry: &Registry, token: Token, on: bool) -> io::Result<()> {
-        let interest = if on { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE };
+    pub fn watch(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
         registry.reregister(self.source(), token, interest)
     }
 }

@@ -1,7 +1,7 @@
-//! A thread that serves clients: epoll, turns, one sync for a round, replies.
+//! A thread that serves clients: epoll, turns, the end of a batch, replies.
 //!
 //! ```text
-//! events ──► each ready connection has a turn: read, carry out ──► sync, if changes must be durable ──► send replies ──► events
+//! events ──► each ready connection has a turn: read, carry out ──► end of the batch, if there are changes ──► send replies ──► events
 //! ```
 //! So a thousand clients that write wait for one sync, not a thousand.
 
@@ -21,6 +21,7 @@ use super::busy_poll::BusyPoll;
 use super::connection::Connection;
 use super::inbox::{Arrival, Crowd, Inbox, Threads};
 use super::stream::{Acceptor, Stream};
+use crate::blobs::BlobError;
 use crate::commands::{self, Session};
 use crate::config::Durability;
 use crate::server::Server;
@@ -160,7 +161,7 @@ impl Worker {
         }
     }
 
-    /// A turn for each, then one sync, if what they wrote must be durable, then the replies. Those that have more to do already.
+    /// A turn for each, then the end of the batch, if they wrote, then the replies. Those that have more to do already.
     fn round(&mut self, ready: &[usize]) -> Vec<usize> {
         let mut writers = Vec::new();
         self.turns(ready, &mut writers);
@@ -180,10 +181,9 @@ impl Worker {
         again
     }
 
-    /// A turn for each, a few at a time: what their requests look up is fetched from memory together. `writers`: those that may have changed something which must be
-    /// durable before they have a reply.
+    /// A turn for each, a few at a time: the memory fetches of their lookups overlap. `writers`: connections with a possible change:
+    /// its batch ends before their reply.
     fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
-        let is_synced = self.server.config.durability == Durability::Always;
         let (mut group, mut next) = (0, 0);
         while group < ready.len() {
             while next < ready.len() && !self.foreseen.is_full() {
@@ -198,7 +198,7 @@ impl Worker {
                 let turn = connection.turn(&self.server, &mut self.foreseen, &mut self.scratch);
                 if turn.is_broken {
                     self.close(*at);
-                } else if turn.writes && is_synced {
+                } else if turn.writes {
                     writers.push(*at);
                 }
             }
@@ -206,10 +206,20 @@ impl Worker {
         }
     }
 
-    /// Makes what they wrote durable. If that fails they get no reply: what they wrote may be lost, and they must not think otherwise.
+    /// Ends the batch of what they wrote. If that fails they get errors, or no reply where each write is to be durable: what they wrote may be lost.
     fn sync_for(&mut self, writers: &[usize]) {
-        let Err(err) = self.server.keyspace.blobs().sync() else { return };
-        tracing::error!("writes are not durable, {} clients are closed unanswered: {err}", writers.len());
+        let Err(err) = self.server.keyspace.blobs().end_batch() else { return };
+        if self.server.config.durability != Durability::Always {
+            tracing::error!("writes of {} clients are refused: {err}", writers.len());
+            let refused = BlobError::NotDurable(format!("the change may be lost: {err}"));
+            for at in writers {
+                if let Some(connection) = self.connections.get_mut(at) {
+                    connection.refuse_turn(&refused);
+                }
+            }
+            return;
+        }
+        tracing::error!("writes are not safe, {} clients are closed unanswered: {err}", writers.len());
         for at in writers {
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.forget_replies();
@@ -228,7 +238,7 @@ impl Worker {
                 Arrival::New(stream, session, place) => Connection::new(stream, session, place, &self.server),
                 Arrival::Moved(connection) => *connection,
             };
-            match connection.stream_mut().register(self.poll.registry(), Token(at)) {
+            match connection.register(self.poll.registry(), Token(at)) {
                 Ok(()) => {
                     self.connections.insert(at, connection);
                     ready.push(at);

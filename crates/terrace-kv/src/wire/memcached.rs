@@ -11,7 +11,7 @@
 use memchr::memchr;
 
 use super::number::digits;
-use super::request::{Limits, Malformed, Progress, Request};
+use super::request::{FOREIGN, Limits, Malformed, Progress, Request};
 
 /// Longest line, bytes.
 const LINE_MAX: usize = 2048;
@@ -52,6 +52,11 @@ pub fn signed(word: &[u8]) -> Option<i64> {
         word => digits(word)?,
     };
     i64::try_from(value).ok()
+}
+
+/// A time, seconds. Times have 32 bits with a sign: some clients send a negative one as its 32 bits without a sign.
+pub fn seconds_of(word: &[u8]) -> Option<i64> {
+    signed(word).map(|seconds| u32::try_from(seconds).map_or(seconds, |bits| i64::from(bits.cast_signed())))
 }
 
 /// The length of a block of data.
@@ -112,6 +117,10 @@ impl Parser {
         if let Some(block) = self.block {
             return Ok(self.data(bytes, block));
         }
+        if FOREIGN.contains(&bytes[0]) {
+            self.request.places.push((0, 1));
+            return Ok(Progress::Complete(1));
+        }
         let Some(end) = self.end_of_line(bytes)? else { return Ok(Progress::Needs(1)) };
         let line = &bytes[..end];
         split(line.strip_suffix(b"\r").unwrap_or(line), &mut self.request.places);
@@ -137,6 +146,9 @@ impl Parser {
         let args = self.request.args(bytes);
         let (words, count) = (args.get(0).map_or(0, words_before_data), args.len());
         let length = args.get(LENGTH_AT).filter(|_| words > 0).and_then(length);
+        if let (Some(b"ms"), Some(length)) = (args.get(0), args.from(2).find_map(meta_length)) {
+            self.unwanted = length + 2;
+        }
         if words == 0 || count <= LENGTH_AT {
             return Progress::Complete(after);
         }
@@ -171,6 +183,11 @@ impl Parser {
         }
         Progress::Complete(end + 2)
     }
+}
+
+/// The length of the data of a meta command, `ms key LENGTH ...` or once `ms key SLENGTH ...`, which is not there: its data are no commands.
+fn meta_length(word: &[u8]) -> Option<u64> {
+    length(word.strip_prefix(b"S").unwrap_or(word))
 }
 
 fn takes_many_keys(line: &[u8]) -> bool {

@@ -66,6 +66,11 @@ fn data_that_cannot_be_stored_are_dropped() {
         let line = format!("set k 0 0 {length}");
         assert_eq!(words(&format!("{line}\r\nget k\r\n")), [line.replace(' ', "|") + "|", "get|k".into()]);
     }
+    // A command of later versions.
+    for line in ["ms k 5 T0", "ms k T0 S5", "ms k 5"] {
+        let text = format!("{line}\r\nget x\r\nget k\r\n");
+        assert_eq!(words(&text), [line.replace(' ', "|"), "get|k".to_owned()]);
+    }
     // An end that is none.
     assert_eq!(words("set k 0 0 1\r\nabc\r\nget k\r\n"), ["set|k|0|0|1|", "get|k"]);
 }

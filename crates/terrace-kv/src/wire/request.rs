@@ -5,12 +5,22 @@
 
 use super::number::parse_int;
 
-/// Longest line, bytes: an inline request, or the length of an array or string.
+/// Longest inline request, bytes.
 const LINE_MAX: usize = 64 * 1024;
+/// Longest line with the length of an array or string, bytes. It is read from its start with each piece that comes.
+const LENGTH_LINE_MAX: usize = 32;
 /// Most arguments of a client that has not given the password.
 const ARGUMENTS_MAX_STRANGER: i64 = 10;
 /// Longest argument of such a client.
 const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
+
+/// The first byte of a request in memcached's binary protocol, and of TLS. No command begins with one: it is a request of this one word, and its client,
+/// which waits for an answer in its own protocol, is closed.
+pub(super) const FOREIGN: [u8; 2] = [MEMCACHED_BINARY, TLS];
+/// See [`FOREIGN`].
+pub const MEMCACHED_BINARY: u8 = 0x80;
+/// See [`FOREIGN`].
+pub const TLS: u8 = 0x16;
 
 /// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +161,12 @@ impl Parser {
         match bytes.first() {
             None => return Ok(Progress::Needs(1)),
             Some(b'*') => {}
+            Some(first) if FOREIGN.contains(first) => {
+                self.request.inline.push(*first);
+                self.request.places.push((0, 1));
+                self.request.is_inline = true;
+                return Ok(Progress::Complete(1));
+            }
             Some(_) => return self.inline(bytes),
         }
         if self.left.is_none() {
@@ -230,10 +246,10 @@ fn line_of(bytes: &[u8], at: usize, kind: u8, name: &str) -> Result<Option<(Opti
         }
         Some(_) => {}
     }
-    let line = &bytes[..bytes.len().min(LINE_MAX)];
+    let line = &bytes[..bytes.len().min(LENGTH_LINE_MAX)];
     match line.iter().position(|byte| *byte == b'\r') {
         Some(end) if bytes.len() >= end + 2 => Ok(Some((parse_int(&line[1..end]), at + end + 2))),
-        None if bytes.len() >= LINE_MAX => Err(malformed(&format!("too big {name} string"))),
+        None if bytes.len() >= LENGTH_LINE_MAX => Err(malformed(&format!("too big {name} string"))),
         _ => Ok(None),
     }
 }

@@ -1,14 +1,15 @@
 //! Everything that changes what a descriptor number means.
 //!
-//! Forget first, then make the real call: once it has returned, another thread may own the number.
+//! Forget first, then make the real call: once it has returned, another thread may own the number. The real call is libc's function, or the
+//! system call itself where the program makes that ([`super::process`]): an interposer that does so would come back here for ever.
 
 use super::guard::guard;
 use crate::local::local;
-use crate::{connection, direct, directory, next, source, sys, table};
-use libc::{FILE, c_char, c_int, c_uint, off_t};
+use crate::{connection, helper, next, sys, table};
+use libc::{c_int, c_uint};
 
 /// The table belongs to the parent while a vfork child runs.
-fn mine() -> bool {
+pub fn mine() -> bool {
     !local().vforked()
 }
 
@@ -16,36 +17,26 @@ fn refuse(errno: c_int) -> c_int {
     sys::libc_ret(-(errno as isize)) as c_int
 }
 
-/// The program is about to close a descriptor. False for one of ours.
-fn closes(fd: c_int) -> bool {
-    if directory::is_leased() {
-        table::known_object(fd).into_iter().for_each(source::closes);
+/// A close of ours or the program's. A descriptor of ours is none of the program's: EBADF.
+#[inline]
+pub fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if guard(|| mine() && !helper::may_close(fd)) {
+        return refuse(libc::EBADF);
     }
-    table::may_close(fd)
-}
-
-/// The same of all in a range.
-fn closes_range(first: c_uint, last: c_uint) {
-    if directory::is_leased() {
-        table::objects(first, last).for_each(source::closes);
-    }
-    table::forget_range(first, last);
+    call()
 }
 
 /// Defines close under its names.
 macro_rules! close_hook {
     ($name:ident) => {
-        /// See close(2). A descriptor of ours is none of the program's: EBADF.
+        /// See close(2).
         ///
         /// # Safety
         /// As close.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
-            if guard(|| mine() && !closes(fd)) {
-                return refuse(libc::EBADF);
-            }
             // SAFETY: the program's own argument.
-            unsafe { next::$name(fd) }
+            close_by(fd, || unsafe { next::$name(fd) })
         }
     };
 }
@@ -59,9 +50,23 @@ close_hook!(__close);
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: the program's own argument.
-    let new = unsafe { next::dup(old) };
+    dup_by(old, || unsafe { next::dup(old) })
+}
+
+/// A dup.
+pub fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let new = call();
     duplicated(old, new);
     new
+}
+
+/// A dup to a number.
+#[inline]
+pub fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    replaced(old, new);
+    let ret = call();
+    duplicated(old, ret);
+    ret
 }
 
 fn duplicated(old: c_int, new: c_int) {
@@ -90,11 +95,8 @@ macro_rules! dup2_hook {
         /// As dup2.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(old: c_int, new: c_int) -> c_int {
-            replaced(old, new);
             // SAFETY: the program's own arguments.
-            let ret = unsafe { next::$name(old, new) };
-            duplicated(old, ret);
-            ret
+            dup_to_by(old, new, || unsafe { next::$name(old, new) })
         }
     };
 }
@@ -107,22 +109,11 @@ dup2_hook!(__dup2);
 /// As dup3.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    replaced(old, new);
     // SAFETY: the program's own arguments.
-    let ret = unsafe { next::dup3(old, new, flags) };
-    duplicated(old, ret);
-    ret
-}
-
-/// Asks for a lock that ends when any descriptor of the file is closed.
-fn locks(op: c_int) -> bool {
-    matches!(op, libc::F_SETLK | libc::F_SETLKW) && directory::is_leased()
+    dup_to_by(old, new, || unsafe { next::dup3(old, new, flags) })
 }
 
 fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
-    if locks(op) {
-        guard(direct::locking);
-    }
     // A descriptor that turns to direct I/O has rules of its own.
     if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
         guard(|| mine().then(|| table::forget(fd)));
@@ -130,12 +121,18 @@ fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
 }
 
 fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
-    if locks(op) {
-        guard(direct::locked);
-    }
     if matches!(op, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) {
         duplicated(fd, ret);
     }
+}
+
+/// An fcntl.
+#[inline]
+pub fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> c_int) -> c_int {
+    before_fcntl(fd, op, arg);
+    let ret = call();
+    after_fcntl(fd, op, ret);
+    ret
 }
 
 /// Defines fcntl under its names. The argument, if there is one, is an integer or a pointer: one register.
@@ -147,11 +144,8 @@ macro_rules! fcntl_hook {
         /// As fcntl.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
-            before_fcntl(fd, op, arg);
             // SAFETY: the program's own arguments.
-            let ret = unsafe { next::$name(fd, op, arg) };
-            after_fcntl(fd, op, ret);
-            ret
+            fcntl_by(fd, op, arg, || unsafe { next::$name(fd, op, arg) })
         }
     };
 }
@@ -159,108 +153,23 @@ fcntl_hook!(fcntl);
 fcntl_hook!(fcntl64);
 fcntl_hook!(__fcntl);
 
-/// Defines lockf under its names: it asks inside libc for the same locks.
-macro_rules! lockf_hook {
-    ($name:ident) => {
-        /// See lockf(3).
-        ///
-        /// # Safety
-        /// As lockf.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, len: off_t) -> c_int {
-            before_fcntl(fd, libc::F_SETLK, 0);
-            // SAFETY: the program's own arguments.
-            let ret = unsafe { next::$name(fd, op, len) };
-            after_fcntl(fd, libc::F_SETLK, ret);
-            ret
-        }
-    };
-}
-lockf_hook!(lockf);
-lockf_hook!(lockf64);
-
-/// A stream reads, and one day closes or replaces, its descriptor inside libc, where we do not see it.
-///
-/// # Safety
-/// `stream` is null or the program's open stream.
-unsafe fn forget_stream(stream: *mut FILE) {
-    guard(|| {
-        if !stream.is_null() && mine() {
-            // SAFETY: the program's stream. fileno sets errno only for streams without descriptor, and is put back.
-            unsafe {
-                let errno = libc::__errno_location();
-                let before = *errno;
-                table::forget(libc::fileno(stream));
-                *errno = before;
-            }
-        }
-    });
-}
-
-/// See fclose(3).
-///
-/// # Safety
-/// As fclose.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
-    // SAFETY: the program's own argument.
-    unsafe {
-        forget_stream(stream);
-        next::fclose(stream)
-    }
-}
-
-/// See fdopen(3).
-///
-/// # Safety
-/// As fdopen.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    guard(|| mine().then(|| table::forget(fd)));
-    // SAFETY: the program's own arguments.
-    unsafe { next::fdopen(fd, mode) }
-}
-
-/// See freopen(3).
-///
-/// # Safety
-/// As freopen.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn freopen(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: *mut FILE,
-) -> *mut FILE {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        forget_stream(stream);
-        next::freopen(path, mode, stream)
-    }
-}
-
-/// See freopen(3).
-///
-/// # Safety
-/// As freopen64.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn freopen64(
-    path: *const c_char,
-    mode: *const c_char,
-    stream: *mut FILE,
-) -> *mut FILE {
-    // SAFETY: the program's own arguments.
-    unsafe {
-        forget_stream(stream);
-        next::freopen64(path, mode, stream)
-    }
-}
-
 /// See close_range(2). Descriptors of ours are left out.
 ///
 /// # Safety
 /// As close_range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the program's own arguments.
+    close_range_by(first, last, flags, |a, b| unsafe { next::close_range(a, b, flags) })
+}
+
+/// A close_range, in pieces where descriptors of ours lie in the range.
+pub fn close_range_by(
+    first: c_uint,
+    last: c_uint,
+    flags: c_int,
+    call: impl Fn(c_uint, c_uint) -> c_int,
+) -> c_int {
     let whole = guard(|| {
         if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
             // From here on this thread's numbers mean something of their own.
@@ -269,16 +178,10 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return true;
         }
-        closes_range(first, last);
-        table::helpers(first, last).next().is_none()
+        table::forget_range(first, last);
+        helper::within(first, last).next().is_none()
     });
-    // SAFETY: the program's own arguments.
-    unsafe {
-        if whole {
-            return next::close_range(first, last, flags);
-        }
-        gaps(first, last, |a, b| next::close_range(a, b, flags))
-    }
+    if whole { call(first, last) } else { gaps(first, last, call) }
 }
 
 /// See closefrom(3).
@@ -292,8 +195,8 @@ pub unsafe extern "C-unwind" fn closefrom(low: c_int) {
         if !mine() {
             return true;
         }
-        closes_range(first, c_uint::MAX);
-        table::helpers(first, c_uint::MAX).next().is_none()
+        table::forget_range(first, c_uint::MAX);
+        helper::within(first, c_uint::MAX).next().is_none()
     });
     // SAFETY: the program's own argument.
     unsafe {
@@ -306,7 +209,7 @@ pub unsafe extern "C-unwind" fn closefrom(low: c_int) {
 /// Calls `f` for what lies between our descriptors.
 fn gaps(first: c_uint, last: c_uint, mut f: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
     let mut from = first;
-    for helper in table::helpers(first, last) {
+    for helper in helper::within(first, last) {
         if helper > from {
             let ret = f(from, helper - 1);
             if ret != 0 {

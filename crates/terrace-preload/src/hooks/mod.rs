@@ -5,11 +5,14 @@
 
 mod advise;
 mod close;
+mod exec;
 mod guard;
+mod locked;
 mod make;
 mod open;
 mod process;
 mod read;
+mod stream;
 mod uring;
 mod write_back;
 

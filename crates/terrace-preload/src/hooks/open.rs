@@ -6,6 +6,7 @@ use crate::{connection, directory, leased, next, sys, table};
 use libc::{c_char, c_int, mode_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
+use terrace_shm::scratch::Scratch;
 
 /// Opens whose descriptors are never read through us: no content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
@@ -94,13 +95,15 @@ unsafe fn parent(dir: c_int, path: *const c_char) -> Option<sys::Identity> {
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let len = path.iter().rposition(|&c| c == b'/').map_or(0, |slash| slash + 1);
     // "name" is in ".", "/name" in "/", "a/name" in "a/".
-    let mut name = [0; 1024];
+    let mut scratch = Scratch::take()?;
+    let (_, name) = scratch.pages();
     name[0] = b'.';
-    if len >= name.len() {
+    if len + 1 >= name.len() {
         return None;
     }
     name[..len].copy_from_slice(&path[..len]);
-    // SAFETY: a C string of this frame.
+    name[len.max(1)] = 0;
+    // SAFETY: a C string.
     unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, ..)| id)
 }
 
@@ -129,8 +132,8 @@ macro_rules! hook {
             let fd = unsafe {
                 guard(|| opening($dir, $path, $flags));
                 let mut fd = next::$name($($arg),*);
-                let mut tries = 0;
-                while fd < 0 && guard(|| leased::opens_again($dir, $path, $flags, &mut tries)) {
+                let mut naps = 0;
+                while fd < 0 && guard(|| leased::waits_again($dir, $path, $flags, &mut naps)) {
                     fd = next::$name($($arg),*);
                 }
                 fd

@@ -48,10 +48,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 /// As unshare.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
-    if flags & libc::CLONE_FILES != 0 {
-        // The table of a vfork child is its own already.
-        guard(|| (!local().vforked()).then(connection::turn_off));
-    }
+    guard(|| before_unshare(flags));
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
 }
@@ -72,8 +69,9 @@ unsafe extern "C" fn terrace_before_clone(flags: usize) {
     guard(|| cloning(flags));
 }
 
-/// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors. Answers as syscall
-/// does.
+/// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors, and some more. Answers as syscall
+/// does. The call that follows is the system call itself: an interposer of mmap or close may have made this one, and any function of that name would
+/// come back to it.
 unsafe extern "C-unwind" fn terrace_syscall(
     n: c_long,
     a: usize,
@@ -83,33 +81,45 @@ unsafe extern "C-unwind" fn terrace_syscall(
     e: usize,
     f: usize,
 ) -> c_long {
-    use super::{close as c_, write_back};
+    use super::{close, locked, write_back};
+    let (fd, args) = (a as c_int, [a, b, c, d, e, f]);
     // SAFETY: the program's own arguments, for the call that it asked for.
-    unsafe {
-        match n {
-            libc::SYS_close => c_long::from(c_::close(a as c_int)),
-            libc::SYS_dup => c_long::from(c_::dup(a as c_int)),
-            libc::SYS_dup2 => c_long::from(c_::dup2(a as c_int, b as c_int)),
-            libc::SYS_dup3 => c_long::from(c_::dup3(a as c_int, b as c_int, c as c_int)),
-            libc::SYS_fcntl => c_long::from(c_::fcntl(a as c_int, b as c_int, c)),
-            libc::SYS_close_range => c_long::from(c_::close_range(a as u32, b as u32, c as c_int)),
-            libc::SYS_mmap => {
-                write_back::mmap(a as _, b, c as c_int, d as c_int, e as c_int, f as libc::off_t) as c_long
-            }
-            libc::SYS_syncfs => c_long::from(write_back::syncfs(a as c_int)),
-            libc::SYS_sync => {
-                write_back::sync();
-                0
-            }
-            libc::SYS_prctl => c_long::from(prctl(a as c_int, b, c, d, e)),
-            libc::SYS_unshare => c_long::from(unshare(a as c_int)),
-            _ => before_rare(n, [a, b, c, d, e, f]),
+    let real = |args| crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) });
+    let call = || real(args) as c_int;
+    c_long::from(match n {
+        libc::SYS_close => close::close_by(fd, call),
+        libc::SYS_dup => close::dup_by(fd, call),
+        libc::SYS_dup2 | libc::SYS_dup3 => close::dup_to_by(fd, b as c_int, call),
+        libc::SYS_fcntl => close::fcntl_by(fd, b as c_int, c, call),
+        libc::SYS_close_range => close::close_range_by(a as u32, b as u32, c as c_int, |first, last| {
+            real([first as usize, last as usize, c, d, e, f]) as c_int
+        }),
+        libc::SYS_syncfs => write_back::syncfs_by(fd, call),
+        libc::SYS_mlockall => {
+            locked::lock_all_by(a as c_int, |flags| real([flags as usize, b, c, d, e, f]) as c_int)
         }
-    }
+        // SAFETY: the program's own arguments.
+        libc::SYS_execve | libc::SYS_execveat => return unsafe { super::exec::by_call(n, args) },
+        libc::SYS_mmap if d as c_int & libc::MAP_ANONYMOUS == 0 => {
+            return write_back::map_by(d as c_int, e as c_int, f as libc::off_t, || real(args) as _)
+                as c_long;
+        }
+        _ => {
+            before_rare(n, args);
+            let ret = real(args);
+            if n == libc::SYS_fork && ret == 0 {
+                guard(connection::forked);
+            }
+            return ret as c_long;
+        }
+    })
 }
 
-unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
+fn before_rare(n: c_long, args: [usize; 6]) {
     guard(|| match n {
+        libc::SYS_sync => super::write_back::before_sync(),
+        libc::SYS_prctl => before_prctl(args[0] as c_int),
+        libc::SYS_unshare => before_unshare(args[0] as c_int),
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
         libc::SYS_io_uring_setup => connection::turn_off(),
@@ -117,12 +127,19 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
         libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
         _ => {}
     });
-    // SAFETY: the program's own arguments.
-    let ret = unsafe { crate::sys::raw(n, args) };
-    if n == libc::SYS_fork && ret == 0 {
-        guard(connection::forked);
+}
+
+fn before_prctl(op: c_int) {
+    if op == libc::PR_SET_SECCOMP {
+        connection::fall_silent();
     }
-    crate::sys::libc_ret(ret) as c_long
+}
+
+fn before_unshare(flags: c_int) {
+    // The table of a vfork child is its own already.
+    if flags & libc::CLONE_FILES != 0 && !local().vforked() {
+        connection::turn_off();
+    }
 }
 
 /// See prctl(2).
@@ -131,9 +148,7 @@ unsafe fn before_rare(n: c_long, args: [usize; 6]) -> c_long {
 /// As prctl.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
-    if op == libc::PR_SET_SECCOMP {
-        guard(connection::fall_silent);
-    }
+    guard(|| before_prctl(op));
     // SAFETY: the program's own arguments.
     unsafe { next::prctl(op, a, b, c, d) }
 }
@@ -284,7 +299,11 @@ mod stubs {
             "je 3f",
             "cmp rdi, 58",
             "je 4f",
+            "cmp rdi, 59",
+            "je 3f",
             "cmp rdi, 72",
+            "je 3f",
+            "cmp rdi, 151",
             "je 3f",
             "cmp rdi, 157",
             "je 3f",
@@ -297,6 +316,8 @@ mod stubs {
             "cmp rdi, 306",
             "je 3f",
             "cmp rdi, 317",
+            "je 3f",
+            "cmp rdi, 322",
             "je 3f",
             "cmp rdi, 425",
             "je 3f",

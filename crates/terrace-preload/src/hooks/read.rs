@@ -1,6 +1,7 @@
 //! read and its forms.
 
-use super::guard::guard;
+use super::guard::{caught, guard};
+use crate::local::local;
 use crate::sys::{self, Ret};
 use crate::table::{self, Class};
 use crate::{leased, next, read};
@@ -30,7 +31,7 @@ unsafe fn fast(
     };
     // SAFETY: may unwind; no destructor in this frame or its callers.
     unsafe { pthread_testcancel() };
-    guard(|| serve(class)).map(sys::libc_ret)
+    caught(|| serve(class)).map(sys::libc_ret)
 }
 
 /// An offset that is one.
@@ -47,12 +48,21 @@ macro_rules! hook {
         /// As the function of that name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
+            /// The preload path's answer, or the kernel's.
+            #[inline(never)]
+            unsafe extern "C-unwind" fn either($fd: c_int $(, $arg: $t)*) -> ssize_t {
+                // SAFETY: the program's own arguments.
+                unsafe {
+                    if $when && let Some(ret) = fast($fd, $at, $serve) {
+                        return ret;
+                    }
+                    next::$name($fd $(, $arg)*)
+                }
+            }
             // SAFETY: the program's own arguments.
             unsafe {
-                if $when && let Some(ret) = fast($fd, $at, $serve) {
-                    return ret;
-                }
-                next::$name($fd $(, $arg)*)
+                // Such a thread would be taken away in the middle of a copy (`guard.rs`).
+                if local().is_cancelled_at_once() { next::$name($fd $(, $arg)*) } else { either($fd $(, $arg)*) }
             }
         }
     };

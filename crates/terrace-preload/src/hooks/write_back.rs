@@ -34,6 +34,17 @@ fn is_shared(flags: c_int) -> bool {
     matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE)
 }
 
+/// An mmap of a file.
+pub fn map_by(flags: c_int, fd: c_int, offset: off_t, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
+    if is_shared(flags) {
+        let errno = guard(|| before_shared_map(fd, offset));
+        if errno != 0 {
+            return sys::libc_ret(-(errno as isize)) as *mut c_void;
+        }
+    }
+    call()
+}
+
 macro_rules! hook {
     ($name:ident) => {
         /// See mmap(2). Anonymous memory is an allocator's: no step of ours may lie between it and the kernel.
@@ -54,14 +65,8 @@ macro_rules! hook {
                 // SAFETY: the program's own arguments.
                 return sys::libc_ret(unsafe { sys::raw(libc::SYS_mmap, args) }) as *mut c_void;
             }
-            if is_shared(flags) {
-                let errno = guard(|| before_shared_map(fd, offset));
-                if errno != 0 {
-                    return sys::libc_ret(-(errno as isize)) as *mut c_void;
-                }
-            }
             // SAFETY: the program's own arguments.
-            unsafe { next::$name(at, n, prot, flags, fd, offset) }
+            map_by(flags, fd, offset, || unsafe { next::$name(at, n, prot, flags, fd, offset) })
         }
     };
 }
@@ -74,12 +79,17 @@ hook!(mmap64);
 /// As syncfs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+    // SAFETY: the program's own argument.
+    syncfs_by(fd, || unsafe { next::syncfs(fd) })
+}
+
+/// A syncfs.
+pub fn syncfs_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let errno = guard(|| match connection::told_dev() {
         Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => connection::flush(),
         _ => 0,
     });
-    // SAFETY: the program's own argument.
-    let ret = unsafe { next::syncfs(fd) };
+    let ret = call();
     if ret == 0 && errno != 0 { sys::libc_ret(-(errno as isize)) as c_int } else { ret }
 }
 
@@ -89,11 +99,16 @@ pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
 /// As sync.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sync() {
+    before_sync();
+    // SAFETY: no arguments.
+    unsafe { next::sync() }
+}
+
+/// A sync is about to be made.
+pub fn before_sync() {
     guard(|| {
         if connection::told_dev().is_some() {
             connection::flush();
         }
     });
-    // SAFETY: no arguments.
-    unsafe { next::sync() }
 }

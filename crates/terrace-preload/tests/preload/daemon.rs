@@ -109,9 +109,9 @@ impl Running {
         let path = dir.path().join("files");
         std::fs::create_dir(&path).unwrap();
         let geometry = Geometry { objects_max: 1024, ..Geometry::for_frames(frames) };
-        let fd = memfd("test-segment", geometry.segment_bytes()).unwrap();
+        let fd = memfd("terrace-segment", geometry.segment_bytes()).unwrap();
         let segment = Arc::new(Segment::create(&fd, geometry).unwrap());
-        let touch = memfd("test-touch", geometry.touch_bytes()).unwrap();
+        let touch = memfd("terrace-touch", geometry.touch_bytes()).unwrap();
         let dev = std::fs::metadata(&path).unwrap().dev();
         segment.header().mount_dev.store(dev, Ordering::SeqCst);
         segment.header().serving.store(1, Ordering::SeqCst);
@@ -141,7 +141,7 @@ impl Running {
                 hand: 0,
                 rings: Vec::new(),
             }),
-            touches: TouchTable::attach(&touch, &geometry).unwrap(),
+            touches: TouchTable::create(&touch, &geometry).unwrap(),
             fds: [read_only_twin(fd.as_fd()).unwrap(), touch],
             segment,
             stop: AtomicBool::new(false),

@@ -1,6 +1,7 @@
 //! The library under LD_PRELOAD against a daemon of the test's own: what a real one does seldom, this one does all the time.
 
 mod daemon;
+mod environment;
 
 use daemon::{Daemon, Running};
 use std::fs::File;

@@ -625,6 +625,52 @@ static int daemons(const char *file, const char *files, int pages, int count)
     printf("%d %ld\n", mapped, torn);
     return 0;
 }
+/* A file is mapped, and its descriptor duplicated and closed; and what makes this process no client. */
+static int map_and_dup(const char *file)
+{
+    int fd = open(file, O_RDONLY);
+    char *map = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 0);
+    char byte = 0;
+    CHECK(map != MAP_FAILED && pread(fd, &byte, 1, 0) == 1 && byte == map[0]);
+    CHECK(dup2(fd, 200) == 200 && close(fd) == 0 && pread(200, &byte, 1, 1) == 1 && byte == map[1]);
+    CHECK(syscall(SYS_close, 200) == 0 && close(200) < 0 && errno == EBADF);
+    CHECK(unshare(CLONE_FILES) == 0);
+    return 0;
+}
+/* Locked memory of the library's mappings of the cache, and that of all others, KiB. */
+static long locked(long *others)
+{
+    char line[512];
+    long ours = 0, kib;
+    int is_ours = 0;
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    for (*others = 0; fgets(line, sizeof line, maps);) {
+        unsigned long from, to;
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            is_ours = strstr(line, "/memfd:terrace-") != NULL;
+        if (sscanf(line, "Locked: %ld kB", &kib) == 1)
+            *(is_ours ? &ours : others) += kib;
+    }
+    fclose(maps);
+    return ours;
+}
+/* Of the calls of mlockall in `how` (b: before the file is read), with flags. The cache is never locked, all else is. */
+static int mlocks(const char *file, const char *how)
+{
+    long others = 0;
+    int flags = atoi(how + 1), raw = how[0] == 's';
+    CHECK(how[0] != 'b' || mlockall(flags) == 0);
+    backwards(file, 3 * PAGE, 9, 2);
+    CHECK(how[0] == 'b' || (raw ? syscall(SYS_mlockall, flags) : mlockall(flags)) == 0);
+    backwards(file, 3 * PAGE, 9, 2);
+    long ours = locked(&others);
+    /* 16 MiB: the stack of a thread that ends meanwhile is less than half of it. */
+    void *later = mmap(NULL, 4096 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    long before = others;
+    CHECK(later != MAP_FAILED && locked(&others) == 0);
+    printf("%ld %d %d\n", ours, before > 0, others >= before + 8192);
+    return 0;
+}
 /* As raw_reuse, but the numbers belong to an eventfd: all of those have one inode. */
 static int raw_eventfd(const char *file)
 {
@@ -676,7 +722,9 @@ int main(int argc, char **argv)
     TEST(create);
     TEST2(numbers);
     TEST2(sandboxed);
+    TEST(map_and_dup);
     TEST2(raw_fork);
+    TEST2(mlocks);
     TEST(signal_forks);
     TEST(raw_eventfd);
     return 2;

@@ -13,6 +13,10 @@ class NoMemoryError(TerraceError, MemoryError):
     """The names of buckets and blobs take all of the memory that they may."""
 
 
+class NotDurableError(TerraceError):
+    """The last sync has failed; no change is taken until a sync succeeds."""
+
+
 class StoreInUseError(TerraceError):
     """Another program, or another opening in this one, uses the store."""
 

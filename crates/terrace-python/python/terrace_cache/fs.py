@@ -1,10 +1,12 @@
 """A file system of blobs for fsspec: `terrace://BUCKET/KEY`.
 
-A bucket is a directory of the root; `/` in keys makes directories below, which are there as long as there are keys in them, as in object stores. What is
+A bucket is a directory of the root; `/` in keys makes directories below, which are there as long as there are keys in them, as in object stores. So a
+directory may have the name of a blob beside it: both are listed, and `info` describes the blob. What is
 written becomes a blob when its file is closed, in one step: readers see the blob before or the one after. A file that is read gives the blob as it was when
 the file was opened; once that has changed, parts not read yet are an error, ESTALE.
 """
 
+import datetime
 import errno
 import os
 import uuid
@@ -66,6 +68,19 @@ class TerraceFileSystem(AbstractFileSystem):
             for name in _HIDDEN:
                 store.remove_bucket(name)
 
+    # A store is open in one process: another, to which a copy would go, could not open it. The reader of a queue of processes would wait for ever.
+    def __reduce__(self):
+        raise TypeError(
+            f"terrace://: the store in {self.store.path} is open in this process only; let the other one open a store of its own, "
+            "or serve this one with `terrace serve kv`"
+        )
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
     @classmethod
     def _strip_protocol(cls, path):
         return super()._strip_protocol(path).lstrip("/")
@@ -109,16 +124,43 @@ class TerraceFileSystem(AbstractFileSystem):
         for other in bucket.list(prefix):
             head, is_below, _ = other[len(prefix):].partition("/")
             entry = f"{name}/{prefix}{head}"
-            if is_below:
-                found.setdefault(entry, {"name": entry, "type": "directory", "size": 0})
+            # A directory without a name is none: a key with `//` is listed whole.
+            if is_below and head:
+                found.setdefault((entry, True), {"name": entry, "type": "directory", "size": 0})
             elif (stat := bucket.stat_tuple(other)) is not None:
-                found[entry] = self._entry(name, other, _store.Stat(*stat))
+                found[other, False] = self._entry(name, other, _store.Stat(*stat))
         stat = bucket.stat_tuple(key) if key and not found else None
         if stat is not None:
             return [self._entry(name, key, _store.Stat(*stat))]
         if key and not found:
             raise FileNotFoundError(path)
         return list(found.values())
+
+    def find(self, path, maxdepth=None, withdirs=False, detail=False, **kwargs):
+        """All blobs below a path, by their keys, so that none hides another; the path itself, if it is a blob and nothing is below."""
+        if maxdepth is not None and maxdepth < 1:
+            raise ValueError("maxdepth must be at least 1")
+        path = self._strip_protocol(path).rstrip("/")
+        name, key = _split(path)
+        found, directories = {}, {path} if path and withdirs and self.isdir(path) else set()
+        for name in [name] if name else self._names():
+            if name not in self._names():
+                continue
+            bucket, outside = self.store[name], len(path) + 1 if path else 0
+            if not path:
+                directories.add(name)
+            for other in bucket.list(f"{key}/" if key else ""):
+                blob = f"{name}/{other}"
+                ends = [end for end, letter in enumerate(blob) if letter == "/" and end > outside]
+                directories.update(blob[:end] for end in ends[:maxdepth] if blob[end - 1] != "/")
+                stat = bucket.stat_tuple(other) if maxdepth is None or len(ends) < maxdepth else None
+                if stat is not None:
+                    found[blob] = self._entry(name, other, _store.Stat(*stat))
+        if withdirs:
+            found.update((one, {"name": one, "type": "directory", "size": 0}) for one in directories - found.keys())
+        if not found and self.isfile(path):
+            found[path] = self.info(path)
+        return dict(sorted(found.items())) if detail else sorted(found)
 
     def info(self, path, **kwargs):
         path = self._strip_protocol(path).rstrip("/")
@@ -140,7 +182,7 @@ class TerraceFileSystem(AbstractFileSystem):
 
     def ukey(self, path):
         """Changes when the blob changes."""
-        return f"{path}-{self.info(path)['version']}"
+        return f"{path}-{self._version(path)}"
 
     def mkdir(self, path, create_parents=True, **kwargs):
         name, key = _split(self._strip_protocol(path).rstrip("/"))
@@ -183,7 +225,11 @@ class TerraceFileSystem(AbstractFileSystem):
         self._rm(path)
 
     def rm(self, path, recursive=False, maxdepth=None):
-        for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
+        paths = self.expand_path(path, recursive=recursive, maxdepth=maxdepth)
+        for one in paths if not recursive else ():
+            if "/" in one and not self.isfile(one):
+                raise (IsADirectoryError if self.isdir(one) else FileNotFoundError)(one)
+        for one in reversed(paths):
             # A directory within a bucket has gone with its last blob.
             if "/" not in one or self.isfile(one):
                 self._rm(one)
@@ -197,13 +243,23 @@ class TerraceFileSystem(AbstractFileSystem):
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
         """Renames. One blob in one step; a directory blob by blob."""
+        into = path2.endswith("/")
         path1, path2 = self._strip_protocol(path1).rstrip("/"), self._strip_protocol(path2).rstrip("/")
-        if not self.isfile(path1):
-            if not self.isdir(path1):
-                raise FileNotFoundError(path1)
-            for one in self.find(path1):
-                self.mv(one, path2 + one[len(path1):])
+        if into or self.isdir(path2):
+            path2 = f"{path2}/{path1.rpartition('/')[2]}".lstrip("/")
+        if path1 == path2:
             return
+        is_blob = self.isfile(path1)
+        if not is_blob or recursive:
+            below = [one for one in self.find(path1) if one != path1]
+            if not is_blob and not below and not self.isdir(path1):
+                raise FileNotFoundError(path1)
+            for one in below:
+                self._rename(one, path2 + one[len(path1):])
+        if is_blob:
+            self._rename(path1, path2)
+
+    def _rename(self, path1, path2):
         (source, old), (target, new) = self._bucket(path1), self._target(path2)
         try:
             source.rename(old, new, bucket=target)
@@ -218,6 +274,17 @@ class TerraceFileSystem(AbstractFileSystem):
         if not key or not name or name in _HIDDEN:
             raise IsADirectoryError(path)
         return self.store.bucket(name), key
+
+    def modified(self, path):
+        """Blobs have no times. This stands for one: another for each change of the blob, for those that compare it, as DuckDB does."""
+        seconds = self._version(path) % (1 << 37)
+        return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+
+    def _version(self, path):
+        info = self.info(path)
+        if info["type"] == "directory":
+            raise IsADirectoryError(path)
+        return info["version"]
 
     def cat_file(self, path, start=None, end=None, **kwargs):
         bucket, key = self._bucket(path)
@@ -252,6 +319,8 @@ class TerraceFile(AbstractBufferedFile):
         self.bucket, self.key = fs._bucket(path) if mode == "rb" else fs._target(path)
         self.part = None
         super().__init__(fs, path, mode, block_size, autocommit, **kwargs)
+        if mode == "rb" and self.details["type"] == "directory":
+            raise IsADirectoryError(path)
         if mode == "ab":
             stat = self.bucket.stat_tuple(self.key)
             self.loc = stat[0] if stat else 0
@@ -268,7 +337,7 @@ class TerraceFile(AbstractBufferedFile):
 
     def _upload_chunk(self, final=False):
         chunk = self.buffer.getvalue()
-        if self.mode == "ab":
+        if self.mode == "ab" and self.autocommit:
             self.bucket.append(self.key, chunk)
             return True
         if final and self.part is None and self.autocommit:
@@ -295,6 +364,9 @@ class TerraceFile(AbstractBufferedFile):
         if self.part is None:
             return
         uploads = self._uploads()
+        if self.mode == "ab":
+            self.bucket.append(self.key, uploads.read_bytes(self.part))
+            return self.discard()
         if not uploads.move_into(self.part, self.bucket, self.key, self.mode == "xb"):
             error = FileExistsError if self.part in uploads else FileNotFoundError
             self.discard()

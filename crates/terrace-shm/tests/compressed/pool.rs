@@ -8,7 +8,7 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::codec::{Coded, Encoding, Plain};
 use terrace_shm::index::Place;
 use terrace_shm::layout::ZSPAGE_SIZE;
-use terrace_shm::map::ZTOUCH_MAX;
+use terrace_shm::touch::ZTOUCH_MAX;
 use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
 use terrace_testkit::rng::Rng;

@@ -1,5 +1,6 @@
 //! The common start of these tests.
 
+use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use terrace_shm::index::Place;
@@ -25,7 +26,7 @@ pub fn rig(zspages_max: u32, limit: u32) -> Rig {
     let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
     let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
     let seg = Arc::new(Segment::create(&fd, geometry).unwrap());
-    let touches = Arc::new(TouchTable::attach(&touch, &geometry).unwrap());
+    let touches = Arc::new(TouchTable::create(&touch, &geometry).unwrap());
     let mut pool = ZPool::new(seg.clone(), touches.clone()).unwrap();
     pool.set_limit(u64::from(limit) * ZSPAGE_SIZE as u64);
     Rig { seg, touches, fd, pool }
@@ -33,7 +34,8 @@ pub fn rig(zspages_max: u32, limit: u32) -> Rig {
 
 /// Reads at a handle; `None` unless it is the page of `place`.
 pub fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
-    let mut copied = Copied::new();
+    let mut room = MaybeUninit::uninit();
+    let mut copied = Copied::new(&mut room);
     if !copied.fetch(seg, handle) {
         return None;
     }

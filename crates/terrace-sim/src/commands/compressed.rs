@@ -21,7 +21,7 @@ refused_by_file,promoted,hits_per_compression,tier_share_mean,tier_share_end,win
 #[derive(Clone, Debug, clap::Args)]
 pub struct Compress {
     /// Compressed tiers, by the pages that fit into the memory of one; 1: none. Accesses are fed as with --sampled.
-    #[arg(long, value_name = "RATIOS", value_delimiter = ',', conflicts_with = "plot", value_parser = ratio)]
+    #[arg(long, value_name = "RATIOS", value_delimiter = ',', value_parser = ratio)]
     pub compress: Vec<f64>,
     /// Pages that cannot be compressed.
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]

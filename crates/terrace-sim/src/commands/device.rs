@@ -19,7 +19,7 @@ use terrace_sim::yardsticks::build;
 #[derive(Clone, Debug, clap::Args)]
 pub struct Device {
     /// Tiers on a device below memory: pages, or shares of the trace's different pages.
-    #[arg(long, value_name = "SIZES", value_delimiter = ',', conflicts_with = "plot")]
+    #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pub device: Vec<Size>,
     /// Pages that are written to it: those used again in memory (`reused`), or `all`
     #[arg(long, value_name = "WHICH", requires = "device", default_value = "reused", value_parser = admit)]
@@ -37,15 +37,15 @@ pub struct Device {
     #[arg(long, requires = "device")]
     pub shadows: bool,
     /// GiB that may be written a day, of the trace's time at these prices; without it, any number
-    #[arg(long, value_name = "GIB", requires = "device")]
+    #[arg(long, value_name = "GIB", requires = "device", value_parser = amount)]
     pub write_budget: Option<f64>,
     /// Reading a page of the source, us
-    #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0)]
+    #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0, value_parser = amount)]
     pub source_us: f64,
     /// Reading a page of the device, us
-    #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0)]
+    #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0, value_parser = amount)]
     pub device_us: f64,
-    /// Prices of `--profile-source` and `--profile-tier` from a file of `terrace-bench probe`
+    /// Prices of `--profile-source` and `--profile-tier` from a file of device measurements (`bench/devices.py`)
     #[arg(long, value_name = "FILE", requires_all = ["profile_source", "profile_tier"], conflicts_with_all = ["source_us", "device_us"])]
     pub profile: Option<PathBuf>,
     /// The directory of the profile whose device is the source's
@@ -54,6 +54,12 @@ pub struct Device {
     /// The directory of the profile whose device is the tier's
     #[arg(long, value_name = "NAME", requires = "profile")]
     pub profile_tier: Option<String>,
+}
+
+/// A number that is not negative.
+pub fn amount(text: &str) -> Result<f64, String> {
+    let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
+    amount.ok_or_else(|| "no amount; write a number from 0 on".to_owned())
 }
 
 /// Times of the source and the tier's device for a page, ns.

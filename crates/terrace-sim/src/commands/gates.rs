@@ -24,7 +24,7 @@ const SHARES: [f64; 4] = [0.001, 0.01, 0.1, 0.25];
 /// Options of `gates`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example:
-  terrace-sim gates --traces ../shared/traces
+  terrace-sim gates --traces DIR
 Exit code: 0 all gates passed, 1 one did not, 2 error.")]
 pub struct Gates {
     /// Directory of NAME.u64 or NAME.u64.zst and reference_miss_ratios.csv (trace,policy,size_frac,cache_objects,miss_ratio).

@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrace_output::{Progress, print, write_whole};
+use terrace_output::{Progress, print};
 use terrace_policy::mrc::{Curve, Exact, SAMPLES, Shards};
-use terrace_sim::plot::{self, Chart, Line};
 use terrace_sim::ranking::percent;
 use terrace_sim::trace::{each_key, name, warn_of_loss};
 
@@ -19,14 +18,14 @@ use super::options::{Input, Output};
 const COMPARED: usize = 1000;
 /// Shares of all pages that the table shows.
 const SHOWN: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
-/// Sizes in a CSV or a plot.
+/// Sizes in a CSV or in JSON.
 const FINE: usize = 200;
 
 /// Options of `mrc`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   terrace-sim mrc --trace w106.u64.zst
-  terrace-sim mrc --trace w106.u64.zst --exact --plot mrc.html
+  terrace-sim mrc --trace w106.u64.zst --exact
   terrace-sim mrc --trace big.oracleGeneral.bin.zst --samples 65536 --csv > mrc.csv")]
 pub struct Mrc {
     #[command(flatten)]
@@ -72,10 +71,6 @@ pub fn run(options: &Mrc) -> io::Result<()> {
         found.push(curve(path, options, &mut progress)?);
     }
     progress.clear();
-    if let Some(path) = &options.output.plot {
-        let charts: Vec<Chart> = found.iter().map(chart).collect();
-        write_whole(path, &plot::page("LRU miss ratio by cache size", &charts))?;
-    }
     print(&match (options.output.json, options.output.csv) {
         (true, _) => {
             serde_json::to_string_pretty(
@@ -101,11 +96,7 @@ fn curve(path: &Path, options: &Mrc, progress: &mut Progress) -> io::Result<Foun
     let pages = exact.as_ref().map_or(sampled.pages, |exact| exact.pages);
     progress.clear();
     warn_of_loss(&name(path), lost, sampled.accesses as usize);
-    let shown = if options.output.json || options.output.csv || options.output.plot.is_some() {
-        fine()
-    } else {
-        SHOWN.to_vec()
-    };
+    let shown = if options.output.json || options.output.csv { fine() } else { SHOWN.to_vec() };
     let error = exact.as_ref().map(|exact| exact.difference(&sampled, pages, COMPARED));
     Ok(Found {
         trace: name(path),
@@ -179,16 +170,4 @@ fn csv(found: &[Found], exact: bool) -> io::Result<String> {
     };
     let rows = |found: &Found| found.points.iter().map(|point| row(&found.trace, point)).collect::<Vec<_>>();
     terrace_output::csv(head, found.iter().flat_map(rows))
-}
-
-fn chart(found: &Found) -> Chart {
-    let line = |name: &str, ratio: &dyn Fn(&Point) -> Option<f64>| Line {
-        name: name.into(),
-        points: found.points.iter().filter_map(|p| Some((p.cache_pages as f64, ratio(p)?))).collect(),
-    };
-    let mut lines = vec![line("lru, sampled", &|p| Some(p.miss_ratio))];
-    if found.error_mean.is_some() {
-        lines.push(line("lru, exact", &|p| p.exact));
-    }
-    Chart { title: found.trace.clone(), lines }
 }

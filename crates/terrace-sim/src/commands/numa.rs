@@ -2,14 +2,11 @@
 
 use std::fmt::Write;
 use std::io;
-use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
-use terrace_output::plot::panel::{self, Bar, Group, Mean};
-use terrace_output::plot::picture::Swatch;
-use terrace_output::{Progress, print, write_whole};
+use terrace_output::{Progress, print};
 use terrace_sim::numa::cells::{Cell, Report, report};
 use terrace_sim::numa::load::Preset;
 use terrace_sim::numa::run::{Baseline, Policy};
@@ -19,7 +16,6 @@ use terrace_sim::numa::run::{Baseline, Policy};
 #[command(after_help = "Examples:
   terrace-sim numa --preset fio
   terrace-sim numa --preset rocksdb --nodes 4 --policy full --json
-  terrace-sim numa --preset fio --plot fio.svg
 
 The model is one of two sockets with a module of persistent memory each (or of four such nodes), from published measurements; nothing here
 was measured on one. Gains are against the baseline without any policy: in `home-node`, writes go to the node of the file; in `local-writes`,
@@ -40,9 +36,6 @@ pub struct Numa {
     /// Results as JSON on stdout, instead of a table: those of both baselines.
     #[arg(long)]
     json: bool,
-    /// Draws the bandwidths.
-    #[arg(long, value_name = "FILE.svg")]
-    plot: Option<PathBuf>,
 }
 
 /// The JSON: at the top the baseline that was asked for, below it both.
@@ -71,9 +64,6 @@ pub fn run(options: &Numa) -> io::Result<()> {
         report.cells.retain(|cell| is_shown(cell, options));
     }
     let asked = &reports[0];
-    if let Some(path) = &options.plot {
-        write_whole(path, &plot(preset, nodes, asked))?;
-    }
     let (schema, preset) = ("terrace-sim.numa.v1", preset.name());
     print(&if options.json {
         let json = Json { schema, preset, nodes, report: asked, baselines: &reports };
@@ -118,25 +108,4 @@ fn table(report: &Report) -> String {
         report.gain_remote_at_40, report.gain_full_mean, report.gain_threads_frames_mean
     );
     out
-}
-
-/// Bandwidth by operations and policy, as in the slides.
-fn plot(preset: Preset, nodes: usize, report: &Report) -> String {
-    let policies: Vec<&str> = Policy::ALL
-        .map(Policy::name)
-        .into_iter()
-        .filter(|p| report.cells.iter().any(|c| c.policy == *p))
-        .collect();
-    let bar = |cell: &Cell| Bar {
-        system: policies.iter().position(|policy| *policy == cell.policy).unwrap_or(0),
-        name: cell.policy.to_owned(),
-        value: Some(Mean { mean: cell.mb_s, interval: None, runs: report.layouts }),
-    };
-    let kinds = preset.kinds().iter().map(|kind| Group {
-        label: kind.name.to_owned(),
-        bars: report.cells.iter().filter(|cell| cell.kind == kind.name).map(bar).collect(),
-    });
-    let title = format!("{} on {nodes} nodes, baseline {}", preset.name(), report.baseline);
-    let names: Vec<String> = policies.iter().map(|policy| (*policy).to_owned()).collect();
-    panel::bars(title, "MB/s (model)", &kinds.collect::<Vec<_>>()).framed(Swatch::Bar, &names).svg_file()
 }

@@ -15,18 +15,15 @@ pub struct Output {
     /// Results as CSV on stdout, instead of a table.
     #[arg(long)]
     pub csv: bool,
-    /// Draws the miss ratios into one HTML file that needs nothing else.
-    #[arg(long, value_name = "FILE.html")]
-    pub plot: Option<PathBuf>,
 }
 
 /// Which files are traces, and how they are read.
 #[derive(Clone, Debug, Args)]
 pub struct Input {
-    /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, captures of `terrace trace`.
+    /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, MSR Cambridge's, captures of `terrace trace`.
     #[arg(long = "trace", value_name = "FILE", num_args = 1.., required = true)]
     pub traces: Vec<PathBuf>,
-    /// The traces' format, where content and name do not tell: u64, oracle, text, csv, terrace.
+    /// The traces' format, where content and name do not tell: u64, oracle, text, csv, msr, terrace.
     #[arg(long, value_parser = format)]
     pub format: Option<Format>,
     /// A CSV's column of keys: its number, from 1, or its name in the header.

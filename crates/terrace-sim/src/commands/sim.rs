@@ -4,10 +4,9 @@ use std::io;
 
 use clap::Args;
 use serde::Serialize;
-use terrace_output::{Progress, print, write_whole};
+use terrace_output::{Progress, print};
 use terrace_policy::NAMES;
 use terrace_sim::cells::{Cell, Job, OPT, SAMPLED, Size, chosen, compute_all, known, pages};
-use terrace_sim::plot::{self, Chart, Line};
 use terrace_sim::ranking::{Bounds, Rank, ranking, ranking_table, table};
 use terrace_sim::sim::Mode;
 use terrace_sim::trace::{Trace, names, warn_of_loss};
@@ -23,7 +22,7 @@ const CSV_HEAD: [&str; 7] =
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Examples:
   terrace-sim sim --trace w106.u64.zst
-  terrace-sim sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000 --plot sim.html
+  terrace-sim sim --trace a.oracleGeneral.bin.zst b.csv --policy strata,lru,opt --size 1%,10%,50000
   terrace trace MNT -o today.trc; terrace-sim sim --trace today.trc --size 262144 --sampled
   terrace-sim sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87
   terrace-sim sim --trace w106.u64.zst --policy strata --size 5% --device 10%,40% --source-us 500 --device-us 90")]
@@ -93,9 +92,6 @@ pub fn run(options: &Sim) -> io::Result<()> {
         cells.extend(compute_all(&trace, &jobs, &mut progress));
         progress.clear();
         warn_of_loss(&trace.name, trace.lost, trace.ids.len());
-    }
-    if let Some(path) = &options.output.plot {
-        write_whole(path, &plot::page("Miss ratios by cache size", &charts(&cells)))?;
     }
     print(&text(options, &cells)?)
 }
@@ -207,22 +203,4 @@ fn csv(cells: &[Cell]) -> io::Result<String> {
         ]
     };
     terrace_output::csv(CSV_HEAD, cells.iter().map(row))
-}
-
-fn charts(cells: &[Cell]) -> Vec<Chart> {
-    let mut charts: Vec<Chart> = Vec::new();
-    for cell in cells {
-        if charts.last().is_none_or(|chart| chart.title != cell.trace) {
-            charts.push(Chart { title: cell.trace.clone(), lines: Vec::new() });
-        }
-        let lines = &mut charts.last_mut().expect("one was pushed").lines;
-        let known = lines.iter().position(|line| line.name == cell.policy).unwrap_or_else(|| {
-            lines.push(Line { name: cell.policy.clone(), points: Vec::new() });
-            lines.len() - 1
-        });
-        lines[known].points.push((cell.cache_pages as f64, cell.miss_ratio));
-    }
-    let by_size = |line: &mut Line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
-    charts.iter_mut().flat_map(|chart| &mut chart.lines).for_each(by_size);
-    charts
 }

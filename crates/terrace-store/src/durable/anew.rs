@@ -8,10 +8,10 @@
 //!
 //! Numbers of records grow: those of the new file begin far above.
 
-use super::sync::note_durable;
+use super::sync::{complete, note_durable};
 use crate::error::{Error, Result};
 use crate::index::BucketState;
-use crate::log::{Position, Writer};
+use crate::log::{Frozen, Position, Writer, Written};
 use crate::record::{self, Header, Record};
 use crate::records::Records;
 use crate::state::StoreState;
@@ -70,26 +70,40 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change. And what an earlier sync has
     // covered the mark must cover, too, since room that was released may hold other blobs.
     let _turn = state.durable.turn.lock();
+    complete(state)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
     // What is copied below is in the new log, and left to the next sync: who appends does not wait for the heap.
     let (covered, upto) = (begin.number - 1, writer.next_number() - 1);
-    state.heap.sync()?;
-    writer.sync()?;
-    begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    let frozen = state.log.freeze();
-    let end = frozen.position()?;
-    copy(&old, generation, begin, end, &mut writer, &state.names_path)?;
-    writer.add(&Record::Mark { upto })?;
-    writer.sync()?;
-    std::fs::rename(path, &state.names_path).map_err(error("rename"))?;
-    let written = writer.end();
+    state.log.journal.begin_sync(covered, upto);
+    let replaced = replace(state, (&old, generation, begin), (path, upto), writer);
+    let (frozen, written) = replaced.inspect_err(|_| state.log.journal.rename_turn())?;
     let synced = state.io.sync(state.dir.as_raw_fd(), false);
     frozen.switch(written);
     // The rename is done; whether it is durable is not known if this failed. Either file may come back then, the old one without what is appended from now on.
     synced.map_err(|e| state.log.fail("sync the directory of", e))?;
+    state.log.journal.end_sync();
     note_durable(state, covered);
     state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
+}
+
+/// Syncs the content of the new log, copies the rest of the old one, and puts the new one in its place. Appends wait while the result lives.
+fn replace<'a>(
+    state: &'a StoreState,
+    (old, generation, begin): (&File, u64, Position),
+    (path, upto): (&Path, u64),
+    mut writer: Writer<'_>,
+) -> Result<(Frozen<'a>, Written)> {
+    state.heap.sync()?;
+    writer.sync()?;
+    let begin = copy_most(state, old, generation, begin, &mut writer)?;
+    let frozen = state.log.freeze();
+    let end = frozen.position()?;
+    copy(old, generation, begin, end, &mut writer, &state.names_path)?;
+    writer.add(&Record::Mark { upto })?;
+    writer.sync()?;
+    std::fs::rename(path, &state.names_path).map_err(|e| Error::io(path, "rename", e))?;
+    Ok((frozen, writer.end()))
 }
 
 /// An empty file for a log. It has the names of all blobs and the bytes of small ones, for nobody else to read.

@@ -7,5 +7,5 @@ mod thread;
 
 pub(crate) use anew::{create_new, new_path, write_anew};
 pub(crate) use retry::Retry;
-pub(crate) use sync::{sync, sync_upto};
+pub(crate) use sync::{hold, sync, sync_upto};
 pub(crate) use thread::run;

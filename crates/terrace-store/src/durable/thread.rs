@@ -20,11 +20,13 @@ pub(crate) fn run(state: &StoreState) {
             std::thread::sleep(Duration::from_millis(50));
             continue;
         }
-        let mut result = if state.log.has_piece() { state.log.flush() } else { Ok(()) };
+        let mut result = if state.log.has_piece() { state.log.flush().map(drop) } else { Ok(()) };
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
         // Room that waits for a sync becomes the log's.
         let is_short = state.log.is_short() && state.heap.space().retired_bytes() > 0;
-        if result.is_ok() && (is_time || is_short || state.heap.should_release()) {
+        if result.is_ok()
+            && (is_time || is_short || state.heap.should_release() || state.log.journal.is_long())
+        {
             result = sync::sync(state);
             if result.is_ok() && !state.persisting.lock().is_empty() {
                 state.files_wake.signal();

@@ -2,6 +2,7 @@
 
 use crate::durable::{create_new, new_path};
 use crate::error::{Error, Result};
+use crate::journal;
 use crate::log::Writer;
 use crate::options::check_name;
 use crate::record::{HEADER, Header};
@@ -120,7 +121,8 @@ pub(crate) fn destroy(dir: &Path, name: &str) -> Result<()> {
         Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => None,
         opened => Some(opened?),
     };
-    for path in [&new_path(&names), &names, &heap] {
+    let [first, second] = journal::paths(dir, name);
+    for path in [&new_path(&names), &names, &heap, &first, &second] {
         match std::fs::remove_file(path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(path, "remove", e)),
             _ => {}

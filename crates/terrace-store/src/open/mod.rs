@@ -1,6 +1,7 @@
 //! A start: the files, what a killed process has left in the segment, the log, the allocator.
 
 mod believe;
+mod cut;
 mod damage;
 mod files;
 mod replay;
@@ -8,15 +9,19 @@ mod replay;
 pub(crate) use files::destroy;
 
 use crate::error::{Error, Result};
+use crate::fork::Process;
 use crate::heap::Heap;
 use crate::index::{Hashes, IndexMemory, Names};
+use crate::journal::Journal;
 use crate::log::{self, Log};
 use crate::options::StoreOptions;
 use crate::record::Header;
 use crate::segment::Segment;
-use crate::space::{PAGE, Space};
+use crate::space::{Extent, PAGE, Space};
 use crate::state::{Counts, StoreState};
 use crate::tail::Tail;
+use crate::write::write_all;
+use cut::Kept;
 use files::Files;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -36,23 +41,25 @@ pub(crate) fn open(
     io: Arc<dyn Io>,
 ) -> Result<(StoreState, bool)> {
     let files = Files::open(dir, &options.name, &*io)?;
+    let process = Process::this().map_err(|e| Error::io(dir, "map a page for", e))?;
     let tail = Tail::new(segment);
     let is_trusted = take_tail(&files, &tail, &*io)?;
+    let scanned = replay::scan(&files)?;
+    let of = (files.header.store, options.memory_bytes);
+    let journal = Journal::open(dir, &options.name, of, io.clone())?;
+    if !is_trusted {
+        journal.redo(&files.heap, scanned.marked)?;
+    }
+    let believed = replay::believed(&files, &*io, (is_trusted, scanned))?;
     let (engine, object, is_used) = start_engine(options, segment, &files, &tail, io.clone())?;
     let hashes = Hashes::new(files.header.seed);
     let names = Names::new(hashes.clone());
     let (memory, counts) = (IndexMemory::new(engine.clone()), Counts::default());
     engine.count_also(|| crate::tail::RING);
-    let found = replay::replay(&files, &*io, is_trusted, &names, &hashes, (&memory, &counts))?;
+    let upto = (scanned.marked, believed);
+    let found = replay::replay(&files, &*io, upto, &names, &hashes, (&memory, &counts))?;
     let index = (names, found.tags);
-    let mut space = Space::rebuild(object.size() / PAGE, found.extents.into_iter()).map_err(|extent| {
-        let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
-        Error::Damaged { path: files.heap_path.clone(), what }
-    })?;
-    // Blocks were given back to a full disk, or are not there before they are written.
-    if rustix::fs::fstat(&files.heap).is_ok_and(|stat| (stat.st_blocks as u64) * 512 < object.size()) {
-        space.forget_blocks();
-    }
+    let space = rebuild_space(&files, object.size(), found.extents)?;
     let heap = Heap::new(
         engine.clone(),
         object,
@@ -62,20 +69,45 @@ pub(crate) fn open(
         space,
     );
     let wake = Arc::new(Wakeup::default());
-    let identity = (files.header.store, files.header.seed);
-    let written = log::Written { file: files.names, header: files.header, end: found.end };
-    let log = Log::new(files.names_path.clone(), written, segment, io.clone(), wake.clone())?;
+    let Kept { file, end, marked } = found.log;
+    let written = log::Written { file: file.unwrap_or(files.names), header: files.header, end };
+    let log = Log::new(files.names_path.clone(), written, segment, (io.clone(), journal), wake.clone())?;
     memory.leave_spare();
     let started = engine.serve();
     started.map_err(|source| Error::Io { path: files.heap_path, action: "start threads", source })?;
-    let paths = (files.dir, files.names_path);
-    let state =
-        StoreState::new(paths, io, heap, log, index, hashes, identity, options, wake, (memory, counts));
-    state.durable.upto.store(found.marked, Ordering::Relaxed);
+    let state = StoreState::new(
+        (files.dir, files.names_path),
+        io,
+        heap,
+        log,
+        index,
+        hashes,
+        (files.header.store, files.header.seed),
+        options,
+        wake,
+        (memory, counts, process),
+    );
+    state.durable.upto.store(marked, Ordering::Relaxed);
     if is_used || !options.warm {
         let _ = state.warmed.set(());
     }
-    Ok((state, found.marked + 1 < found.end.number))
+    Ok((state, marked + 1 < end.number))
+}
+
+/// The room of the heap beside the extents of all blobs.
+///
+/// # Errors
+/// Two blobs overlap, or one lies beyond the end.
+fn rebuild_space(files: &Files, heap_bytes: u64, extents: Vec<Extent>) -> Result<Space> {
+    let mut space = Space::rebuild(heap_bytes / PAGE, extents.into_iter()).map_err(|extent| {
+        let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
+        Error::Damaged { path: files.heap_path.clone(), what }
+    })?;
+    // Blocks were given back to a full disk, or are not there before they are written.
+    if rustix::fs::fstat(&files.heap).is_ok_and(|stat| (stat.st_blocks as u64) * 512 < heap_bytes) {
+        space.forget_blocks();
+    }
+    Ok(space)
 }
 
 /// Puts what a killed process has left in the segment into the log's file. Whether the segment holds what that process wrote.
@@ -92,7 +124,7 @@ fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
     // If the log was written anew and not yet taken into use, it holds all of the tail.
     if left.generation == generation {
         for (at, bytes) in tail.unflushed(tail.flushed(), tail.committed()) {
-            let done = log::write_all(io, &files.names, at, bytes);
+            let done = write_all(io, &files.names, at, bytes);
             done.map_err(|e| Error::io(&files.names_path, "write", e))?;
         }
     }

@@ -1,12 +1,12 @@
 //! The index is made anew from the log: first where the log ends and what its last mark covers, then record by record.
 
-use super::believe::Belief;
+use super::believe::{self, Scanned};
+use super::cut::{Kept, cut};
 use super::damage::is_damaged;
 use super::files::Files;
 use crate::error::{Error, Result};
 use crate::index::{BucketState, Entry, Hashes, IndexMemory, Names, Persist, Tags};
 use crate::index::{ask_entry, find_held, find_mut, insert, take, take_all};
-use crate::log::Position;
 use crate::record::{Blob, Record, TAGGED, TRAIT_PERSIST, TRAIT_PERSISTED, TRAIT_SCRATCH};
 use crate::records::Records;
 use crate::space::Extent;
@@ -14,7 +14,6 @@ use crate::state::Counts;
 use compact_bytes::CompactBytes;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,10 +22,7 @@ use terrace_engine::io::Io;
 /// The result of a replay.
 #[derive(Debug)]
 pub(super) struct Found {
-    /// Where the next record goes.
-    pub end: Position,
-    /// Number of the last record that is durable for certain.
-    pub marked: u64,
+    pub log: Kept,
     /// Extents of all blobs.
     pub extents: Vec<Extent>,
     pub tags: Tags,
@@ -41,26 +37,16 @@ struct Replay<'a> {
     buckets: HashMap<u64, Arc<BucketState>>,
 }
 
-/// Fills the index. `is_trusted`: the segment holds all that the heap's file does not. Records that fail the checks are cut off the log.
+/// Reads the log to its end.
 ///
 /// # Errors
-/// Failing I/O; the index needs more memory than there is.
-pub(super) fn replay(
-    files: &Files,
-    io: &dyn Io,
-    is_trusted: bool,
-    names: &Names,
-    hashes: &Hashes,
-    (memory, counts): (&IndexMemory, &Counts),
-) -> Result<Found> {
+/// Failing I/O; a record is damaged before others that were durable.
+pub(super) fn scan(files: &Files) -> Result<Scanned> {
     let error = |e| Error::io(&files.names_path, "read", e);
-    let (mut marked, mut last) = (0, files.header.first - 1);
+    let (mut marked, mut last) = (files.header.first - 1, files.header.first - 1);
     let mut records = Records::new(&files.names, &files.header);
     while let Some((number, record)) = records.next().map_err(error)? {
-        if let Record::Mark { upto } = record {
-            // A mark with nothing between covers itself.
-            marked = marked.max(if upto + 1 == number { number } else { upto });
-        }
+        marked = marked.max(marked_by(number, &record));
         last = number;
     }
     let unread = records.position().at;
@@ -68,38 +54,57 @@ pub(super) fn replay(
         let what = format!("the record at byte {unread} is damaged, and later ones were durable");
         return Err(Error::Damaged { path: files.names_path.clone(), what });
     }
-    let believed = if is_trusted { last } else { marked };
-    let mut belief = Belief::new(files, believed).map_err(error)?;
+    Ok(Scanned { marked, last })
+}
+
+/// The last record that this one says is durable; 0: it is no mark.
+fn marked_by(number: u64, record: &Record<'_>) -> u64 {
+    match *record {
+        // A mark with nothing between covers itself.
+        Record::Mark { upto } if upto + 1 == number => number,
+        Record::Mark { upto } => upto,
+        _ => 0,
+    }
+}
+
+/// Number of the last record that the start trusts. `is_trusted`: the segment holds all that the heap's file does not.
+///
+/// # Errors
+/// Failing I/O.
+pub(super) fn believed(files: &Files, io: &dyn Io, (is_trusted, scanned): (bool, Scanned)) -> Result<u64> {
+    let error = |e| Error::io(&files.names_path, "check", e);
+    if is_trusted { Ok(scanned.last) } else { believe::last(files, io, scanned).map_err(error) }
+}
+
+/// Fills the index from the records up to `believed`. Later ones are cut off the log.
+///
+/// # Errors
+/// Failing I/O; the index needs more memory than there is.
+pub(super) fn replay(
+    files: &Files,
+    io: &dyn Io,
+    (marked, believed): (u64, u64),
+    names: &Names,
+    hashes: &Hashes,
+    (memory, counts): (&IndexMemory, &Counts),
+) -> Result<Found> {
+    let error = |e| Error::io(&files.names_path, "read", e);
     let mut replay = Replay { hashes, memory, counts, tags: Tags::default(), buckets: HashMap::new() };
     let mut records = Records::new(&files.names, &files.header);
+    let mut kept = files.header.first - 1;
     let end = loop {
         let end = records.position();
         match records.next().map_err(error)? {
-            Some((number, record)) if belief.holds(number, &record).map_err(error)? => {
+            Some((number, record)) if number <= believed => {
+                kept = kept.max(marked_by(number, &record));
                 replay.apply(number, &record)?;
             }
             _ => break end,
         }
     };
-    cut(files, io, end)?;
+    let log = cut(files, io, end, (kept, marked))?;
     let (extents, tags) = replay.finish(names);
-    Ok(Found { end, marked: marked.max(files.header.first - 1), extents, tags })
-}
-
-/// Cuts off what stands behind the last record: it must not become the next one's neighbour by chance.
-fn cut(files: &Files, io: &dyn Io, end: Position) -> Result<()> {
-    let error = |action| move |e| Error::io(&files.names_path, action, e);
-    let size = files.names.metadata().map_err(error("look at"))?.len();
-    if size > end.at {
-        tracing::warn!(
-            "{}: the last {} bytes were not durable when the store ended; they are dropped",
-            files.names_path.display(),
-            size - end.at
-        );
-        io.truncate(files.names.as_raw_fd(), end.at).map_err(error("cut"))?;
-        io.sync(files.names.as_raw_fd(), false).map_err(error("sync"))?;
-    }
-    Ok(())
+    Ok(Found { log, extents, tags })
 }
 
 impl Replay<'_> {

@@ -26,6 +26,7 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
     if let Some(bucket) = state.names.get(name) {
         return Ok(bucket);
     }
+    state.check_change(false)?;
     check_name(name)?;
     let (bucket, number) = {
         let (mut shard, hash) = state.names.lock(name);
@@ -49,7 +50,7 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
 /// # Errors
 /// Failing I/O of the log.
 pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
-    state.check_open()?;
+    state.check_change(true)?;
     let (shard, hash) = state.names.lock(name);
     let Some(bucket) = find_name(&shard, hash, name) else { return Ok(false) };
     if bucket.persist().is_none() {
@@ -88,7 +89,7 @@ fn remove_locked(
 /// # Errors
 /// There is one of the new name; a full or failing log.
 pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<bool> {
-    state.check_open()?;
+    state.check_change(false)?;
     check_name(to)?;
     let (mut source, mut target) = state.names.lock_two(from, to);
     let place = |name: &str| state.hashes.of(name.as_bytes());
@@ -117,7 +118,7 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
 /// A directory that has files, is another bucket's, or cannot be made; a scratch bucket, or one that persists elsewhere; a key that is no file's name; a
 /// full or failing log.
 pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir: &Path) -> Result<()> {
-    state.check_open()?;
+    state.check_change(false)?;
     let invalid = |what: String| Err(Error::Invalid { what });
     let dir = std::path::absolute(dir).map_err(|e| Error::io(dir, "find", e))?;
     if persists_in(bucket, &dir)? {
@@ -177,7 +178,7 @@ fn persists_in(bucket: &BucketState, dir: &Path) -> Result<bool> {
 /// # Errors
 /// The bucket has blobs, or was removed; a full or failing log.
 pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<()> {
-    state.check_open()?;
+    state.check_change(false)?;
     let number = {
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;

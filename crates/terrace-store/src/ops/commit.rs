@@ -63,8 +63,30 @@ impl Bytes {
 }
 
 impl<'a> Place<'a> {
+    /// Place of a key for a change of its blob.
     pub(super) fn new(state: &StoreState, bucket: &'a BucketState, key: &'a [u8]) -> Result<Place<'a>> {
-        state.check_open()?;
+        Place::of_change(state, bucket, key, false)
+    }
+
+    /// Place of a key for the removal of its blob.
+    pub(super) fn of_removal(
+        state: &StoreState,
+        bucket: &'a BucketState,
+        key: &'a [u8],
+    ) -> Result<Place<'a>> {
+        Place::of_change(state, bucket, key, true)
+    }
+
+    fn of_change(
+        state: &StoreState,
+        bucket: &'a BucketState,
+        key: &'a [u8],
+        frees: bool,
+    ) -> Result<Place<'a>> {
+        match bucket.is_scratch() {
+            true => state.check_open()?,
+            false => state.check_change(frees)?,
+        }
         super::check_key(key)?;
         let place = Place { bucket, key, hash: state.hashes.of(key) };
         // Writes nothing in vain; the same under the lock decides.
@@ -125,8 +147,11 @@ pub(super) fn replace(
         }
     };
     match &replaced {
-        Ok(Some((Logged { sealed, .. }, _))) if old_first.is_some_and(|first| first > *sealed) => {
-            state.heap.free(old);
+        Ok(Some((Logged { number, sealed }, _))) if old_first.is_some_and(|first| first > *sealed) => {
+            match state.log.journal.is_on() && !place.bucket.is_scratch() {
+                true => state.heap.space().replace(*number, old),
+                false => state.heap.free(old),
+            }
             place.bucket.split_if_large(&state.hashes, &state.memory);
         }
         Ok(Some((Logged { number, .. }, _))) => {
@@ -194,22 +219,24 @@ pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, exte
     }
 }
 
-/// The change `number` is done: waits until it is durable, if the store is to.
+/// The change `number` is done: waits until it is durable if the store is to, or in the kernel, unless a batch ends with that.
 pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> Result<()> {
+    if bucket.is_scratch() {
+        return Ok(());
+    }
+    finish_bucket(state, number)?;
     match state.sync {
-        SyncPolicy::Always if !bucket.is_scratch() => {
-            durable::sync_upto(state, number)?;
-            persist::write_out(state, bucket)
-        }
+        SyncPolicy::Always if !state.batches => persist::write_out(state, bucket),
         SyncPolicy::Always | SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
     }
 }
 
-/// The change `number` of a bucket is done: waits until it is durable, if the store is to.
+/// As [`finish`], of a change of a bucket.
 pub(super) fn finish_bucket(state: &StoreState, number: u64) -> Result<()> {
     match state.sync {
+        _ if state.batches => Ok(()),
         SyncPolicy::Always => durable::sync_upto(state, number),
-        SyncPolicy::Every(_) | SyncPolicy::Never => Ok(()),
+        SyncPolicy::Every(_) | SyncPolicy::Never => durable::hold(state, number),
     }
 }
 

@@ -8,7 +8,7 @@ use super::commit::{self, Bytes, Content, Place};
 use super::get::read_bytes;
 use super::{check_size, room};
 use crate::error::Result;
-use crate::index::{BucketState, Entry, Expect, find};
+use crate::index::{BucketState, Entry, Expect, Table, find};
 use crate::log::Room;
 use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, PUT_BYTES, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
@@ -99,37 +99,75 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
     }
     let base = blob.start() * UNIT;
     state.heap.prefetch(base + patch.offset, data.len().min(PAGE as usize));
-    let mut hasher = crc32fast::Hasher::new_with_initial_len(blob.crc, blob.size);
-    if patch.offset > blob.size {
+    let is_behind = patch.offset >= blob.size;
+    let room = match is_behind || place.bucket.is_scratch() {
+        true => Room::Takes,
+        false => {
+            declare_unchecked(state, &mut table, place, &mut blob)?;
+            Room::Gives
+        }
+    };
+    if is_behind {
+        let mut hasher = crc32fast::Hasher::new_with_initial_len(blob.crc, blob.size);
         let mut at = blob.size;
         let zeros = [0; PAGE as usize];
         while at < patch.offset {
             let n = (patch.offset - at).min(PAGE) as usize;
-            state.heap.write_all(base + at, &zeros[..n])?;
+            write_kept(state, place, base + at, &zeros[..n])?;
             hasher.update(&zeros[..n]);
             at += n as u64;
         }
-    }
-    let is_behind = patch.offset >= blob.size;
-    // Bytes that a record names already must not change unless their change is logged.
-    let room = match is_behind || place.bucket.is_scratch() {
-        true => Room::Takes,
-        false => state.ask_log(PUT_BYTES + place.key.len() as u64).map(|()| Room::Gives)?,
-    };
-    if is_behind {
         hasher.update(data);
         blob.crc = hasher.finalize();
     } else {
         blob.set(UNCHECKED, true);
     }
     match is_behind && Extent::of(&blob).is_pages() {
-        true => state.heap.write_end(base, patch.offset, data)?,
-        false => state.heap.write_all(base + patch.offset, data)?,
+        true => {
+            state.heap.write_end(base, patch.offset, data)?;
+            keep(state, place, base + patch.offset, data);
+        }
+        false => write_kept(state, place, base + patch.offset, data)?,
     }
     blob.size = blob.size.max(patch.end());
     blob.set(FIRST, false);
     let logged = commit::set_blob(state, &mut table, place, blob, (room, None))?;
     Ok(Some((logged.number, blob.size)))
+}
+
+/// Declares bytes that a record names unchecked before the first of them changes, and asks for the room of the change's record.
+///
+/// # Errors
+/// The log is full, or broken.
+fn declare_unchecked(
+    state: &StoreState,
+    table: &mut Table,
+    place: &Place<'_>,
+    blob: &mut Blob,
+) -> Result<()> {
+    let bytes = PUT_BYTES + place.key.len() as u64;
+    if blob.has(UNCHECKED) {
+        return state.ask_log(bytes);
+    }
+    state.ask_log(2 * bytes)?;
+    blob.set(UNCHECKED, true);
+    blob.set(FIRST, false);
+    commit::set_blob(state, table, place, *blob, (Room::Gives, None))?;
+    // A start after a kill would miss the old bytes otherwise, and drop all records from the blob's on.
+    state.log.flush().map(drop)
+}
+
+/// Writes bytes of a blob, which the journal keeps, too.
+fn write_kept(state: &StoreState, place: &Place<'_>, offset: u64, data: &[u8]) -> Result<()> {
+    state.heap.write_all(offset, data)?;
+    keep(state, place, offset, data);
+    Ok(())
+}
+
+fn keep(state: &StoreState, place: &Place<'_>, offset: u64, data: &[u8]) {
+    if state.log.journal.is_on() {
+        room::keep(state, place.bucket, offset, (&[data], crc32fast::hash(data)));
+    }
 }
 
 /// The blob as it is to become, written elsewhere; None: it has changed meanwhile.
@@ -145,7 +183,7 @@ fn copy(
         let mut bytes = [0; INLINE_MAX];
         compose(state, blob, patch, 0, &mut bytes[..size as usize]).map(|()| Content::Inline(bytes))
     } else {
-        copy_to_heap(state, blob, patch, size)
+        copy_to_heap(state, place, blob, patch, size)
     };
     let is_current = expect.holds(find(&place.bucket.read(place.hash), place.hash, place.key));
     match copied {
@@ -165,7 +203,13 @@ fn copy(
     }
 }
 
-fn copy_to_heap(state: &StoreState, blob: &Blob, patch: &Patch<'_>, size: u64) -> Result<Content> {
+fn copy_to_heap(
+    state: &StoreState,
+    place: &Place<'_>,
+    blob: &Blob,
+    patch: &Patch<'_>,
+    size: u64,
+) -> Result<Content> {
     // A blob that grows will grow again.
     let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
     let claim = room::claim_more(state, size, room)?;
@@ -179,6 +223,7 @@ fn copy_to_heap(state: &StoreState, blob: &Blob, patch: &Patch<'_>, size: u64) -
             compose(state, blob, patch, at, piece)?;
             hasher.update(piece);
             write_piece(state, &claim, at, piece)?;
+            keep(state, place, extent.offset() + at, piece);
             at += n as u64;
         }
         Ok(hasher.finalize())

@@ -29,7 +29,7 @@ pub(crate) fn put(
     if expect != Expect::Any && !expect.holds(find(&bucket.read(place.hash), place.hash, key)) {
         return place.check_bucket().map(|()| None);
     }
-    let content = room::place(state, parts, size, room)?;
+    let content = room::place(state, bucket, parts, (size, room))?;
     let bytes = Bytes { content, size, meta: Some(meta) };
     match commit::replace(state, &place, expect, bytes, Room::Takes)? {
         Some(done) => commit::finish(state, bucket, done.number).map(|()| Some(done.meta)),
@@ -44,7 +44,7 @@ pub(crate) fn put(
 pub(crate) fn put_note(state: &StoreState, bucket: &BucketState, key: &[u8], note: &[u8]) -> Result<()> {
     let place = Place::new(state, bucket, key)?;
     check("a note", note.len() as u64, INLINE_MAX as u64)?;
-    let content = room::place(state, &[note], note.len() as u64, 0)?;
+    let content = room::place(state, bucket, &[note], (note.len() as u64, 0))?;
     let bytes = Bytes { content, size: note.len() as u64, meta: Some(0) };
     match room::or_after_sync(state, || commit::replace(state, &place, Expect::Any, bytes, Room::Gives))? {
         Some(done) => commit::finish(state, bucket, done.number),

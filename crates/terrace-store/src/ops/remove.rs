@@ -18,7 +18,7 @@ pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expec
 }
 
 fn remove_now(state: &StoreState, bucket: &BucketState, key: &[u8], expect: Expect) -> Result<bool> {
-    let place = Place::new(state, bucket, key)?;
+    let place = Place::of_removal(state, bucket, key)?;
     let (number, extent) = {
         let mut table = bucket.write(place.hash);
         place.check_bucket()?;
@@ -55,7 +55,10 @@ pub(super) fn take_out(state: &StoreState, bucket: &BucketState, held: HeldEntry
 /// # Errors
 /// As [`remove`].
 pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Result<u64> {
-    state.check_open()?;
+    match bucket.is_scratch() {
+        true => state.check_open()?,
+        false => state.check_change(true)?,
+    }
     let mut extents = Vec::new();
     let number = {
         let mut tables = bucket.write_all();

@@ -39,7 +39,7 @@ pub(crate) fn rename_as(
         return Ok(put?.is_some());
     }
     let size = check_size(Some(content.len() as u64))?;
-    let content = room::place(state, &[content], size, 0)?;
+    let content = room::place(state, to.0, &[content], (size, 0))?;
     let changed = change(state, from, to, Expect::Any, Some(Bytes { content, size, meta: Some(meta) }));
     if !matches!(changed, Ok(Some(_))) {
         state.heap.free(content.extent());

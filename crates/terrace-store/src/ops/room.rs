@@ -3,6 +3,7 @@
 use super::commit::Content;
 use crate::durable;
 use crate::error::Result;
+use crate::index::BucketState;
 use crate::record::INLINE_MAX;
 use crate::space::{Claim, PAGE};
 use crate::state::StoreState;
@@ -15,17 +16,27 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     or_after_sync(state, || state.heap.claim(size))
 }
 
-/// Does `f`, and once more after a sync if the disk is full and room of overwritten or removed blobs waits for that.
+/// Does `f`, and once more after a sync if the disk is full and room waits for that: of overwritten or removed blobs, or of the journal.
 ///
 /// # Errors
 /// Those of `f`, or of the sync.
 pub(super) fn or_after_sync<T>(state: &StoreState, f: impl Fn() -> Result<T>) -> Result<T> {
     match f() {
-        Err(e) if e.is_full() && state.heap.space().retired_bytes() > 0 => {
-            durable::sync(state)?;
-            f()
+        Err(e) if e.is_full() => {
+            let waits = state.heap.space().retired_bytes() > 0 || state.log.journal.is_begun();
+            if waits {
+                durable::sync(state)?;
+            }
+            if state.log.journal.give_back() | waits { f() } else { Err(e) }
         }
         done => done,
+    }
+}
+
+/// Has the journal keep bytes, with their checksum, that were written into the heap for a bucket.
+pub(super) fn keep(state: &StoreState, bucket: &BucketState, offset: u64, (parts, crc): (&[&[u8]], u32)) {
+    if !bucket.is_scratch() {
+        state.log.journal.keep(offset, parts, crc);
     }
 }
 
@@ -47,7 +58,12 @@ pub(super) fn claim_more(state: &StoreState, size: u64, room: u64) -> Result<Cla
 ///
 /// # Errors
 /// The store is full; writeback fails.
-pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -> Result<Content> {
+pub(super) fn place(
+    state: &StoreState,
+    bucket: &BucketState,
+    parts: &[&[u8]],
+    (size, room): (u64, u64),
+) -> Result<Content> {
     if size.max(room) <= INLINE_MAX as u64 {
         let (mut bytes, mut at) = ([0; INLINE_MAX], 0);
         for part in parts {
@@ -62,5 +78,7 @@ pub(super) fn place(state: &StoreState, parts: &[&[u8]], size: u64, room: u64) -
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));
     state.heap.fill(&claim, parts, size)?;
-    Ok(Content::Heap { extent: claim.extent, crc: hasher.finalize() })
+    let crc = hasher.finalize();
+    keep(state, bucket, claim.extent.offset(), (parts, crc));
+    Ok(Content::Heap { extent: claim.extent, crc })
 }

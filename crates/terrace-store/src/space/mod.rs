@@ -32,6 +32,8 @@ pub(crate) struct Space {
     holes: Runs,
     slabs: Slabs,
     retired: VecDeque<(u64, Extent)>,
+    /// As `retired`, of extents that no sync has covered: they wait for the kernel to have the record.
+    replaced: VecDeque<(u64, Extent)>,
     retired_bytes: u64,
     /// Pages of the heap's file.
     pages: u64,
@@ -91,21 +93,42 @@ impl Space {
         }
     }
 
+    /// The record with this number says so of an extent that no sync has covered.
+    pub(crate) fn replace(&mut self, number: u64, extent: Extent) {
+        if extent.units > 0 {
+            self.retired_bytes += extent.bytes();
+            self.replaced.push_back((number, extent));
+        }
+    }
+
     /// The records up to this number are durable. Bytes that became free.
     pub(crate) fn release(&mut self, upto: u64) -> u64 {
         let before = self.retired_bytes;
+        let mut retired = std::mem::take(&mut self.retired);
+        self.release_from(&mut retired, upto);
+        self.retired = retired;
+        before - self.retired_bytes
+    }
+
+    /// The records up to this number are in the kernel.
+    pub(crate) fn release_replaced(&mut self, upto: u64) {
+        let mut replaced = std::mem::take(&mut self.replaced);
+        self.release_from(&mut replaced, upto);
+        self.replaced = replaced;
+    }
+
+    fn release_from(&mut self, extents: &mut VecDeque<(u64, Extent)>, upto: u64) {
         // Threads retire a little out of order.
-        while let Some(&(number, extent)) = self.retired.front()
+        while let Some(&(number, extent)) = extents.front()
             && number <= upto
         {
-            self.retired.pop_front();
+            extents.pop_front();
             self.retired_bytes -= extent.bytes();
             self.free(extent);
         }
-        if self.retired.len() < self.retired.capacity() / 8 {
-            self.retired.shrink_to(2 * self.retired.len());
+        if extents.len() < extents.capacity() / 8 {
+            extents.shrink_to(2 * extents.len());
         }
-        before - self.retired_bytes
     }
 
     /// Bytes that wait for a sync.
@@ -193,7 +216,7 @@ impl Space {
         self.runs.memory()
             + self.holes.memory()
             + self.slabs.memory()
-            + (self.retired.capacity() * size_of::<(u64, Extent)>()) as u64
+            + ((self.retired.capacity() + self.replaced.capacity()) * size_of::<(u64, Extent)>()) as u64
     }
 }
 

@@ -1,7 +1,15 @@
 //! A store that ends without being closed: its segment stays, or goes with it.
 
+use crate::power_io::PowerIo;
 use crate::stage::{content, dir, get, open, open_over, small};
-use terrace_store::{Segment, Store, StoreOptions, SyncPolicy};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use terrace_engine::io::BlockingIo;
+use terrace_engine::io::testing::{Call, HookIo};
+use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
+use terrace_testkit::rng::{Rng, seed};
 
 #[test]
 fn a_crash_loses_nothing_while_the_segment_stays() {
@@ -180,4 +188,158 @@ fn syncs_at_once_leave_no_change_behind() {
         }
     }
     println!("{round} rounds");
+}
+
+const THREADS: u64 = 6;
+
+/// Bytes of the blob with this number: they say which it is.
+fn numbered(number: u64) -> Vec<u8> {
+    let mut value = number.to_le_bytes().to_vec();
+    value.extend(content(number, (number * 7919 % 9000) as usize));
+    value
+}
+
+/// Opens the store of a process that is killed after so many writes and syncs; none: during the start.
+fn open_until_the_kill(dir: &Path, options: &StoreOptions, calls: u64) -> Option<Store> {
+    let io = Arc::new(PowerIo::over(dir));
+    io.cut_after(calls);
+    match Store::open_with(dir, options, &Segment::create(options).unwrap(), io.clone()) {
+        Ok(store) => Some(store),
+        Err(e) => {
+            assert!(io.is_dead(), "{e}");
+            None
+        }
+    }
+}
+
+/// Threads put numbered blobs under keys that all share and keys of their own, until the process is killed. The last number that each own key had when its put
+/// returned, and the last that was tried.
+fn overwrite_until_the_kill(store: Store, first: u64) -> Vec<(u64, u64)> {
+    let Ok(bucket) = store.bucket("b") else { return Vec::new() };
+    std::thread::scope(|scope| {
+        let writers = (0..THREADS).map(|thread| {
+            let bucket = &bucket;
+            scope.spawn(move || {
+                let (mut done, mut number) = (first, first);
+                loop {
+                    number += 1;
+                    if bucket.put(&thread.to_le_bytes(), &numbered(number)).is_err() {
+                        return (done, number);
+                    }
+                    done = number;
+                    let shared = format!("shared{}", number % 7);
+                    if bucket.put(shared.as_bytes(), &numbered(number)).is_err() {
+                        return (done, number);
+                    }
+                }
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    })
+}
+
+/// The numbers of all blobs, by their keys.
+fn numbers(store: &Store, round: u64) -> BTreeMap<Vec<u8>, u64> {
+    let bucket = store.bucket("b").unwrap();
+    let numbers = bucket.list(b"").into_iter().map(|key| {
+        let value = bucket.get(&key).unwrap().unwrap();
+        let number = u64::from_le_bytes(value[..8].try_into().unwrap());
+        assert!(value == numbered(number), "round {round}: {key:?} has the bytes of another blob");
+        (key.to_vec(), number)
+    });
+    numbers.collect()
+}
+
+fn starts_agree(sync: SyncPolicy, name: &str) {
+    let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 1000 } else { 60 };
+    let mut rng = Rng::new(seed(name));
+    let options = StoreOptions { sync, ..small() };
+    let mut dir = dir();
+    for round in 0..rounds {
+        if rng.chance(20) {
+            dir = crate::stage::dir();
+        }
+        let first = round * 1_000_000;
+        let store = open_until_the_kill(dir.path(), &options, 1 + rng.below(300));
+        let written = store.map(|store| {
+            let written = overwrite_until_the_kill(store.clone(), first);
+            store.crash();
+            written
+        });
+        // The next process may be killed while it starts.
+        while rng.chance(30) {
+            if let Some(store) = open_until_the_kill(dir.path(), &options, 1 + rng.below(10)) {
+                store.crash();
+            }
+        }
+        let store = Store::open(dir.path(), &options).unwrap();
+        let found = numbers(&store, round);
+        for (thread, (done, tried)) in written.into_iter().flatten().enumerate() {
+            let number = found.get(&(thread as u64).to_le_bytes()[..]).copied().unwrap_or(first);
+            let is_kept = number <= tried && (done == first || number >= done);
+            assert!(is_kept, "round {round}: {number}, not {done} to {tried}");
+        }
+        if rng.chance(50) {
+            store.close().unwrap()
+        } else {
+            store.crash()
+        }
+        for _ in 0..2 {
+            let store = Store::open(dir.path(), &options).unwrap();
+            assert_eq!(numbers(&store, round), found, "round {round}: a later start");
+            store.crash();
+        }
+    }
+}
+
+#[test]
+fn a_mark_behind_a_record_that_is_cut_off_is_not_missed() {
+    let dir = dir();
+    let during_sync: Arc<Mutex<Option<Bucket>>> = Arc::default();
+    let late = during_sync.clone();
+    let io = HookIo::new(BlockingIo::default(), move |call| {
+        let is_sync = matches!(call, Call::Sync(_));
+        let bucket = if is_sync { late.lock().unwrap().take() } else { None };
+        if let Some(bucket) = bucket {
+            bucket.put(b"late", &content(9, 5000)).unwrap();
+        }
+        Ok(())
+    });
+    let segment = Segment::create(&small()).unwrap();
+    let store = Store::open_with(dir.path(), &small(), &segment, Arc::new(io)).unwrap();
+    let bucket = store.bucket("b").unwrap();
+    store.sync().unwrap();
+    // The room of the first blob is the third one's.
+    for (key, seed) in [("x", 1), ("x", 2), ("y", 3)] {
+        bucket.put(key.as_bytes(), &content(seed, 5000)).unwrap();
+    }
+    *during_sync.lock().unwrap() = Some(bucket.clone());
+    store.sync().unwrap();
+    drop(bucket);
+    store.crash();
+    // A power cut has taken the bytes of the late blob.
+    for n in 0..2 {
+        let _ = std::fs::remove_file(dir.path().join(format!(".store.journal{n}")));
+    }
+    for start in 0..3 {
+        let store = open(dir.path());
+        let bucket = store.bucket("b").unwrap();
+        assert!(get(&bucket, "x") == Some(content(2, 5000)), "start {start}");
+        assert!(get(&bucket, "y") == Some(content(3, 5000)), "start {start}");
+        assert!(get(&bucket, "late").is_none(), "start {start}");
+        drop(bucket);
+        if start == 0 { store.close().unwrap() } else { store.crash() }
+    }
+}
+
+#[test]
+fn later_starts_find_what_the_first_one_after_a_crash_has_found() {
+    starts_agree(SyncPolicy::Always, "store-starts-always");
+}
+
+#[test]
+fn what_has_returned_is_there_after_all_processes_have_ended() {
+    starts_agree(SyncPolicy::Every(Duration::from_millis(30)), "store-starts-every");
+    starts_agree(SyncPolicy::Never, "store-starts-never");
 }

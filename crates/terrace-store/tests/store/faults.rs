@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use terrace_engine::io::BlockingIo;
 use terrace_engine::io::testing::{Call, Faults, HookIo, SimIo};
 use terrace_store::{Error, Segment, Store, StoreOptions, SyncPolicy};
+use terrace_testkit::wait::wait_until;
 
 fn with_capacity(bytes: u64) -> StoreOptions {
     StoreOptions { capacity_bytes: Some(bytes), ..small() }
@@ -160,14 +161,18 @@ fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
     let bucket = store.bucket("b").unwrap();
     bucket.put(b"k", &content(1, 50_000)).unwrap();
     store.sync().unwrap();
-    io.set(Faults { write_eio: 1000, sync_eio: 1000, ..Faults::default() });
+    io.set(Faults { sync_eio: 1000, ..Faults::default() });
     bucket.put(b"k", &content(2, 50_000)).unwrap();
     let error = store.sync().unwrap_err();
     assert!(matches!(error, Error::Io { .. }) && is_one_line(&error), "{error}");
     assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
     io.set(Faults::default());
-    // The heap was not synced, so the log was not touched, and all is well again.
+    // The heap was not synced, so the log has no mark, and all is well again.
     store.sync().unwrap();
+    io.set(Faults { write_eio: 1000, ..Faults::default() });
+    let error = bucket.put(b"other", &content(3, 50_000)).unwrap_err();
+    assert!(matches!(error, Error::Io { .. }) && is_one_line(&error), "{error}");
+    io.set(Faults::default());
     drop(bucket);
     store.crash();
     let bucket = crate::stage::open(dir.path()).bucket("b").unwrap();
@@ -175,6 +180,57 @@ fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
 }
 
 /// Mounts a small file system that this thread alone sees, and those that it starts.
+/// Where a thread syncs, no call reports that a sync has failed: the next change does.
+#[test]
+fn no_change_is_taken_while_syncs_fail() {
+    let (dir, fails) = (dir(), Arc::new(AtomicBool::new(false)));
+    let every = |ms| StoreOptions { sync: SyncPolicy::Every(Duration::from_millis(ms)), ..small() };
+    let breaks = fails.clone();
+    let io = HookIo::new(BlockingIo::default(), move |call| match call {
+        Call::Sync(_) if breaks.load(Ordering::Relaxed) => Err(std::io::Error::from_raw_os_error(libc::EIO)),
+        _ => Ok(()),
+    });
+    let options = every(20);
+    let store =
+        Store::open_with(dir.path(), &options, &Segment::create(&options).unwrap(), Arc::new(io)).unwrap();
+    let (bucket, scratch) = (store.bucket("b").unwrap(), store.bucket("s").unwrap());
+    scratch.make_scratch().unwrap();
+    bucket.put(b"old", &content(1, 10_000)).unwrap();
+    store.sync().unwrap();
+    // Nothing is left to sync: the sync of the heap will be the first to fail.
+    fails.store(true, Ordering::Relaxed);
+    bucket.put(b"k", &content(2, 10_000)).unwrap();
+    wait_until("a put is refused", || match bucket.put(b"k", &content(3, 10_000)) {
+        Err(Error::NotDurable { .. }) => true,
+        put => {
+            put.unwrap();
+            std::thread::sleep(Duration::from_millis(5));
+            false
+        }
+    });
+    for refused in [
+        bucket.append(b"k", b"x").map(drop),
+        bucket.remove(b"old").map(drop),
+        bucket.rename(b"old", b"new").map(drop),
+        bucket.clear().map(drop),
+        store.bucket("another").map(drop),
+        store.remove_bucket("b").map(drop),
+    ] {
+        assert!(matches!(&refused, Err(e @ Error::NotDurable { .. }) if is_one_line(e)), "{refused:?}");
+    }
+    assert_eq!(get(&bucket, "old").unwrap(), content(1, 10_000));
+    scratch.put(b"k", b"x").unwrap();
+    assert!(store.sync_failure().is_some());
+    fails.store(false, Ordering::Relaxed);
+    wait_until("a put is taken again", || bucket.put(b"k", &content(4, 10_000)).is_ok());
+    store.sync().unwrap();
+    assert_eq!(store.sync_failure(), None);
+    drop((bucket, scratch));
+    store.close().unwrap();
+    let bucket = Store::open(dir.path(), &small()).unwrap().bucket("b").unwrap();
+    assert_eq!(get(&bucket, "k").unwrap(), content(4, 10_000));
+}
+
 fn with_tmpfs(bytes: u64, f: impl FnOnce(&Path) + Send + 'static) {
     let run = move || {
         use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
@@ -369,8 +425,10 @@ fn readers_go_on_while_blobs_leave_memory() {
     const SLOW: Duration = Duration::from_millis(40);
     let dir = dir();
     let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults::default()));
-    let store =
-        Store::open_with(dir.path(), &small(), &Segment::create(&small()).unwrap(), io.clone()).unwrap();
+    // A put does not wait for the log and the journal, whose writes are as slow here.
+    let options = StoreOptions { batches: true, ..small() };
+    let segment = Segment::create(&options).unwrap();
+    let store = Store::open_with(dir.path(), &options, &segment, io.clone()).unwrap();
     let (bucket, hot) = (store.bucket("b").unwrap(), store.bucket("hot").unwrap());
     hot.put(b"k", &content(1, 20_000)).unwrap();
     store.sync().unwrap();

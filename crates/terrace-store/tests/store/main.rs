@@ -10,3 +10,4 @@ mod persist;
 mod power;
 mod power_io;
 mod stage;
+mod starts;

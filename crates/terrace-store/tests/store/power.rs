@@ -67,8 +67,20 @@ fn cuts(always: bool, rounds: u64) {
                 vec![model.clone()]
             }
         };
-        let after = dir();
+        let mut after = dir();
         io.image(after.path(), &mut rng);
+        // The power may be cut again while the store starts.
+        while rng.chance(40) {
+            let io = Arc::new(PowerIo::over(after.path()));
+            io.cut_after(1 + rng.below(10));
+            match open(after.path(), policy, io.clone()) {
+                Ok(store) => store.crash(),
+                Err(e) => assert!(io.is_dead(), "round {round}: {e}"),
+            }
+            let next = dir();
+            io.image(next.path(), &mut rng);
+            after = next;
+        }
         let whole = Arc::new(PowerIo::over(after.path()));
         let store = open(after.path(), policy, whole).unwrap_or_else(|e| panic!("round {round}: {e}"));
         let found = dump(&store);
@@ -78,6 +90,13 @@ fn cuts(always: bool, rounds: u64) {
             let newest = difference(&found, history.last().unwrap());
             panic!("round {round}: none of {} states; synced: {oldest:?}; last: {newest:?}", history.len());
         }
+        if rng.chance(50) {
+            store.crash()
+        } else {
+            store.close().unwrap()
+        }
+        let store = open(after.path(), policy, Arc::new(PowerIo::over(after.path()))).unwrap();
+        assert_eq!(difference(&dump(&store), &found), None, "round {round}: the next start");
         store.close().unwrap();
         (place, model) = (after, found);
         if model.0.values().map(|blobs| blobs.len()).sum::<usize>() > 100 {

@@ -6,7 +6,6 @@ use std::path::Path;
 use super::{CompressionMode, Config, device, limits, locate, measured};
 use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
-use crate::renamed;
 
 impl Config {
     /// The configuration of this invocation.
@@ -84,7 +83,7 @@ impl Config {
         }
         self.tier.miss = measured::miss(&self.tier.probe, src)?;
         if self.tier.miss.is_none() && self.tier.compressed.codec != CompressionMode::None {
-            eprintln!("{}", measured::unknown(&self.tier.probe, src));
+            terrace_output::error_line!("{}", measured::unknown(&self.tier.probe, src));
         }
         for device in self.tier.device.iter_mut().filter(|device| !device::is_remote(&device.path)) {
             device.speed = measured::speed(&self.tier.probe, device.measured_at())?;
@@ -96,11 +95,7 @@ impl Config {
     pub(super) fn parse(text: &str) -> std::result::Result<Config, (usize, String, String)> {
         let config = toml::from_str::<Config>(text).map_err(|err| {
             let line = locate::line_of_offset(text, err.span().map_or(0, |span| span.start));
-            let cure = match renamed::key(err.message()) {
-                Some(new) => format!("it is `{new}` now"),
-                None => "correct the line, docs/terrace.toml lists every key".to_owned(),
-            };
-            (line, err.message().to_owned(), cure)
+            (line, err.message().to_owned(), "correct the line, docs/terrace.toml lists every key".to_owned())
         })?;
         match limits::check(&config) {
             Ok(()) => Ok(config),

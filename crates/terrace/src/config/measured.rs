@@ -1,16 +1,17 @@
-//! Measurements of the source's device, from the file that `terrace-bench probe` wrote.
+//! Measurements of the source's device, from the file that `[tier] probe` names.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-use terrace_api::device_profile::{Device, DeviceProfile, RAM};
+use terrace_api::device_profile::{Device, DeviceProfile};
 
 use super::device::Speed;
 use crate::error::{Failure, Result, reason};
 
 const MIB: f64 = 1048576.0;
-const CURE: &str = "write it anew with `terrace-bench probe DIRECTORY --out FILE`";
+const CURE: &str =
+    "write get_latency_us and put_mib_s below [device.\"DIRECTORY\"]; docs/operation.md has an example";
 
 /// Mean time of a 4 KiB read of the device that holds `src`; none if the file has no measurement of it.
 pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
@@ -38,7 +39,7 @@ pub fn unknown(file: &Path, src: &Path) -> Failure {
             "{} does not know its device, and misses count as those of a usual NVMe disk",
             file.display()
         ),
-        format_args!("measure it with `terrace-bench probe {} --out FILE`", src.display()),
+        format_args!("add [device.\"{}\"] with get_latency_us and put_mib_s to it", src.display()),
     )
 }
 
@@ -46,7 +47,7 @@ pub fn unknown(file: &Path, src: &Path) -> Failure {
 fn entry<'a>(probe: &'a DeviceProfile, src: &Path) -> Option<&'a Device> {
     let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     let here = dev(src)?;
-    let targets = probe.device.iter().filter(|(name, _)| *name != RAM).map(|(name, d)| (Path::new(name), d));
+    let targets = probe.device.iter().map(|(name, device)| (Path::new(name), device));
     let near = |path: &Path| if src.starts_with(path) { path.components().count() } else { 0 };
     let same = targets.filter(|(path, _)| dev(path) == Some(here));
     same.max_by_key(|(path, _)| near(path)).map(|(_, device)| device)
@@ -57,12 +58,7 @@ mod tests {
     use super::*;
 
     fn device(name: &Path, get_latency_us: f64) -> String {
-        format!(
-            "[device.\"{}\"]\nkind = \"nvme\"\nmeasured = \"\"\nfile_system = \"\"\nblock_device = \"\"\n\
-             direct = true\nothers_cpu_percent = 0.0\nget_latency_us = {get_latency_us}\nget_mib_s = 1.0\n\
-             put_latency_us = 1.0\nput_mib_s = 1.0\n",
-            name.display()
-        )
+        format!("[device.\"{}\"]\nget_latency_us = {get_latency_us}\nput_mib_s = 1.0\n", name.display())
     }
 
     #[test]
@@ -72,19 +68,18 @@ mod tests {
         let (file, src, beside) = (path.join("p.toml"), path.join("src"), path.join("beside"));
         std::fs::create_dir(&src).unwrap();
         std::fs::create_dir(&beside).unwrap();
-        let head = "schema = \"terrace.probe.v1\"\n[machine]\ncpu=\"\"\ncpus=1\nmemory_mib=1\nkernel=\"\"\n";
         let with = |devices: &[String]| {
-            std::fs::write(&file, format!("{head}{}", devices.concat())).unwrap();
+            std::fs::write(&file, devices.concat()).unwrap();
             miss(&file, &src).map(|found| found.map(|miss| miss.as_nanos()))
         };
-        let (proc, ram) = (device(Path::new("/proc"), 1.0), device(Path::new("ram"), 2.0));
-        assert_eq!(with(&[proc.clone(), ram.clone()]).unwrap(), None);
-        assert_eq!(with(&[proc, ram, device(&beside, 90.0)]).unwrap(), Some(90_000));
+        let proc = device(Path::new("/proc"), 1.0);
+        assert_eq!(with(std::slice::from_ref(&proc)).unwrap(), None);
+        assert_eq!(with(&[proc, device(&beside, 90.0)]).unwrap(), Some(90_000));
         assert_eq!(with(&[device(&beside, 90.0), device(&path, 81.5)]).unwrap(), Some(81_500));
         let found = speed(&file, &src).unwrap().unwrap();
         assert_eq!((found.read, found.write_bytes), (Duration::from_nanos(81_500), MIB));
         let failure = with(&[device(&path, -1.0)]).unwrap_err().to_string();
-        assert!(failure.contains("p.toml line 14: get_latency_us = -1 is out of bounds"), "{failure}");
+        assert!(failure.contains("p.toml line 2: get_latency_us = -1 is out of bounds"), "{failure}");
         std::fs::remove_file(&file).unwrap();
         assert!(miss(&file, &src).unwrap_err().to_string().contains("No such file"));
     }

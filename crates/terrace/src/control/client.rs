@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use terrace_api::capture::Summary;
 use terrace_api::control::{Command, CommandError, Done, ErrorCode, FRAME_MAX, Request, Trace, read_answer};
@@ -25,6 +26,15 @@ impl Client {
     pub fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
         let line = self.exchange(&command.into()).map_err(|err| CommandError::new(ErrorCode::Silent, err))?;
         read_answer(&line).unwrap_or_else(|err| Err(CommandError::failed(misread(&err))))
+    }
+
+    /// Sends a command and waits for the answer for `time` at most. The connection ends with it.
+    ///
+    /// # Errors
+    /// No answer in time, or a refusal.
+    pub fn ask_within<C: Command>(mut self, command: C, time: Duration) -> io::Result<C::Reply> {
+        self.stream.get_ref().set_read_timeout(Some(time))?;
+        self.ask(command).map_err(io::Error::other)
     }
 
     fn exchange(&mut self, request: &Request) -> io::Result<String> {

@@ -50,10 +50,14 @@ impl Server {
                 {
                     self.open.fetch_add(1, Ordering::Relaxed);
                     let (server, answer) = (self.clone(), answer.clone());
-                    std::thread::spawn(move || {
+                    // Where no thread can be started the client finds its connection closed.
+                    let started = std::thread::Builder::new().spawn(move || {
                         server.converse(&stream, &*answer);
                         server.open.fetch_sub(1, Ordering::Relaxed);
                     });
+                    if started.is_err() {
+                        self.open.fetch_sub(1, Ordering::Relaxed);
+                    }
                 }
                 Ok(_) => {}
                 Err(err) if is_passing(&err) => std::thread::sleep(Duration::from_millis(10)),

@@ -9,7 +9,6 @@ use terrace_api::control::{
     PidReply, Reply, Request, StatReply,
 };
 use terrace_api::stats::Stats;
-use terrace_api::tiers::TierRow;
 use terrace_engine::Engine;
 use terrace_engine::lru::Refused;
 use terrace_lease::{Counts, Leases};
@@ -32,10 +31,8 @@ pub struct Answers {
     /// The source, as `/proc` names it.
     root: PathBuf,
     sizing: Shown,
-    /// The rows of tiers that cannot be used.
-    tiers_off: Vec<TierRow>,
     leases: Option<Arc<Leases>>,
-    tiers: Live,
+    tiers: Arc<Live>,
 }
 
 impl Answers {
@@ -45,18 +42,18 @@ impl Answers {
         stopper: Arc<Stopper>,
         sizing: Shown,
         shared: &Shared,
-        (leases, tiers): (Option<Arc<Leases>>, Live),
+        (leases, tiers): (Option<Arc<Leases>>, Arc<Live>),
     ) -> Answers {
-        let (mnt, tiers_off) = (shared.place.mnt.clone(), shared.tier.off().to_vec());
+        let mnt = shared.place.mnt.clone();
         let root = record::root(shared);
         let supervisor = shared.supervisor;
-        Answers { engine, stopper, supervisor, mnt, root, sizing, tiers_off, leases, tiers }
+        Answers { engine, stopper, supervisor, mnt, root, sizing, leases, tiers }
     }
 
     fn stats(&self) -> Stats {
         let mut stats = self.engine.stats();
         stats.memory.sizing = Some(self.sizing.lock().clone());
-        stats.tiers.extend(self.tiers_off.clone());
+        stats.tiers.extend(self.tiers.off());
         stats.leases = self.leases.as_ref().map(|leases| {
             let Counts { held, written, broken, refused } = leases.counts();
             terrace_api::stats::Leases { held, written, broken, refused }
@@ -122,6 +119,7 @@ impl Answer for Answers {
             Request::TierRemove(asked) => Reply::TierRemove(self.tiers.remove(&asked)?),
             Request::TierResize(asked) => Reply::TierResize(self.tiers.resize(&asked)?),
             Request::Stop(how) => Reply::Stop(self.stopper.stop(how.lazy, how.lose)?),
+            Request::Release(_) => Reply::Release(self.stopper.release()?),
             Request::Pid(_) => Reply::Pid(PidReply {
                 supervisor: self.supervisor.as_raw_pid(),
                 terraced: std::process::id(),

@@ -61,6 +61,14 @@ impl Front {
         }
     }
 
+    /// Gives changes of the source up; false: a program has a file open for writing.
+    pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+        match self {
+            Front::Mount(mount) => mount.give_up_changes(),
+            Front::Leases(_) => Box::new(|| true),
+        }
+    }
+
     /// Begins to fetch what programs will read, where a mount names the files.
     pub fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
         match self {

@@ -11,7 +11,7 @@ use terrace_engine::source::times_of;
 use terrace_engine::{Engine, ObjectRef, ScheduledFiles};
 use terrace_fs::{DurableLayout, DurableRegion, Namespace, NamespaceConfig, fuse};
 
-use super::reserve;
+use super::{crossings, reserve, thread};
 use crate::config::{Config, Durable};
 use crate::doctor::kernel;
 use crate::handover::Shared;
@@ -42,7 +42,8 @@ pub fn connect(
     if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
         tracing::warn!("{}: {err}; files are made stable one by one", shared.place.src.display());
     }
-    let config = namespace_config(&shared.config);
+    let acls = !shared.place.is_checked_by_source();
+    let config = NamespaceConfig { acls, ..namespace_config(&shared.config) };
     let region = namespace_region(shared);
     let namespace = if recovering {
         let namespace = Namespace::recover(engine.clone(), region, config).map_err(failed)?;
@@ -83,8 +84,18 @@ impl MountPath {
         })
     }
 
+    /// Gives changes of the source up; false: a program has a file open for writing.
+    pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+        let namespace = Arc::downgrade(&self.namespace);
+        Box::new(move || namespace.upgrade().is_none_or(|namespace| namespace.give_up_changes()))
+    }
+
     /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
     pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
+        if let Some(table) = crossings::look(&self.namespace) {
+            let namespace = Arc::downgrade(&self.namespace);
+            thread("mounts", move || crossings::follow(&namespace, &table))?;
+        }
         let fuse = self.fuse.try_clone()?;
         fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }

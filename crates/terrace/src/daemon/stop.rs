@@ -6,21 +6,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace_api::control::{CommandError, ErrorCode, StopReply};
+use terrace_api::control::{CommandError, ErrorCode, ReleaseReply, StopReply};
 use terrace_engine::Engine;
 use terrace_lease::Leases;
 use terrace_sync::Mutex;
 
+use super::front::Front;
 use super::record;
+use crate::claim::Claim;
 use crate::data_loss;
 use crate::error::reason;
 use crate::handover::Shared;
+use crate::holders;
 use crate::instance::{Instance, Kind};
 use crate::mounts::{self, How, Layer};
 use crate::sys;
 
 /// Stops this instance.
-#[derive(Debug)]
 pub struct Stopper {
     engine: Arc<Engine>,
     /// What ends where there is no mount.
@@ -31,6 +33,9 @@ pub struct Stopper {
     root: PathBuf,
     kind: Kind,
     instance: Instance,
+    claim: Option<Arc<Claim>>,
+    /// Refuses changes from then on, unless a program has a file open for writing.
+    give_up_changes: Box<dyn Fn() -> bool + Send + Sync>,
     state: Mutex<State>,
 }
 
@@ -49,12 +54,15 @@ const TRIES: usize = 10;
 
 impl Stopper {
     /// For this instance.
-    pub fn new(engine: Arc<Engine>, shared: &Shared, leases: Option<Arc<Leases>>) -> Stopper {
+    pub fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> Stopper {
+        let (leases, give_up_changes) = (front.leases(), front.give_up_changes());
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
         let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
         // Of a terraced that died over a stop: whoever asked for it asks again.
         instance.note_stopping(false);
-        Stopper { engine, leases, mnt, mount_dev, root, kind, instance, state: Mutex::default() }
+        let claim = shared.place.claim.clone();
+        let state = Mutex::default();
+        Stopper { engine, leases, mnt, mount_dev, root, kind, instance, claim, give_up_changes, state }
     }
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
@@ -90,6 +98,26 @@ impl Stopper {
         Ok(stopped)
     }
 
+    /// Gives the claim on the source up where the mount is gone everywhere, all is written, and no program has a file open for
+    /// writing. Programs that read on see changes as of any program beside a mount; their own changes are refused.
+    pub fn release(&self) -> Result<ReleaseReply, CommandError> {
+        let mounted = self.leases.is_some() || mounts::layer(&self.mnt, self.mount_dev) != Layer::Gone;
+        if mounted {
+            return Ok(ReleaseReply { mounted });
+        }
+        let is_seen = || self.mount_dev.is_some_and(|dev| !holders::seeing(dev).is_empty());
+        if let Some(claim) = self.claim.as_ref().filter(|_| !is_seen()) {
+            let flush = || self.engine.flush_all(true).map_err(|err| CommandError::failed(reason(err)));
+            // First, for a flush that fails must not cost the programs their changes.
+            flush()?;
+            if (self.give_up_changes)() {
+                flush()?;
+                claim.release();
+            }
+        }
+        Ok(ReleaseReply { mounted })
+    }
+
     /// Unmounts our mount and no other. Returns true if it stays for programs that use it.
     fn unmount(&self, lazy: bool) -> Result<bool, CommandError> {
         if let Some(leases) = &self.leases {
@@ -119,7 +147,8 @@ impl Stopper {
     }
 
     /// Writes the last data of an instance whose mount is gone. A source that refuses them is tried again for
-    /// a while, because no command can do that later. Data that is still refused is lost.
+    /// a while, because no command can do that later. Data that is still refused is lost. The server of a source that has died
+    /// takes nothing later: the descriptors are those of its mount.
     pub fn write_the_rest(&self) -> io::Result<()> {
         let given_up = {
             let mut state = self.state.lock();
@@ -129,6 +158,9 @@ impl Stopper {
         let mut written = self.engine.shutdown();
         for _ in 1..if given_up { 1 } else { TRIES } {
             let Err(err) = &written else { break };
+            if err.raw_os_error() == Some(libc::ENOTCONN) {
+                break;
+            }
             tracing::error!("{}: not everything is written back: {err}", self.root.display());
             std::thread::sleep(TRY_EVERY);
             written = self.engine.flush_all(true);

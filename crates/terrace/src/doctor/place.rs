@@ -6,8 +6,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use terrace_api::doctor::{Check, State};
+use terrace_engine::io::AlignedBuf;
 
+use crate::claim;
 use crate::error::reason;
+use crate::mountpoint;
 use crate::mounts::{self, FSTYPE};
 use crate::run;
 use crate::size::human;
@@ -39,6 +42,12 @@ pub fn of(dir: &Path) -> Vec<Check> {
     if let Err(err) = fs::read_dir(&path) {
         return vec![unserved(&reason(err), "run as a user who may read it")];
     }
+    if let Some(fstype) = mountpoint::made_up_type(&path) {
+        return vec![unserved(
+            &format!("{fstype} holds no stored files"),
+            "name a directory on a disk or a network",
+        )];
+    }
     vec![directory(&path), leases(&path), direct_reads(&path)]
 }
 
@@ -54,6 +63,11 @@ fn directory(path: &Path) -> Check {
     let fstype = entry.map_or("an unknown file system", |entry| entry.fstype.as_str());
     let room = rustix::fs::statvfs(path).map_or(0, |stat| stat.f_blocks * stat.f_frsize);
     let found = format!("{}: {fstype}, {}", path.display(), human(room));
+    if claim::is_mounted(path) {
+        let found = format!("{found}; a mount of terrace serves it, or a part of it");
+        let cost = "programs beside the mount share neither its locks nor what it has not written: a database that both have open is destroyed";
+        return Check::bad("directory", State::Limited, found, cost, "use that mount alone");
+    }
     match fstype {
         "tmpfs" | "ramfs" => {
             let cost = "the files are in memory already: terrace keeps a second copy of them";
@@ -73,7 +87,7 @@ fn leases(path: &Path) -> Check {
     if gives {
         return Check::good(
             "leases",
-            "`terrace run` needs no mount: all but reads of large files is the kernel's",
+            "`terrace run` needs no mount: all but reads of large files, without O_DIRECT, is the kernel's",
         );
     }
     let found = "its file system, or its owner, gives this user none";
@@ -101,14 +115,19 @@ fn direct_reads(path: &Path) -> Check {
         }
         done => done,
     };
-    match opened {
-        Ok(_) => Check::good("direct reads", "its file system has O_DIRECT"),
+    match opened.and_then(|file| read_page(&file)) {
+        Ok(()) => Check::good("direct reads", "its file system has O_DIRECT"),
         Err(err) => {
             let found = format!("{}: O_DIRECT: {}", file.display(), reason(err));
             let cost = "pages are in the kernel's page cache and in terrace's: less fits in memory";
             Check::bad("direct reads", State::Limited, found, cost, "ext4, xfs, btrfs and NFS have it")
         }
     }
+}
+
+/// Reads the first page: some file systems refuse direct I/O only then.
+fn read_page(file: &File) -> std::io::Result<()> {
+    AlignedBuf::default().with(4096, |page| std::os::unix::fs::FileExt::read_at(file, page, 0).map(drop))
 }
 
 /// A regular file in the directory or just below.

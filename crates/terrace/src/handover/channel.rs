@@ -18,6 +18,8 @@ pub enum Event {
     Warning(String),
     /// The mount is served.
     Ready,
+    /// terraced to its supervisor only: it outlives the supervisor.
+    Free,
     /// It never was, and this is why.
     Failed(String),
     /// It is no longer, and this is why.
@@ -147,6 +149,7 @@ pub fn parse(line: &str) -> Option<Event> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("warning", line) => Some(Event::Warning(line.to_owned())),
         ("ready", _) => Some(Event::Ready),
+        ("free", _) => Some(Event::Free),
         ("failed", why) => Some(Event::Failed(why.to_owned())),
         ("gone", why) => Some(Event::Gone(why.to_owned())),
         ("done", _) => Some(Event::Done),

@@ -423,6 +423,9 @@ pub const METRICS: &[Metric] = &[
         "Memory of collections that are kept decoded; a part of the tables.",
         |s| keys(s, |kv| n(kv.decoded_bytes)),
     ),
+    gauge("terrace_key_sync_failing", "1: the last sync has failed.", |s| {
+        keys(s, |kv| n(kv.sync_failure.is_some().into()))
+    }),
     // Other sizes of memory.
     gauge(
         "terrace_estimated_hit_ratio",

@@ -8,6 +8,18 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::process::ExitCode;
+
+use crate::error::Failure;
+
+/// What mount(8) and umount(8) return when they fail.
+const EXIT_MOUNT_FAILED: u8 = 32;
+
+/// The exit code of a failure: mount(8) and umount(8) return that of their helper.
+pub fn exit_code(failure: &Failure) -> ExitCode {
+    let is_helper = from_helper_arguments(std::env::args_os()).is_some();
+    if is_helper { ExitCode::from(EXIT_MOUNT_FAILED) } else { failure.exit_code() }
+}
 
 /// The arguments as those of `terrace mount` or `terrace umount`; none if this is not how we were called.
 pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {

@@ -11,6 +11,8 @@ use crate::mounts;
 pub struct Options {
     /// For the kernel.
     pub flags: MountFlags,
+    /// Those that are not wanted, though the source has them: `suid`, `dev`, `exec`, `rw`.
+    cleared: MountFlags,
     /// Change an existing mount.
     pub remount: bool,
     /// The memory limit.
@@ -19,9 +21,18 @@ pub struct Options {
     tier: Vec<String>,
     metrics: Option<String>,
     config: Option<String>,
+    numa: Option<String>,
+    passthrough: Option<String>,
+    /// A source that does not exist is no failure.
+    pub nofail: bool,
 }
 
 impl Options {
+    /// The flags of a mount over a source mounted with these.
+    pub fn flags_over(&self, source: MountFlags) -> MountFlags {
+        self.flags | source.difference(self.cleared)
+    }
+
     /// Applies the options where no flag overrides them.
     pub fn tune(&self, tuning: &mut Tuning) {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
@@ -30,6 +41,8 @@ impl Options {
             tuning.tier = self.tier.iter().map(Into::into).collect();
         }
         tuning.metrics = tuning.metrics.take().or_else(|| self.metrics.clone());
+        tuning.numa = tuning.numa.take().or_else(|| self.numa.clone());
+        tuning.passthrough = tuning.passthrough.take().or_else(|| self.passthrough.clone());
         tuning.config = tuning.config.take().or_else(|| self.config.clone().map(Into::into));
     }
 }
@@ -44,7 +57,6 @@ const IGNORED: &[&str] = &[
     "users",
     "owner",
     "group",
-    "nofail",
     "_netdev",
     "allow_other",
     "default_permissions",
@@ -58,20 +70,25 @@ const IGNORED: &[&str] = &[
 
 /// Keys of comments, and keys that the kernel's table shows for our mounts: mount(8) repeats them at a
 /// remount.
-const REPEATED: &[&str] =
-    &["comment", "fd", "rootmode", "user_id", "group_id", "max_read", "blksize", "fsname", "subtype"];
+const REPEATED: &[&str] = &[
+    "comment", "uhelper", "fd", "rootmode", "user_id", "group_id", "max_read", "blksize", "fsname", "subtype",
+];
 
 /// Reads an option list. An unknown option is an error, so that typing errors are noticed, unless mount(8)
 /// asked for `sloppy`.
 pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
     let mut options = Options {
         flags: MountFlags::empty(),
+        cleared: MountFlags::empty(),
         remount: false,
         memory: None,
         policy: None,
         tier: Vec::new(),
         metrics: None,
         config: None,
+        numa: None,
+        passthrough: None,
+        nofail: false,
     };
     for option in text.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=') {
@@ -79,12 +96,18 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
             Some(("policy", value)) => options.policy = Some(value.to_owned()),
             Some(("tier", value)) => options.tier.push(value.to_owned()),
             Some(("metrics", value)) => options.metrics = Some(value.to_owned()),
+            Some(("numa", value)) => options.numa = Some(value.to_owned()),
+            Some(("passthrough", value)) => options.passthrough = Some(value.to_owned()),
             Some(("config", value)) => options.config = Some(value.to_owned()),
             Some((key, _)) if key.starts_with("x-") || REPEATED.contains(&key) => {}
             None if option == "remount" => options.remount = true,
+            None if option == "nofail" => options.nofail = true,
             None if IGNORED.contains(&option) || option.starts_with("x-") => {}
             _ => match mounts::flag_of(option) {
-                Some((flag, on)) => options.flags.set(flag, on),
+                Some((flag, on)) => {
+                    options.flags.set(flag, on);
+                    options.cleared.set(flag, !on);
+                }
                 None if sloppy => {}
                 None => return Err(unknown(option)),
             },
@@ -95,7 +118,11 @@ pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
 
 fn unknown(option: &str) -> Failure {
     let why = format!("there is no mount option `{option}`");
-    Failure::new("-o", why, "use memory=, policy=, tier=, metrics=, config= or the usual ones of mount(8)")
+    Failure::new(
+        "-o",
+        why,
+        "use memory=, policy=, tier=, metrics=, numa=, passthrough=, config= or the usual ones of mount(8)",
+    )
 }
 
 #[cfg(test)]
@@ -115,15 +142,26 @@ mod tests {
     }
 
     #[test]
+    fn source_flags_hold_unless_they_are_cleared() {
+        let source = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let flags = |text| parse(text, false).unwrap().flags_over(source);
+        assert_eq!(flags("noatime"), source | MountFlags::NOATIME);
+        assert_eq!(flags("suid,dev"), MountFlags::NOEXEC);
+        assert_eq!(flags("suid,nosuid"), source);
+    }
+
+    #[test]
     fn our_own_options_go_under_the_flags() {
         let options =
-            parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,metrics=9464,tier=/u,config=/etc/t.toml", false)
+            parse("memory=64MiB,policy=lru,tier=/ssd/t:1G,metrics=9464,tier=/u,config=/etc/t.toml,numa=off,passthrough=auto,nofail", false)
                 .unwrap();
+        assert!(options.nofail);
         let mut tuning = Tuning { policy: Some("clock".to_owned()), ..Tuning::default() };
         options.tune(&mut tuning);
         assert_eq!(tuning.memory.as_deref(), Some("64MiB"));
         assert_eq!(tuning.policy.as_deref(), Some("clock"));
         assert_eq!(tuning.tier, ["/ssd/t:1G", "/u"]);
+        assert_eq!((tuning.numa.as_deref(), tuning.passthrough.as_deref()), (Some("off"), Some("auto")));
         assert_eq!(tuning.metrics.as_deref(), Some("9464"));
         assert_eq!(tuning.config.as_deref(), Some("/etc/t.toml".as_ref()));
     }

@@ -1,6 +1,12 @@
 //! The kernel's flags of a mount, by the names that mount(8) has for them.
 
+use std::os::fd::AsFd;
+
+use rustix::fs::StatVfsMountFlags as Has;
 use rustix::mount::MountFlags;
+
+/// Linux 5.10, include/uapi/linux/mount.h.
+const NOSYMFOLLOW: MountFlags = MountFlags::from_bits_retain(256);
 
 /// Options that set (true) or clear (false) a flag.
 const FLAGS: &[(&str, MountFlags, bool)] = &[
@@ -12,6 +18,8 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
     ("dev", MountFlags::NODEV, false),
     ("noexec", MountFlags::NOEXEC, true),
     ("exec", MountFlags::NOEXEC, false),
+    ("nosymfollow", NOSYMFOLLOW, true),
+    ("symfollow", NOSYMFOLLOW, false),
     ("sync", MountFlags::SYNCHRONOUS, true),
     ("async", MountFlags::SYNCHRONOUS, false),
     ("dirsync", MountFlags::DIRSYNC, true),
@@ -30,6 +38,20 @@ pub fn flag_of(name: &str) -> Option<(MountFlags, bool)> {
     FLAGS.iter().find(|(option, _, _)| *option == name).map(|(_, flag, on)| (*flag, *on))
 }
 
+/// What the mount of a source forbids, a mount of terrace over it forbids, too.
+const KEPT: [(Has, MountFlags); 4] = [
+    (Has::RDONLY, MountFlags::RDONLY),
+    (Has::NOSUID, MountFlags::NOSUID),
+    (Has::NODEV, MountFlags::NODEV),
+    (Has::NOEXEC, MountFlags::NOEXEC),
+];
+
+/// The flags of the mount on which a directory lies, as far as they forbid something.
+pub fn of_mount(dir: impl AsFd) -> MountFlags {
+    let has = rustix::fs::fstatvfs(dir).map_or(Has::empty(), |fs| fs.f_flag);
+    KEPT.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect()
+}
+
 /// The options that set `flags`, without those that the kernel sets anyway.
 pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
     let asked = flags.difference(MountFlags::RELATIME);
@@ -39,6 +61,14 @@ pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flags_of_a_mount_are_read() {
+        let proc = std::fs::File::open("/proc/self").unwrap();
+        let flags = rustix::fs::fstatvfs(&proc).unwrap().f_flag;
+        assert_eq!(of_mount(&proc).contains(MountFlags::NOSUID), flags.contains(Has::NOSUID));
+        assert_eq!(of_mount(&proc).contains(MountFlags::RDONLY), flags.contains(Has::RDONLY));
+    }
 
     #[test]
     fn flags_are_named_again_for_the_helper() {

@@ -1,9 +1,11 @@
 //! Mounting without being root: the setuid helper fusermount3 opens /dev/fuse, mounts, and sends the descriptor back
 //! over a socket whose number is in `_FUSE_COMMFD`.
 
+use std::ffi::OsStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -15,16 +17,25 @@ use rustix::net::{
 
 const HELPER: &str = "fusermount3";
 
-/// Mounts at `mnt` with these options besides; the answer is the descriptor of /dev/fuse, or the helper's own words.
+/// Mounts at `mnt` with these options; the answer is the descriptor of /dev/fuse, or the helper's own words.
 pub fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| e.to_string())?;
     // The helper's end alone survives the exec.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| e.to_string())?;
-    let name = src.display().to_string().replace('\\', "\\\\").replace(',', "\\,");
-    let more: String = options.iter().map(|option| format!(",{option}")).collect();
+    let mut words = b"subtype=terrace".to_vec();
+    options.iter().for_each(|option| words.extend_from_slice(format!(",{option}").as_bytes()));
+    words.extend_from_slice(b",fsname=");
+    for &byte in src.as_os_str().as_bytes() {
+        if matches!(byte, b'\\' | b',') {
+            words.push(b'\\');
+        }
+        words.push(byte);
+    }
     let child = Command::new(HELPER)
-        .args(["-o", &format!("default_permissions,fsname={name},subtype=terrace{more}"), "--"])
+        .arg("-o")
+        .arg(OsStr::from_bytes(&words))
+        .arg("--")
         .arg(mnt)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())

@@ -26,6 +26,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Does a server decide alone over access? Then the kernel checks no modes there, and the owners that it shows may mean nothing here (sshfs).
+    pub fn is_checked_by_server(&self) -> bool {
+        let checks = |option| option == "default_permissions";
+        self.fstype.split('.').next().is_some_and(|kind| matches!(kind, "fuse" | "fuseblk"))
+            && !self.options.split(',').any(checks)
+    }
+
     /// The user that mounted a FUSE file system.
     pub fn user_id(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
@@ -60,6 +67,20 @@ pub fn at(path: &Path) -> Option<Entry> {
     table().into_iter().rev().find(|entry| entry.point == path)
 }
 
+/// The mount that shows `path`, and the path below the root of its file system.
+pub fn inside<'a>(table: &'a [Entry], path: &Path) -> Option<(&'a Entry, PathBuf)> {
+    let over = table.iter().filter(|entry| path.starts_with(&entry.point));
+    let entry = over.max_by_key(|entry| entry.point.components().count())?;
+    let below = path.strip_prefix(&entry.point).ok()?;
+    Some((entry, entry.root.join(below).components().collect()))
+}
+
+/// The device of terrace's topmost mount at `path`, also under another file system.
+pub fn device_at(path: &Path) -> Option<(u32, u32)> {
+    let here = |entry: &Entry| entry.point == path && entry.fstype == FSTYPE;
+    table().into_iter().rev().find(here).map(|entry| entry.dev)
+}
+
 /// Where one mount lies among those at its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layer {
@@ -84,6 +105,12 @@ fn layer_in(table: Vec<Entry>, path: &Path, dev: Option<(u32, u32)>) -> Layer {
         Some(top) if here.any(|entry| ours(&entry)) => Layer::Below(top.fstype),
         _ => Layer::Gone,
     }
+}
+
+/// The mount of the file system of device `dev`.
+pub fn of_device(dev: u64) -> Option<Entry> {
+    let dev = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    table().into_iter().find(|entry| entry.dev == dev)
 }
 
 /// Mounts strictly below `path`.

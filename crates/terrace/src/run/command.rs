@@ -12,6 +12,7 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use crate::error::{Failure, Result, reason};
 use crate::sys::{self, SignalNumber};
 
+use super::preload;
 use super::supervised::Supervisor;
 
 /// Signals that are caught while the command runs. The terminal sends its signals to the command as well:
@@ -41,7 +42,13 @@ pub fn run(
     let signals = sys::signal_fd(SIGNALS).map_err(too_many)?;
     let line = supervisor.line.try_clone().map_err(too_many)?;
     let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).envs(environment.iter().cloned());
+    command.args(&words[1..]);
+    for (name, value) in preload::for_program(&words[0], environment.to_vec()) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     if let Some(cwd) = cwd {
         // Our working directory is below the mount; the command's is the same one as terrace serves it.
         command.current_dir(cwd);

@@ -75,7 +75,7 @@ impl Excepted {
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
                 // Never attached, or gone with the mount of terrace.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
-                Err(err) => eprintln!("terrace: {}: cannot unmount: {err}", dir.display()),
+                Err(err) => terrace_output::error_line!("terrace: {}: cannot unmount: {err}", dir.display()),
             }
         }
     }

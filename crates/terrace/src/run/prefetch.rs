@@ -21,7 +21,7 @@ pub fn read(path: &Path) -> Result<Schedule> {
 /// Says in a line what the schedule could not do.
 pub fn tell(prefetch: &Prefetch) {
     if let Some(line) = prefetch.schedule.as_ref().and_then(line) {
-        eprintln!("terrace: --prefetch: {line}");
+        terrace_output::error_line!("terrace: --prefetch: {line}");
     }
 }
 

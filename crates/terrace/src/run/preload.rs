@@ -1,15 +1,17 @@
 //! Finds the preload library, and sets the environment for it and its program.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{CStr, CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use terrace_lease::program::{self, LIBRARY};
 
 use crate::error::{Failure, Result};
 use crate::instance::Instance;
 
-/// The file's name.
-const LIBRARY: &str = "libterrace_preload.so";
+/// The loader's variable.
+const PRELOAD: &str = "LD_PRELOAD";
 
 /// `TERRACE_PRELOAD`, else beside the program, else where packages put it.
 pub fn find() -> Result<PathBuf> {
@@ -38,11 +40,36 @@ pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'st
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut all =
-        vec![("LD_PRELOAD", joined(&library, &before)), ("TERRACE_SOCKET", instance.preload_socket().into())];
+        vec![(PRELOAD, joined(&library, &before)), ("TERRACE_SOCKET", instance.preload_socket().into())];
     if let Ok(mount) = std::fs::metadata(dir) {
         all.push(("TERRACE_DEV", mount.dev().to_string().into()));
     }
     all
+}
+
+/// Of these variables, what the program of a command can use: one that would not load the library, or complain of it, is started without. Those that it
+/// starts are, too.
+pub fn for_program(
+    command: &OsStr,
+    variables: Vec<(&'static str, OsString)>,
+) -> Vec<(&'static str, Option<OsString>)> {
+    let loads = || {
+        let name = CString::new(command.as_bytes()).ok()?;
+        let path = std::env::var_os("PATH");
+        let loads = |at: &CStr| Some(program::loads_libraries(rustix::fs::CWD, at));
+        program::search(&name, path.as_deref().map(OsStrExt::as_bytes), loads)
+    };
+    let has_library = variables.iter().any(|(name, _)| *name == PRELOAD);
+    if !has_library || loads().unwrap_or(true) {
+        return variables.into_iter().map(|(name, value)| (name, Some(value))).collect();
+    }
+    let others = |value: OsString| {
+        let words = value.as_bytes().split(|byte| b" :".contains(byte));
+        let kept: Vec<&[u8]> = words.filter(|word| !word.is_empty() && !program::is_library(word)).collect();
+        (!kept.is_empty()).then(|| OsString::from_vec(kept.join(&b':')))
+    };
+    let kept = |(name, value)| if name == PRELOAD { (name, others(value)) } else { (name, Some(value)) };
+    variables.into_iter().map(kept).collect()
 }
 
 /// ld.so splits LD_PRELOAD at spaces and colons: a library below such a name gets another in the instance's directory.
@@ -69,6 +96,21 @@ fn joined(library: &Path, before: &std::ffi::OsStr) -> OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn program_that_cannot_load_the_library_is_started_without() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("of-32-bits");
+        let mut elf = b"\x7fELF\x01\x01\x01".to_vec();
+        elf.resize(64, 0);
+        std::fs::write(&program, elf).unwrap();
+        let variables = |list: &str| vec![(PRELOAD, OsString::from(list)), ("TERRACE_DEV", "7".into())];
+        let of = |list| for_program(program.as_os_str(), variables(list));
+        assert_eq!(of("/lib/libterrace_preload.so:/lib/j.so")[0].1, Some("/lib/j.so".into()));
+        assert_eq!(of("/lib/libterrace_preload.so"), [(PRELOAD, None), ("TERRACE_DEV", Some("7".into()))]);
+        let loads = for_program("sh".as_ref(), variables("/lib/libterrace_preload.so"));
+        assert_eq!(loads[0].1, Some("/lib/libterrace_preload.so".into()));
+    }
 
     #[test]
     fn other_libraries_stay() {

@@ -18,7 +18,7 @@ impl Supervisor {
             Poll::End => return false,
             Poll::Nothing => {}
             Poll::Line(line) => match channel::parse(&line) {
-                Some(Event::Gone(why)) => eprintln!("{}", Failure::from_line(&why)),
+                Some(Event::Gone(why)) => terrace_output::error_line!("{}", Failure::from_line(&why)),
                 Some(Event::Done) => self.done = true,
                 _ => {}
             },

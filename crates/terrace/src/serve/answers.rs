@@ -29,7 +29,7 @@ pub struct Answers {
 impl Answers {
     /// For this server.
     pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
-        Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off().to_vec() }
+        Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off() }
     }
 
     fn key_value(&self) -> KeyValue {
@@ -47,6 +47,7 @@ impl Answers {
             output_bytes: load(&server.counters.output_bytes),
             buffers_bytes: server.clients.buffers_bytes() as u64,
             decoded_bytes: server.keyspace.memory_bytes() as u64,
+            sync_failure: self.store.sync_failure(),
         }
     }
 }

@@ -158,7 +158,10 @@ impl Keeper {
     fn note_ready(&mut self, child: Pid) {
         let dir = self.kept.dir.display();
         match self.served {
-            false => eprintln!("terrace: keys of {dir} are served at {}", self.kept.places.join(" and ")),
+            false => terrace_output::error_line!(
+                "terrace: keys of {dir} are served at {}",
+                self.kept.places.join(" and ")
+            ),
             true => tracing::warn!("a new server has taken over the keys of {dir}"),
         }
         self.served = true;
@@ -172,6 +175,8 @@ impl Keeper {
             kind: Kind::Kv,
             src: self.kept.dir.clone(),
             mnt: self.kept.dir.clone(),
+            device: None,
+            claim: None,
             memory_bytes: self.kept.store.memory_bytes,
             policy: self.kept.config.policy.clone(),
             tiers: self.kept.config.tier.device.iter().map(|device| device.path.clone()).collect(),

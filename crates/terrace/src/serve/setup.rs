@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use terrace_engine::IoKind;
-use terrace_fs::limits;
 use terrace_kv::cluster::Cluster;
 use terrace_kv::{Config as KvConfig, Durability, Listener};
 use terrace_store::{Segment, StoreOptions, SyncPolicy};
@@ -20,6 +19,7 @@ use crate::engine::engine_config;
 use crate::error::{Failure, Result, reason};
 use crate::http;
 use crate::instance::{Instance, Lock};
+use crate::limits;
 use crate::size::{GIB, Size};
 use crate::supervisor;
 use crate::tier::{self, Held, Tier};
@@ -70,8 +70,7 @@ pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     // A store cannot give memory back while it is open: what `auto` would take stays taken.
     config.memory = MemoryLimit::Fixed(config.memory.fixed().unwrap_or(MEMORY_DEFAULT));
     let kv = server_config(&args, &config, &dir)?;
-    // Each client costs a descriptor.
-    let _ = limits::raise_descriptors_max();
+    limits::raise();
     // Its files are for its user alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (instance, lock) = Instance::create(&[&dir])?;
@@ -128,11 +127,13 @@ fn store_options(config: &Config, durability: Durability, targets: &[Held]) -> S
     engine.dirty_background_ratio = default.engine.dirty_background_ratio;
     engine.dirty_ratio = default.engine.dirty_ratio;
     let sync = match durability {
-        // One sync for a round of all clients' requests, which only the server knows.
-        Durability::Always | Durability::Never => SyncPolicy::Never,
+        Durability::Always => SyncPolicy::Always,
+        Durability::Never => SyncPolicy::Never,
         Durability::EverySecond => SyncPolicy::Every(Duration::from_secs(1)),
     };
-    StoreOptions { name: "kv".to_owned(), memory_bytes: config.memory.most().0, sync, engine, ..default }
+    let memory_bytes = config.memory.most().0;
+    // A batch is a round of all clients' requests, which only the server knows.
+    StoreOptions { name: "kv".to_owned(), memory_bytes, sync, batches: true, engine, ..default }
 }
 
 fn server_config(args: &ServeKv, config: &Config, dir: &Path) -> Result<KvConfig> {
@@ -176,7 +177,7 @@ fn password(path: &Path) -> Result<String> {
     let text = std::fs::read_to_string(path).map_err(|err| fail(reason(err)))?;
     let mode = std::fs::metadata(path).map_or(0, |meta| meta.permissions().mode());
     if mode & 0o077 != 0 {
-        eprintln!("terrace: warning: {name}: others can read the password; `chmod 600` it");
+        terrace_output::error_line!("terrace: warning: {name}: others can read the password; `chmod 600` it");
     }
     let password = text.lines().next().unwrap_or_default().trim_end();
     match password.len() {

@@ -120,6 +120,9 @@ fn key_value(page: &mut String, kv: &KeyValue) {
             human(kv.decoded_bytes),
         ),
     );
+    if let Some(failure) = &kv.sync_failure {
+        line(page, "", format_args!("THE LAST SYNC HAS FAILED: {failure}"));
+    }
 }
 
 /// Why it is as large as it is.
@@ -202,7 +205,7 @@ fn fuse(page: &mut String, fuse: &MountPath) {
 fn leased(page: &mut String, leases: &Leases) {
     let Leases { held, written, broken, refused } = leases;
     let files = format!("{held} files read from memory, {written} open for writing; {broken} leases broken");
-    line(page, "leases", format_args!("{files}"));
+    line(page, "leases", format_args!("{files}; reads with O_DIRECT are the kernel's"));
     if *refused > 0 {
         let whose = "files left to the kernel, which gives no lease on them (another user's, mostly)";
         line(page, "", format_args!("{refused} times: {whose}"));

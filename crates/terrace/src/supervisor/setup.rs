@@ -9,7 +9,6 @@ use std::path::Path;
 use rustix::mount::MountFlags;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use terrace_api::schedule::Schedule;
-use terrace_fs::limits;
 
 use super::aborter;
 use crate::cgroup;
@@ -22,11 +21,16 @@ use crate::http;
 use crate::instance::{Instance, Kind, Lock};
 use crate::mountpoint::Place;
 use crate::mounts::{self, fusermount};
+use crate::size::human;
 use crate::sys;
 use crate::tier::{self, Tier};
 
 /// By how much (thousandths of all memory) the supervisor counts less than terraced when the kernel chooses whom to kill.
 const OUTLIVES_BY: i32 = 500;
+/// Open files of the supervisor and of terraced, which share them: some 40, and those of a few clients.
+const DESCRIPTORS_MIN: u64 = 64;
+/// Private memory of terraced: request buffers and stacks of its threads, most of it never touched.
+const PRIVATE_MIN: u64 = 512 << 20;
 /// The lowest adjustment of a process that can be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
 
@@ -73,8 +77,8 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
     let detached = starter.is_some();
     // The kernel has applied the caller's mask before a mode gets here.
     rustix::process::umask(rustix::fs::Mode::empty());
-    // Each file the kernel knows costs terraced a descriptor.
-    let _ = limits::raise_descriptors_max();
+    enough_descriptors(terrace_fs::limits::descriptors_max())?;
+    enough_private_memory(rustix::process::getrlimit(rustix::process::Resource::Data).current)?;
     let (instance, lock) = Instance::create(&[&task.place.mnt, &task.place.src])?;
     let made = detach_streams(detached, &instance).and_then(|()| {
         start_log(task.config.log.level);
@@ -93,6 +97,26 @@ pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared,
             instance.remove();
             Err(failure)
         }
+    }
+}
+
+/// A daemon without free descriptors answers no client: `run` and the supervisor would wait for ever.
+fn enough_descriptors(max: u64) -> Result<()> {
+    if max >= DESCRIPTORS_MIN {
+        return Ok(());
+    }
+    let why = format!("the limit is {max} and terrace needs {DESCRIPTORS_MIN}");
+    Err(Failure::new("open files", why, "raise it, `ulimit -n 1024`"))
+}
+
+/// Under a smaller limit (RLIMIT_DATA) terraced ends at its start.
+fn enough_private_memory(max: Option<u64>) -> Result<()> {
+    match max {
+        Some(max) if max < PRIVATE_MIN => {
+            let why = format!("the limit is {} and terrace needs {}", human(max), human(PRIVATE_MIN));
+            Err(Failure::new("private memory", why, "raise it, `ulimit -d unlimited`"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -177,14 +201,17 @@ fn preload_listener(path: &Path) -> Result<OwnedFd> {
 
 /// Root mounts by itself, as does the supervisor of `run` in its user namespace; for others the setuid helper does.
 fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<(OwnedFd, Option<(u32, u32)>)> {
+    let permissions = (!place.is_checked_by_source()).then_some("default_permissions");
     let direct = mounts::open_fuse().and_then(|dev| {
-        mounts::mount(&dev, &place.src, &place.mnt, place.mode, flags)?;
+        mounts::mount(&dev, &place.src, &place.mnt, place.mode, flags, permissions)?;
         Ok(dev)
     });
     let name = place.mnt.display();
     let fuse = match direct {
         Err(err) if err.kind() == std::io::ErrorKind::PermissionDenied && kind == Kind::Mount => {
-            fusermount::mount(&place.src, &place.mnt, &mounts::names_of(flags))
+            let mut options = mounts::names_of(flags);
+            options.extend(permissions);
+            fusermount::mount(&place.src, &place.mnt, &options)
                 .map_err(|words| Failure::new(name, words, "mount as root, or at a directory of yours"))
         }
         done => done.map_err(|err| Failure::new(name, reason(err), "see `dmesg` for the kernel's reason")),
@@ -239,6 +266,8 @@ pub fn start_log(level: Level) {
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
+        // A log that cannot be written, on a full disk, is no reason to end.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr);
     let _ = subscriber.try_init();
 }

@@ -17,6 +17,7 @@ use crate::error::Failure;
 use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED, Kills, Shared};
 use crate::instance::{self, Info, Kind, SCHEMA};
+use crate::mounts::utab;
 use crate::sys::{self, Side, SignalNumber};
 use crate::tier::record;
 
@@ -97,6 +98,8 @@ pub struct Watch {
     ready: bool,
     /// Some terraced has served.
     served: bool,
+    /// The command that started us knows it.
+    starter_told: bool,
     /// The message of a terraced that cannot start, or could not write everything.
     refusal: Option<Failure>,
     crashes: Crashes,
@@ -127,6 +130,7 @@ impl Watch {
             stopping: false,
             ready: false,
             served: false,
+            starter_told: false,
             refusal: None,
             crashes: Crashes::default(),
             restarts: 0,
@@ -173,6 +177,10 @@ impl Watch {
                         let why = format!("it {how} before it served");
                         let failure = Failure::new("terraced", why, "try again with --foreground");
                         return self.end(Ended::Refused(failure));
+                    }
+                    if self.shared.kind == Kind::Mount {
+                        // The next terraced closes the starter's descriptor, which is not among those that are kept.
+                        self.tell_starter();
                     }
                     match self.crashes.note(self.end_of(killed), Instant::now()) {
                         Next::Start(pause) => self.pause(pause),
@@ -363,18 +371,12 @@ impl Watch {
                 self.ready = true;
                 self.write_info(child);
                 let _ = rustix::io::write(&self.go, b"r");
-                if !self.served
-                    && let Some(starter) = &mut self.starter
-                {
-                    starter.say("ready");
-                }
                 if !std::mem::replace(&mut self.served, true) {
+                    self.note_mount();
                     self.tell_manager(notify::READY);
                 }
-                if self.shared.kind == Kind::Mount {
-                    self.starter = None;
-                }
             }
+            Some(Event::Free) => self.tell_starter(),
             Some(Event::Thread(id)) => self.watch_thread(child, id),
             Some(Event::Failed(line) | Event::Gone(line)) => self.refusal = Some(Failure::from_line(&line)),
             Some(Event::Kills(group, machine)) => self.shared.shortage.note_others(Kills { group, machine }),
@@ -437,6 +439,26 @@ impl Watch {
         }
     }
 
+    /// Not before terraced would outlive the supervisor: the command that waits returns then.
+    fn tell_starter(&mut self) {
+        if !std::mem::replace(&mut self.starter_told, true)
+            && let Some(starter) = &mut self.starter
+        {
+            starter.say("ready");
+        }
+        if self.shared.kind == Kind::Mount {
+            self.starter = None;
+        }
+    }
+
+    /// In the foreground no command does it. The child is waited for with terraceds that end late.
+    fn note_mount(&mut self) {
+        if !self.background && self.shared.kind == Kind::Mount {
+            let noted = utab::note(&self.shared.place.src, &self.shared.place.mnt);
+            self.late.extend(noted.map(|child| Pid::from_child(&child)));
+        }
+    }
+
     /// A service manager waits for the supervisor in the foreground alone.
     fn tell_manager(&self, state: &str) {
         if !self.background {
@@ -452,7 +474,7 @@ impl Watch {
     }
 
     fn write_info(&self, terraced: Pid) {
-        let Shared { place, config, kind, supervisor, instance, .. } = &self.shared;
+        let Shared { place, config, kind, supervisor, instance, mount_dev, .. } = &self.shared;
         let info = Info {
             schema: SCHEMA.to_owned(),
             pid: supervisor.as_raw_pid(),
@@ -463,6 +485,8 @@ impl Watch {
             kind: *kind,
             src: place.src.clone(),
             mnt: place.mnt.clone(),
+            device: *mount_dev,
+            claim: place.claim.as_ref().map(|claim| claim.number),
             memory_bytes: config.memory.most().0,
             policy: config.policy.clone(),
             tiers: record::paths(instance)

@@ -30,20 +30,31 @@ pub fn add(args: &cli::TierAdd) -> Result<ExitCode> {
     };
     let change = ask(&args.mnt, &path, command)?;
     let said = format!("{}: {} of {} are used", change.name, human(change.bytes), change.path.display());
-    Ok(told(&change, args.json, &said))
+    told(&change, args.json, &said)
 }
 
 /// `terrace tier remove MNT TARGET`
 pub fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     let target = named(&args.target)?;
+    let was_off = is_off(&args.mnt, &target);
     let change = ask(&args.mnt, &target.clone(), TierRemove { target, force: args.force })?;
     let file = match change.file_removed {
+        _ if was_off => "it was not in use, and is as it was",
         _ if config::is_remote(&change.path) => "the place in the store is empty",
         true => "the file is removed",
         false => "the file is empty, and can be removed",
     };
     let said = format!("{}: {}; {file}: {}", change.name, pages(&change), change.path.display());
-    Ok(told(&change, args.json, &said))
+    told(&change, args.json, &said)
+}
+
+/// Whether a target could not be used at the start.
+fn is_off(mnt: &Path, target: &Path) -> bool {
+    let stat = || Client::connect(&commands::find(mnt).ok()?.0.control_socket()).ok()?.ask(Stat {}).ok();
+    let rows = stat().map(|reply| reply.stat.tiers).unwrap_or_default();
+    let of_path = format!("off: {}: ", target.display());
+    let mut off = rows.iter().filter(|row| row.kind == TierKind::Device && row.level.is_none());
+    off.any(|row| target.to_str() == Some(&row.name) || row.state.starts_with(&of_path))
 }
 
 /// `terrace tier resize MNT TARGET SIZE`
@@ -61,19 +72,16 @@ pub fn resize(args: &cli::TierResize) -> Result<ExitCode> {
         change.path.display(),
         pages(&change)
     );
-    Ok(told(&change, args.json, &said))
+    told(&change, args.json, &said)
 }
 
 fn pages(change: &TierChange) -> String {
     format!("{} pages went to other targets, {} left the cache", change.moved_pages, change.dropped_pages)
 }
 
-fn told(change: &TierChange, json: bool, said: &str) -> ExitCode {
-    match json {
-        true => commands::print(&commands::json(change)),
-        false => commands::print(&format!("{said}\n")),
-    };
-    ExitCode::SUCCESS
+fn told(change: &TierChange, json: bool, said: &str) -> Result<ExitCode> {
+    commands::print(&if json { commands::json(change) } else { format!("{said}\n") })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The daemon works in another directory.

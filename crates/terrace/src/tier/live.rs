@@ -1,20 +1,22 @@
 //! `terrace tier add`, `remove`, `resize` in terraced: one change at a time, while programs are served.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::process::Pid;
 use terrace_api::control::{CommandError, ErrorCode, TierAdd, TierChange, TierRemove, TierResize};
-use terrace_api::tiers::TierKind;
+use terrace_api::tiers::{TierKind, TierRow};
 use terrace_engine::device::Geometry;
 use terrace_engine::device::target::{self, Others, TargetError};
 use terrace_engine::{DeviceConfig, Engine, TARGETS_MAX, TargetTable};
 use terrace_policy::placement::levels::levels;
 use terrace_sync::Mutex;
 
-use super::{Held, record, region_numbers};
+use super::{Held, Off, record, region_numbers};
 use crate::config::{self, Device};
 use crate::engine::{device_config, open_media};
 use crate::handover::Shared;
@@ -31,7 +33,12 @@ pub struct Live {
     kept: Vec<RawFd>,
     supervisor: Pid,
     held: Mutex<Vec<Held>>,
+    /// Targets that could not be used at the start.
+    off: Mutex<Vec<Off>>,
 }
+
+/// How long a store that failed at the start is left alone at first, and at the longest.
+const AGAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
 type Change = Result<TierChange, CommandError>;
 
@@ -52,7 +59,76 @@ impl Live {
         held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));
         let (instance, src) = (shared.instance.clone(), shared.place.src.clone());
         let (config, kept, supervisor) = (shared.config.clone(), shared.kept.clone(), shared.supervisor);
-        Live { engine, instance, src, config, kept, supervisor, held: Mutex::new(held) }
+        let off = Mutex::new(std::mem::take(&mut shared.tier.off));
+        Live { engine, instance, src, config, kept, supervisor, held: Mutex::new(held), off }
+    }
+
+    /// The rows of those that cannot be used.
+    pub fn off(&self) -> Vec<TierRow> {
+        self.off.lock().iter().map(Off::row).collect()
+    }
+
+    /// Uses stores that failed at the start once they can be reached. In a thread of its own, which ends when none is left.
+    ///
+    /// # Errors
+    /// There is no room for a thread.
+    pub fn try_stores_again(self: Arc<Live>) -> std::io::Result<()> {
+        let stores = move |live: &Live| -> Vec<Device> {
+            let off = live.off.lock();
+            off.iter()
+                .filter(|off| config::is_remote(&off.device.path))
+                .map(|off| off.device.clone())
+                .collect()
+        };
+        if stores(&self).is_empty() {
+            return Ok(());
+        }
+        let again = move || {
+            let mut pause = *AGAIN.start();
+            while !stores(&self).is_empty() {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(*AGAIN.end());
+                for device in stores(&self) {
+                    self.try_again(device);
+                }
+            }
+        };
+        std::thread::Builder::new().name("stores".to_owned()).spawn(again).map(drop)
+    }
+
+    fn try_again(&self, device: Device) {
+        let others = others(&self.held.lock(), None);
+        let Ok(target) = super::target(&self.config, &device, &self.src, others, self.supervisor) else {
+            return;
+        };
+        let name = device.name.clone();
+        let (number, first_region, made, removed, table) = (0, 0, false, false, None);
+        let mut held = self.held.lock();
+        let added =
+            self.begin(&mut held, Held { device, target, number, first_region, made, removed, table });
+        self.tell(&held);
+        match added {
+            Ok(_) => {
+                tracing::info!("tier {name}: it can be used now");
+                let _ = self.forget_off(&name);
+            }
+            Err(err) => tracing::warn!("tier {name}: {err}"),
+        }
+    }
+
+    /// A target that cannot be used is named no longer, also by the next terraced.
+    fn forget_off(&self, name: &str) -> std::io::Result<Option<Device>> {
+        let mut off = self.off.lock();
+        let Some(at) = off.iter().position(|off| off.device.name == name) else { return Ok(None) };
+        record::note_gone(&self.instance, name)?;
+        Ok(Some(off.remove(at).device))
+    }
+
+    /// The name of the target that is meant, if that could not be used at the start.
+    fn name_off(&self, asked: &Path) -> Option<String> {
+        let off = self.off.lock();
+        let is_it = |off: &&Off| off.device.path == asked || asked.to_str() == Some(&off.device.name);
+        off.iter().find(is_it).map(|off| off.device.name.clone())
     }
 
     /// One more target.
@@ -65,6 +141,8 @@ impl Live {
             ..Device::default()
         };
         let mut all: Vec<Device> = held.iter().map(|held| held.device.clone()).collect();
+        let off = self.off.lock().clone().into_iter().map(|off| off.device);
+        all.extend(off.filter(|off| off.path != asked.path));
         if asked.name.is_none() {
             device.name = config::free_name(&all, &[]);
         }
@@ -83,6 +161,11 @@ impl Live {
         let new = Held { device, target, number, first_region, made, removed, table };
         let added = self.begin(&mut held, new);
         self.tell(&held);
+        if added.is_ok()
+            && let Some(name) = self.name_off(&asked.path)
+        {
+            self.forget_off(&name).map_err(no)?;
+        }
         added
     }
 
@@ -113,6 +196,12 @@ impl Live {
     /// A target goes.
     pub fn remove(&self, asked: &TierRemove) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
+        let name_off = self.name_off(&asked.target);
+        if let Some(name) = name_off
+            && let Some(device) = self.forget_off(&name).map_err(no)?
+        {
+            return Ok(TierChange::of(&device.name, &device.path, 0));
+        }
         let at = find(&held, &asked.target)?;
         if held.len() == 1 && !asked.force {
             let why = "it is the last target: what is on it would leave the cache; `--force` removes it all the same";

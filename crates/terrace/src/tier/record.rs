@@ -20,6 +20,8 @@ use crate::handover::Shared;
 use crate::instance::Instance;
 
 const NAME: &str = "tiers.json";
+/// The names of targets of the start that could not be used, and are not to be named any more.
+const GONE: &str = "tiers-gone.json";
 
 /// A target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -101,8 +103,25 @@ pub fn write(instance: &Instance, all: &[Held]) -> std::io::Result<()> {
     instance.replace(NAME, &serde_json::to_vec(&entries)?)
 }
 
+fn gone(instance: &Instance) -> Vec<String> {
+    let gone = std::fs::read(instance.path(GONE)).ok();
+    gone.and_then(|gone| serde_json::from_slice(&gone).ok()).unwrap_or_default()
+}
+
+/// A target that could not be used is not named any more, also by the next terraced.
+///
+/// # Errors
+/// There is no room for the record.
+pub fn note_gone(instance: &Instance, name: &str) -> std::io::Result<()> {
+    let mut all = gone(instance);
+    all.push(name.to_owned());
+    instance.replace(GONE, &serde_json::to_vec(&all)?)
+}
+
 /// A terraced that begins after another uses the targets that that one has left, and ends the removals that it had begun.
 pub fn take_over(shared: &mut Shared) {
+    let gone = gone(&shared.instance);
+    shared.tier.off.retain(|off| !gone.contains(&off.device.name));
     let Some(entries) = read(&shared.instance) else { return };
     let mut held = Vec::new();
     for entry in entries {

@@ -94,9 +94,6 @@ fn configuration() {
     let file = stage.file("terrace.toml");
     let cases = [
         ("memory = \"32MiB\"\n[dirty]\npercentage = 3\n", "line 3", "unknown field `percentage`"),
-        ("[door]\nring_slots = 8\n", "line 1", "it is `preload` now"),
-        ("[dirty]\npercent = 8\n", "line 2", "it is `ratio` now"),
-        ("[tier.compressed]\nmax_share = 8\n", "line 2", "it is `max_percent` now"),
         ("\n[io]\nengine = \"fast\"\n", "line 3", "`uring`"),
         ("[dirty]\nratio = 10\nbackground_ratio = 10\n", "line 3", "not below dirty.ratio"),
         ("memory = \n", "line 1", "terrace.toml"),
@@ -122,11 +119,6 @@ fn configuration() {
 #[test]
 fn usage() {
     told(terrace(["fly"])).refused(&["usage", "'fly'", "terrace --help"]);
-    told(terrace(["flush", "/tmp"])).refused(&["usage", "'flush'", "it is `sync` now"]);
-    told(terrace(["drop", "/tmp"])).refused(&["it is `drop-caches` now"]);
-    told(terrace(["watch", "/tmp"])).refused(&["it is `terrace top` now"]);
-    told(terrace(["run", "--no-fast-door", "--on", "/tmp", "--", "true"]))
-        .refused(&["it is `--no-preload` now"]);
     told(terrace::<&str>([])).refused(&["no command is given", "terrace --help"]);
     told(terrace(["mount", "/tmp"])).refused(&["<MNT>"]);
     told(terrace(["run", "--on", "/tmp"])).refused(&["<CMD>"]);

@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 use rustix::process::Signal;
 use terrace_api::instance::{Dirty, Info, Kind, SCHEMA};
 
-use crate::stage::{Stage, crash, kill, possible, runs, terrace, text, told, wait_until};
+use crate::server::Server;
+use crate::stage::{Stage, crash, kill, library, possible, runs, terrace, text, told, wait_until};
 
 fn restarts(stage: &Stage) -> u32 {
     stage.stat().instance.restarts
@@ -42,6 +43,69 @@ fn terraced_is_started_again_and_nobody_notices() {
     drop(file);
     stage.ask("umount", &[]).fine();
     assert!(fs::read(stage.src.join("a")).unwrap() == expected);
+    stage.nothing_is_left();
+}
+
+/// A stopped process, which goes on at the end.
+struct Stopped(i32);
+
+impl Stopped {
+    fn new(pid: i32) -> Stopped {
+        kill(pid, Signal::STOP);
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        kill(self.0, Signal::CONT);
+    }
+}
+
+/// A number in the status of a process or a thread.
+fn status(id: u32, name: &str) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
+}
+
+/// Has terraced said that it serves, and waits for the supervisor's answer?
+fn has_said_ready(terraced: i32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{terraced}/task")).into_iter().flatten().flatten();
+    let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
+    let reads = format!("{} ", libc::SYS_read);
+    threads.map(|thread| thread.path()).any(|thread| {
+        read(thread.join("comm")) == "ready\n" && read(thread.join("syscall")).starts_with(&reads)
+    })
+}
+
+/// The next terraced closes what it takes for the dead one's: the command that waits hears before that.
+#[test]
+fn terraced_that_dies_at_its_start_is_started_again() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let server = Server::new(&stage.src);
+    server.faults.hold.store(true, Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let mount = scope.spawn(|| stage.mount(&[]));
+        wait_until("terraced begins", || server.faults.held.load(Ordering::Relaxed) != 0);
+        let thread = server.faults.held.load(Ordering::Relaxed);
+        let (terraced, supervisor) = (status(thread, "Tgid:"), status(thread, "PPid:"));
+        let stopped = Stopped::new(supervisor);
+        server.faults.hold.store(false, Ordering::Relaxed);
+        wait_until("it serves", || has_said_ready(terraced));
+        kill(terraced, Signal::KILL);
+        wait_until("it is dead", || !runs(terraced));
+        drop(stopped);
+        let mounted = mount.join().unwrap();
+        assert_eq!(mounted.code, Some(0), "{}", mounted.err);
+    });
+    wait_until("the next one serves", || restarts(&stage) == 1);
+    fs::write(stage.mnt.join("a"), "a").unwrap();
+    stage.ask("umount", &[]).fine();
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"a");
+    drop(server);
     stage.nothing_is_left();
 }
 
@@ -92,6 +156,25 @@ fn a_full_table_of_descriptors_is_recovered() {
     drop(file);
     stage.ask("umount", &[]).fine();
     assert!(fs::read(stage.src.join("a")).unwrap() == [7; 103_000]);
+    stage.nothing_is_left();
+}
+
+/// With fewer descriptors than terraced needs to answer, nothing is begun: it would hang.
+#[test]
+fn few_descriptors_are_refused() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    for limit in [24, 32, 34, 50] {
+        for by in [&["--no-preload", "--", "true"][..], &["--", "true"]] {
+            let mut run = terrace(["run", "--memory", "32MiB", "--on"]);
+            run.arg(&stage.src).args(by).env("TERRACE_PRELOAD", library());
+            // SAFETY: plain system calls between fork and exec.
+            unsafe { run.pre_exec(move || limit_descriptors(limit)) };
+            told(run).refused(&["open files: the limit is", "ulimit -n"]);
+        }
+    }
     stage.nothing_is_left();
 }
 
@@ -214,6 +297,8 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
         kind: Kind::Mount,
         src: stage.src.clone(),
         mnt: stage.mnt.clone(),
+        device: None,
+        claim: None,
         memory_bytes: 0,
         policy: "lru".to_owned(),
         tiers: Vec::new(),
@@ -224,7 +309,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     fs::write(dir.join("info.json"), serde_json::to_vec(&info).unwrap()).unwrap();
     fs::write(dir.join("lock"), "").unwrap();
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "60", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
+    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
     command.arg(&stage.src).arg(format!("{}/", text(&stage.mnt))).env("XDG_CONFIG_HOME", "/nonexistent");
     let cleared = told(command);
     let _ = fs::remove_dir_all(&dir);

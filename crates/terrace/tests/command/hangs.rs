@@ -290,7 +290,7 @@ fn start_that_fails_leaves_no_mount_without_abort() {
     let panic_at = stage.file("panic");
     fs::write(&panic_at, "").unwrap();
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
+    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
     command.args([&stage.src, &stage.mnt]);
     command.env("TERRACE_TEST_PANIC_AT", &panic_at).env("TERRACE_TEST_NO_ABORT", "1");
     told(command).refused(&["before it served"]);
@@ -308,7 +308,7 @@ fn umount_ends_what_hangs_of_a_dead_instance() {
     kill(aborter_of(&held.stage.mnt).expect("there is one"), Signal::KILL);
     kill_supervisor_and_terraced(&held);
     let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "100", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
+    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
     let told: Told = told(command);
     assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
     hang.end("no program hangs");

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, Told, kill, possible, runs, sleeps, terrace, text, told, wait_until, write_apart};
+use crate::stage::{
+    Stage, Told, kill, possible, runs, sleeps, terrace, text, told, told_apart, wait_until, write_apart,
+};
 
 #[test]
 fn all_commands_on_one_mount() {
@@ -243,7 +245,8 @@ fn a_mount_in_its_old_place_is_left_alone() {
     let stage = Stage::new();
     stage.mount(&[]).fine();
     let (first, _) = stage.processes();
-    let held = fs::File::create(stage.mnt.join("held")).unwrap();
+    fs::write(stage.src.join("held"), "").unwrap();
+    let held = fs::File::open(stage.mnt.join("held")).unwrap();
     rustix::mount::unmount(&stage.mnt, rustix::mount::UnmountFlags::DETACH).unwrap();
     stage.mount(&[]).fine();
     kill(first, Signal::TERM);
@@ -288,8 +291,8 @@ fn as_mount_calls_it() {
             .env("XDG_CONFIG_HOME", "/nonexistent");
         told(command)
     };
-    mount("memory=1K").refused(&["below the minimum"]);
-    mount("memory=32MiB,fast").refused(&["no mount option `fast`"]);
+    mount("memory=1K").refused_with(32, &["below the minimum"]);
+    mount("memory=32MiB,fast").refused_with(32, &["no mount option `fast`"]);
     mount("ro,noatime,memory=48MiB,policy=clock,x-systemd.automount,nofail").fine();
     let cache = stage.stat().cache;
     assert_eq!((cache.policy.as_str(), cache.memory.limit_bytes), ("clock", 48 << 20));
@@ -351,34 +354,15 @@ fn fstab_lines_mount_remount_and_unmount() {
 /// A user's mount, made by fusermount3: the flags that were asked for, or none at all.
 #[test]
 fn options_of_an_ordinary_user() {
-    let helper = Command::new("fusermount3").arg("-V").output().is_ok();
-    if !possible() || !helper {
-        eprintln!("skipped: needs fusermount3");
-        return;
-    }
-    let stage = Stage::new();
-    fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
-    let runtime = stage.file("runtime");
-    fs::create_dir(&runtime).unwrap();
-    for dir in [&stage.src, &stage.mnt, &runtime] {
-        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
-    }
-    let program = stage.file("terrace");
-    fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+    let Some((stage, begin)) = Stage::for_user() else { return };
     let script = format!(
-        "mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
-         exec setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR={4} sh -c '\
-         {1} mount --memory 32MiB -o lazytime {2} {3}; echo $?; \
-         {1} mount --memory 32MiB -o noexec,noatime,relatime {2} {3} && grep {3} /proc/self/mountinfo && {1} umount {3}'",
-        text(&stage.file("fuse")),
-        text(&program),
-        text(&stage.src),
-        text(&stage.mnt),
-        text(&runtime)
+        "{begin} mounted() {{ user XDG_RUNTIME_DIR=$runtime $program mount --memory 32MiB -o $1 {src} {mnt}; }}
+         mounted lazytime; echo $?
+         mounted noexec,noatime,relatime && grep {mnt} /proc/self/mountinfo && user XDG_RUNTIME_DIR=$runtime $program umount {mnt}",
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
     );
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
-    let told = told(command);
+    let told = told_apart(&script);
     assert_eq!(told.code, Some(0), "{} {}", told.out, told.err);
     assert!(told.out.starts_with("2\n"), "{}", told.out);
     assert!(told.err.lines().count() == 1 && told.err.contains("lazytime"), "{}", told.err);
@@ -403,16 +387,16 @@ fn umount_tells_who_else_sees_the_mount() {
     let mut line = String::new();
     BufReader::new(other.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "there\n");
-    let mut umount = terrace(["umount", text(&stage.mnt)]).stderr(Stdio::piped()).spawn().unwrap();
-    let mut told = BufReader::new(umount.stderr.take().unwrap());
-    line.clear();
-    told.read_line(&mut line).unwrap();
+    fs::write(stage.mnt.join("a"), "b").unwrap();
+    let umount = terrace(["umount", text(&stage.mnt)]).output().unwrap();
+    let told = String::from_utf8_lossy(&umount.stderr);
     let pid = format!("(pid {}, own mount namespace {})", other.id(), stage.mnt.display());
-    assert!(line.contains("unmounted here") && line.contains(&pid), "{line}");
-    assert!(umount.try_wait().unwrap().is_none(), "it waits");
+    assert!(umount.status.success() && told.contains("unmounted here") && told.contains(&pid), "{told}");
+    assert!(!stage.is_mounted() && stage.instances().len() == 1, "its daemon serves on");
+    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+    stage.mount(&[]).refused(&["not mounted here", &pid]);
     other.kill().unwrap();
     other.wait().unwrap();
-    assert!(umount.wait().unwrap().success());
     stage.nothing_is_left();
 }
 
@@ -466,15 +450,10 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     fs::write(&config, "[tier]\nprobe = \"probe.toml\"\n[tier.compressed]\ncodec = \"lz4\"\n").unwrap();
     let mount = || stage.mount(&["--config", text(&config)]);
     let miss_ns = || stage.stat().cache.compressed.unwrap().miss_ns;
-    mount().refused(&["probe.toml", "No such file", "terrace-bench probe"]);
+    mount().refused(&["probe.toml", "No such file", "docs/operation.md"]);
 
     let measured_at = |directory: &str, get_latency_us: f64| {
-        let text = format!(
-            "schema = \"terrace.probe.v1\"\nmachine = {{ cpu = \"\", cpus = 1, memory_mib = 1, kernel = \"\" }}\n\
-             [device.\"{directory}\"]\nkind = \"ssd\"\nmeasured = \"\"\nfile_system = \"\"\nblock_device = \"\"\n\
-             direct = true\nothers_cpu_percent = 0.0\nget_latency_us = {get_latency_us}\nget_mib_s = 1.0\n\
-             put_latency_us = 1.0\nput_mib_s = 1.0\n"
-        );
+        let text = format!("[device.\"{directory}\"]\nget_latency_us = {get_latency_us}\nput_mib_s = 1.0\n");
         fs::write(&probe, text).unwrap();
     };
     measured_at(text(&stage.src), 123.5);
@@ -490,7 +469,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     stage.ask("umount", &[]).fine();
 
     measured_at(text(&stage.src), 0.0);
-    mount().refused(&["probe.toml line 10", "get_latency_us = 0 is out of bounds"]);
+    mount().refused(&["probe.toml line 2", "get_latency_us = 0 is out of bounds"]);
 }
 
 /// A file that cannot be written for want of room and is then deleted beside the mount: its data cannot be read any more.

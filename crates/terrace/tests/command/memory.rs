@@ -53,7 +53,8 @@ impl Group {
         command.args(more);
         let log = fs::File::create(stage.file("err")).unwrap();
         let status = self.run(command.args([&stage.src, &stage.mnt]).stderr(log)).wait().unwrap();
-        Told { code: status.code(), out: String::new(), err: fs::read_to_string(stage.file("err")).unwrap() }
+        let err = fs::read_to_string(stage.file("err")).unwrap();
+        Told { code: status.code(), out: String::new(), whole_err: err.clone(), err }
     }
 
     fn kills(&self) -> u64 {

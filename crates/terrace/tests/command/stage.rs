@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
+use terrace_testkit::wait::holds_within;
 pub use terrace_testkit::wait::wait_until;
 
 /// A fresh pair of directories; at the end nothing of terrace may be left on them.
@@ -40,6 +41,16 @@ pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     as_a_new_user(command)
 }
 
+/// The preload library: cargo builds it for no test of this crate.
+#[track_caller]
+pub fn library() -> PathBuf {
+    let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release");
+    let dir = std::env::var_os("TERRACE_BIN_DIR").map_or_else(built, PathBuf::from);
+    let path = dir.join("libterrace_preload.so");
+    assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
+    path
+}
+
 fn as_a_new_user(mut command: Command) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TERRACE_") {
@@ -55,16 +66,19 @@ pub struct Told {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
+    /// With the lines about mount namespaces that other tests make.
+    pub whole_err: String,
 }
 
 impl From<Output> for Told {
     fn from(output: Output) -> Told {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        // Tests beside this one may make mount namespaces: then `umount` says for whom it waits.
-        let waits = |line: &&str| line.contains(": unmounted here; waiting for ");
-        let err = text(output.stderr);
-        let err = err.split_inclusive('\n').filter(|line| !waits(line)).collect();
-        Told { code: output.status.code(), out: text(output.stdout), err }
+        // Tests beside this one may make mount namespaces: then `umount` names their processes.
+        let sees =
+            |line: &&str| line.contains(": unmounted here") || line.contains(": waiting for the unmount");
+        let whole_err = text(output.stderr);
+        let err = whole_err.split_inclusive('\n').filter(|line| !sees(line)).collect();
+        Told { code: output.status.code(), out: text(output.stdout), err, whole_err }
     }
 }
 
@@ -132,6 +146,32 @@ impl Stage {
         stage
     }
 
+    /// A stage of the user 65534 and a script for `unshare -m`, which defines `user COMMAND...`: that user's, with `$program` for terrace and
+    /// `$runtime` for a directory. None: this machine has no fusermount3.
+    pub fn for_user() -> Option<(Stage, String)> {
+        if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
+            eprintln!("skipped: needs fusermount3");
+            return None;
+        }
+        let stage = Stage::new();
+        fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
+        let (runtime, program) = (stage.file("runtime"), stage.file("terrace"));
+        fs::create_dir(&runtime).unwrap();
+        fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+        for dir in [&stage.src, &stage.mnt, &runtime] {
+            std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+        }
+        fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+        let begin = format!(
+            "runtime={} program={}; mknod -m 666 {fuse} c 10 229 && mount --bind {fuse} /dev/fuse && cd / || exit 9
+             user() {{ setpriv --reuid 65534 --regid 65534 --clear-groups env -u XDG_RUNTIME_DIR \"$@\"; }}\n",
+            text(&runtime),
+            text(&program),
+            fuse = text(&stage.file("fuse")),
+        );
+        Some((stage, begin))
+    }
+
     /// A file of the stage outside of both.
     pub fn file(&self, name: &str) -> PathBuf {
         self.src.parent().unwrap().join(name)
@@ -148,7 +188,13 @@ impl Stage {
     pub fn ask(&self, verb: &str, more: &[&str]) -> Told {
         let mut command = terrace([verb]);
         command.arg(&self.mnt).args(more);
-        told(command)
+        let told = told(command);
+        // The daemon lives on while the mount namespace of another test has the mount.
+        if verb == "umount" && told.code == Some(0) {
+            let ended = |dir: &PathBuf| !is_locked(&dir.join("lock"));
+            holds_within(Duration::from_secs(60), || self.instances().iter().all(ended));
+        }
+        told
     }
 
     /// `terrace run --on SRC -- sh -c SCRIPT`, the preload path off. Signals that the tests' own starter ignores (a shell those
@@ -188,8 +234,11 @@ impl Stage {
     }
 
     pub fn is_mounted(&self) -> bool {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        [&self.src, &self.mnt].iter().any(|dir| table.contains(&format!(" {} ", dir.display())))
+        // Another test may have mounted at a name that is no UTF-8.
+        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
+        let ours = [&self.src, &self.mnt].map(|dir| dir.as_os_str().as_encoded_bytes());
+        points.into_iter().any(|point| ours.contains(&point))
     }
 
     /// Waits for the end of everything.
@@ -259,6 +308,19 @@ pub fn runs(pid: i32) -> bool {
 pub fn sleeps(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
+}
+
+fn is_locked(lock: &Path) -> bool {
+    let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+    fs::File::open(lock).is_ok_and(|lock| rustix::fs::flock(&lock, shared).is_err())
+}
+
+/// Runs a bash script in a mount namespace of its own, to the end.
+pub fn told_apart(script: &str) -> Told {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "bash", "-c", script]);
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    told(command)
 }
 
 /// A path as an argument.

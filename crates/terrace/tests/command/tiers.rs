@@ -99,6 +99,35 @@ fn serving_goes_on_without_a_tier_that_cannot_be_used() {
 }
 
 #[test]
+fn target_that_is_off_goes_live_and_stays_gone() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("f"), "content").unwrap();
+    let letter = text(&stage.file("letter")).to_owned();
+    fs::write(&letter, "a letter").unwrap();
+    warned(stage.mount(&["--tier", &letter]), &["not terrace's"]);
+    let devices = || stage.stat().cache.tiers.into_iter().filter(|row| row.kind == TierKind::Device).count();
+    assert_eq!(devices(), 1);
+    let mnt = text(&stage.mnt);
+    let out = tier(&["remove", mnt, "device", "--force"]).fine().out;
+    assert!(out.contains("it was not in use, and is as it was"), "{out}");
+    assert_eq!(devices(), 0);
+    let (_, terraced) = stage.processes();
+    crash(terraced, Signal::KILL);
+    wait_until("another terraced", || {
+        fs::read(stage.mnt.join("f")).is_ok() && stage.processes().1 != terraced
+    });
+    assert_eq!(devices(), 0);
+    tier(&["add", mnt, &sized(text(&stage.mnt.join("in")), "32MiB")])
+        .refused(&["lies on a mount of terrace"]);
+    stage.ask("umount", &[]).fine();
+    assert_eq!(fs::read(&letter).unwrap(), b"a letter");
+    stage.nothing_is_left();
+}
+
+#[test]
 fn relative_path_of_a_tier_is_that_of_the_command() {
     if !possible() {
         return;

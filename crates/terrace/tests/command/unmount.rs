@@ -1,11 +1,13 @@
 //! An unmount that takes its time or is refused, and the mount that comes after it.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, kill, possible, wait_until};
+use crate::stage::{Stage, kill, library, possible, terrace, text, told, told_apart, wait_until};
 
 /// generic/604 of xfstests: a mount that comes while the unmount still writes waits for its end.
 #[test]
@@ -46,22 +48,353 @@ fn a_refused_unmount_keeps_others_out() {
     stage.nothing_is_left();
 }
 
-/// A mount that was taken away lazily lives on for its open files: the next one does not wait for those.
+/// A mount that was taken away lazily lives on for its open files: the next one does not wait for readers of those, and does not
+/// come beside writers.
 #[test]
-fn mount_does_not_wait_for_open_files_of_a_lazy_unmount() {
+fn a_mount_after_a_lazy_unmount_comes_beside_readers_alone() {
     if !possible() {
         return;
     }
     let stage = Stage::new();
+    fs::write(stage.src.join("a"), "a").unwrap();
     stage.mount(&[]).fine();
-    let open = fs::File::create(stage.mnt.join("a")).unwrap();
+    let writer = fs::File::options().append(true).open(stage.mnt.join("a")).unwrap();
+    kill(stage.processes().0, Signal::TERM);
+    wait_until("the mount is gone", || !stage.is_mounted());
+    stage.mount(&[]).refused(&["files open for writing"]);
+    drop(writer);
+    let next = stage.mount(&[]);
+    assert_eq!(next.code, Some(0), "{}", next.err);
+    let reader = fs::File::open(stage.mnt.join("a")).unwrap();
     kill(stage.processes().0, Signal::TERM);
     wait_until("the mount is gone", || !stage.is_mounted());
     let next = stage.mount(&[]);
     assert_eq!(next.code, Some(0), "{}", next.err);
     assert!(stage.is_mounted());
-    drop(open);
+    drop(reader);
     stage.ask("umount", &[]).fine();
-    wait_until("the first one has ended", || stage.instances().is_empty());
+    stage.nothing_is_left();
+}
+
+/// A program whose working directory lies in a mount that was taken away reads on, and cannot change what the next mount serves.
+#[test]
+fn changes_through_a_mount_that_is_gone_are_refused() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("a"), "a").unwrap();
+    stage.mount(&[]).fine();
+    let script = "import os, sys\n\
+         def told(name, change):\n \
+          try: change(); print(name, 'done')\n \
+          except OSError as err: print(name, os.strerror(err.errno))\n\
+         changes = dict(append=lambda: open('a', 'a'), create=lambda: open('b', 'w'), mkdir=lambda: os.mkdir('d'),\n \
+          link=lambda: os.link('a', 'c'), symlink=lambda: os.symlink('a', 'l'), mode=lambda: os.chmod('a', 0o600),\n \
+          size=lambda: os.truncate('a', 0), rename=lambda: os.rename('a', 'e'), remove=lambda: os.remove('a'))\n\
+         print('begun', flush=True); sys.stdin.readline()\n\
+         for name in changes: told(name, changes[name])\n\
+         print(open('a').read())\n";
+    let mut inside = Command::new("python3");
+    inside.args(["-c", script]).current_dir(&stage.mnt).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut inside = inside.spawn().unwrap();
+    let mut said = BufReader::new(inside.stdout.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "begun\n");
+    kill(stage.processes().0, Signal::TERM);
+    wait_until("the mount is gone", || !stage.is_mounted());
+    let next = stage.mount(&[]);
+    assert_eq!(next.code, Some(0), "{}", next.err);
+    drop(inside.stdin.take());
+    let lines: Vec<String> = said.lines().map(Result::unwrap).collect();
+    let names = ["append", "create", "mkdir", "link", "symlink", "mode", "size", "rename", "remove"];
+    let refused = names.map(|name| format!("{name} Read-only file system"));
+    assert_eq!(lines, [&refused[..], &["a".to_owned()]].concat());
+    inside.wait().unwrap();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// The claim lies on the directories above the source, and keeps no other mount busy that shows them.
+#[test]
+fn mounts_of_directories_above_a_source_can_be_unmounted() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let [disk, bound, other] = ["disk", "bound", "other"].map(|name| stage.file(name));
+    [&disk, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let script = format!(
+        "t() {{ XDG_CONFIG_HOME=/nonexistent {terrace} \"$@\"; }}
+         mount -t tmpfs none {disk} && mkdir -p {disk}/a/b && mount --bind {disk}/a/b {bound} || exit 9
+         t mount --memory 32MiB {bound} {mnt} || exit 8
+         umount {disk}; echo $?
+         mount --bind {bound} {src}; t mount --memory 32MiB {src} {other} 2>/dev/null; echo $?
+         t umount {mnt}; echo $?
+         umount {src} {bound}; echo $?
+         mount -t tmpfs none {disk} && mkdir -p {disk}/a/b && mount --bind {disk}/a/b {bound} || exit 7
+         t mount --memory 32MiB {bound} {mnt} || exit 6
+         t mount --memory 32MiB {disk}/a {other} 2>/dev/null; echo $?; t umount {mnt}; echo $?",
+        terrace = env!("CARGO_BIN_EXE_terrace"),
+        disk = text(&disk),
+        bound = text(&bound),
+        other = text(&other),
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
+    );
+    let told = told_apart(&script);
+    assert_eq!(told.out, "0\n2\n0\n0\n2\n0\n", "{}", told.whole_err);
+    stage.nothing_is_left();
+}
+
+/// Each name of the tree leads to the instance that serves it: the same directory, one below and above, a bind mount, another mount namespace.
+#[test]
+fn a_tree_has_one_mount_or_several_runs() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let (inner, bound, other) = (stage.src.join("inner"), stage.file("bound"), stage.file("other"));
+    [&inner, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let mount = |src: &std::path::Path| {
+        let mut command = terrace(["mount", "--memory", "32MiB"]);
+        told({
+            command.args([src, &other]);
+            command
+        })
+    };
+    stage.mount(&[]).fine();
+    let by = format!("at {}", text(&stage.mnt));
+    let by = ["terrace serves", &by, "terrace umount"];
+    mount(&stage.src).refused(&by);
+    mount(&inner).refused(&by);
+    told(stage.run("true")).refused(&by);
+    for dir in [&stage.src, &inner] {
+        assert!(told(terrace(["doctor", text(dir)])).out.contains("a mount of terrace serves it"));
+    }
+    let script = format!(
+        "mount --bind {0} {1}; umount -l {2}; exec {3} mount --memory 32MiB {1} {4}",
+        text(&inner),
+        text(&bound),
+        text(&stage.mnt),
+        env!("CARGO_BIN_EXE_terrace"),
+        text(&other)
+    );
+    let mut apart = Command::new("unshare");
+    apart
+        .args(["-m", "--propagation", "private", "sh", "-c", &script])
+        .env("XDG_CONFIG_HOME", "/nonexistent");
+    let apart = told(apart);
+    assert!(apart.code == Some(2) && apart.err.contains("serves"), "{}", apart.err);
+    stage.ask("umount", &[]).fine();
+
+    let by_leases = |dir: &std::path::Path| {
+        let mut run = terrace(["run", "--memory", "32MiB", "--on", text(dir), "--"]);
+        run.env("TERRACE_PRELOAD", library());
+        run
+    };
+    let mut run = by_leases(&stage.src);
+    let ready = stage.file("ready");
+    let mut run = run.args(["sh", "-c", &format!("touch {}; exec sleep 60", text(&ready))]).spawn().unwrap();
+    wait_until("the command runs", || ready.exists());
+    mount(&inner).refused(&["`terrace run`", "serves"]);
+    if stage.info().device.is_none() {
+        assert!(
+            by_leases(&inner).arg("true").status().unwrap().success(),
+            "runs by leases beside each other"
+        );
+    }
+    kill(run.id() as i32, Signal::TERM);
+    run.wait().unwrap();
+    stage.nothing_is_left();
+    mount(&inner).fine();
+    told(terrace(["umount", text(&other)]));
+}
+
+/// umount(8) itself: it finds the helper by libmount's table alone, and returns when all is written, or fails.
+#[test]
+fn umount_of_the_system_waits_for_the_last_page() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::with_small_source();
+    let (links, run) = (stage.file("links"), stage.file("run"));
+    [&links, &run].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    for name in ["mount.fuse.terrace", "umount.fuse.terrace"] {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_terrace"), links.join(name)).unwrap();
+    }
+    let script = format!(
+        "sbin=$(readlink -f /sbin); src={src} mnt={mnt} t={terrace}; mkdir -p /run/mount
+         mount -t overlay overlay -o lowerdir={links}:$sbin $sbin || {{ echo no overlay; exit 0; }}
+         mount --bind {run} /run/mount
+         noted() {{ grep -c \"TARGET=$mnt \" /run/mount/utab; }}
+         unmounted() {{ echo \"$1: $? $(noted)\"; }}
+         \"$t\" mount $src $mnt --memory 32MiB; noted
+         dd if=/dev/zero of=$mnt/big bs=64K count=48 2>/dev/null; umount $mnt 2>/dev/null; unmounted full
+         mount -o remount,size=20m {disk}; umount $mnt; unmounted plain; stat -c %s $src/big
+         mount -t fuse.terrace -o memory=32MiB,x-a=b $src $mnt; umount $mnt; unmounted options
+         \"$t\" mount $src $mnt --memory 32MiB; umount -a -t fuse.terrace -O uhelper=fuse.terrace; unmounted all
+         \"$t\" mount $src $mnt --memory 32MiB; exec 7<$mnt/big; umount $mnt 2>/dev/null; unmounted busy
+         umount -l $mnt; unmounted lazy; exec 7<&-
+         \"$t\" mount $src $mnt --memory 32MiB; \"$t\" umount $mnt; unmounted own",
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
+        terrace = env!("CARGO_BIN_EXE_terrace"),
+        links = text(&links),
+        run = text(&run),
+        disk = text(stage.src.parent().unwrap()),
+    );
+    let told = told_apart(&script);
+    if told.out.starts_with("no overlay") {
+        eprintln!("skipped: no overlay file system to put the helpers over /sbin: {}", told.err);
+        return;
+    }
+    let lines: Vec<&str> = told.out.lines().collect();
+    let expected = [
+        "1",
+        "full: 32 1",
+        "plain: 0 0",
+        "3145728",
+        "options: 0 0",
+        "all: 0 0",
+        "busy: 32 1",
+        "lazy: 0 0",
+        "own: 0 0",
+    ];
+    assert_eq!(lines, expected, "{}", told.whole_err);
+    stage.nothing_is_left();
+}
+
+/// Without its record nothing shows that an instance has written all: another XDG_RUNTIME_DIR is found by the sockets, a record that is gone is not.
+#[test]
+fn umount_without_a_record_is_refused() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.mount(&[]).fine();
+    let dir = stage.instances()[0].clone();
+    let hidden = stage.file("hidden");
+    fs::rename(dir.join("info.json"), &hidden).unwrap();
+    stage.ask("umount", &[]).refused(&["no record of its instance", "terrace umount -l"]);
+    assert!(stage.is_mounted());
+    fs::rename(&hidden, dir.join("info.json")).unwrap();
+    stage.ask("umount", &[]).fine();
+    stage.nothing_is_left();
+}
+
+/// By a user with another XDG_RUNTIME_DIR than at the mount, and by root.
+#[test]
+fn umount_finds_the_instance_in_other_runtime_directories() {
+    let Some((stage, begin)) = Stage::for_user() else { return };
+    let script = format!(
+        "{begin} for by in user root; do
+           user XDG_RUNTIME_DIR=$runtime $program mount --memory 32MiB {src} {mnt} || exit 8
+           user sh -c 'exec 3>{src}/lock; echo $$ >{mnt}/'$by
+           case $by in user) user $program umount {mnt};; *) $program umount {mnt};; esac
+           echo $by $? $(grep -c ' {mnt} ' /proc/self/mountinfo) $(ls $runtime/terrace | wc -l) $(wc -l <{src}/$by)
+         done",
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
+    );
+    let told = told_apart(&script);
+    assert_eq!(told.out, "user 0 0 0 1\nroot 0 0 0 1\n", "{}", told.whole_err);
+    stage.nothing_is_left();
+}
+
+/// The instance is that of the mount at the path, not the one with the highest process id.
+#[test]
+fn the_mount_at_a_path_has_its_own_instance() {
+    if !possible() {
+        return;
+    }
+    let (stage, first) = (Stage::new(), Stage::new());
+    fs::write(first.src.join("a"), "a").unwrap();
+    let mut command = terrace(["mount", "--memory", "48MiB"]);
+    told({
+        command.args([&first.src, &stage.mnt]);
+        command
+    })
+    .fine();
+    let held = fs::File::open(stage.mnt.join("a")).unwrap();
+    told(terrace(["umount", "-l", text(&stage.mnt)])).fine();
+    stage.mount(&[]).fine();
+    // Where process ids have come round the older instance has the higher one.
+    let [dir] = &first.instances()[..] else { panic!("it lives for its open file") };
+    let record = fs::read_to_string(dir.join("info.json")).unwrap();
+    let pid = format!("\"pid\":{},", first.info().pid);
+    fs::write(dir.join("info.json"), record.replace(&pid, &format!("\"pid\":{},", i32::MAX))).unwrap();
+    assert_eq!(stage.stat().cache.memory.limit_bytes, 32 << 20);
+    stage.ask("umount", &[]).fine();
+    assert!(!stage.is_mounted());
+    drop(held);
+    first.nothing_is_left();
+    stage.nothing_is_left();
+}
+
+/// Mounts that lie in their own sources, made before and after, alone and in pairs: every walk ends.
+#[test]
+fn circles_are_refused_or_not_entered() {
+    if !possible() {
+        return;
+    }
+    let (stage, other) = (Stage::new(), Stage::new());
+    let (inner, crossing) = (stage.src.join("m"), other.src.join("m"));
+    [&inner, &crossing].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+    let script = format!(
+        "t='{terrace}'; \"$t\" mount --memory 32MiB {src} {mnt} || exit 9
+         mount --bind {mnt} {inner}; sleep 0.3
+         timeout -s KILL 60 find {mnt} >/dev/null 2>{said}; echo find $?; grep -c 'levels of symbolic links' {said}
+         timeout -s KILL 60 ls {mnt} | wc -l; timeout -s KILL 60 \"$t\" mount --memory 32MiB {other} {crossing} 2>/dev/null; echo mount $?
+         umount {inner}; timeout -s KILL 60 ls {mnt}/m; echo ls $?
+         \"$t\" umount {mnt} && \"$t\" mount --memory 32MiB {src} {crossing} || exit 8
+         \"$t\" mount --memory 32MiB {other} {inner}; echo pair $?; \"$t\" umount {crossing}",
+        terrace = env!("CARGO_BIN_EXE_terrace"),
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
+        inner = text(&inner),
+        said = text(&stage.file("said")),
+        other = text(&other.src),
+        crossing = text(&crossing),
+    );
+    let told = told_apart(&script);
+    let expected = "find 1\n1\n1\nmount 2\nls 0\npair 2\n";
+    assert_eq!(told.out, expected, "{}", told.whole_err);
+    assert!(told.err.contains("terrace is mounted inside the source"), "{}", told.err);
+    stage.nothing_is_left();
+    other.nothing_is_left();
+}
+
+/// As systemd has it for x-systemd.automount: an autofs lies at the mount point, and the mount comes over it without setting it off.
+#[test]
+fn a_mount_comes_over_an_autofs() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("a"), "content").unwrap();
+    // The pipe gets no answer: a process that triggers the automount hangs, except those of this process group.
+    let script = format!(
+        "import ctypes, os, subprocess, sys\n\
+         libc = ctypes.CDLL(None, use_errno=True); reader, writer = os.pipe()\n\
+         options = f'fd={{writer}},pgrp={{os.getpgrp()}},minproto=5,maxproto=5,direct'.encode()\n\
+         if libc.mount(b'systemd-1', {mnt:?}.encode(), b'autofs', 0, options): print('no autofs'); sys.exit()\n\
+         mounted = subprocess.run([{terrace:?}, 'mount', '--memory', '32MiB', {src:?}, {mnt:?}], timeout=60, start_new_session=True)\n\
+         print(mounted.returncode, open({mnt:?} + '/a').read())\n\
+         print(subprocess.run([{terrace:?}, 'umount', {mnt:?}], timeout=100).returncode)\n",
+        terrace = env!("CARGO_BIN_EXE_terrace"),
+        src = text(&stage.src),
+        mnt = text(&stage.mnt),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "python3", "-c", &script]);
+    command.env("XDG_CONFIG_HOME", "/nonexistent");
+    let told = told(command);
+    if told.out == "no autofs\n" {
+        eprintln!("skipped: this kernel has no autofs");
+        return;
+    }
+    assert_eq!(told.out, "0 content\n0\n", "{}", told.whole_err);
     stage.nothing_is_left();
 }

@@ -140,15 +140,24 @@ fn acknowledged_writes_survive_a_kill_at_the_end() {
 }
 
 #[test]
-fn synced_writes_survive_kill_of_everything() {
-    let seed = seed("synced_writes_survive_kill_of_everything");
-    let stage = Stage::new();
-    let mut served = Some(stage.serve(&["--sync", "always"]));
-    write_and_kill(&stage, rounds(), seed, || {
-        served.take().unwrap().kill_all();
-        served = Some(stage.serve(&["--sync", "always"]));
-    });
-    served.unwrap().stop();
+fn writes_survive_kill_of_everything() {
+    let seed = seed("writes_survive_kill_of_everything");
+    for sync in ["always", "1s", "no"] {
+        let stage = Stage::new();
+        let mut served = Some(stage.serve(&["--sync", sync]));
+        write_and_kill(&stage, rounds(), seed, || {
+            served.take().unwrap().kill_all();
+            // A start that is killed at once, or ends in order, leaves all of it to the next.
+            let first = stage.serve(&["--sync", sync]);
+            if seed.is_multiple_of(2) {
+                first.kill_all()
+            } else {
+                first.stop()
+            }
+            served = Some(stage.serve(&["--sync", sync]));
+        });
+        served.unwrap().stop();
+    }
 }
 
 #[test]

@@ -127,10 +127,7 @@ fn kill_terraced() -> io::Result<()> {
 
 fn passed(what: &str, is_so: bool, seen: String) -> io::Result<()> {
     match is_so {
-        true => {
-            println!("ok {what}: {seen}");
-            Ok(())
-        }
+        true => terrace_output::print_line!("ok {what}: {seen}"),
         false => {
             let stat = output(Command::new("terrace").args(["stat", MOUNT])).unwrap_or_default();
             Err(wrong(format!("{what}: {seen}\n{stat}")))

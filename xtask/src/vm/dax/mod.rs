@@ -31,6 +31,5 @@ pub fn run(root: &Path) -> io::Result<()> {
         limit: LIMIT,
     };
     let lines = machine.run()?;
-    println!("dax: {} checks passed", told(&lines, "ok").len());
-    Ok(())
+    terrace_output::print_line!("dax: {} checks passed", told(&lines, "ok").len())
 }

@@ -41,11 +41,12 @@ pub fn run(nodes: usize) -> io::Result<()> {
 fn check(name: &str, of: impl FnOnce() -> io::Result<String>) -> usize {
     let begun = Instant::now();
     let seen = of();
-    match &seen {
-        Ok(seen) => println!("ok {name}: {seen} ({:.0} s)", begun.elapsed().as_secs_f64()),
-        Err(err) => println!("FAILED {name}: {err}"),
-    }
-    usize::from(seen.is_err())
+    let line = match &seen {
+        Ok(seen) => format!("ok {name}: {seen} ({:.0} s)", begun.elapsed().as_secs_f64()),
+        Err(err) => format!("FAILED {name}: {err}"),
+    };
+    let printed = terrace_output::print_line!("{line}");
+    usize::from(seen.is_err() || printed.is_err())
 }
 
 /// What a check that failed leaves.

@@ -37,14 +37,11 @@ pub fn run(root: &Path, nodes: Option<u32>) -> io::Result<()> {
     let kinds = [(2, false), (4, false), (2, true)].map(|(nodes, unaware)| Kind { nodes, unaware });
     for kind in kinds.into_iter().filter(|kind| nodes.is_none_or(|nodes| nodes == kind.nodes)) {
         let (begun, unaware) = (Instant::now(), if kind.unaware { ", a kernel without NUMA" } else { "" });
-        println!("{} nodes{unaware}", kind.nodes);
+        terrace_output::print_line!("{} nodes{unaware}", kind.nodes)?;
         let lines = boot(root, &dir, &kernel, kind)?;
         let passed = told(&lines, "ok").len();
-        println!(
-            "{} nodes{unaware}: {passed} checks passed, {:.0} s",
-            kind.nodes,
-            begun.elapsed().as_secs_f64()
-        );
+        let seconds = begun.elapsed().as_secs_f64();
+        terrace_output::print_line!("{} nodes{unaware}: {passed} checks passed, {seconds:.0} s", kind.nodes)?;
     }
     Ok(())
 }

@@ -127,7 +127,9 @@ impl Stage {
                 command
             }
         };
-        command.args(["--numa", "auto", "--memory", MEMORY, "--on", &self.far_dir(), "--"]).args(load);
+        // Its reads are direct: by leases they would be the kernel's alone.
+        command.args(["--mount", "--passthrough", "off", "--numa", "auto", "--memory", MEMORY]);
+        command.args(["--on", &self.far_dir(), "--"]).args(load);
         Load::begin(&mut command)
     }
 

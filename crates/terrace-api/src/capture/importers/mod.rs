@@ -1,6 +1,7 @@
 //! A trace in whatever format: which one it is, and its accesses.
 
 mod binary;
+mod msr;
 mod text;
 
 use std::fs::File;
@@ -14,6 +15,8 @@ use crate::capture::input::{HEAD, Input};
 use crate::capture::reader::Decoder as Capture;
 pub use text::Column;
 
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// How the bytes of a trace are to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
@@ -25,13 +28,16 @@ pub enum Format {
     Text,
     /// A key in one of several columns.
     Csv,
+    /// Requests to disks, as MSR Cambridge has recorded them.
+    Msr,
     /// A capture of terrace.
     Terrace,
 }
 
 impl Format {
     /// All formats.
-    pub const ALL: [Format; 5] = [Format::U64, Format::Oracle, Format::Text, Format::Csv, Format::Terrace];
+    pub const ALL: [Format; 6] =
+        [Format::U64, Format::Oracle, Format::Text, Format::Csv, Format::Msr, Format::Terrace];
 
     /// Its name for users.
     pub fn name(self) -> &'static str {
@@ -40,6 +46,7 @@ impl Format {
             Format::Oracle => "oracle",
             Format::Text => "text",
             Format::Csv => "csv",
+            Format::Msr => "msr",
             Format::Terrace => "terrace",
         }
     }
@@ -50,9 +57,13 @@ impl Format {
     }
 
     /// Guessed from the content's first bytes, then from the file's name, then from whether it looks like text.
-    fn guess(name: &str, head: &[u8]) -> Option<Format> {
+    fn guess(name: &str, head: &[u8], column: Option<&Column>) -> Option<Format> {
         if head.starts_with(&MAGIC) {
             return Some(Format::Terrace);
+        }
+        // A column that is named is meant.
+        if column.is_none() && msr::begins(head) {
+            return Some(Format::Msr);
         }
         let name = name.to_ascii_lowercase();
         let name = name.strip_suffix(".zst").or_else(|| name.strip_suffix(".zstd")).unwrap_or(&name);
@@ -91,6 +102,7 @@ enum Decoder {
     Oracle,
     Text(Vec<u8>),
     Csv(text::Csv),
+    Msr(msr::Msr),
     Terrace(Capture),
 }
 
@@ -127,8 +139,17 @@ impl Reader {
     /// Reads any stream; `name` stands in errors and, by its end, for the format.
     pub fn new(name: &str, stream: Box<dyn Read + Send>, options: &Options) -> Result<Reader, Error> {
         let mut input = Input::new(name, stream)?;
+        // Programs of Windows write this before text.
+        if input
+            .peek(HEAD)?
+            .strip_prefix(BYTE_ORDER_MARK)
+            .is_some_and(|rest| text::has_columns(rest).is_some())
+        {
+            input.consume(BYTE_ORDER_MARK.len());
+        }
         let head = input.peek(HEAD)?;
-        let Some(format) = options.format.or_else(|| Format::guess(name, head)) else {
+        let guess = || Format::guess(name, head, options.column.as_ref());
+        let Some(format) = options.format.or_else(guess) else {
             let names = Format::ALL.map(Format::name).join(", ");
             return Err(Error::new(name, None, "the format is not known", &format!("say --format {names}")));
         };
@@ -137,6 +158,7 @@ impl Reader {
             Format::Oracle => Decoder::Oracle,
             Format::Text => Decoder::Text(Vec::new()),
             Format::Csv => Decoder::Csv(text::Csv::new(&mut input, options.column.as_ref())?),
+            Format::Msr => Decoder::Msr(msr::Msr::default()),
             Format::Terrace => Decoder::Terrace(Capture::new(&mut input)?),
         };
         Ok(Reader { input, format, decoder, lost: 0, over: false })
@@ -163,6 +185,7 @@ impl Reader {
             Decoder::Oracle => binary::oracle(&mut self.input),
             Decoder::Text(line) => text::line(&mut self.input, line),
             Decoder::Csv(csv) => csv.row(&mut self.input),
+            Decoder::Msr(msr) => msr.access(&mut self.input),
             Decoder::Terrace(decoder) => loop {
                 match decoder.record(&mut self.input)? {
                     Some(Record::Access(event)) => return Ok(Some(event.access())),

@@ -18,7 +18,7 @@ const KEY_NAMES: [&str; 12] =
 
 /// Where a CSV has its keys. Without one: the header's column called `obj_id`, `object`, `key`, `page`, `lbn`, ...,
 /// without a header the second column (libCacheSim's order is time, object, size), or the only one. A first line
-/// without any number is a header.
+/// without any number is a header; one without such a name is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
     /// By number, from 1.
@@ -50,7 +50,7 @@ fn delimiter(line: &[u8]) -> Option<u8> {
 }
 
 /// The next line that says something, without its end; it is copied into `line`.
-fn next_line(input: &mut Input, line: &mut Vec<u8>) -> Result<bool, Error> {
+pub(super) fn next_line(input: &mut Input, line: &mut Vec<u8>) -> Result<bool, Error> {
     loop {
         line.clear();
         if !whole_line(input, line)? {
@@ -87,7 +87,7 @@ fn whole_line(input: &mut Input, line: &mut Vec<u8>) -> Result<bool, Error> {
     }
 }
 
-fn number(word: &[u8]) -> Option<u64> {
+pub(super) fn number(word: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(word).ok()?;
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) if !digits.starts_with('+') => u64::from_str_radix(digits, 16).ok(),
@@ -97,7 +97,7 @@ fn number(word: &[u8]) -> Option<u64> {
 }
 
 /// The number it is, or FNV-1a of it, its bits mixed by SplitMix64's finaliser.
-fn key(word: &[u8]) -> u64 {
+pub(super) fn key(word: &[u8]) -> u64 {
     number(word).unwrap_or_else(|| {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         mix(word.iter().fold(0xcbf2_9ce4_8422_2325, fnv))
@@ -163,7 +163,11 @@ impl Csv {
                     "name one of them, or give its number",
                 )
             })?,
-            None => KEY_NAMES.iter().find_map(|name| named(name)).unwrap_or(usize::from(fields.len() > 1)),
+            None if csv.held || fields.len() == 1 => usize::from(fields.len() > 1),
+            None => KEY_NAMES.iter().find_map(|name| named(name)).ok_or_else(|| {
+                let fault = format!("no column of {} is known as the key's", fields.join(", "));
+                input.error(at, fault, "name it with --column")
+            })?,
         };
         Ok(csv)
     }
@@ -183,7 +187,7 @@ impl Csv {
 }
 
 /// The fields of a line, without spaces and quotes around them; within quotes a delimiter means nothing.
-fn fields(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
+pub(super) fn fields(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
         let line = rest?;

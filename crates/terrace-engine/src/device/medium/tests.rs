@@ -21,6 +21,24 @@ fn medium(io: Arc<dyn Io>) -> (std::fs::File, FileMedium, Vec<u8>) {
     (file, medium, content)
 }
 
+#[test]
+fn medium_that_hangs_is_in_trouble_until_it_answers() {
+    let (source, mut sink) = std::io::pipe().unwrap();
+    let medium = FileMedium::new(source.as_raw_fd(), Arc::new(UringIo::new().unwrap()), BYTES as u64);
+    let read = || AlignedBuf::default().with(PAGE, |buf| medium.read(0, buf)).unwrap_err().kind();
+    assert!(medium.is_ready() && medium.trouble().is_none());
+    assert_eq!(read(), io::ErrorKind::TimedOut);
+    assert!(!medium.is_ready() && medium.trouble().is_some_and(|why| why.contains("not answered for 1 s")));
+    let began = Instant::now();
+    assert_eq!(read(), io::ErrorKind::TimedOut);
+    assert!(began.elapsed() < READ_MAX, "the second one does not wait");
+    std::io::Write::write_all(&mut sink, b"x").unwrap();
+    while medium.trouble().is_some() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(medium.is_ready());
+}
+
 fn read_in_pieces(medium: &FileMedium, buf: &mut [u8]) -> Vec<io::Result<()>> {
     let piece = |(i, part): (usize, &mut [u8])| {
         let (a, b) = part.split_at_mut(PAGE);

@@ -23,6 +23,8 @@ pub enum Fault {
     Special,
     /// It lies in the directory that is served.
     InsideSource(PathBuf),
+    /// It lies on a mount of terrace.
+    InsideMount,
     /// The file, or its file system, cannot be written.
     ReadOnly(std::io::Error),
     /// Its file system has no direct I/O.
@@ -137,6 +139,9 @@ impl fmt::Display for Fault {
             Fault::InsideSource(source) => {
                 let source = source.display();
                 write!(f, "the tier lies in the served directory {source}; name a file outside of it")
+            }
+            Fault::InsideMount => {
+                write!(f, "the tier lies on a mount of terrace; name a file outside of it")
             }
             Fault::ReadOnly(err) => {
                 write!(f, "the tier cannot be written: {}; name one that this user may write", reason(err))
@@ -293,6 +298,7 @@ mod tests {
             Fault::Directory,
             Fault::Special,
             Fault::InsideSource("/data".into()),
+            Fault::InsideMount,
             Fault::ReadOnly(err()),
             Fault::NoDirectIo,
             Fault::Memory,

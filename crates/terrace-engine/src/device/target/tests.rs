@@ -401,6 +401,42 @@ fn block_device_must_be_empty_or_a_tier() {
     assert_eq!(String::from_utf8_lossy(&signs.stdout), "", "no file system is seen any more");
 }
 
+/// A file, and loop devices over it, are one target.
+#[test]
+fn target_has_one_user_by_all_of_its_names() {
+    let stage = Stage::new();
+    drop(stage.open(Some(40 * MIB)).unwrap());
+    let (Some(one), Some(two)) = (Loop::new(&stage.path("t"), &[]), Loop::new(&stage.path("t"), &[])) else {
+        return;
+    };
+    // A loop device over a loop device.
+    let Some(above) = Loop::new(Path::new(&one.dev), &[]) else { return };
+    let at = |path: &str| TargetRequest { path: path.into(), ..stage.request("", None) };
+    let file = stage.path("t").to_str().unwrap().to_owned();
+    for (used, other) in [(&file, &two.dev), (&file, &above.dev), (&one.dev, &file), (&above.dev, &two.dev)] {
+        let held = open(&at(used)).unwrap();
+        let line = open(&at(other)).unwrap_err().to_string();
+        assert!(line.contains("in use"), "{other} while {used} is in use: {line}");
+        drop(held);
+    }
+}
+
+#[test]
+fn target_below_the_source_is_refused_by_each_of_its_names() {
+    if !is_root() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::create_dir_all(stage.path("src/below")).unwrap();
+    fs::create_dir(stage.path("bound")).unwrap();
+    let (below, bound) = (stage.path("src/below"), stage.path("bound"));
+    run("mount", &["--bind", below.to_str().unwrap(), bound.to_str().unwrap()]);
+    let through_bind = open(&TargetRequest { path: bound.join("t"), ..stage.request("", Some(40 * MIB)) });
+    run("umount", &[bound.to_str().unwrap()]);
+    refused(through_bind, &["the tier lies in the served directory"]);
+    drop(open(&TargetRequest { path: bound.join("t"), ..stage.request("", Some(40 * MIB)) }).unwrap());
+}
+
 #[test]
 fn mark_at_the_end_of_a_device_counts() {
     let stage = Stage::new();
@@ -443,18 +479,6 @@ fn file_of_another_user_is_read_only() {
     fs::write(stage.path("t"), "").unwrap();
     fs::set_permissions(stage.path("t"), fs::Permissions::from_mode(0o444)).unwrap();
     refused(stage.open(Some(32 * MIB)), &["the tier cannot be written: Permission denied"]);
-}
-
-#[test]
-fn identity_is_that_of_the_directory() {
-    let stage = Stage::new();
-    let hash = |name: &str| source_of(&stage.path(name)).unwrap().hash;
-    let was = hash("src");
-    assert_eq!(hash("src"), was);
-    fs::create_dir(stage.path("other")).unwrap();
-    assert_ne!(hash("other"), was);
-    assert_eq!(super::hash(&[]), 0xcbf2_9ce4_8422_2325);
-    assert_ne!(super::hash(&[1, 0]), super::hash(&[0, 1]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::commands::context::Context;
 use crate::commands::expire::expire_at;
 use crate::error::Outcome;
 use crate::events::Event;
-use crate::wire::memcached::{signed, unsigned};
+use crate::wire::memcached::{seconds_of, unsigned};
 use crate::wire::number::write_int;
 
 const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
@@ -65,7 +65,7 @@ pub fn decr(context: &mut Context<'_>) -> Outcome {
 /// touch key exptime [noreply]
 pub fn touch(context: &mut Context<'_>) -> Outcome {
     let key = key(context.key())?;
-    let seconds = signed(context.args.at(2));
+    let seconds = seconds_of(context.args.at(2));
     let seconds = seconds.ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))?;
     let mut held = context.keyspace().hold(DB, [key]);
     let events = &context.server.events;
@@ -86,7 +86,7 @@ pub fn touch(context: &mut Context<'_>) -> Outcome {
 
 /// flush_all [0] [noreply]: all keys of the database, those of other types, too.
 pub fn flush_all(context: &mut Context<'_>) -> Outcome {
-    match (context.args.len(), context.args.get(1).map(signed)) {
+    match (context.args.len(), context.args.get(1).map(seconds_of)) {
         (1, _) | (2, Some(Some(..=0))) => {}
         (2, Some(Some(_))) => return Err(line("CLIENT_ERROR flush_all with a delay is not supported")),
         (2, _) => return Err(line("CLIENT_ERROR invalid exptime argument")),

@@ -6,7 +6,7 @@ use crate::commands::expire::expire_at;
 use crate::error::{Outcome, Refusal};
 use crate::events::Event;
 use crate::keyspace::word::Word;
-use crate::wire::memcached::{KEY_MAX, signed};
+use crate::wire::memcached::{KEY_MAX, seconds_of};
 use crate::wire::number::write_int;
 
 /// get key...
@@ -29,7 +29,7 @@ pub fn gats(context: &mut Context<'_>) -> Outcome {
 }
 
 fn time(context: &Context<'_>) -> Outcome<i64> {
-    signed(context.args.at(1)).ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))
+    seconds_of(context.args.at(1)).ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))
 }
 
 /// What is read of an item beside its bytes, which are in the scratch: its word, and what changes with each write.

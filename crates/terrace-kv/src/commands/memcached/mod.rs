@@ -88,6 +88,8 @@ pub fn run(
         true => Err(line("SERVER_ERROR out of memory writing the reply; ask for fewer keys at a time")),
         false => done,
     };
+    // The store has changed nothing then.
+    let is_refused = matches!(done, Err(Refusal::Store(BlobError::NotDurable(_))));
     if let Err(refusal) = done {
         server.counters.errors.fetch_add(1, Ordering::Relaxed);
         context.reply.take_back(mark);
@@ -96,7 +98,7 @@ pub fn run(
     if is_quiet {
         out.truncate(mark);
     }
-    row.is_some_and(|row| row.flags.contains(WRITE))
+    !is_refused && row.is_some_and(|row| row.flags.contains(WRITE))
 }
 
 /// The first words of what a browser sends to any port of this machine when a page asks it to. All commands are in lower case.
@@ -121,7 +123,8 @@ fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     }
 }
 
-fn line_of(refusal: &Refusal) -> String {
+/// The line of a refusal.
+pub(super) fn line_of(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Other(line) => line.clone(),
         Refusal::WrongType => "CLIENT_ERROR the key holds no string".to_owned(),

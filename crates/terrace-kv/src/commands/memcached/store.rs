@@ -7,7 +7,7 @@ use crate::error::Outcome;
 use crate::events::Event;
 use crate::keyspace::Held;
 use crate::keyspace::word::{Kind, Word};
-use crate::wire::memcached::{length, signed, unsigned, words_before_data};
+use crate::wire::memcached::{length, seconds_of, unsigned, words_before_data};
 
 /// What a line says, and the data behind it.
 struct Item<'a> {
@@ -29,7 +29,7 @@ impl<'a> Item<'a> {
         }
         let key = key(args.at(1))?;
         let flags = unsigned(args.at(2)).and_then(|flags| u32::try_from(flags).ok()).ok_or_else(bad)?;
-        let seconds = signed(args.at(3)).ok_or_else(bad)?;
+        let seconds = seconds_of(args.at(3)).ok_or_else(bad)?;
         let length = length(args.at(4)).ok_or_else(bad)?;
         let unique = if words > 5 { unsigned(args.at(5)).ok_or_else(bad)? } else { 0 };
         match args.get(words + 1) {

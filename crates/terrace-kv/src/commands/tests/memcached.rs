@@ -196,7 +196,14 @@ fn items_expire_when_they_should() {
             ("set old 0 2592001 1\nx", "STORED"),
             ("set none 0 0 1\nx", "STORED"),
             ("set none 0 -1 1\ny", "STORED"),
-            ("get old none", "END"),
+            ("set n32 0 4294967295 1\nx", "STORED"),
+            ("set n31 0 2147483648 1\nx", "STORED"),
+            ("set far 0 2147483647 1\nx", "STORED"),
+            ("set further 0 4294967296 1\nx", "STORED"),
+            ("get old none n32 n31 far further", "VALUE far 0 1 x VALUE further 0 1 x END"),
+            ("touch far 4294967295", "TOUCHED"),
+            ("gat 4294967290 further", "VALUE further 0 1 x END"),
+            ("get far further", "END"),
         ],
     );
     assert_eq!(lab.ask("PTTL soon"), ":10000");

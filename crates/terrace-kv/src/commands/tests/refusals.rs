@@ -1,5 +1,7 @@
 //! What is not there, and how a client is told.
 
+use std::sync::atomic::Ordering;
+
 use super::{Lab, check};
 use crate::cluster::Cluster;
 use crate::config::Config;
@@ -109,4 +111,51 @@ fn absent_families_of_commands_are_told() {
             assert_eq!(lab.ask(&format!("{name} a b")), format!("-ERR unknown command '{name}': {why}"));
         }
     }
+}
+
+#[test]
+fn commands_of_a_refused_transaction_are_not_carried_out() {
+    const REFUSED: &str =
+        "-ERR the command is not carried out: its MULTI was refused; EXEC or DISCARD ends the transaction";
+    const NO_MULTI: &str = "-ERR unknown command 'multi': there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))";
+    let mut lab = Lab::new();
+    for (end, reply) in [
+        ("exec", "-EXECABORT Transaction discarded because of previous errors."),
+        ("DISCARD", "+OK"),
+        ("RESET", "+RESET"),
+    ] {
+        check(
+            &mut lab,
+            &[
+                ("SET k 1", "+OK"),
+                ("multi", NO_MULTI),
+                ("INCR k", REFUSED),
+                ("GET k", REFUSED),
+                ("MULTI", REFUSED),
+                ("nosuch", REFUSED),
+                ("HELLO 3", REFUSED),
+                (end, reply),
+                ("GET k", "$1 1"),
+            ],
+        );
+    }
+    check(&mut lab, &[("MULTI x", &NO_MULTI.replace("multi", "MULTI")), ("DEL k", REFUSED), ("QUIT", "+OK")]);
+    assert!(lab.closes());
+}
+
+#[test]
+fn writes_are_refused_while_syncs_fail() {
+    let mut lab = Lab::new();
+    check(&mut lab, &[("SET k 1", "+OK"), ("HSET h f v", ":1"), ("SET e 1 PX 10", "+OK")]);
+    assert!(lab.ask("INFO persistence").contains("aof_last_write_status:ok"));
+    lab.blobs.refuses_changes.store(true, Ordering::Relaxed);
+    lab.pass(20);
+    for write in ["SET k 2", "INCR k", "DEL k", "HSET h f w", "FLUSHDB"] {
+        assert_eq!(lab.ask(write), "-MISCONF the disk is broken", "{write}");
+    }
+    check(&mut lab, &[("GET k", "$1 1"), ("HGET h f", "$1 v"), ("GET e", "$-1"), ("DBSIZE", ":3")]);
+    let info = lab.ask("INFO persistence");
+    assert!(info.contains("aof_last_write_status:err sync_failure:the disk is broken"), "{info}");
+    lab.blobs.refuses_changes.store(false, Ordering::Relaxed);
+    check(&mut lab, &[("SET k 2", "+OK"), ("DEL h", ":1")]);
 }

@@ -1,0 +1,117 @@
+//! Other names of a target: a loop device over its file, and what lies below or beside that. A lock on one of them is not seen on the others.
+//!
+//! ```text
+//!   file ◄── loop0 ◄── partition, dm ...       the kernel's exclusive claims (O_EXCL) join a device with its partitions and volumes,
+//!     ▲───── loop1                             but not with the file or device that a loop device shows
+//! ```
+//! Each instance takes its own lock first, and looks at the other names after that: so of two that begin at once at least one sees the other.
+
+use super::error::Fault;
+use super::lock;
+use rustix::fs::{Mode, OFlags, Stat, major, minor, open};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A file or block device, whatever its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// Device and inode.
+    File(u64, u64),
+    /// The number of the device.
+    Device(u64),
+}
+
+impl Place {
+    fn of(stat: &Stat) -> Place {
+        match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::BlockDevice => Place::Device(stat.st_rdev),
+            _ => Place::File(stat.st_dev, stat.st_ino),
+        }
+    }
+}
+
+/// Refuses a target that is open and locked, and is in use by another name.
+///
+/// # Errors
+/// It is.
+pub fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
+    let own = Place::of(&rustix::fs::fstat(&target).map_err(|err| Fault::Io(err.into()))?);
+    let (loops, mut seen, mut next) = (loops(), vec![own], vec![own]);
+    while let Some(place) = next.pop() {
+        for (path, other) in joined(place, &loops) {
+            if !seen.contains(&other) {
+                if let Some(path) = path {
+                    refuse_used(&path)?;
+                }
+                seen.push(other);
+                next.push(other);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Loop devices: the device, what it shows.
+fn loops() -> Vec<(PathBuf, Place, PathBuf, Place)> {
+    let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let look = |dir: fs::DirEntry| {
+        let shown = shown(&dir.path())?;
+        let device = Path::new("/dev").join(dir.file_name());
+        let place = |path: &Path| rustix::fs::stat(path).ok().map(|stat| Place::of(&stat));
+        Some((device.clone(), place(&device)?, shown.clone(), place(&shown)?))
+    };
+    all.filter_map(look).collect()
+}
+
+/// What a loop device shows, by its directory in sysfs.
+fn shown(sys: &Path) -> Option<PathBuf> {
+    let path = fs::read(sys.join("loop/backing_file")).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path))))
+}
+
+/// What shares its content with a place; without a path: the kernel's claims tell of it.
+fn joined(place: Place, loops: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Option<PathBuf>, Place)> {
+    let mut all = Vec::new();
+    for (device, of_device, shown, of_shown) in loops {
+        if *of_shown == place {
+            all.push((Some(device.clone()), *of_device));
+        }
+        if *of_device == place {
+            all.push((Some(shown.clone()), *of_shown));
+        }
+    }
+    let Place::Device(number) = place else { return all };
+    let sys = PathBuf::from(format!("/sys/dev/block/{}:{}", major(number), minor(number)));
+    let below = fs::read_dir(sys.join("slaves")).into_iter().flatten().flatten().map(|dir| dir.path());
+    let whole = sys.join("partition").exists().then(|| sys.canonicalize().ok()?.parent().map(Path::to_owned));
+    let number_of = |dir: PathBuf| {
+        let text = fs::read_to_string(dir.join("dev")).ok()?;
+        let (major, minor) = text.trim().split_once(':')?;
+        Some((None, Place::Device(rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?))))
+    };
+    all.extend(below.chain(whole.flatten()).filter_map(number_of));
+    all
+}
+
+/// Refuses a file that is locked, or a device that is claimed.
+fn refuse_used(path: &Path) -> Result<(), Fault> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    // Another instance could not open this path either.
+    let Ok(file) = open(path, flags, Mode::empty()) else { return Ok(()) };
+    match lock::wait_until_free(&file) {
+        // A file system without locks has none taken.
+        Ok(()) | Err(Fault::Io(_)) => {}
+        Err(fault) => return Err(fault),
+    }
+    let is_device = rustix::fs::fstat(&file).is_ok_and(|stat| matches!(Place::of(&stat), Place::Device(_)));
+    let is_claimed = || open(path, flags | OFlags::EXCL, Mode::empty()).err() == Some(Errno::BUSY);
+    if !is_device || !is_claimed() {
+        return Ok(());
+    }
+    lock::wait_until_device_is_free(&file)?;
+    if is_claimed() { Err(Fault::Busy) } else { Ok(()) }
+}

@@ -1,0 +1,97 @@
+//! Where a path lies: which mount, which directory of the file system there. A directory may be mounted in several places.
+
+use super::error::Fault;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The types of terrace's own mounts begin so.
+const OWN_TYPE: &[u8] = b"fuse.terrace";
+
+/// A directory or file in the mount table.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// The type of its file system.
+    pub kind: Vec<u8>,
+    /// The server or device.
+    pub server: Vec<u8>,
+    /// The path from the root of the file system on.
+    pub within: PathBuf,
+    /// The number of the file system.
+    device: Vec<u8>,
+}
+
+impl Place {
+    /// That of a path without symbolic links. None: its mount cannot be seen.
+    pub(super) fn of(path: &Path) -> Option<Place> {
+        let mount = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?.stx_mnt_id;
+        let table = std::fs::read("/proc/self/mountinfo").ok()?;
+        let fields = |line: &[u8]| line.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let is_it = |line: &Vec<Vec<u8>>| line[0] == mount.to_string().as_bytes();
+        let line = table.split(|byte| *byte == b'\n').map(fields).find(is_it)?;
+        // "36 35 98:0 /root /mount/point rw,noatime master:1 - type server rw": any number of fields before the dash.
+        let dash = line.iter().position(|field| field == b"-")?;
+        let below =
+            path.strip_prefix(Path::new(std::ffi::OsStr::from_bytes(&unescaped(line.get(4)?)))).ok()?;
+        let root = unescaped(line.get(3)?);
+        let within = Path::new(std::ffi::OsStr::from_bytes(&root)).join(below);
+        let (kind, server) = (line.get(dash + 1)?.clone(), line.get(dash + 2)?.clone());
+        Some(Place { kind, server, within, device: line.get(2)?.clone() })
+    }
+
+    /// Whether it is one of the other, or lies in it.
+    fn is_in(&self, other: &Place) -> bool {
+        self.device == other.device && self.within.starts_with(&other.within)
+    }
+}
+
+/// The bytes of a path in the mount table, which has blanks and backslashes in octal.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let octal = after.get(..3).filter(|_| *first == b'\\');
+        let octal = octal.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(octal.unwrap_or(*first));
+        rest = if octal.is_some() { &after[3..] } else { after };
+    }
+    bytes
+}
+
+/// Refuses a path, which must be absolute and without symbolic links, that lies in the source or on a mount of terrace.
+///
+/// # Errors
+/// It does, or the source cannot be looked at.
+pub fn check_outside(path: &Path, source: &Path) -> Result<(), Fault> {
+    let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
+    let its = identity(source).map_err(Fault::Io)?;
+    let inside = || Err(Fault::InsideSource(source.to_owned()));
+    if path.ancestors().any(|dir| identity(dir).is_ok_and(|it| it == its)) {
+        return inside();
+    }
+    let Some(place) = Place::of(path) else { return Ok(()) };
+    if place.kind.starts_with(OWN_TYPE) {
+        return Err(Fault::InsideMount);
+    }
+    // By a bind mount of a directory below the source.
+    match Place::of(source).is_some_and(|source| place.is_in(&source)) {
+        true => inside(),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_table_names_server_and_directory() {
+        let proc = Place::of(Path::new("/proc")).unwrap();
+        assert_eq!((proc.kind.as_slice(), proc.within.as_path()), (&b"proc"[..], Path::new("/")));
+        let sys = Place::of(Path::new("/proc/sys/vm")).unwrap();
+        assert!(sys.is_in(&proc) && !proc.is_in(&sys));
+        assert!(!Place::of(Path::new("/sys")).unwrap().is_in(&proc));
+        assert_eq!(unescaped(b"/a\\040b\\\\134"), b"/a b\\\\");
+    }
+}

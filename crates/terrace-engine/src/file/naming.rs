@@ -1,0 +1,88 @@
+//! What names a file over restarts: its number, or only its path.
+//!
+//! Local file systems of the kernel keep inode numbers and stamp each change by their own clock. FUSE, network file systems and others may give
+//! numbers anew at each mount, in the order of look-ups, and times as their server likes.
+
+use rustix::fs::{Statx, fstatfs};
+use std::cell::Cell;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+
+/// Types of file systems (statfs(2)) with an inode number for the life of a file and a kernel stamp for each change.
+const LASTING: [u32; 9] = [
+    0xef53,      // ext2, ext3, ext4
+    0x5846_5342, // xfs
+    0x9123_683e, // btrfs
+    0xf2f5_2010, // f2fs
+    0xca45_1a4e, // bcachefs
+    0x2fc1_2fc1, // zfs
+    0x0102_1994, // tmpfs
+    0x8584_58f6, // ramfs
+    0x794c_7630, // overlayfs
+];
+
+/// What names files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// Inode numbers.
+    Numbers,
+    /// Paths alone.
+    Paths,
+}
+
+thread_local! {
+    /// The file system of the last file, as device and mount: a question to a server takes a while.
+    static LAST: Cell<Option<((u64, u64), Naming)>> = const { Cell::new(None) };
+}
+
+impl Naming {
+    /// That of the file system of an open file.
+    pub(crate) fn of(fd: impl AsFd, st: &Statx) -> Naming {
+        let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
+        let place = (device, st.stx_mnt_id);
+        if let Some((of, naming)) = LAST.get()
+            && of == place
+        {
+            return naming;
+        }
+        let kind = fstatfs(fd).map(|statfs| statfs.f_type as u32);
+        let naming = Naming::of_type(kind.unwrap_or(0));
+        LAST.set(Some((place, naming)));
+        naming
+    }
+
+    /// That of a type of file systems (statfs(2)).
+    pub(crate) fn of_type(kind: u32) -> Naming {
+        if LASTING.contains(&kind) { Naming::Numbers } else { Naming::Paths }
+    }
+}
+
+/// The path of an open file; none: it has no name, or none in this namespace.
+pub(crate) fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let path = std::fs::read_link(link).ok()?.into_os_string();
+    let path = path.as_bytes();
+    // A file may really be named so: then its pages begin anew at each start.
+    (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deleted_file_has_no_name() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(name_of(file.as_file()), Some(file.path().as_os_str().as_bytes().to_owned()));
+        let kept = file.reopen().unwrap();
+        drop(file);
+        assert_eq!(name_of(&kept), None);
+    }
+
+    #[test]
+    fn unknown_file_systems_have_paths_alone() {
+        assert_eq!(Naming::of_type(0x6573_5546), Naming::Paths, "FUSE");
+        assert_eq!(Naming::of_type(0), Naming::Paths);
+        assert_eq!(Naming::of_type(0xef53), Naming::Numbers);
+    }
+}

@@ -1,0 +1,276 @@
+//! Names that others changed in the source: is an inode still where the kernel found it?
+//!
+//! The kernel keeps names. When others move, replace or remove one in the source, it hears of that ([`Namespace::hear_loop`]), but a program may be
+//! faster: so whatever writes or changes names is done only if the whole path still leads to the inode. Else the answer is ESTALE. The
+//! kernel then looks up each name of the path again, and repeats the request with the result: a program sees no error. A program that
+//! has the inode by a descriptor and no name is refused once ([`crate::inode::place::Refused`]).
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::lookup::stat_name;
+use crate::error::{Error, Result};
+use crate::inode::identity::hash_of;
+use crate::inode::node::{UNMARKABLE, UNMARKED};
+use crate::inode::place::Place;
+use crate::inode::watch::{News, Wake};
+use crate::inode::{Inode, ROOT};
+use crate::{Caller, Kind, Namespace, PageCache};
+use std::sync::atomic::Ordering;
+
+/// At this error the kernel looks the name up again and opens the result like any other file.
+pub(crate) const LOOK_AGAIN: Error = Error::Source(Errno::STALE);
+
+/// Directories from an inode to the root, at most; deeper ones are checked by their last name.
+const DEPTH_MAX: usize = 256;
+/// Bytes of a path, at most (PATH_MAX).
+const PATH_BYTES_MAX: usize = 4000;
+/// The time between two looks at events while all are this daemon's own.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Inodes in one prune request to the kernel.
+const PRUNED_MAX: usize = 512;
+
+/// How a place is reached.
+enum Way {
+    /// By this path from the root.
+    Path(OsString),
+    /// The path is too long, or a directory of it is not known: by the last name.
+    Name,
+    /// A directory of it has left its place.
+    Lost,
+}
+
+/// The end of the path by which an inode was found.
+#[derive(Clone, Copy, Eq, PartialEq)]
+enum End {
+    /// The inode.
+    Itself,
+    /// Another file, or none.
+    Other,
+    /// A directory of the path has left its place, or its server knows it no more.
+    Stale,
+    /// The path cannot be checked.
+    Unknown,
+}
+
+impl<C: PageCache> Namespace<C> {
+    /// Refuses the request if the path by which the inode was found leads to another one, or nowhere.
+    pub(crate) fn expect_in_place(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
+        match self.is_in_place(inode) || !self.refused.refuses(caller.tid, inode.nodeid) {
+            true => Ok(()),
+            false => Err(LOOK_AGAIN),
+        }
+    }
+
+    /// Refuses a change of an inode that has left its place, and any after [`Namespace::give_up_changes`].
+    pub(crate) fn expect_changeable(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
+        self.expect_changes()?;
+        self.expect_in_place(caller, inode)
+    }
+
+    /// Refuses every change after [`Namespace::give_up_changes`].
+    pub(crate) fn expect_changes(&self) -> Result<()> {
+        if self.is_given_up() { Err(Errno::ROFS.into()) } else { Ok(()) }
+    }
+
+    /// Refuses to take a name away from a file that the kernel has not found by it: it has checked the permissions of another.
+    pub(crate) fn expect_found(
+        &self,
+        caller: &Caller,
+        parent: &Inode<C::Object>,
+        name: &OsStr,
+        links: u64,
+        inode: Option<&Inode<C::Object>>,
+    ) -> Result<()> {
+        self.expect_changeable(caller, parent)?;
+        let hash = hash_of(parent.nodeid, name);
+        // Of several names only the one that was found last is known.
+        let found =
+            inode.is_some_and(|inode| inode.was_found_at(hash) || inode.kind != Kind::Directory && links > 1);
+        match found || !self.refused.refuses(caller.tid, hash) {
+            true => Ok(()),
+            false => Err(LOOK_AGAIN),
+        }
+    }
+
+    /// True if the path of the last lookup leads to the inode, or cannot be checked.
+    pub(crate) fn is_in_place(&self, inode: &Inode<C::Object>) -> bool {
+        matches!(self.end_of_path(inode), End::Itself | End::Unknown)
+    }
+
+    /// True if the path of the last lookup certainly leads to another file, or to none. Errors of a whole server are no such answer.
+    fn has_lost_its_place(&self, inode: &Inode<C::Object>) -> bool {
+        self.end_of_path(inode) == End::Other
+    }
+
+    fn end_of_path(&self, inode: &Inode<C::Object>) -> End {
+        let (true, Ok(root)) = (inode.nodeid != ROOT, self.inode(ROOT)) else { return End::Unknown };
+        let Some(place) = self.place_of(inode) else { return End::Stale };
+        match self.way_to(place.clone()) {
+            Way::Path(path) => end_of(root.fd(), &path, inode),
+            Way::Name => {
+                self.inode(place.parent).map_or(End::Stale, |parent| end_of(parent.fd(), &place.name, inode))
+            }
+            Way::Lost => End::Stale,
+        }
+    }
+
+    /// Has the file no name any more?
+    pub(crate) fn is_deleted(&self, inode: &Inode<C::Object>) -> bool {
+        match inode.stat() {
+            // Some servers know no number of links.
+            Ok(stat) => stat.st_nlink == 0 && (inode.is_held() || self.has_lost_its_place(inode)),
+            Err(_) => inode.is_lost() && self.has_lost_its_place(inode),
+        }
+    }
+
+    /// Where the inode was found last. An earlier daemon has left a hash of that: where the file is now has the same, or it has moved.
+    fn place_of(&self, inode: &Inode<C::Object>) -> Option<Place> {
+        if let Some(place) = inode.place() {
+            return Some(place);
+        }
+        let (parent, name) = self.name_of(&*self.inode(ROOT).ok()?, inode.nodeid)?;
+        if !inode.was_found_at(hash_of(parent, &name)) {
+            return None;
+        }
+        inode.found_at(parent, &name);
+        inode.place()
+    }
+
+    fn way_to(&self, mut place: Place) -> Way {
+        let mut names = Vec::new();
+        loop {
+            let Ok(parent) = self.inode(place.parent) else { return Way::Name };
+            if self.crossings.leads(parent.fd(), &place.name) {
+                return Way::Lost; // To look there would be to wait for an answer of one's own.
+            }
+            if place.parent == ROOT {
+                break;
+            }
+            let Some(above) = self.place_of(&parent) else { return Way::Lost };
+            names.push(std::mem::replace(&mut place, above).name);
+            if names.len() > DEPTH_MAX {
+                return Way::Name;
+            }
+        }
+        let mut path = OsString::from(place.name);
+        for name in names.iter().rev() {
+            path.push("/");
+            path.push(name);
+        }
+        if path.len() <= PATH_BYTES_MAX { Way::Path(path) } else { Way::Name }
+    }
+
+    /// Are others' changes of names in this directory heard of from now on?
+    pub(crate) fn hears_of(&self, dir: &Inode<C::Object>) -> bool {
+        if self.is_deaf.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Some(watches) = self.watches.as_ref().filter(|_| dir.is_held()) else { return false };
+        match dir.marked.load(Ordering::Acquire) {
+            UNMARKABLE => return false,
+            UNMARKED => {}
+            _ => return true,
+        }
+        let mark = watches.mark(dir.fd(), dir.nodeid).unwrap_or(UNMARKABLE);
+        let noted = dir.marked.compare_exchange(UNMARKED, mark, Ordering::AcqRel, Ordering::Acquire);
+        // Another thread has marked the directory too, or it has left the table.
+        let _ = noted.inspect_err(|_| watches.forget(mark, dir.nodeid));
+        noted.err().unwrap_or(mark) > UNMARKABLE
+    }
+
+    /// A directory has left the table. A later inode of it, found again meanwhile, has a count of its own among the marks.
+    pub(crate) fn hear_no_more(&self, dir: &Inode<C::Object>) {
+        let mark = dir.marked.swap(UNMARKABLE, Ordering::AcqRel);
+        if let Some(watches) = self.watches.as_ref().filter(|_| mark > UNMARKABLE) {
+            watches.forget(mark, dir.nodeid);
+        }
+    }
+
+    /// Tells the kernel which names others changed, until [`Namespace::end_hearing`].
+    pub(crate) fn hear_loop(&self) {
+        let Some(watches) = &self.watches else { return };
+        self.look_again();
+        let mut buffer = Vec::new();
+        loop {
+            match watches.wait(&mut buffer, |news| self.hear(&news)) {
+                Ok(Wake::News) => {}
+                Ok(Wake::Own) => std::thread::sleep(PAUSE),
+                Ok(Wake::End) => return,
+                Err(err) => {
+                    tracing::warn!(
+                        "changes of names in the source are seen a second later from now on: {err}"
+                    );
+                    self.is_deaf.store(true, Ordering::Relaxed);
+                    return self.hear(&News::Lost);
+                }
+            }
+        }
+    }
+
+    /// Ends [`Namespace::hear_loop`].
+    pub(crate) fn end_hearing(&self) {
+        self.watches.iter().for_each(|watches| watches.end());
+    }
+
+    fn hear(&self, news: &News<'_>) {
+        let Some(kernel) = self.kernel.get() else { return };
+        match news {
+            News::Name(dirs, name) => dirs.iter().for_each(|dir| {
+                kernel.expire_name(*dir, name);
+                // The directory's times and its number of links change with its names.
+                self.invalidate_heard(*dir);
+            }),
+            News::Itself(dirs) => dirs.iter().for_each(|dir| self.invalidate_heard(*dir)),
+            News::Lost => {
+                let places = self.inodes.all().into_iter().filter_map(|inode| inode.place());
+                places.for_each(|place| kernel.expire_name(place.parent, &place.name));
+            }
+        }
+    }
+
+    /// Invalidates a directory's attributes, unless the kernel keeps them for a moment only. It drops an answer that an invalidation overtakes: without
+    /// the first one of the root, a program would be refused (EACCES).
+    fn invalidate_heard(&self, dir: u64) {
+        if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.heard.load(Ordering::Relaxed)) {
+            self.invalidate_attributes(dir);
+        }
+    }
+
+    /// After a crash: marks the directories that the kernel knows, and has it forget inodes that have left their place meanwhile.
+    fn look_again(&self) {
+        let (mut moved, inodes) = (Vec::new(), self.inodes.all());
+        for dir in inodes.iter().filter(|inode| inode.kind == Kind::Directory) {
+            let heard = self.hears_of(dir);
+            if dir.nodeid == ROOT && inodes.len() > 1 {
+                dir.heard.store(heard, Ordering::Relaxed);
+            }
+        }
+        for inode in inodes.iter().filter(|inode| inode.place().is_none() && inode.nodeid != ROOT) {
+            match self.is_in_place(inode) {
+                true => {
+                    let parent = inode.place().and_then(|place| self.inode(place.parent).ok());
+                    inode.heard.store(parent.is_some_and(|dir| self.hears_of(&dir)), Ordering::Relaxed);
+                }
+                false => moved.push(inode.nodeid),
+            }
+        }
+        if let Some(kernel) = self.kernel.get() {
+            for nodeids in moved.chunks(PRUNED_MAX) {
+                kernel.prune(nodeids);
+            }
+        }
+    }
+}
+
+fn end_of<O>(dir: BorrowedFd<'_>, path: &OsStr, inode: &Inode<O>) -> End {
+    match stat_name(dir, path) {
+        Ok(stat) if inode.is_at(dir, path, &stat) => End::Itself,
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => End::Other,
+        Err(Errno::LOOP | Errno::STALE) => End::Stale,
+        Err(_) => End::Unknown,
+    }
+}

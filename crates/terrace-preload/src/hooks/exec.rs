@@ -1,0 +1,354 @@
+//! exec and its forms: a program that cannot load the library, or is not to, is started without it.
+//!
+//! | program | LD_PRELOAD has the library |
+//! |---|---|
+//! | of glibc on x86-64 | yes |
+//! | of 32 bits, of another machine, of musl, with the runtime of a sanitizer | no: it would complain, or not start |
+//! | in a root where the library is not | no: likewise |
+//! | under a filter of system calls that this process has set | no: the library's calls might be its end |
+//!
+//! All of it may run in the child of a vfork: it allocates on its stack.
+
+use super::guard::guard;
+use crate::{next, quiet, sys};
+use libc::{c_char, c_int, c_long, pid_t};
+use std::ffi::{CStr, c_void};
+use std::os::fd::BorrowedFd;
+use terrace_shm::program;
+
+type Strings = *const *const c_char;
+
+/// Words of the stack for an environment without the library.
+const ROOM: usize = 640;
+const NAME: &[u8] = b"LD_PRELOAD=";
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+/// Calls `call` with the environment for a program, which `names` finds: the program's own, or one without the library.
+///
+/// # Safety
+/// `env` is null or the program's environment.
+unsafe fn with<T>(env: Strings, loads: impl FnOnce() -> bool, call: impl FnOnce(Strings) -> T) -> T {
+    // SAFETY: the caller's promise.
+    let found =
+        guard(|| unsafe { find(env).filter(|&at| !(!quiet::is_silent() && is_there(env, at) && loads())) });
+    match found {
+        // SAFETY: as above.
+        Some(at) => unsafe { without(env, at, call) },
+        None => call(env),
+    }
+}
+
+/// Where LD_PRELOAD stands in an environment, if it has the library.
+unsafe fn find(env: Strings) -> Option<usize> {
+    if env.is_null() {
+        return None;
+    }
+    // SAFETY: the environment ends with a null pointer.
+    let all = (0..).map_while(|i| unsafe { env.add(i).read().as_ref() });
+    let at = all.map(|s| {
+        // SAFETY: a C string of the environment.
+        let text = unsafe { CStr::from_ptr(s) }.to_bytes();
+        text.strip_prefix(NAME).is_some_and(|list| words(list).any(program::is_library))
+    });
+    at.enumerate().find(|(_, is)| *is).map(|(i, _)| i)
+}
+
+fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
+    list.split(|byte| b" :".contains(byte)).filter(|word| !word.is_empty())
+}
+
+/// Calls with a copy of the environment in which LD_PRELOAD, its string `at`, has the other libraries alone.
+#[inline(never)]
+unsafe fn without<T>(env: Strings, at: usize, call: impl FnOnce(Strings) -> T) -> T {
+    // SAFETY: the environment ends with a null pointer; string `at` is LD_PRELOAD.
+    unsafe {
+        let count = (0..).take_while(|&i| !env.add(i).read().is_null()).count();
+        let text = CStr::from_ptr(env.add(at).read()).to_bytes();
+        let needed = (count + 1) * size_of::<usize>() + text.len() + 1;
+        let mut room = [0_usize; ROOM];
+        let large = needed > size_of_val(&room);
+        let to = if large { sys::map_anonymous(needed) } else { room.as_mut_ptr().cast() };
+        if to.is_null() {
+            return call(env);
+        }
+        let copy = to.cast::<*const c_char>();
+        std::ptr::copy_nonoverlapping(env, copy, count + 1);
+        let list = copy.add(count + 1).cast::<u8>();
+        let len = rest_of(text, std::slice::from_raw_parts_mut(list, text.len() + 1));
+        match len {
+            // The last string takes its place: the order of an environment means nothing.
+            None => {
+                copy.add(at).write(copy.add(count - 1).read());
+                copy.add(count - 1).write(std::ptr::null());
+            }
+            Some(_) => copy.add(at).write(list.cast()),
+        }
+        let ret = call(copy);
+        if large {
+            sys::raw(libc::SYS_munmap, [to as usize, needed, 0, 0, 0, 0]);
+        }
+        ret
+    }
+}
+
+/// LD_PRELOAD without the library, as a C string in `to`, and its length; None: nothing is left.
+fn rest_of(text: &[u8], to: &mut [u8]) -> Option<usize> {
+    let mut len = NAME.len();
+    to[..len].copy_from_slice(NAME);
+    for word in words(&text[len..]).filter(|word| !program::is_library(word)) {
+        if len > NAME.len() {
+            to[len] = b':';
+            len += 1;
+        }
+        to[len..len + word.len()].copy_from_slice(word);
+        len += word.len();
+    }
+    to[len] = 0;
+    (len > NAME.len()).then_some(len)
+}
+
+/// Is the library to be seen from here? Not in another root, mostly. A name without a slash is the loader's to find.
+unsafe fn is_there(env: Strings, at: usize) -> bool {
+    // SAFETY: string `at` of the environment is LD_PRELOAD.
+    let text = unsafe { CStr::from_ptr(env.add(at).read()) }.to_bytes();
+    let mut path = [0; 1024];
+    let word = words(&text[NAME.len()..]).find(|word| program::is_library(word));
+    let Some(word) = word.filter(|word| word.contains(&b'/') && word.len() < path.len()) else { return true };
+    path[..word.len()].copy_from_slice(word);
+    let args = [libc::AT_FDCWD as usize, path.as_ptr() as usize, libc::F_OK as usize, 0, 0, 0];
+    // SAFETY: a path that ends.
+    unsafe { sys::raw(libc::SYS_faccessat, args) == 0 }
+}
+
+/// Does the program of a path load the library?
+///
+/// # Safety
+/// The program's own arguments.
+unsafe fn loads(dir: c_int, path: *const c_char) -> bool {
+    // SAFETY: a C string; the descriptor is used for the time of a few calls, and not closed.
+    unsafe { path.is_null() || program::loads_libraries(borrowed(dir), CStr::from_ptr(path)) }
+}
+
+/// The same of a name that is searched for.
+///
+/// # Safety
+/// As [`loads`].
+unsafe fn found_loads(name: *const c_char) -> bool {
+    if name.is_null() {
+        return true;
+    }
+    // SAFETY: as above. Between fork and exec the environment is this process's.
+    let (name, path) = unsafe { (CStr::from_ptr(name), libc::getenv(c"PATH".as_ptr())) };
+    // SAFETY: a C string of the environment.
+    let path = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes());
+    let here = borrowed(libc::AT_FDCWD);
+    program::search(name, path, |at| Some(program::loads_libraries(here, at))).unwrap_or(true)
+}
+
+fn borrowed(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: AT_FDCWD, or the program's descriptor, for the time of a few calls; -1 is none.
+    unsafe { BorrowedFd::borrow_raw(if fd == -1 { libc::AT_FDCWD } else { fd }) }
+}
+
+/// The system calls themselves, made by the program.
+///
+/// # Safety
+/// The program's own arguments, of execve or of execveat.
+pub unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
+    let (path_at, env_at) = if n == libc::SYS_execve { (0, 2) } else { (1, 3) };
+    let dir = if path_at == 0 { libc::AT_FDCWD } else { a[0] as c_int };
+    // SAFETY: the caller's promise.
+    unsafe {
+        with(
+            a[env_at] as Strings,
+            || loads(dir, a[path_at] as _),
+            |env| {
+                let mut args = a;
+                args[env_at] = env as usize;
+                sys::libc_ret(sys::raw(n, args)) as c_long
+            },
+        )
+    }
+}
+
+/// See execve(2).
+///
+/// # Safety
+/// As execve.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: Strings) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with(env, || loads(libc::AT_FDCWD, path), |env| next::execve(path, argv, env)) }
+}
+
+/// See execv(3).
+///
+/// # Safety
+/// As execv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { execve(path, argv, environ) }
+}
+
+/// See execvpe(3).
+///
+/// # Safety
+/// As execvpe.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env: Strings) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with(env, || found_loads(name), |env| next::execvpe(name, argv, env)) }
+}
+
+/// See execvp(3).
+///
+/// # Safety
+/// As execvp.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { execvpe(name, argv, environ) }
+}
+
+/// See fexecve(3).
+///
+/// # Safety
+/// As fexecve.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with(env, || loads(fd, c"".as_ptr()), |env| next::fexecve(fd, argv, env)) }
+}
+
+/// See execveat(2).
+///
+/// # Safety
+/// As execveat.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: Strings,
+    env: Strings,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the program's own arguments.
+    unsafe { with(env, || loads(dir, path), |env| next::execveat(dir, path, argv, env, flags)) }
+}
+
+/// Defines posix_spawn under its names.
+macro_rules! spawn_hook {
+    ($name:ident, $loads:expr) => {
+        /// See posix_spawn(3).
+        ///
+        /// # Safety
+        /// As posix_spawn.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            pid: *mut pid_t,
+            path: *const c_char,
+            actions: *const c_void,
+            attributes: *const c_void,
+            argv: Strings,
+            env: Strings,
+        ) -> c_int {
+            // SAFETY: the program's own arguments.
+            unsafe {
+                let call = |env| next::$name(pid, path, actions, attributes, argv, env);
+                with(env, || $loads(path), call)
+            }
+        }
+    };
+}
+spawn_hook!(posix_spawn, |path| loads(libc::AT_FDCWD, path));
+spawn_hook!(posix_spawnp, found_loads);
+
+mod lists {
+    //! execl and its forms take a list of arguments: registers and stack together form the array of execv.
+
+    use super::{Strings, execve, execvp};
+    use libc::{c_char, c_int};
+    use std::arch::naked_asm;
+
+    /// Defines a function: the arguments from the second on become an array, and the function behind `=>` is called with the first one and that.
+    macro_rules! list {
+        ($(#[$doc:meta])* $name:ident => $with:ident) => {
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As the function of that name.
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            pub unsafe extern "C" fn $name() -> c_int {
+                naked_asm!(
+                    "endbr64",
+                    // Those on the stack follow the return address.
+                    "pop rax",
+                    "push r9",
+                    "push r8",
+                    "push rcx",
+                    "push rdx",
+                    "push rsi",
+                    "mov rsi, rsp",
+                    "push rax",
+                    "call {with}",
+                    "pop rcx",
+                    "add rsp, 40",
+                    "push rcx",
+                    "ret",
+                    with = sym $with,
+                )
+            }
+        };
+    }
+    list!(
+        /// See execl(3).
+        execl => with_own_environment
+    );
+    list!(
+        /// See execlp(3).
+        execlp => searched
+    );
+    list!(
+        /// See execle(3).
+        execle => with_given_environment
+    );
+
+    unsafe extern "C" fn with_own_environment(path: *const c_char, argv: Strings) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe { execve(path, argv, super::environ) }
+    }
+
+    unsafe extern "C" fn searched(name: *const c_char, argv: Strings) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe { execvp(name, argv) }
+    }
+
+    /// The environment follows the null pointer.
+    unsafe extern "C" fn with_given_environment(path: *const c_char, argv: Strings) -> c_int {
+        // SAFETY: the program's own arguments.
+        unsafe {
+            let end = (0..).find(|&i| argv.add(i).read().is_null()).unwrap_or(0);
+            execve(path, argv, argv.add(end + 1).read().cast())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rest_of;
+
+    #[test]
+    fn other_libraries_stay() {
+        let rest = |text: &str| {
+            let mut to = vec![0; text.len() + 1];
+            rest_of(text.as_bytes(), &mut to).map(|len| String::from_utf8(to[..len].to_vec()).unwrap())
+        };
+        assert_eq!(rest("LD_PRELOAD=/a/libterrace_preload.so"), None);
+        assert_eq!(rest("LD_PRELOAD=/a/libterrace_preload.so:/b.so c.so").unwrap(), "LD_PRELOAD=/b.so:c.so");
+    }
+}

@@ -1,0 +1,102 @@
+//! The library's own system calls, and filters of system calls (seccomp) that may end the program at one of them.
+//!
+//! A filter that the program sets silences the library first: no such call is begun any more, and those of other threads are waited for, since a
+//! filter may come into force for all threads. A filter that was there at the start is one under which `terrace run` has tried all calls, or the library
+//! stays out of the program.
+
+use crate::local::{Local, local};
+use crate::sys;
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// Not a call more: also no announcements.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+const LINES: usize = 16;
+
+/// Threads that are at such calls; several lines, so that threads seldom share one.
+#[repr(align(64))]
+struct Line(AtomicU32);
+
+static INSIDE: [Line; LINES] = [const { Line(AtomicU32::new(0)) }; LINES];
+
+/// For a thread that is at a call, and for one that a longjmp took away.
+const WAIT_MS: u32 = 2000;
+
+/// A thread is at calls of ours, until this is dropped.
+#[derive(Debug)]
+pub struct Inside(&'static Local);
+
+fn line(local: &Local) -> &'static AtomicU32 {
+    &INSIDE[local.stripe() % LINES].0
+}
+
+/// Begins. The addition is seen before what is read next: whether the library is silent.
+#[inline]
+pub fn enter() -> Inside {
+    let local = local();
+    local.inside.set(local.inside.get().wrapping_add(1));
+    line(local).fetch_add(1, Ordering::SeqCst);
+    Inside(local)
+}
+
+impl Drop for Inside {
+    #[inline]
+    fn drop(&mut self) {
+        line(self.0).fetch_sub(1, Ordering::Release);
+        self.0.inside.set(self.0.inside.get().wrapping_sub(1));
+    }
+}
+
+/// Is the library silent?
+#[inline]
+pub fn is_silent() -> bool {
+    SILENT.load(Ordering::Relaxed)
+}
+
+/// Silences the library, and waits for other threads that are at its calls.
+pub fn be_silent() {
+    SILENT.store(true, Ordering::SeqCst);
+    let mine = local().inside.get();
+    let others = || INSIDE.iter().map(|line| line.0.load(Ordering::SeqCst)).fold(0, u32::wrapping_add) > mine;
+    for _ in 0..WAIT_MS {
+        if !others() {
+            return;
+        }
+        sys::nap(1);
+    }
+}
+
+/// In the child of a fork: its parent's other threads are not here.
+pub fn forked() {
+    let local = local();
+    for at in &INSIDE {
+        at.0.store(0, Ordering::Relaxed);
+    }
+    line(local).store(local.inside.get(), Ordering::Relaxed);
+}
+
+/// True at the start under a filter without a trial of the library's calls.
+pub fn is_filtered() -> bool {
+    const FILTERED: isize = 2;
+    // SAFETY: a question.
+    let mode = unsafe { sys::raw(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
+    mode == FILTERED
+        && (sys::variable(c"TERRACE_FILTERS").is_none()
+            || sys::variable(c"TERRACE_FILTERS") != filters(&mut [0; 2048]))
+}
+
+/// The number of filters in force, as the kernel's text has it (Linux 5.9).
+fn filters(text: &mut [u8; 2048]) -> Option<&[u8]> {
+    let path = c"/proc/self/status".as_ptr() as usize;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a path that ends; the kernel writes into the buffer.
+    let n = unsafe {
+        let fd = sys::raw(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]);
+        let fd = c_int::try_from(fd).ok().filter(|&fd| fd >= 0)?;
+        let n = sys::raw(libc::SYS_read, [fd as usize, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
+        sys::close(fd);
+        usize::try_from(n).ok()?
+    };
+    text[..n].split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"Seccomp_filters:\t"))
+}

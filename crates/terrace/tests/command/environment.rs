@@ -1,0 +1,98 @@
+//! The surroundings in which the command is started: limits, names, a full runtime directory, a filter of system calls.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::process::Command;
+
+use crate::stage::{Stage, possible, told};
+
+const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
+
+/// A script in which `$t` is the program, `$1` the source and `$2` the mount point, in a mount namespace of its own.
+fn script(stage: &Stage, script: &str) -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-m", "sh", "-ec", script, "sh"]).arg(&stage.src).arg(&stage.mnt).env("t", TERRACE);
+    command
+}
+
+#[test]
+fn limits_of_the_caller_end_no_instance() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    // Of file sizes (1 GiB), of address space (8 GiB), of private memory (128 MiB), which terrace may raise.
+    for limit in ["ulimit -f 2097152", "ulimit -v 8388608", "ulimit -S -d 131072"] {
+        let run = format!(
+            "{limit}; \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- sh -c ulimit\\ -f"
+        );
+        let out = told(script(&stage, &run)).fine().out;
+        assert_eq!(
+            out.trim() != "unlimited",
+            limit.starts_with("ulimit -f"),
+            "{limit}: the command keeps it"
+        );
+        stage.nothing_is_left();
+    }
+    // As a user without the right to raise a limit.
+    let few =
+        "ulimit -d 131072; setpriv --bounding-set -sys_resource \"$t\" mount --memory 32MiB \"$1\" \"$2\"";
+    told(script(&stage, few)).refused(&["private memory", "the limit is 128 MiB", "ulimit -d unlimited"]);
+    stage.nothing_is_left();
+    // A file past the limit of the mount's starter, by a writer without one: EFBIG, or no error. The mount lives.
+    let write = "ulimit -S -f 2097152; \"$t\" mount --memory 32MiB \"$1\" \"$2\"; ulimit -S -f unlimited; printf kept > \"$2/y\"; \
+                 dd if=/dev/zero of=\"$2/x\" bs=64k count=1 seek=32768 conv=fsync 2>/dev/null || :; \
+                 sync \"$2/y\"; \"$t\" umount \"$2\"; cat \"$1/y\"";
+    assert_eq!(told(script(&stage, write)).fine().out, "kept");
+    stage.nothing_is_left();
+}
+
+#[test]
+fn names_that_are_not_utf8_are_served_and_found() {
+    if !possible() {
+        return;
+    }
+    let mut stage = Stage::new();
+    for at in [&mut stage.src, &mut stage.mnt] {
+        let odd = at.join(OsStr::from_bytes(b"caf\xe9"));
+        fs::create_dir(&odd).unwrap();
+        *at = odd;
+    }
+    fs::write(stage.src.join("f"), "content").unwrap();
+    let all = "\"$t\" mount --memory 32MiB \"$1\" \"$2\"; cat \"$2/f\"; printf ' and more' >> \"$2/f\"; \
+               for verb in stat sync check; do \"$t\" $verb \"$2\" > /dev/null; done; \"$t\" stat \"$2\" --json > /dev/null; \
+               \"$t\" umount \"$2\"; cat \"$1/f\"; \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- cat \"$1/f\"; \
+               \"$t\" doctor \"$1\" --json > /dev/null";
+    let out = told(script(&stage, all)).fine().out;
+    assert_eq!(out, "contentcontent and morecontent and more");
+    stage.nothing_is_left();
+}
+
+#[test]
+fn full_runtime_directory_is_passed_over() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    fs::write(stage.src.join("f"), "content").unwrap();
+    let run = "mkdir -p /run/terrace; mount -t tmpfs -o size=4k,mode=700 none /run/terrace; \
+               head -c 4096 /dev/zero > /run/terrace/fill; \
+               \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- cat \"$1/f\"; \
+               \"$t\" mount --memory 32MiB \"$1\" \"$2\"; \"$t\" stat \"$2\" > /dev/null; \"$t\" umount \"$2\"; ls /run/terrace";
+    assert_eq!(told(script(&stage, run)).fine().out, "contentfill\n");
+    stage.nothing_is_left();
+}
+
+#[test]
+fn full_runtime_directories_are_refused_in_one_line() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let run = "for d in /run/terrace /tmp /dev/shm; do mkdir -p $d; mount -t tmpfs -o size=4k none $d; \
+               [ $d = /run/terrace ] || mkdir -m 700 $d/terrace-0; head -c 4096 /dev/zero > $d/fill || :; done; \
+               exec \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- true";
+    told(script(&stage, run)).refused(&["/run/terrace: No space left on device", "make room there"]);
+    stage.nothing_is_left();
+}

@@ -1,0 +1,296 @@
+//! Sources that answer otherwise than a local file system: their errors reach the program, and a missing feature costs nothing else.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::fd::IntoRawFd;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+
+use rustix::mount::{MountFlags, UnmountFlags};
+
+use crate::server::Server;
+use crate::stage::{Stage, possible, runs, terrace, text, told, wait_until};
+
+const BYTES: usize = 300_001;
+
+/// A mount over a server's directory.
+fn served() -> Option<(Stage, Server)> {
+    possible().then(|| {
+        let stage = Stage::new();
+        let server = Server::new(&stage.src);
+        (stage, server)
+    })
+}
+
+fn end(stage: &Stage, server: Server) {
+    stage.ask("umount", &[]).fine();
+    drop(server);
+    stage.nothing_is_left();
+}
+
+fn content(seed: u8) -> Vec<u8> {
+    (0..BYTES).map(|at| (at / 7) as u8 ^ seed).collect()
+}
+
+/// close(2), with its answer.
+fn close(file: File) -> std::io::Result<()> {
+    // SAFETY: the descriptor is this function's.
+    match unsafe { libc::close(file.into_raw_fd()) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|err| err.raw_os_error())
+}
+
+#[test]
+fn refusal_at_the_close_is_heard() {
+    let Some((stage, server)) = served() else { return };
+    stage.mount(&[]).fine();
+    let mut file = File::create(stage.mnt.join("a")).unwrap();
+    // Before the write, which may reach the server long before the close.
+    server.faults.close.store(true, Ordering::Relaxed);
+    file.write_all(&content(1)).unwrap();
+    assert_eq!(errno(close(file)), Some(libc::ENOSPC));
+    // What was written back before the close is refused there, too.
+    let mut file = File::create(stage.mnt.join("b")).unwrap();
+    file.write_all(&content(2)).unwrap();
+    file.sync_all().unwrap();
+    // A close of a copy, as the start of a child makes it, takes nothing from the last one.
+    let copy = file.try_clone().unwrap();
+    assert_eq!([close(copy), close(file)].map(errno), [Some(libc::ENOSPC); 2]);
+    server.faults.close.store(false, Ordering::Relaxed);
+    let mut file = File::create(stage.mnt.join("c")).unwrap();
+    file.write_all(&content(3)).unwrap();
+    assert_eq!(errno(close(file)), None);
+    stage.ask("sync", &[]).fine();
+    end(&stage, server);
+}
+
+#[test]
+fn sync_and_unmount_sync_the_files_of_a_server() {
+    let Some((stage, server)) = served() else { return };
+    stage.mount(&[]).fine();
+    let syncs = || server.faults.fsyncs.load(Ordering::Relaxed);
+    let write = |name: &str| fs::write(stage.mnt.join(name), content(4)).unwrap();
+    ["a", "b"].iter().for_each(|name| write(name));
+    stage.ask("sync", &[]).fine();
+    assert!(syncs() >= 2, "{}", syncs());
+    server.faults.fsync.store(true, Ordering::Relaxed);
+    write("c");
+    stage.ask("sync", &[]).refused(&["Input/output error"]);
+    stage.ask("umount", &[]).refused(&["Input/output error", "nothing was unmounted"]);
+    server.faults.fsync.store(false, Ordering::Relaxed);
+    server.faults.no_fsync.store(true, Ordering::Relaxed);
+    let before = syncs();
+    write("d");
+    stage.ask("umount", &[]).fine();
+    assert!(syncs() > before);
+    assert!(fs::read(stage.src.join("d")).unwrap() == content(4));
+    drop(server);
+    stage.nothing_is_left();
+}
+
+#[test]
+fn direct_calls_that_the_source_refuses_go_another_way() {
+    let Some((stage, server)) = served() else { return };
+    fs::write(stage.src.join("old"), content(5)).unwrap();
+    server.faults.direct.store(true, Ordering::Relaxed);
+    let mut doctor = terrace(["doctor"]);
+    doctor.arg(&stage.src);
+    let found = told(doctor).out;
+    assert!(found.lines().any(|line| line.starts_with("limited  direct reads")), "{found}");
+    stage.mount(&[]).fine();
+    assert!(fs::read(stage.mnt.join("old")).unwrap() == content(5));
+    let mut file = File::options();
+    file.read(true).write(true).create(true).truncate(false);
+    let new = file.open(stage.mnt.join("new")).unwrap();
+    new.write_all_at(&content(6), 0).unwrap();
+    new.sync_all().unwrap();
+    assert!(fs::read(stage.src.join("new")).unwrap() == content(6));
+    let old = file.open(stage.mnt.join("old")).unwrap();
+    old.write_all_at(&[9; 8192], 4096).unwrap();
+    old.sync_all().unwrap();
+    let wanted = [&content(5)[..4096], &[9; 8192], &content(5)[12288..]].concat();
+    assert!(fs::read(stage.src.join("old")).unwrap() == wanted);
+    drop((old, new));
+    end(&stage, server);
+}
+
+#[test]
+fn files_without_a_size_are_read_to_their_end() {
+    let Some((stage, server)) = served() else { return };
+    fs::write(stage.src.join("a"), content(7)).unwrap();
+    fs::write(stage.src.join("empty"), b"").unwrap();
+    server.faults.no_sizes.store(true, Ordering::Relaxed);
+    stage.mount(&[]).fine();
+    for _ in 0..2 {
+        assert!(fs::read(stage.mnt.join("a")).unwrap() == content(7));
+        assert_eq!(fs::read(stage.mnt.join("empty")).unwrap(), b"");
+    }
+    let file = File::open(stage.mnt.join("a")).unwrap();
+    let mut part = [0; 100];
+    file.read_exact_at(&mut part, 200_000).unwrap();
+    assert_eq!(part, content(7)[200_000..200_100]);
+    drop(file);
+    end(&stage, server);
+}
+
+#[test]
+fn file_that_is_empty_at_the_open_is_read_as_it_grows() {
+    let Some((stage, server)) = served() else { return };
+    stage.mount(&[]).fine();
+    fs::write(stage.mnt.join("log"), b"").unwrap();
+    let mut reader = File::open(stage.mnt.join("log")).unwrap();
+    let writer = File::options().append(true).open(stage.mnt.join("log")).unwrap();
+    let mut seen = Vec::new();
+    for line in 0..50 {
+        (&writer).write_all(format!("line {line}\n").as_bytes()).unwrap();
+        reader.read_to_end(&mut seen).unwrap();
+        let wanted: String = (0..=line).map(|line| format!("line {line}\n")).collect();
+        assert_eq!(String::from_utf8_lossy(&seen), wanted);
+    }
+    drop((reader, writer));
+    end(&stage, server);
+}
+
+#[test]
+fn errors_of_extended_attributes_do_not_stop_writes() {
+    let Some((stage, server)) = served() else { return };
+    server.faults.xattr.store(true, Ordering::Relaxed);
+    stage.mount(&[]).fine();
+    let path = stage.mnt.join("a");
+    fs::write(&path, content(8)).unwrap();
+    File::options().append(true).open(&path).unwrap().write_all(b"more").unwrap();
+    assert!(fs::read(&path).unwrap() == [&content(8)[..], b"more"].concat());
+    // An open by another user makes the kernel read the ACLs.
+    let mut reader = Command::new("head");
+    reader.args(["-c", "1"]).arg(&path).uid(65534).gid(65534);
+    assert!(reader.output().unwrap().status.success());
+    end(&stage, server);
+}
+
+#[test]
+fn source_without_acls_is_open_to_others() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    rustix::mount::mount("none", &stage.src, "ramfs", MountFlags::empty(), c"mode=755").unwrap();
+    fs::write(stage.src.join("a"), b"x").unwrap();
+    stage.mount(&[]).fine();
+    let mut reader = Command::new("cat");
+    reader.arg(stage.mnt.join("a")).uid(65534).gid(65534);
+    assert_eq!(reader.output().unwrap().stdout, b"x");
+    stage.ask("umount", &[]).fine();
+    // It has no direct I/O either: as on itself, such an open is refused by that name.
+    let script = format!("dd if={}/a of=/dev/null bs=4096 iflag=direct", text(&stage.src));
+    let mut run =
+        terrace(["run", "--mount", "--memory", "32MiB", "--no-preload", "--passthrough", "auto", "--on"]);
+    run.arg(&stage.src).args(["--", "sh", "-c", &script]);
+    let ended = told(run);
+    assert!(!ended.err.contains("Input/output error"), "{}", ended.err);
+    rustix::mount::unmount(&stage.src, UnmountFlags::DETACH).unwrap();
+    stage.nothing_is_left();
+}
+
+#[test]
+fn mount_forbids_what_its_source_forbids() {
+    if !possible() {
+        return;
+    }
+    let stage = Stage::new();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    rustix::mount::mount("none", &stage.src, "tmpfs", flags, c"").unwrap();
+    let of_mount = || rustix::fs::statvfs(&stage.mnt).unwrap().f_flag;
+    use rustix::fs::StatVfsMountFlags as Has;
+    let all = Has::NOSUID | Has::NODEV | Has::NOEXEC;
+    stage.mount(&[]).fine();
+    assert!(of_mount().contains(all), "{:?}", of_mount());
+    stage.ask("umount", &[]).fine();
+    stage.mount(&["-o", "suid,exec"]).fine();
+    assert_eq!(of_mount() & all, Has::NODEV);
+    stage.ask("umount", &[]).fine();
+    rustix::mount::unmount(&stage.src, UnmountFlags::DETACH).unwrap();
+    stage.nothing_is_left();
+}
+
+/// As sshfs does for its user: owners are those of the other machine, and its server decides.
+#[test]
+fn server_decides_over_access_to_the_mount_of_its_user() {
+    let helper = Command::new("fusermount3").arg("-V").output().is_ok();
+    let Some((stage, server)) = served().filter(|_| helper) else { return };
+    fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
+    let runtime = stage.file("runtime");
+    fs::create_dir(&runtime).unwrap();
+    for dir in [&stage.mnt, &runtime] {
+        std::os::unix::fs::chown(dir, Some(65534), Some(65534)).unwrap();
+    }
+    fs::write(stage.src.join("a"), b"of another machine's root").unwrap();
+    fs::set_permissions(stage.src.join("a"), fs::Permissions::from_mode(0o600)).unwrap();
+    let program = stage.file("terrace");
+    fs::copy(env!("CARGO_BIN_EXE_terrace"), &program).unwrap();
+    let (program, src, mnt) = (text(&program), text(&stage.src), text(&stage.mnt));
+    let script = format!(
+        "mknod -m 666 {0} c 10 229 && mount --bind {0} /dev/fuse && cd / && \
+         exec setpriv --reuid 65534 --regid 65534 --clear-groups env XDG_RUNTIME_DIR={1} sh -c '\
+         {program} mount --memory 32MiB {src} {mnt} && cat {mnt}/a && echo new >{mnt}/b && cat {mnt}/b && {program} umount {mnt}'",
+        text(&stage.file("fuse")),
+        text(&runtime),
+    );
+    let mut command = Command::new("unshare");
+    command.args(["-m", "--propagation", "private", "sh", "-c", &script]);
+    let ended = told(command);
+    assert_eq!(
+        (ended.code, ended.out.as_str()),
+        (Some(0), "of another machine's rootnew\n"),
+        "{}",
+        ended.err
+    );
+    assert_eq!(fs::read(stage.src.join("b")).unwrap(), b"new\n");
+    drop(server);
+    stage.nothing_is_left();
+}
+
+/// As a server of NFS that exports nothing for a while: its files are not deleted, and what is unwritten of them is kept.
+#[test]
+fn server_that_knows_no_file_for_a_while_loses_no_data() {
+    let Some((stage, server)) = served() else { return };
+    stage.mount(&[]).fine();
+    let mut file = File::create(stage.mnt.join("a")).unwrap();
+    // So little is not written before the close.
+    file.write_all(&content(8)[..5000]).unwrap();
+    server.faults.stale.store(true, Ordering::Relaxed);
+    assert_eq!(errno(close(file)), Some(libc::ESTALE));
+    // The thread that looks for deleted files comes by each second.
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    assert!(stage.stat().cache.writeback.dirty > 0);
+    server.faults.stale.store(false, Ordering::Relaxed);
+    stage.ask("sync", &[]).fine();
+    assert!(fs::read(stage.src.join("a")).unwrap() == content(8)[..5000]);
+    end(&stage, server);
+}
+
+#[test]
+fn forced_unmount_gives_up_on_a_server_that_has_died() {
+    let Some((stage, server)) = served() else { return };
+    stage.mount(&[]).fine();
+    let (supervisor, terraced) = stage.processes();
+    let mut file = File::create(stage.mnt.join("a")).unwrap();
+    file.write_all(&content(7)).unwrap();
+    drop(server);
+    assert_eq!(errno(file.sync_all()), Some(libc::ENOTCONN));
+    drop(file);
+    stage.ask("umount", &[]).refused(&["not connected", "nothing was unmounted", "umount -f"]);
+    stage.ask("umount", &["-f"]).fine();
+    wait_until("both end", || !runs(supervisor) && !runs(terraced));
+    // The next mount names the loss.
+    let server = Server::new(&stage.src);
+    let again = stage.mount(&[]);
+    assert!(again.code == Some(0) && again.err.contains("unwritten in a"), "{}", again.err);
+    end(&stage, server);
+}

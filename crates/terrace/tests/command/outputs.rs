@@ -1,0 +1,53 @@
+//! Outputs that cannot be written, and readers that go away.
+
+use std::process::Command;
+
+use terrace_testkit::command::check_outputs;
+
+use crate::stage::{Stage, possible, terrace, text};
+
+#[test]
+fn outputs_that_fail_are_one_line_and_no_panic() {
+    let stage = Stage::new();
+    let src = text(&stage.src);
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["mount", "--help"],
+        &["generate", "man"],
+        &["doctor", src, "--json"],
+    ] {
+        check_outputs(|| terrace(args));
+    }
+    if !possible() {
+        return;
+    }
+    let tier = stage.file("tier");
+    stage.mount(&["--tier", &format!("{}:16MiB", text(&tier))]).fine();
+    let mnt = text(&stage.mnt);
+    for args in [
+        &["check", mnt][..],
+        &["drop-caches", mnt],
+        &["stat", mnt],
+        &["stat", mnt, "--json"],
+        &["stat", mnt, "--prometheus"],
+        &["lru", mnt],
+        &["numa", mnt],
+        &["tier", "list", text(&tier)],
+    ] {
+        check_outputs(|| terrace(args));
+    }
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert!(terrace(["stat", mnt, "--watch", "0.01"]).stdout(writer).status().unwrap().success());
+    stage.ask("umount", &[]).fine();
+    let on_tier = |args: &[&str]| -> Command {
+        let mut command = terrace(args);
+        command.arg(&tier).stdin(std::process::Stdio::null());
+        command
+    };
+    for args in [&["recover"][..], &["tier", "show"], &["tier", "drop"]] {
+        check_outputs(|| on_tier(args));
+    }
+    stage.nothing_is_left();
+}
