@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
     terrace_store *store;
     terrace_bucket *planets;
     check(terrace_store_open(dir, &options, &store), "open");
-    /* A thread reads what was there before, if it fits in memory. This waits until it has. */
+    /* A thread reads the existing blobs ahead, if they fit in memory. This waits for it. */
     check(terrace_store_wait_warm(store), "wait");
     check(terrace_bucket_open(store, "planets", &planets), "bucket");
 
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     check(terrace_append(planets, "earth", 5, " and green", 10), "append");
     check(terrace_put_at(planets, "mars", 4, 0, "R", 1), "put at");
     check(terrace_rename(planets, "mars", 4, "mars, planet", 12), "rename");
-    /* Durable from here on, whatever happens to the program or the machine. */
+    /* All changes are durable from here on. */
     check(terrace_store_sync(store), "sync");
 
     char room[64];
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
     printf("%lld blobs:\n", (long long)terrace_bucket_len(planets));
     check(terrace_list(planets, NULL, 0, show, NULL), "list");
 
-    /* What is wrong is said in one line. */
+    /* Errors are one line. */
     terrace_store *second;
     if (terrace_store_open(dir, &options, &second) >= 0) return 1;
     printf("a second time: %s\n", strstr(terrace_error(), "another program uses this store") ? "in use" : terrace_error());

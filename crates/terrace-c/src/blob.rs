@@ -1,4 +1,4 @@
-//! Blobs.
+//! C functions on blobs.
 
 use crate::bucket::Bucket;
 use crate::call::{Failed, bytes, call, call_int, give, handle, room, text};
@@ -13,11 +13,12 @@ pub struct Stat {
     pub size: u64,
     /// The program's own word, set by terrace_put_meta.
     pub meta: u64,
-    /// How much it is worth to keep in memory, 0 to 1.
+    /// How much it is worth to keep the blob in memory, 0 to 1.
     pub score: f32,
 }
 
-/// Puts a blob, in the place of the one before. -ENOSPC: the store is full; -ENOMEM: memory holds no further name. The blob before stands.
+/// Puts a blob and replaces an earlier one. -ENOSPC: the store is full; -ENOMEM: no memory for a new name.
+/// The earlier blob then stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_put(
     bucket: *const Bucket,
@@ -30,7 +31,7 @@ pub unsafe extern "C" fn terrace_put(
     call_int(|| unsafe { Ok(handle(bucket)?.0.put(bytes(key, key_len)?, bytes(data, len)?)?) })
 }
 
-/// As terrace_put, with a word of the program's; with `only_new`, -EEXIST if there is such a blob.
+/// Like terrace_put, with a word of the program's. With `only_new`, -EEXIST if the blob exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_put_meta(
     bucket: *const Bucket,
@@ -53,7 +54,8 @@ pub unsafe extern "C" fn terrace_put_meta(
     }
 }
 
-/// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. The size of the blob then.
+/// Writes into a blob at `offset`. The blob is created if missing, and a gap reads as zeros. Returns the new
+/// size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_put_at(
     bucket: *const Bucket,
@@ -67,7 +69,7 @@ pub unsafe extern "C" fn terrace_put_at(
     call(|| unsafe { Ok(handle(bucket)?.0.put_at(bytes(key, key_len)?, offset, bytes(data, len)?)? as i64) })
 }
 
-/// Writes at the end of a blob; it is made if there is none. The size of the blob then.
+/// Appends to a blob, which is created if missing. Returns the new size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_append(
     bucket: *const Bucket,
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn terrace_append(
     call(|| unsafe { Ok(handle(bucket)?.0.append(bytes(key, key_len)?, bytes(data, len)?)? as i64) })
 }
 
-/// Sets the size of a blob. -ENOENT: there is none.
+/// Truncates a blob, or extends it with zeros. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_truncate(
     bucket: *const Bucket,
@@ -92,8 +94,8 @@ pub unsafe extern "C" fn terrace_truncate(
     call_int(|| unsafe { found(handle(bucket)?.0.truncate(bytes(key, key_len)?, size)?) })
 }
 
-/// Copies the first `room_len` bytes of a blob into `to`. Its size, which may be more than was copied: then ask again with more room.
-/// -ENOENT: there is none.
+/// Copies the first `room_len` bytes of a blob into `to`. Returns the size of the blob. If that exceeds
+/// `room_len`, repeat the call with more room. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_get(
     bucket: *const Bucket,
@@ -109,7 +111,8 @@ pub unsafe extern "C" fn terrace_get(
     })
 }
 
-/// Copies bytes of a blob from `offset` on into `to`. How many, fewer than `room_len` at its end only. -ENOENT: there is none.
+/// Copies bytes of a blob from `offset` into `to`. Returns the number of bytes, less than `room_len` only at
+/// the blob's end. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_get_at(
     bucket: *const Bucket,
@@ -126,7 +129,7 @@ pub unsafe extern "C" fn terrace_get_at(
     })
 }
 
-/// The metadata of a blob. -ENOENT: there is none.
+/// Gets the metadata of a blob. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_blob_stat(
     bucket: *const Bucket,
@@ -141,7 +144,7 @@ pub unsafe extern "C" fn terrace_blob_stat(
     })
 }
 
-/// Whether there is such a blob: 1 or 0.
+/// Whether the blob exists: 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_contains(
     bucket: *const Bucket,
@@ -152,14 +155,14 @@ pub unsafe extern "C" fn terrace_contains(
     call(|| unsafe { Ok(i64::from(handle(bucket)?.0.contains(bytes(key, key_len)?))) }) as c_int
 }
 
-/// Removes a blob. -ENOENT: there is none.
+/// Removes a blob. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_remove(bucket: *const Bucket, key: *const c_void, key_len: usize) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { found(handle(bucket)?.0.remove(bytes(key, key_len)?)?) })
 }
 
-/// Renames a blob, in the place of the one that had the new key. -ENOENT: there is none.
+/// Renames a blob, replacing the blob of the new key. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_rename(
     bucket: *const Bucket,
@@ -172,7 +175,7 @@ pub unsafe extern "C" fn terrace_rename(
     call_int(|| unsafe { found(handle(bucket)?.0.rename(bytes(from, from_len)?, bytes(to, to_len)?)?) })
 }
 
-/// Sets how much a blob is worth to keep in memory, 0 to 1. -ENOENT: there is none.
+/// Sets how much it is worth to keep the blob in memory, 0 to 1. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_set_score(
     bucket: *const Bucket,
@@ -184,7 +187,7 @@ pub unsafe extern "C" fn terrace_set_score(
     call_int(|| unsafe { found(handle(bucket)?.0.set_score(bytes(key, key_len)?, score)?) })
 }
 
-/// Gives a blob a tag, or takes it. 1: something changed; 0: nothing, or there is no such blob.
+/// Adds a tag to a blob, or removes it (`on` false). 1: changed; 0: unchanged, or the blob does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_tag(
     bucket: *const Bucket,

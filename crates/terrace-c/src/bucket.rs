@@ -1,4 +1,4 @@
-//! Buckets.
+//! C functions on buckets.
 
 use crate::call::{Failed, bytes, call, call_int, give, handle, text};
 use std::ffi::{c_char, c_int, c_void};
@@ -7,14 +7,14 @@ use std::ffi::{c_char, c_int, c_void};
 #[derive(Debug)]
 pub struct Bucket(pub(crate) terrace_store::Bucket);
 
-/// Is given a key, which is valid during the call only. Anything but 0 ends the walk.
+/// Called with a key, which is valid only during the call. A result other than 0 ends the iteration.
 pub type KeyFn = Option<unsafe extern "C" fn(key: *const c_void, key_len: usize, user: *mut c_void) -> c_int>;
 
 /// Closes the handle; the bucket stays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_close(bucket: *mut Bucket) {
     if !bucket.is_null() {
-        // SAFETY: the head of terrace.h: made by the library, and not closed before.
+        // SAFETY: the head of terrace.h: created by the library, and not closed before.
         let _ = call_int(|| unsafe {
             drop(Box::from_raw(bucket));
             Ok(())
@@ -22,21 +22,21 @@ pub unsafe extern "C" fn terrace_bucket_close(bucket: *mut Bucket) {
     }
 }
 
-/// Blobs of the bucket.
+/// Number of blobs of a bucket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_len(bucket: *const Bucket) -> i64 {
     // SAFETY: the head of terrace.h.
     call(|| unsafe { Ok(handle(bucket)?.0.len() as i64) })
 }
 
-/// Bytes of its blobs.
+/// Bytes of the blobs of a bucket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_bytes(bucket: *const Bucket) -> i64 {
     // SAFETY: the head of terrace.h.
     call(|| unsafe { Ok(handle(bucket)?.0.bytes() as i64) })
 }
 
-/// Removes all its blobs.
+/// Removes all blobs of a bucket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_clear(bucket: *const Bucket) -> c_int {
     // SAFETY: the head of terrace.h.
@@ -50,15 +50,15 @@ pub unsafe extern "C" fn terrace_bucket_make_scratch(bucket: *const Bucket) -> c
     call_int(|| unsafe { Ok(handle(bucket)?.0.make_scratch()?) })
 }
 
-/// Has each blob written to a file of the directory `dir`, too: it holds the blobs as they were at the last sync, and is the bucket's alone. It is made if there
-/// is none, and must be empty.
+/// From now on writes each blob also to its own file in `dir`, as of the last sync. The directory is created
+/// if missing, must be empty, and belongs to the bucket.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_persist(bucket: *const Bucket, dir: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(bucket)?.0.persist(text(dir)?)?) })
 }
 
-/// Calls `each` with the keys that begin with `prefix`, sorted; how many there were.
+/// Calls `each` with the keys that begin with `prefix`, sorted. Returns the number of keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_list(
     bucket: *const Bucket,
@@ -74,8 +74,9 @@ pub unsafe extern "C" fn terrace_list(
     })
 }
 
-/// Calls `each` with about `count` keys from `*cursor` on (0: the start) in an order that stays, and sets `*cursor` to where the next call goes
-/// on (0: the end). A key that is there all the while comes at least once. How many there were.
+/// Calls `each` with about `count` keys from `*cursor` (0: the start) in a fixed order, and sets `*cursor`
+/// for the next call (0: the end). A key present during the whole scan comes at least once. Returns the
+/// number of keys.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_scan(
     bucket: *const Bucket,
@@ -94,11 +95,11 @@ pub unsafe extern "C" fn terrace_scan(
 }
 
 /// # Safety
-/// `each` may be called with `user`.
+/// The caller guarantees that `each` may be called with `user`.
 unsafe fn tell(keys: &[Box<[u8]>], each: KeyFn, user: *mut c_void) -> Result<i64, Failed> {
     let Some(each) = each else { return Err(Failed::Argument("the function for keys is NULL")) };
     for (i, key) in keys.iter().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees that `each` may be called with `user`.
         if unsafe { each(key.as_ptr().cast(), key.len(), user) } != 0 {
             return Ok(i as i64 + 1);
         }

@@ -1,7 +1,7 @@
-//! The store for programs in C, and for other languages by way of C: `libterrace.so` and `terrace.h`.
+//! The C interface of the store, also for languages that call C: `libterrace.so` and `terrace.h`.
 //!
-//! One function of C is one call of the store. Each checks its pointers, turns an error into a negative errno and a line for `terrace_error`, and keeps
-//! panics inside.
+//! Each C function is one call of the store. It checks its pointers, turns an error into a negative errno and
+//! a line for `terrace_error`, and catches panics.
 
 mod blob;
 mod bucket;

@@ -1,4 +1,4 @@
-//! Stores.
+//! C functions on stores.
 
 use crate::bucket::Bucket;
 use crate::call::{Failed, call_int, give, give_handle, handle, text};
@@ -14,18 +14,18 @@ pub struct Store(pub(crate) terrace_store::Store);
 pub const TERRACE_SYNC_EVERY: c_int = 0;
 /// Each change is durable when its call returns.
 pub const TERRACE_SYNC_ALWAYS: c_int = 1;
-/// At terrace_store_sync and at the end only.
+/// Changes become durable at terrace_store_sync and at close.
 pub const TERRACE_SYNC_NEVER: c_int = 2;
 
-/// How a store is opened. terrace_options_default sets all fields.
+/// Options of a store. terrace_options_default sets all fields.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Options {
-    /// Name of the store in its directory; NULL: "store".
+    /// Name of the store in its directory. NULL: "store".
     pub name: *const c_char,
-    /// Limit of all memory, bytes; at least 16 MiB.
+    /// Limit of all memory, bytes. At least 16 MiB.
     pub memory_bytes: u64,
-    /// Maximum of the file of blobs, bytes; 0: what the file system has.
+    /// Maximum size of the heap file, bytes. 0: limited by the file system.
     pub capacity_bytes: u64,
     /// TERRACE_SYNC_EVERY, TERRACE_SYNC_ALWAYS or TERRACE_SYNC_NEVER.
     pub sync: c_int,
@@ -33,7 +33,7 @@ pub struct Options {
     pub sync_ms: u64,
 }
 
-/// Sets all fields: 1 GiB of memory, a sync every second.
+/// Sets all fields to the defaults: 1 GiB of memory, a sync every second.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_options_default(options: *mut Options) -> c_int {
     let defaults = StoreOptions::default();
@@ -47,13 +47,13 @@ pub unsafe extern "C" fn terrace_options_default(options: *mut Options) -> c_int
 }
 
 /// # Safety
-/// Null, or options whose name is null or a string.
+/// `of` is null, or options whose name is null or a string.
 unsafe fn options(of: *const Options) -> Result<StoreOptions, Failed> {
     let mut options = StoreOptions::default();
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees null or valid options.
     let Some(given) = (unsafe { of.as_ref() }) else { return Ok(options) };
     if !given.name.is_null() {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees a terminated string.
         options.name = unsafe { text(given.name) }?.to_owned();
     }
     options.memory_bytes = given.memory_bytes;
@@ -63,12 +63,13 @@ unsafe fn options(of: *const Options) -> Result<StoreOptions, Failed> {
         TERRACE_SYNC_EVERY => return Err(Failed::Argument("sync_ms is 0; use TERRACE_SYNC_ALWAYS")),
         TERRACE_SYNC_ALWAYS => SyncPolicy::Always,
         TERRACE_SYNC_NEVER => SyncPolicy::Never,
-        _ => return Err(Failed::Argument("sync is no TERRACE_SYNC_...")),
+        _ => return Err(Failed::Argument("sync must be a TERRACE_SYNC_ value")),
     };
     Ok(options)
 }
 
-/// Opens the store in a directory, which must exist, and makes it if there is none. options NULL: the defaults. -EBUSY: another program uses it.
+/// Opens the store in an existing directory. The store is created if missing. options NULL: the defaults.
+/// -EBUSY: another program uses it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_open(
     dir: *const c_char,
@@ -83,27 +84,29 @@ pub unsafe extern "C" fn terrace_store_open(
     })
 }
 
-/// Makes everything durable and closes the store; the handle is gone then, in any case. Buckets of it answer -EBADF and are still to be closed.
+/// Makes everything durable and closes the store. The handle is invalid afterwards, even after an error.
+/// Calls on its buckets return -EBADF; their handles must still be closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_close(store: *mut Store) -> c_int {
     call_int(|| {
         if store.is_null() {
             return Err(Failed::Argument("a handle is NULL"));
         }
-        // SAFETY: the head of terrace.h: made by `terrace_store_open`, and not closed before.
+        // SAFETY: the head of terrace.h: created by `terrace_store_open`, and not closed before.
         let store = unsafe { Box::from_raw(store) };
         Ok(store.0.close()?)
     })
 }
 
-/// Makes all changes durable that were done before the call.
+/// Makes all changes before the call durable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_sync(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(store)?.0.sync()?) })
 }
 
-/// Waits until a store whose bytes fit in memory has read them: that begins when it is opened. At once where they do not fit.
+/// Waits until the read-ahead is complete that an open starts for a store that fits in memory. Returns at
+/// once if it does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
@@ -113,21 +116,21 @@ pub unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
     })
 }
 
-/// Writes the record log anew, without its garbage. Happens by itself when most of it is garbage.
+/// Compacts the record log. The store does so by itself when most of the log is garbage.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_checkpoint(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(store)?.0.checkpoint()?) })
 }
 
-/// Removes the files of a store. -EBUSY: it is open.
+/// Removes the files of a store. -EBUSY: the store is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_store_destroy(dir: *const c_char, name: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(terrace_store::Store::destroy(text(dir)?, text(name)?)?) })
 }
 
-/// The bucket of this name, made if there is none; to be closed.
+/// Returns the bucket of this name, which is created if missing. To be closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_open(
     store: *const Store,
@@ -141,7 +144,7 @@ pub unsafe extern "C" fn terrace_bucket_open(
     })
 }
 
-/// The bucket of this name, to be closed. -ENOENT: there is none.
+/// Returns the bucket of this name. To be closed. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_find(
     store: *const Store,
@@ -155,7 +158,7 @@ pub unsafe extern "C" fn terrace_bucket_find(
     })
 }
 
-/// Renames a bucket. -ENOENT: there is none; -EEXIST: there is one of the new name.
+/// Renames a bucket. -ENOENT: it does not exist; -EEXIST: a bucket of the new name exists.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_rename(
     store: *const Store,
@@ -169,7 +172,7 @@ pub unsafe extern "C" fn terrace_bucket_rename(
     })
 }
 
-/// Removes a bucket with its blobs. -ENOENT: there is none.
+/// Removes a bucket with its blobs. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn terrace_bucket_remove(store: *const Store, name: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.

@@ -1,9 +1,9 @@
-//! The library as a program of C sees it, and its header as cbindgen makes it.
+//! The library in a C program, and its header against cbindgen's output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directory with the shared library, which no test links, so that cargo builds it only when asked.
+/// The directory of the shared library. No test links it, so cargo builds it only on request.
 fn library() -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     output(

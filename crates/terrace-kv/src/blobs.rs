@@ -1,7 +1,7 @@
 //! The server's interface to a store: blobs with a word of metadata, in numbered databases.
 //!
-//! The store is one implementation ([`crate::store`]), a map in memory another, for tests ([`crate::testing`]). The server keeps a key's type
-//! and its time of expiry in the word, and knows nothing of extents, logs or pages.
+//! Implementations: the real store ([`crate::store`]), and a map in memory for tests ([`crate::testing`]).
+//! The word holds a key's type and its expiry time. The server knows nothing of extents, logs or pages.
 
 use std::fmt;
 
@@ -10,24 +10,24 @@ pub use terrace_store::Wanted;
 /// Number of a database (SELECT).
 pub type Db = u8;
 
-/// Databases of a server.
+/// Number of databases.
 pub const DATABASES: u8 = 16;
 
-/// The database of a database's pieces of large collections. Clients do not see it.
+/// The database with the pieces of another database's large collections. Hidden from clients.
 pub fn pieces_of(db: Db) -> Db {
     db + DATABASES
 }
 
-/// Why the store did not do it.
+/// Why the store refused an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BlobError {
-    /// There is no room; what was there before is unchanged.
+    /// No room. The earlier content is unchanged.
     Full,
-    /// The names of keys take all of the memory that they may.
+    /// The names of keys take all of the memory they may.
     NoMemory,
-    /// The last sync has failed, in one line: no change is taken until one succeeds.
+    /// The last sync failed, in one line. Changes are refused until a sync succeeds.
     NotDurable(String),
-    /// Anything else, in one line.
+    /// Any other error, in one line.
     Failed(String),
 }
 
@@ -53,42 +53,45 @@ pub struct Stat {
     pub word: u64,
     /// Bytes.
     pub size: u64,
-    /// Changes with each change of the blob, and is never the same again while the store is open.
+    /// Changes with each change of the blob, and never repeats while the store is open.
     pub version: u64,
 }
 
-/// Some keys of a database, and where the next ones begin.
+/// A page of keys of a database.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Keys, in the store's order.
     pub keys: Vec<Box<[u8]>>,
-    /// The cursor of the next page; 0: there are no more.
+    /// Cursor of the next page. 0: this is the last page.
     pub next: u64,
 }
 
-/// A store of blobs. Each call is atomic: a read beside a write of the same key has the old content or the new one.
+/// A store of blobs. Each call is atomic: a read concurrent with a write of the same key returns the old
+/// content or the new.
 pub trait Blobs: Send + Sync + fmt::Debug + 'static {
-    /// Replaces `out` by the content; its metadata, or none: there is no such key.
+    /// Reads the content into `out`. Returns the metadata. None: the key does not exist.
     fn get(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Result<Option<Stat>>;
-    /// Replaces `out` by at most `len` bytes from `offset` on; whether there is such a key.
+    /// Reads at most `len` bytes from `offset` into `out`. Returns whether the key exists.
     fn get_at(&self, db: Db, key: &[u8], offset: u64, len: usize, out: &mut Vec<u8>) -> Result<bool>;
     /// Metadata.
     fn stat(&self, db: Db, key: &[u8]) -> Option<Stat>;
-    /// Replaces the whole blob, or makes it, by bytes that come in parts; the word that it had. Up to `room` bytes it is expected to grow.
+    /// Puts a whole blob from several parts, creating or replacing it. Returns the replaced word. The blob
+    /// may grow up to `room` bytes.
     fn put(&self, db: Db, key: &[u8], word: u64, parts: &[&[u8]], room: u64) -> Result<Option<u64>>;
-    /// Puts a blob of at most 14 bytes, also where there is room for removals alone: a note without which something else cannot be removed.
+    /// Puts a blob of at most 14 bytes, even when there is room for removals only. For notes that a removal
+    /// depends on.
     fn put_note(&self, db: Db, key: &[u8], note: &[u8]) -> Result<()>;
-    /// Writes into a blob that is there; behind its end it grows, with zeros between.
+    /// Writes into an existing blob. It grows if need be, with zeros in a gap.
     fn put_at(&self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Result<()>;
-    /// Adds to the end of a blob that is there.
+    /// Appends to an existing blob.
     fn append(&self, db: Db, key: &[u8], content: &[u8]) -> Result<()>;
-    /// Changes the word of a blob that is there.
+    /// Changes the word of an existing blob.
     fn set_word(&self, db: Db, key: &[u8], word: u64) -> Result<()>;
-    /// Gives the blob another name, in place of one that is there; whether there was such a blob.
+    /// Renames a blob, replacing an existing one. Returns whether it existed.
     fn rename(&self, from: (Db, &[u8]), to: (Db, &[u8])) -> Result<bool>;
-    /// Likewise, with other content and another word.
+    /// Like `rename`, with new content and a new word.
     fn rename_as(&self, from: (Db, &[u8]), to: (Db, &[u8]), word: u64, content: &[u8]) -> Result<bool>;
-    /// Removes the blob; whether there was one.
+    /// Removes a blob. Returns whether it existed.
     fn remove(&self, db: Db, key: &[u8]) -> Result<bool>;
     /// Keys of a database.
     fn len(&self, db: Db) -> u64;
@@ -100,31 +103,33 @@ pub trait Blobs: Send + Sync + fmt::Debug + 'static {
     }
     /// Removes all keys of a database.
     fn clear(&self, db: Db) -> Result<()>;
-    /// About `count` keys from `from` on (0: the first). A key that is there from the first page to the last is in one of them.
+    /// About `count` keys from `from` (0: the first). A key that is present from the first page to the last
+    /// is in one of them.
     fn scan(&self, db: Db, from: u64, count: usize) -> Page;
-    /// A key, each of them as likely; none: there are none.
+    /// A uniformly random key. None: the database is empty.
     fn any_key(&self, db: Db) -> Option<Box<[u8]>>;
-    /// Makes all that was done before durable.
+    /// Makes all earlier changes durable.
     fn sync(&self) -> Result<()>;
-    /// Ends a batch of changes: they survive what the store's options say, and may be answered.
+    /// Ends a batch of changes. They are now as safe as the store's options say, and may be acknowledged.
     fn end_batch(&self) -> Result<()> {
         self.sync()
     }
-    /// The error of the last sync, if it has failed.
+    /// The error of the last sync, if it failed.
     fn sync_failure(&self) -> Option<String> {
         None
     }
     /// Memory in use and its limit, bytes.
     fn memory(&self) -> (u64, u64);
-    /// What this thread has read is counted by now, or gone: memory that reads of large values have counted ahead, for themselves and for their replies, is
-    /// given back.
+    /// Releases memory that this thread reserved for reads of large values and for their replies. The values
+    /// are counted elsewhere by now, or freed.
     fn release(&self) {}
     /// The hash of a key, for `prefetch`.
     fn hash(&self, _key: &[u8]) -> u64 {
         0
     }
-    /// Has the processor fetch what look-ups of these keys need, which are about to come: for all of them at a time. A hint.
+    /// Prefetches what look-ups of these keys will need into the CPU caches, for all of them at once. A hint.
     fn prefetch(&self, _db: Db, _wanted: &[Wanted]) {}
-    /// Whether `bytes` more of the server's memory fit into the limit. What the server has counted by then has made the cache smaller.
+    /// Whether `bytes` more of the server's memory fit into the limit. Counted memory has already shrunk the
+    /// cache by then.
     fn has_room(&self, bytes: usize) -> bool;
 }

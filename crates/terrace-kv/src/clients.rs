@@ -9,31 +9,31 @@ use std::time::{Duration, Instant};
 
 use terrace_sync::Mutex;
 
-/// A client as others see it.
+/// A client as other connections see it.
 pub struct Client {
-    /// Number; it never comes twice.
+    /// Number, never reused.
     pub id: u64,
-    /// Its address, `unix` for a socket in the file system.
+    /// Address; `unix` for a Unix socket.
     pub address: String,
-    /// Our address that it came to.
+    /// The server's address of the connection.
     pub local: String,
-    /// By CLIENT SETNAME, and the library that it says it uses.
+    /// Names set by CLIENT SETNAME and SETINFO.
     pub names: Mutex<Names>,
     /// Database.
     pub db: AtomicU8,
     /// RESP3.
     pub resp3: AtomicBool,
-    /// When it came.
+    /// Time of the connect.
     pub since: Instant,
-    /// Milliseconds after that when it last asked something.
+    /// Time of the last request, milliseconds after `since`.
     pub active_ms: AtomicU64,
-    /// Likewise when it last took a part of the replies that wait.
+    /// Time of the last read of pending replies, milliseconds after `since`.
     taken_ms: AtomicU64,
-    /// It cannot send, until it reads.
+    /// Requests of the client wait until it reads replies.
     pub is_stuck: AtomicBool,
     /// Memory of its buffers, bytes.
     buffers_bytes: AtomicUsize,
-    /// It is to be closed.
+    /// The client is to be closed.
     pub killed: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
@@ -56,7 +56,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    /// Asks its thread to close it.
+    /// Tells the client's thread to close it.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         (self.wake)();
@@ -65,11 +65,11 @@ impl Client {
     fn age_ms(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
     }
-    /// It has sent something.
+    /// Notes a request.
     pub fn note_sent(&self) {
         self.active_ms.store(self.age_ms(), Ordering::Relaxed);
     }
-    /// It has taken something of the replies that wait.
+    /// Notes a read of pending replies.
     pub fn note_taken(&self) {
         self.taken_ms.store(self.age_ms(), Ordering::Relaxed);
     }
@@ -77,7 +77,7 @@ impl Client {
     pub fn buffers_bytes(&self) -> usize {
         self.buffers_bytes.load(Ordering::Relaxed)
     }
-    /// How long it has neither sent nor taken anything.
+    /// Time since the last request or read.
     fn passive(&self) -> Duration {
         let last = self.active_ms.load(Ordering::Relaxed).max(self.taken_ms.load(Ordering::Relaxed));
         Duration::from_millis(self.age_ms().saturating_sub(last))
@@ -86,7 +86,7 @@ impl Client {
         !self.killed.load(Ordering::Relaxed)
     }
 
-    /// Its line in CLIENT LIST.
+    /// The client's line in CLIENT LIST.
     pub fn line(&self) -> String {
         let names = self.names.lock().clone();
         let age = self.since.elapsed();
@@ -108,19 +108,19 @@ impl Client {
     }
 }
 
-/// All that are connected.
+/// All connected clients.
 #[derive(Debug, Default)]
 pub struct Clients {
     connected: Mutex<BTreeMap<u64, Arc<Client>>>,
     last: AtomicU64,
-    /// Clients that came, and those that were refused for their number.
+    /// Clients accepted, and clients refused at the limit.
     came: AtomicU64,
     refused: AtomicU64,
     buffers_bytes: AtomicUsize,
 }
 
 impl Clients {
-    /// A new one, unless there are `max` already. `wake` lets its thread look whether it is killed.
+    /// Adds a client, unless there are `max` already. `wake` makes its thread check for kills.
     pub fn add(
         &self,
         address: String,
@@ -153,11 +153,11 @@ impl Clients {
         Some(client)
     }
 
-    /// One has gone.
+    /// Removes a client.
     pub fn remove(&self, id: u64) {
         self.connected.lock().remove(&id);
     }
-    /// All, in order of their coming.
+    /// All clients, in order of their connects.
     pub fn all(&self) -> Vec<Arc<Client>> {
         self.connected.lock().values().cloned().collect()
     }
@@ -165,23 +165,24 @@ impl Clients {
     pub fn len(&self) -> usize {
         self.connected.lock().len()
     }
-    /// Whether nobody is.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// How many came, and how many were refused.
+    /// Numbers of accepted and of refused clients.
     pub fn totals(&self) -> (u64, u64) {
         (self.came.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
-    /// Closes the clients longest idle with buffers of more than `kept` bytes each, until all buffers together have at most `max` bytes;
-    /// without memory it closes one. Returns whether `own` may stay, and the number of closed clients.
+    /// Closes the clients longest idle with buffers of more than `kept` bytes each, until all buffers
+    /// together have at most `max` bytes. Without memory it closes one. Returns whether `own` may stay, and
+    /// the number of closed clients.
     pub fn make_room(&self, own: &Client, kept: usize, max: usize, has_memory: bool) -> (bool, u64) {
         let mut closed = Vec::new();
         let (all, wanted) = {
             let connected = self.connected.lock();
             let mut all: usize =
                 connected.values().filter(|client| client.stays()).map(|client| client.buffers_bytes()).sum();
-            // The memory of one that is being closed will be free.
+            // The memory of a client being closed is about to be free.
             let is_leaving = |client: &Arc<Client>| !client.stays() && client.buffers_bytes() > kept;
             let is_enough = has_memory || connected.values().any(is_leaving);
             let wanted = if is_enough { max } else { max.min(all.saturating_sub(1)) };
@@ -195,7 +196,7 @@ impl Clients {
                     break;
                 }
                 all = all.saturating_sub(client.buffers_bytes());
-                // Under the lock, so that others count it no more.
+                // Under the lock, so that other threads no longer count the client.
                 client.killed.store(true, Ordering::Relaxed);
                 closed.push(client.clone());
             }
@@ -203,7 +204,7 @@ impl Clients {
         };
         for client in &closed {
             tracing::warn!(
-                "client {} is closed: others need its {} bytes of requests and replies, and it has done nothing for {:.1?}; \
+                "client {} is closed: other clients need its {} bytes of buffers, and it was idle for {:.1?}; \
                  let it read its replies, or raise --memory",
                 client.address,
                 client.buffers_bytes(),
@@ -214,7 +215,7 @@ impl Clients {
         (all <= wanted, closed.len() as u64)
     }
 
-    /// Closes clients that cannot send and have read nothing for so long; how many.
+    /// Closes clients that have not read pending replies for `after`. Returns how many.
     pub fn end_stuck(&self, after: Duration) -> u64 {
         let is_due = |client: &&Arc<Client>| {
             client.is_stuck.load(Ordering::Relaxed) && client.stays() && client.passive() >= after
@@ -222,7 +223,7 @@ impl Clients {
         let stuck: Vec<_> = self.connected.lock().values().filter(is_due).cloned().collect();
         for client in &stuck {
             tracing::warn!(
-                "client {} is closed: it sends without reading its replies; let it read them, or send less at a time",
+                "client {} is closed: it sends requests without reading replies; let it read them, or send less at a time",
                 client.address
             );
             client.kill();
@@ -230,7 +231,7 @@ impl Clients {
         stuck.len() as u64
     }
 
-    /// A client's buffers have `new` bytes; the sum of all.
+    /// Sets the size of a client's buffers. Returns the sum of all clients.
     pub fn count_buffers(&self, client: &Client, new: usize) -> usize {
         if client.buffers_bytes() == new {
             return self.buffers_bytes();

@@ -1,4 +1,4 @@
-//! How a server is set up.
+//! Settings of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,35 +7,35 @@ use std::time::Duration;
 use crate::cluster::Cluster;
 use crate::wire::Limits;
 
-/// Most arguments of one request.
+/// Maximum number of arguments of a request.
 const ARGUMENTS_MAX: i64 = 1024 * 1024;
-/// Longest value, bytes: Redis' own limit.
+/// Maximum size of a value, bytes: the limit of Redis.
 pub const VALUE_BYTES_MAX: u64 = 512 << 20;
-/// Shortest limit on a request, bytes.
+/// Minimum of the limit on a request, bytes.
 const REQUEST_BYTES_MIN: u64 = 1 << 20;
 
-/// Threads that serve any number of clients, on a machine of more processors.
+/// Maximum number of shared threads by default.
 const THREADS_MAX: usize = 8;
-/// Threads while clients are few, on several processors; as many as memcached has by default.
+/// Minimum number of threads for few clients, on several processors. memcached has the same default.
 const THREADS_MIN: usize = 4;
 
-/// When written data are durable.
+/// When changes are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
     /// Before the reply.
     Always,
-    /// A second later at most.
+    /// At most a second after the reply.
     EverySecond,
-    /// When the store likes.
+    /// When the store decides.
     Never,
 }
 
-/// Where clients come in.
+/// Address of a listener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// TCP.
     Tcp(SocketAddr),
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
@@ -44,39 +44,40 @@ pub enum Listen {
 pub struct Config {
     /// Durability.
     pub durability: Durability,
-    /// The password that clients must give first (AUTH, HELLO); none: no password.
+    /// The password for AUTH and HELLO. None: clients need none.
     pub password: Option<String>,
-    /// Threads that serve any number of clients.
+    /// Shared threads: each serves any number of clients.
     pub threads: usize,
-    /// Threads beside these that serve one client each, while clients are few.
+    /// Additional threads with one client each, used while clients are few.
     pub spare_threads: usize,
-    /// So many clients, or fewer, may each keep their thread busy polling for the next request; 0: threads sleep at once.
+    /// Maximum number of clients for busy polling by their threads. 0: threads never poll.
     pub busy_poll_clients: usize,
-    /// From so many clients on, clients and threads are brought to the same processor; none: as many as there are processors, if each has a thread.
+    /// Minimum number of clients for pairing clients and threads on the same processor. None: the number of
+    /// processors, if each has a shared thread.
     pub pairing_clients: Option<usize>,
-    /// Clients at one time.
+    /// Maximum number of concurrent clients.
     pub clients_max: usize,
-    /// Bytes of one value.
+    /// Maximum size of a value, bytes.
     pub value_bytes_max: u64,
-    /// Bytes of requests and replies of all clients together.
+    /// Maximum size of the requests and replies of all clients together, bytes.
     pub buffers_bytes_max: usize,
-    /// A client that cannot send, since it does not read, is closed after so long.
+    /// A client that leaves replies unread for this time is closed.
     pub stuck_max: Duration,
-    /// The map of several servers; none: this one has all keys.
+    /// The cluster map. None: this server has all keys.
     pub cluster: Option<Cluster>,
-    /// TCP port that INFO and CLUSTER tell; 0: none.
+    /// TCP port for INFO and CLUSTER. 0: none.
     pub port: u16,
     /// Directory of the store, for INFO and CONFIG GET.
     pub dir: PathBuf,
 }
 
 impl Config {
-    /// Threads that serve clients, of both kinds.
+    /// Number of threads of both kinds.
     pub fn all_threads(&self) -> usize {
         self.threads.max(1) + self.spare_threads
     }
 
-    /// The defaults within so much memory, bytes.
+    /// The defaults for `memory_bytes` of memory.
     pub fn for_memory(memory_bytes: u64) -> Config {
         let buffers = (memory_bytes / 4).max(2 * REQUEST_BYTES_MIN);
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
@@ -85,9 +86,9 @@ impl Config {
             durability: Durability::EverySecond,
             password: None,
             threads,
-            // On one processor each wake-up had better find several requests.
+            // On one processor it is better when each wake-up serves several requests.
             spare_threads: if threads > 1 { THREADS_MIN.saturating_sub(threads) } else { 0 },
-            // One processor for the client, another for its thread.
+            // One processor for the client, one for its thread.
             busy_poll_clients: processors / 2,
             pairing_clients: None,
             clients_max: 10_000,
@@ -100,9 +101,9 @@ impl Config {
         }
     }
 
-    /// Bytes of replies that a client may leave unread before its requests wait, and bytes of requests that wait then.
+    /// Maximum of unread replies before a client's requests wait, and of waiting requests, bytes.
     pub fn waiting_bytes_max(&self) -> usize {
-        // Several such clients leave room for others.
+        // Leaves room for other clients.
         self.buffers_bytes_max / 8
     }
 
@@ -111,7 +112,7 @@ impl Config {
         Limits {
             arguments_max: ARGUMENTS_MAX,
             argument_bytes_max: self.value_bytes_max as i64,
-            // A key and a command beside the longest value.
+            // The longest value, with a key and a command.
             request_bytes_max: (self.value_bytes_max + REQUEST_BYTES_MIN) as usize,
         }
     }

@@ -1,31 +1,31 @@
-//! Why a command is refused, in the words that clients know from Redis: they look for the codes, and some for the text.
+//! Refusals of commands, with the texts of Redis: clients parse the codes, and some parse the text.
 
 use std::fmt;
 
 use crate::blobs::BlobError;
 
-/// A command that is not carried out; its text is the reply.
+/// A refused command. Its text is the reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The key holds a value of another type.
     WrongType,
-    /// The options make no sense.
+    /// The options are contradictory or unknown.
     Syntax,
-    /// An argument is no integer of 64 bits.
+    /// An argument is not a 64-bit integer.
     NotInteger,
-    /// An argument, or the value, is no float.
+    /// An argument, or the value, is not a float.
     NotFloat,
-    /// A time that is not in the range of one; of this command.
+    /// An expiry time out of range, with the command's name.
     ExpireTime(&'static str),
-    /// The number of arguments is another one; of this command.
+    /// Wrong number of arguments, with the command's name.
     Arity(String),
-    /// There is no such key.
+    /// The key does not exist.
     NoSuchKey,
-    /// A number that is out of its range.
+    /// A number out of range.
     OutOfRange,
-    /// Anything else: the whole line with its code.
+    /// Any other refusal: the whole line with its code.
     Other(String),
-    /// The store has not done it.
+    /// The store refused the operation.
     Store(BlobError),
 }
 
@@ -56,14 +56,14 @@ impl fmt::Display for Refusal {
             Refusal::NoSuchKey => f.write_str("ERR no such key"),
             Refusal::OutOfRange => f.write_str("ERR value is out of range"),
             Refusal::Other(line) => f.write_str(line),
-            // The code of Redis at its limit of memory, which clients know as one that passes.
+            // The code that Redis uses at its memory limit. Clients treat it as temporary.
             Refusal::Store(BlobError::Full) => f.write_str(
                 "OOM command not allowed: the store is full; delete keys, or make room on its file system",
             ),
             Refusal::Store(BlobError::NoMemory) => f.write_str(
                 "OOM command not allowed when used memory > 'maxmemory': delete keys, or raise --memory",
             ),
-            // The code of Redis where its log cannot be written.
+            // The code that Redis uses when it cannot write its log.
             Refusal::Store(BlobError::NotDurable(why)) => write!(f, "MISCONF {why}"),
             Refusal::Store(err) => write!(f, "ERR {err}"),
         }

@@ -1,47 +1,47 @@
-//! What memcached's `stats` counts of its commands.
+//! Counters for memcached's `stats`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
+/// A counted event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Keys asked for.
+    /// Keys requested.
     CmdGet,
-    /// Requests to store something.
+    /// Storage commands.
     CmdSet,
-    /// Requests to remove all.
+    /// Commands that remove all keys.
     CmdFlush,
-    /// Keys to expire at another time.
+    /// Keys with a new expiry time requested.
     CmdTouch,
-    /// Keys asked for that were there.
+    /// Keys found.
     GetHits,
-    /// And that were not.
+    /// Keys not found.
     GetMisses,
-    /// Deletions of keys that were there.
+    /// Deletions of existing keys.
     DeleteHits,
-    /// And that were not.
+    /// Deletions of missing keys.
     DeleteMisses,
-    /// Increments of keys that were there.
+    /// Increments of existing keys.
     IncrHits,
-    /// And that were not.
+    /// Increments of missing keys.
     IncrMisses,
-    /// Decrements of keys that were there.
+    /// Decrements of existing keys.
     DecrHits,
-    /// And that were not.
+    /// Decrements of missing keys.
     DecrMisses,
     /// `cas` that stored.
     CasHits,
-    /// `cas` of keys that were not there.
+    /// `cas` of missing keys.
     CasMisses,
-    /// `cas` of keys that had changed.
+    /// `cas` of changed keys.
     CasBadval,
-    /// Keys to expire at another time that were there.
+    /// Touches of existing keys.
     TouchHits,
-    /// And that were not.
+    /// Touches of missing keys.
     TouchMisses,
 }
 
-/// As `stats` names them, in the order of [`Event`].
+/// Names in `stats`, in the order of [`Event`].
 const NAMES: [&str; Event::TouchMisses as usize + 1] = [
     "cmd_get",
     "cmd_set",
@@ -67,11 +67,11 @@ const NAMES: [&str; Event::TouchMisses as usize + 1] = [
 pub struct Events([AtomicU64; NAMES.len()]);
 
 impl Events {
-    /// One more.
+    /// Counts one event.
     pub fn count(&self, event: Event) {
         self.add(event, 1);
     }
-    /// So many more.
+    /// Counts `count` events.
     pub fn add(&self, event: Event, count: u64) {
         self.0[event as usize].fetch_add(count, Ordering::Relaxed);
     }
@@ -79,11 +79,11 @@ impl Events {
     pub fn get(&self, event: Event) -> u64 {
         self.0[event as usize].load(Ordering::Relaxed)
     }
-    /// None any more.
+    /// Resets all counters.
     pub fn reset(&self) {
         self.0.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
-    /// Each with its name.
+    /// All counters with their names.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0.iter().map(|counter| counter.load(Ordering::Relaxed)))
     }

@@ -1,20 +1,21 @@
-//! The key-value server of terrace: clients of Redis and of memcached talk to a store of blobs.
+//! The key-value server: clients of Redis and of memcached use a store of blobs.
 //!
-//! From the top down; no folder imports one above it.
+//! Modules from the top down. No folder imports one above it.
 //!
 //! | | |
 //! |---|---|
 //! | [`net`] | threads with epoll, connections |
-//! | [`commands`] | the tables of commands, and each command |
-//! | [`server`], [`clients`], [`events`] | what connections share |
-//! | [`keyspace`] | keys with types and times of expiry; hashes and sorted sets |
-//! | [`cluster`], [`config`] | the map of several servers; settings |
-//! | [`wire`], [`error`] | the protocols: Redis' and memcached's |
-//! | [`store`] | `terrace-store` as such a store |
-//! | [`blobs`] | what the server needs of a store |
+//! | [`commands`] | the command tables, and each command |
+//! | [`server`], [`clients`], [`events`] | state shared by all connections |
+//! | [`keyspace`] | keys with types and expiry times; hashes and sorted sets |
+//! | [`cluster`], [`config`] | the cluster map; settings |
+//! | [`wire`], [`error`] | the protocols of Redis and of memcached |
+//! | [`store`] | `terrace-store` as the blob store |
+//! | [`blobs`] | the interface to the blob store |
 //!
-//! Values are blobs of the store, whose tiers, memory limit and survival of crashes they have: there is no second cache. Only large hashes and sorted
-//! sets are also kept decoded, within a limit that counts against the store's memory.
+//! Values are blobs of the store, and share its tiers, memory limit and crash safety. There is no second
+//! cache. Only large hashes and sorted sets are also kept decoded, within a limit that counts against the
+//! store's memory.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! State that all connections share: the keys, the settings, the list of clients, counters.
+//! State shared by all connections: keys, settings, client list, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -10,10 +10,11 @@ use crate::config::Config;
 use crate::events::Events;
 use crate::keyspace::{Clock, Keyspace};
 
-/// Largest of these numbers: what clients that keep it as a float can tell apart.
+/// Maximum of these numbers: clients that store them as a float keep them exact.
 const UNIQUE_MAX: u64 = (1 << 53) - 1;
 
-/// Another one in each process: its state of random numbers could be that of the process which it was forked from.
+/// A salt that differs between processes. A fork may have copied the state of a random number generator, so
+/// time and process id are used.
 fn new_salt() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seed = since.as_nanos() as u64 ^ u64::from(std::process::id()) << 32;
@@ -23,15 +24,15 @@ fn new_salt() -> u64 {
 /// Counters of the server, since its start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Commands that were carried out or refused.
+    /// Commands run or refused.
     pub commands: AtomicU64,
-    /// Those that were refused.
+    /// Commands refused.
     pub errors: AtomicU64,
     /// Bytes from clients.
     pub input_bytes: AtomicU64,
     /// Bytes to clients.
     pub output_bytes: AtomicU64,
-    /// Clients that were closed for what they sent, or did not read.
+    /// Clients closed for malformed requests, or for unread replies.
     pub closed: AtomicU64,
     /// Wrong passwords.
     pub wrong_passwords: AtomicU64,
@@ -50,7 +51,7 @@ pub struct Server {
     pub counters: Counters,
     /// Counters of memcached's commands.
     pub events: Events,
-    /// Of this server alone; see [`Server::unique_of`].
+    /// Unique to this server; see [`Server::unique_of`].
     salt: u64,
     /// The server is to end.
     pub is_stopping: AtomicBool,
@@ -59,7 +60,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server over a store. `decoded_max`: see [`Keyspace::new`].
+    /// Creates a server over a store. `decoded_max`: see [`Keyspace::new`].
     pub fn new(blobs: Arc<dyn Blobs>, config: Config, decoded_max: usize, clock: Clock) -> Server {
         Server {
             keyspace: Keyspace::new(blobs, decoded_max, clock),
@@ -73,13 +74,13 @@ impl Server {
         }
     }
 
-    /// The number by which clients of memcached know one state of an item. Another server, of which the versions may be these again, gives others, so that
-    /// one that a client has kept names nothing there.
+    /// The number of an item's version for memcached clients (`cas`). Versions may repeat in another server.
+    /// The salt makes its numbers differ, so a client's old number matches nothing there.
     pub fn unique_of(&self, version: u64) -> u64 {
         (version ^ self.salt) & UNIQUE_MAX
     }
 
-    /// Memory beside the store's: decoded collections, list of expiry, buffers; bytes.
+    /// Memory outside the store, bytes: decoded collections, expiry list, buffers.
     pub fn memory_bytes(&self) -> usize {
         self.keyspace.memory_bytes() + self.clients.buffers_bytes()
     }

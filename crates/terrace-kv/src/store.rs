@@ -1,5 +1,5 @@
-//! The store's buckets as databases: bucket `db0` is database 0, and so on; `db0:pieces` holds the pieces of its large collections. Programs that use the
-//! library see the same blobs.
+//! `terrace-store` as the blob store. Bucket `db0` is database 0, and so on; `db0:pieces` has the pieces of
+//! its large collections. Programs that use the library see the same blobs.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -9,22 +9,22 @@ use terrace_store::{Bucket, Error, Expect, Store};
 
 use crate::blobs::{BlobError, Blobs, DATABASES, Db, Page, Result, Stat, Wanted};
 
-/// A store, as the server sees it.
+/// A store as the server's blob store.
 #[derive(Debug)]
 pub struct StoreBlobs {
     store: Store,
     databases: Vec<Bucket>,
-    /// Memory that was counted ahead, bytes.
+    /// Reserved memory, bytes.
     claimed: Arc<AtomicU64>,
 }
 
 thread_local! {
-    /// The part of it that is this thread's.
+    /// The part reserved by this thread.
     static CLAIMED: Cell<u64> = const { Cell::new(0) };
 }
 
 impl StoreBlobs {
-    /// Over a store; buckets that are missing are made.
+    /// Uses a store. Missing buckets are created.
     ///
     /// # Errors
     /// The store's.
@@ -39,11 +39,11 @@ impl StoreBlobs {
         Ok(StoreBlobs { store, databases, claimed })
     }
 
-    /// Counts memory ahead for a large value and then its reply, until [`Blobs::release`]: of several threads that read at a time, each sees what the others have
-    /// been given.
+    /// Reserves memory for a large value and its reply, until [`Blobs::release`]. So each concurrent reader
+    /// sees the reservations of the others.
     ///
     /// # Errors
-    /// It does not fit.
+    /// The memory does not fit.
     fn claim(&self, bytes: usize) -> Result<()> {
         if bytes as u64 <= SMALL {
             return Ok(());
@@ -63,7 +63,7 @@ impl StoreBlobs {
     }
 }
 
-/// Values up to this size are read without a look at memory, bytes.
+/// Values up to this size are read without a memory check, bytes.
 const SMALL: u64 = 64 << 10;
 
 fn failed(err: Error) -> BlobError {
@@ -81,11 +81,11 @@ fn stat_of(stat: terrace_store::Stat) -> Stat {
     Stat { word: stat.meta, size: stat.size, version: stat.version.number() }
 }
 
-/// The answer of a call that is made for a blob that is there.
+/// The result of a call for a blob that must exist.
 fn of_present(done: terrace_store::Result<bool>) -> Result<()> {
     match done.map_err(failed)? {
         true => Ok(()),
-        false => Err(BlobError::Failed("the blob has gone".to_owned())),
+        false => Err(BlobError::Failed("the blob is gone".to_owned())),
     }
 }
 

@@ -1,4 +1,5 @@
-//! A store in memory, for tests: what the real one promises, in the plainest way. It can be made full, and made to fail.
+//! A blob store in memory, for tests: the same guarantees as the real one, as simple as possible. It can be
+//! full, and it can fail.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,24 +23,24 @@ impl Content {
     }
 }
 
-/// The store.
+/// The blob store in memory.
 #[derive(Debug, Default)]
 pub struct MemoryBlobs {
     blobs: Mutex<BTreeMap<Db, BTreeMap<Vec<u8>, Content>>>,
     hasher: DefaultHashBuilder,
-    /// Writes are refused: there is no room.
+    /// Writes are refused for lack of room.
     pub is_full: AtomicBool,
     /// Syncs fail.
     pub sync_fails: AtomicBool,
-    /// Changes are refused: the last sync has failed.
+    /// Changes are refused since the last sync failed.
     pub refuses_changes: AtomicBool,
-    /// Syncs that were done.
+    /// Number of syncs.
     pub syncs: AtomicU64,
-    /// Changes that were made.
+    /// Number of changes.
     pub changes: AtomicU64,
-    /// Bytes of content that were written.
+    /// Bytes of content written.
     pub written: AtomicU64,
-    /// After so many changes it makes none any more, as if the process had been killed; 0: never.
+    /// After so many changes all further ones fail, as if the process were killed. 0: never.
     pub changes_max: AtomicU64,
     versions: AtomicU64,
 }
@@ -51,7 +52,7 @@ impl MemoryBlobs {
     fn read<T>(&self, db: Db, key: &[u8], read: impl FnOnce(&Content) -> T) -> Option<T> {
         self.blobs.lock().get(&db)?.get(key).map(read)
     }
-    /// The store that the next process finds.
+    /// The store as the next process finds it.
     #[must_use]
     pub fn after_crash(&self) -> MemoryBlobs {
         MemoryBlobs { blobs: Mutex::new(self.blobs.lock().clone()), ..MemoryBlobs::default() }
@@ -59,7 +60,7 @@ impl MemoryBlobs {
     fn count(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
-    /// Before each change.
+    /// Checks before each change.
     fn begin(&self, takes_room: bool) -> Result<()> {
         if takes_room && self.is_full.load(Ordering::Relaxed) {
             return Err(BlobError::Full);

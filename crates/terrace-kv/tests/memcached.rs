@@ -1,4 +1,5 @@
-//! Clients of memcached over sockets, on a store in memory: many requests at once, beside clients of Redis, clients that misbehave, limits, syncs.
+//! memcached clients over sockets, with a store in memory: pipelines, mixed protocols, misbehaving clients,
+//! limits, syncs.
 
 mod common;
 
@@ -85,7 +86,7 @@ fn large_items_come_and_go_whole() {
         writer.write_all(format!("set k 0 0 {}\r\n", sent.len()).as_bytes()).unwrap();
         writer.write_all(&sent).unwrap();
         writer.write_all(b"\r\nget k\r\n").unwrap();
-        // One that is too large is read to its end, and not kept.
+        // Data above the limit are read to their end, and dropped.
         writer.write_all(format!("set k 0 0 {}\r\n", 100 << 20).as_bytes()).unwrap();
         (0..100).for_each(|_| writer.write_all(&sent[..1 << 20]).unwrap());
         writer.write_all(b"\r\nversion\r\n").unwrap();
@@ -156,7 +157,7 @@ fn one_of_many_cas_at_a_time_stores() {
         }
         String::from_utf8(line).unwrap().trim_end().to_owned()
     };
-    // Each reads the number and stores the next one, unless another was faster.
+    // Each client reads the number and stores the next one, unless another client was faster.
     let count = || {
         let (mut stream, mut stored) = (stage.client(), 0);
         while stored < 300 {

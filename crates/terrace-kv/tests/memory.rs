@@ -1,4 +1,4 @@
-//! Memory that one request takes beside its reply: an allocator that counts, below a server in this process.
+//! Memory of one request beyond its reply: a counting allocator under a server in this process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of what was made larger, which may have been copied.
+/// Bytes of grown allocations, which may have been copied.
 static COPIED: AtomicUsize = AtomicUsize::new(0);
 
 fn grown(bytes: usize) {
@@ -24,23 +24,23 @@ fn grown(bytes: usize) {
     PEAK.fetch_max(live, Ordering::Relaxed);
 }
 
-// SAFETY: all work is the system allocator's.
+// SAFETY: all calls are forwarded to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         grown(layout.size());
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
         LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.dealloc(p, layout) }
     }
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         grown(size.saturating_sub(layout.size()));
         COPIED.fetch_add(layout.size(), Ordering::Relaxed);
         LIVE.fetch_sub(layout.size().saturating_sub(size), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `GlobalAlloc`.
         unsafe { System.realloc(p, layout, size) }
     }
 }
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Sends requests, and a PING; the replies before that of PING.
+/// Sends requests and a PING. Returns the replies before PING's.
 fn ask(stream: &mut TcpStream, requests: &[u8]) -> String {
     const PONG: &str = "+PONG\r\n";
     stream.write_all(requests).unwrap();
@@ -71,7 +71,7 @@ fn serve(config: Config) -> (Running, TcpStream) {
     (running, TcpStream::connect(address).unwrap())
 }
 
-/// The tests here count what the whole process allocates.
+/// These tests count the allocations of the whole process, so they run one by one.
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]

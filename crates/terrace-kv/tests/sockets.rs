@@ -1,4 +1,4 @@
-//! The server over its sockets, on a store in memory: many requests at once, clients that misbehave, limits, syncs.
+//! Clients over sockets, with a store in memory: pipelines, misbehaving clients, limits, syncs.
 
 mod common;
 
@@ -96,7 +96,7 @@ fn pipelines_in_pieces_are_answered_as_one_by_one() {
         let requests: Vec<Vec<u8>> = (0..1 + rng.index(60)).map(|_| random_request(&mut rng)).collect();
         let mut replies = Vec::new();
         for request in &requests {
-            // ECHO's reply ends what came before it.
+            // The reply of ECHO follows all earlier replies.
             one.write_all(&[request, &b"ECHO end\r\n"[..]].concat()).unwrap();
             let mut reply = Vec::new();
             while !reply.ends_with(b"$3\r\nend\r\n") {
@@ -162,18 +162,18 @@ fn large_values_come_and_go_whole() {
     assert!(got == value);
     sends.join().unwrap();
     expect(&mut stream, b"\r\n");
-    // The buffers are given back.
+    // The buffers shrink.
     stream.write_all(b"PING\r\n").unwrap();
     expect(&mut stream, b"+PONG\r\n");
     wait_until("small buffers", || stage.running.server().clients.buffers_bytes() < 1 << 20);
 }
 
-/// Small buffers, of which a client may fill 1 MiB with replies and 1 MiB with requests.
+/// Small buffers: 1 MiB of replies and 1 MiB of requests per client.
 fn small_buffers() -> Config {
     Config { buffers_bytes_max: 8 << 20, value_bytes_max: 2 << 20, ..config() }
 }
 
-/// Sends the request again and again, until nothing goes any more for a while, or the server closes; how many bytes went.
+/// Sends the request repeatedly, until the socket stays full or the server closes it. Returns the bytes sent.
 fn flood(stream: &mut TcpStream, request: &[u8]) -> usize {
     stream.set_nonblocking(true).unwrap();
     let (mut sent, mut refused) = (0, 0);
@@ -196,12 +196,12 @@ fn flood(stream: &mut TcpStream, request: &[u8]) -> usize {
 fn client_that_does_not_read_is_not_read_from() {
     let stage = stage(small_buffers());
     let mut stream = stage.tcp();
-    // As long as its reply, about.
+    // A request about as long as its reply.
     let request = format!("ECHO {}\r\n", "v".repeat(50_000)).into_bytes();
     let sent = flood(&mut stream, &request);
     let buffers = stage.running.server().clients.buffers_bytes();
     assert!(buffers < 6 << 20, "{buffers} bytes");
-    // Others are served meanwhile, and it gets all it has asked for.
+    // Other clients are served meanwhile, and this one gets all its replies.
     let mut other = stage.tcp();
     other.write_all(b"PING\r\n").unwrap();
     expect(&mut other, b"+PONG\r\n");
@@ -214,7 +214,7 @@ fn client_that_does_not_read_is_not_read_from() {
     }
 }
 
-/// The replies are a hundred times what the server keeps of them, and come as the client reads.
+/// The replies are a hundred times the server's limit, and arrive as the client reads.
 #[test]
 fn pipelines_may_be_sent_whole_before_a_reply_is_read() {
     const REQUESTS: usize = 50_000;
@@ -236,7 +236,7 @@ fn pipelines_may_be_sent_whole_before_a_reply_is_read() {
     assert_eq!(stage.running.server().counters.closed.load(Ordering::Relaxed), 0);
 }
 
-/// Many clients that send requests and read nothing are closed where others need the memory of their buffers.
+/// Clients that send requests and read no replies are closed when other clients need their buffers' memory.
 #[test]
 fn clients_that_do_not_read_end_no_others() {
     let stage = stage(small_buffers());
@@ -267,7 +267,7 @@ fn client_that_sends_and_never_reads_is_closed_in_the_end() {
     let stage = stage(Config { stuck_max: Duration::from_millis(300), ..small_buffers() });
     let (mut idle, mut slow, mut stuck) = (stage.tcp(), stage.tcp(), stage.tcp());
     let request = format!("ECHO {}\r\n", "v".repeat(50_000)).into_bytes();
-    // It has replies to read, and nothing to send.
+    // This client has replies to read, and sends nothing.
     slow.write_all(&request.repeat(20)).unwrap();
     flood(&mut stuck, &request);
     wait_until("it is closed", || stage.running.server().counters.closed.load(Ordering::Relaxed) == 1);
@@ -278,7 +278,7 @@ fn client_that_sends_and_never_reads_is_closed_in_the_end() {
     expect(&mut slow, reply.as_bytes());
 }
 
-/// Clients of other protocols wait for an answer of theirs.
+/// Clients of other protocols wait for a reply in their own.
 #[test]
 fn other_protocols_are_closed_at_their_first_byte() {
     let stage = stage(config());
@@ -329,7 +329,7 @@ fn clients_have_a_largest_number() {
 #[test]
 fn buffers_have_a_largest_sum() {
     let stage = stage(Config { buffers_bytes_max: 4 << 20, value_bytes_max: 2 << 20, ..config() });
-    // Values of which the last byte never comes.
+    // Values whose last byte never arrives.
     let mut hoarders: Vec<TcpStream> = (0..8).map(|_| stage.tcp()).collect();
     let begin = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", 1 << 20);
     for stream in &mut hoarders {
@@ -339,7 +339,7 @@ fn buffers_have_a_largest_sum() {
     let mut other = stage.tcp();
     other.write_all(b"PING\r\n").unwrap();
     expect(&mut other, b"+PONG\r\n");
-    // A client is closed for its excess a moment after it is counted.
+    // A client above the limit is closed shortly after it was counted.
     wait_until("the sum is within its limit", || stage.running.server().clients.buffers_bytes() <= 4 << 20);
 }
 
@@ -388,7 +388,7 @@ fn writes_that_may_be_lost_are_refused() {
     stage.blobs.sync_fails.store(true, Ordering::Relaxed);
     stream.write_all(b"SET k v\r\nDEL other\r\n").unwrap();
     let refused = b"-MISCONF the change may be lost: the disk is broken\r\n";
-    // They come in one turn or in two.
+    // The requests arrive in one turn or in two.
     expect(&mut stream, &refused.repeat(2));
     stream.write_all(b"GET k\r\n").unwrap();
     expect(&mut stream, b"$1\r\nv\r\n");

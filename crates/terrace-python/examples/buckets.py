@@ -13,11 +13,11 @@ with terrace_cache.open(sys.argv[1], memory="64MiB") as store:
     planets.tag("mars", "dusty")
     print(planets["earth"].decode(), sorted(planets), store.tagged("dusty"))
 
-    # A NumPy array goes in as it lies in memory, and comes back without a second copy: `frombuffer` shows the bytes that were read.
+    # A NumPy array is stored as it is in memory, and read without a second copy: `frombuffer` is a view of the bytes.
     field = numpy.arange(1_000_000, dtype=numpy.float32)
     planets["field"] = field
     same = numpy.frombuffer(planets["field"], dtype=numpy.float32)
-    # A part of it, into an array that is there already.
+    # A part of it, into an existing array.
     part = numpy.empty(10, dtype=numpy.float32)
     planets.readinto("field", part, offset=4 * 500_000)
     print(numpy.array_equal(field, same), part[:3].tolist())

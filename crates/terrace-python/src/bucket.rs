@@ -1,4 +1,4 @@
-//! Buckets.
+//! The class `Bucket`.
 
 use crate::convert::{Data, Key, Room, key_to_str};
 use crate::error::Failed;
@@ -19,7 +19,7 @@ pub(crate) struct Bucket {
     number: u64,
 }
 
-/// Size, word of the user's, version, score.
+/// Size, user's word, version, score.
 type StatTuple = (u64, u64, u64, f32);
 
 fn tuple(stat: &Stat) -> StatTuple {
@@ -27,7 +27,7 @@ fn tuple(stat: &Stat) -> StatTuple {
 }
 
 impl Bucket {
-    /// Calls `f` with the bucket, the interpreter being free for other threads.
+    /// Calls `f` with the bucket, without the interpreter lock.
     fn run<T: Send>(
         &self,
         py: Python<'_>,
@@ -36,7 +36,8 @@ impl Bucket {
         Ok(py.detach(|| self.open.with_bucket(self.number, |bucket| f(bucket).map_err(Failed::from)))?)
     }
 
-    /// `size` bytes of a blob from `offset` on in a new object, and its metadata then. Fewer: the blob is shorter.
+    /// Reads `size` bytes of a blob from `offset` into a new object. Returns it, the number of bytes, and the
+    /// blob's metadata. Fewer bytes: the blob is shorter.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -52,7 +53,7 @@ impl Bucket {
         Ok(got.map(|(n, stat)| (bytes, n, stat)))
     }
 
-    /// A whole blob. Its size is asked for first; if it has another by the time it is read, again.
+    /// Reads a whole blob. Looks up its size first, and repeats the read if the size has changed.
     fn read_whole<'py>(&self, py: Python<'py>, key: &Key) -> PyResult<Option<(Bound<'py, PyBytes>, Stat)>> {
         let Some(stat) = self.run(py, |bucket| Ok(bucket.stat(key.bytes())))? else { return Ok(None) };
         let mut size = stat.size;
@@ -74,7 +75,7 @@ impl Drop for Bucket {
 
 #[pymethods]
 impl Bucket {
-    /// The bucket of this name, made if there is none and `create`.
+    /// The bucket of this name. If missing, it is created if `create` is true.
     #[new]
     #[pyo3(signature = (store, name, create))]
     fn open(py: Python<'_>, store: &Store, name: &str, create: bool) -> PyResult<Bucket> {
@@ -105,12 +106,13 @@ impl Bucket {
         self.run(py, |bucket| Ok(bucket.contains(key.bytes())))
     }
 
-    /// The bytes of a blob; None: there is none.
+    /// The bytes of a blob. None: it does not exist.
     fn read_bytes<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         Ok(self.read_whole(py, &key)?.map(|(bytes, _)| bytes))
     }
 
-    /// At most `size` bytes of a blob from `offset` on, of this version of it if one is given; None: there is no blob.
+    /// At most `size` bytes of a blob from `offset`, of the given version if any. None: the blob does not
+    /// exist.
     #[pyo3(signature = (key, offset, size, version=None))]
     fn read_at<'py>(
         &self,
@@ -120,7 +122,7 @@ impl Bucket {
         size: u64,
         version: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        // What is asked for may be far more than there is.
+        // `size` may be far larger than the blob.
         let Some(stat) = self.run(py, |bucket| Ok(bucket.stat(key.bytes())))? else { return Ok(None) };
         let wanted = size.min(stat.size.saturating_sub(offset));
         let Some((bytes, n, stat)) = self.read(py, &key, offset, wanted)? else { return Ok(None) };
@@ -133,15 +135,15 @@ impl Bucket {
         }
     }
 
-    /// Fills a buffer from `offset` on; how many bytes, None: there is no blob.
+    /// Fills a buffer with bytes from `offset`. Returns the number of bytes. None: the blob does not exist.
     fn fill(&self, py: Python<'_>, key: Key, buffer: Room, offset: u64) -> PyResult<Option<usize>> {
         self.run(py, |bucket| {
-            // SAFETY: the only one; `buffer` is this call's.
+            // SAFETY: the only result alive, since this call owns `buffer`.
             bucket.get_at(key.bytes(), offset, unsafe { buffer.bytes() })
         })
     }
 
-    /// False: there is one, and `only_new`.
+    /// Puts a blob. Returns false if it exists and `only_new` is true.
     fn write(&self, py: Python<'_>, key: Key, data: Data, meta: u64, only_new: bool) -> PyResult<bool> {
         let expect = if only_new { Expect::Absent } else { Expect::Any };
         self.run(py, |bucket| bucket.put_if(key.bytes(), &[data.bytes()], meta, expect))
@@ -167,7 +169,7 @@ impl Bucket {
         self.run(py, |bucket| bucket.remove(key.bytes()))
     }
 
-    /// Removes a blob and returns its bytes, no change in between.
+    /// Removes a blob and returns its bytes, in one step.
     fn take<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         loop {
             let Some((bytes, stat)) = self.read_whole(py, &key)? else { return Ok(None) };
@@ -177,7 +179,7 @@ impl Bucket {
         }
     }
 
-    /// False: there is no such blob, or one of the new key and `only_new`.
+    /// Renames a blob. Returns false if it does not exist, or the new key exists and `only_new` is true.
     fn move_into(&self, py: Python<'_>, old: Key, to: &Bucket, new: Key, only_new: bool) -> PyResult<bool> {
         let target = to.run(py, |bucket| Ok(bucket.clone()))?;
         let expect = if only_new { Expect::Absent } else { Expect::Any };
@@ -232,7 +234,7 @@ impl Bucket {
         self.run(py, |bucket| bucket.persist(path))
     }
 
-    /// The directory of its files, if it persists.
+    /// The directory of the bucket's files, if it persists.
     #[getter]
     fn persist_path(&self, py: Python<'_>) -> PyResult<Option<PathBuf>> {
         self.run(py, |bucket| Ok(bucket.persist_dir().map(Path::to_owned)))

@@ -1,4 +1,4 @@
-//! Keys and bytes of Python.
+//! Conversion of keys and bytes from and to Python.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -6,7 +6,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyString};
 
-/// How keys that are not UTF-8 become `str` and come back, as names of files do in Python.
+/// Error handler for keys that are not UTF-8: they survive a round trip through `str`, like file names in
+/// Python.
 const ERRORS: &str = "surrogateescape";
 
 /// A key: `bytes`, or `str` in UTF-8.
@@ -48,7 +49,7 @@ pub(crate) fn key_to_str<'py>(py: Python<'py>, key: &[u8]) -> PyResult<Bound<'py
     }
 }
 
-/// Bytes that Python gives: of an object that does not change them, or a copy.
+/// Bytes from Python: shared if the object is immutable, otherwise a copy.
 #[derive(Debug)]
 pub(crate) enum Data {
     Bytes(PyBackedBytes),
@@ -67,16 +68,17 @@ impl Data {
 impl<'py> FromPyObject<'_, 'py> for Data {
     type Error = PyErr;
 
-    /// All but `bytes` are copied, also read-only buffers, whose base another thread can change during the call: the
-    /// store's checksum would not be that of what it has written.
+    /// Only `bytes` are shared. Other objects are copied, even read-only buffers: another thread may change
+    /// their base during the call, and the store's checksum would not match the written bytes.
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Data> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.to_owned().into()));
         }
         let buffer = PyUntypedBuffer::get(&object)?;
         if buffer.is_c_contiguous() && buffer.len_bytes() > 0 {
-            // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, and they are contiguous; the interpreter is ours until the copy is done, and other threads that change the bytes without it give a mix of old
-            // and new, as they would a write to a file.
+            // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held, and they are
+            // contiguous. The interpreter lock is held until the copy is done. Threads that change the bytes
+            // without the lock cause a mix of old and new, as with a write to a file.
             let bytes =
                 unsafe { std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes()) };
             return Ok(Data::Copy(bytes.to_vec()));
@@ -86,22 +88,23 @@ impl<'py> FromPyObject<'_, 'py> for Data {
     }
 }
 
-/// Room of the caller's to be filled.
+/// The caller's buffer to fill.
 #[derive(Debug)]
 pub(crate) struct Room(PyUntypedBuffer);
 
 impl Room {
-    /// The room.
+    /// The buffer's bytes.
     ///
     /// # Safety
-    /// Nobody has another result of this alive.
+    /// No other result of this function is alive.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes(&self) -> &mut [u8] {
         if self.0.len_bytes() == 0 {
             return &mut [];
         }
-        // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held; they are contiguous and writable (see `extract`). Threads
-        // that look at them during the call see a mix of old and new, as with `readinto` of a file.
+        // SAFETY: the exporter neither frees nor moves the bytes while the buffer is held; they are
+        // contiguous and writable (see `extract`). Concurrent readers see a mix of old and new, as with
+        // `readinto` of a file.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 }

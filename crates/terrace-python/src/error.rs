@@ -1,4 +1,4 @@
-//! Errors of the store as exceptions of Python.
+//! Errors of the store as Python exceptions.
 
 use pyo3::PyTypeInfo;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -9,11 +9,11 @@ use terrace_store::Error;
 /// The failure of a call.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// In the store.
+    /// An error of the store.
     Store(Error),
-    /// The process is a fork of the one that opened the store.
+    /// This process is a fork of the one that opened the store.
     Forked,
-    /// The blob has another version than the one that is to be read.
+    /// The blob no longer has the version to be read.
     Changed,
 }
 
@@ -29,7 +29,7 @@ fn class(py: Python<'_>, name: &str) -> PyResult<Py<PyType>> {
     Ok(module.getattr(name)?.cast_into::<PyType>()?.unbind())
 }
 
-/// An exception with errno and line; where its class cannot be had, that error.
+/// An exception with errno and line. If its class cannot be imported, the import error.
 fn raised(name: &str, errno: i32, line: String) -> PyErr {
     Python::attach(|py| match class(py, name) {
         Ok(class) => PyErr::from_type(class.into_bound(py), (errno, line)),
@@ -63,7 +63,7 @@ impl From<Failed> for PyErr {
             Error::Damaged { .. } => "StoreDamagedError",
             Error::Closed => "StoreClosedError",
             Error::TooLarge { .. } | Error::Invalid { .. } => return PyValueError::new_err(line),
-            // Python makes PermissionError and others of the errno.
+            // Python derives PermissionError and others from the errno.
             Error::Io { .. } => {
                 return Python::attach(|py| PyErr::from_type(PyOSError::type_object(py), (errno, line)));
             }

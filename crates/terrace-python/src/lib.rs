@@ -1,16 +1,18 @@
 //! The store for Python: the extension module of the package `terrace_cache`.
 //!
-//! What is dict-like, and the file system of fsspec, is Python (`python/terrace_cache`). Here is what it stands on: one method of a class is one call of the
-//! store. Each releases the global interpreter lock while the store works, and turns an error of the store into an exception.
+//! The mapping interface, and the file system for fsspec, are in Python (`python/terrace_cache`). This module
+//! is their base: each method is one call of the store. It releases the interpreter lock while the store
+//! works, and turns errors into exceptions.
 //!
-//! **How bytes get to Python.** A get fills the memory of the `bytes` object that it returns, or of the caller's buffer (`readinto`): one copy, from the
-//! cache to where Python sees it. Rejected: to map the frames themselves into a view. Frames are pages that lie anywhere; a view of many needs a
-//! mapping each, which costs more than the copy, and frames that a view holds could not be evicted.
+//! **Copies.** A get fills the memory of the `bytes` object that it returns, or of the caller's buffer
+//! (`readinto`): one copy, from the cache to Python. Rejected: views that map the frames themselves. Frames
+//! are scattered pages, so a view needs one mapping per frame, which costs more than the copy; and viewed
+//! frames could not be evicted.
 //!
 //! | files | job |
 //! |---|---|
 //! | `store`, `bucket` | the classes |
-//! | `open` | an open store: who uses it, how it ends, what a forked process may do |
+//! | `open` | an open store: its users, its end, its state after a fork |
 //! | `convert`, `error` | keys, buffers, exceptions |
 
 mod bucket;

@@ -1,10 +1,11 @@
-//! An open store as its Python objects share it.
+//! An open store, shared by its Python objects.
 //!
-//! Calls hold the lock to read while the store works, closing holds it to write: it waits for calls under way, and then drops store and buckets, whatever
-//! Python objects are still alive. Its memory and its files are free for the next opening then.
+//! Calls hold a read lock while the store works. A close takes the write lock: it waits for running calls,
+//! then drops store and buckets, even if Python objects are still alive. Memory and files are then free for
+//! the next open.
 //!
-//! **Fork.** A process that was forked has the memory of the store, but none of its threads, and its locks as they were at that moment. It may not touch them:
-//! calls are refused, and the objects end without a trace.
+//! **Fork.** A forked process has the store's memory, but none of its threads, and its locks in an unknown
+//! state. It must not touch them: calls are refused, and objects are leaked silently.
 
 use crate::error::Failed;
 use std::collections::HashMap;
@@ -14,14 +15,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_store::{Bucket, Error, Store};
 use terrace_sync::RwLock;
 
-/// Forks between the first process and this one.
+/// Number of forks between the first process and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A store and the buckets that Python objects name by number.
+/// A store, and its buckets by the numbers that Python objects use.
 #[derive(Debug)]
 pub(crate) struct Open {
     parts: ManuallyDrop<RwLock<Option<Parts>>>,
@@ -60,7 +61,7 @@ impl Open {
     /// Calls `f` with the store.
     ///
     /// # Errors
-    /// It was closed; a forked process; those of `f`.
+    /// The store was closed; the process was forked; errors of `f`.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&Store) -> Result<T, Failed>) -> Result<T, Failed> {
         self.with_parts(|parts| f(&parts.store))
     }
@@ -80,7 +81,7 @@ impl Open {
         })
     }
 
-    /// The number of the bucket that `find` gives, until it is forgotten.
+    /// Registers the bucket that `find` returns. Returns its number, valid until `forget_bucket`.
     ///
     /// # Errors
     /// As [`Open::with`].
@@ -96,7 +97,8 @@ impl Open {
         })
     }
 
-    /// An object of this bucket ends. Waits for no store that is being closed: its buckets go with it.
+    /// Forgets the bucket of a dropped object. Does not wait for a store being closed: its buckets are
+    /// dropped with it.
     pub(crate) fn forget_bucket(&self, number: u64) {
         if self.is_forked() {
             return;
@@ -106,10 +108,10 @@ impl Open {
         }
     }
 
-    /// Makes everything durable and ends the store; nothing, if that was done.
+    /// Makes everything durable and closes the store. No change if it is closed already.
     ///
     /// # Errors
-    /// A write or sync failed; a forked process.
+    /// A write or sync failed; the process was forked.
     pub(crate) fn close(&self) -> Result<(), Failed> {
         if self.is_forked() {
             return Err(Failed::Forked);
@@ -126,7 +128,7 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         if !self.is_forked() {
-            // SAFETY: dropped here only, once.
+            // SAFETY: dropped only here, once.
             unsafe { ManuallyDrop::drop(&mut self.parts) };
         }
     }

@@ -1,4 +1,4 @@
-//! Stores.
+//! The class `Store`.
 
 use crate::convert::key_to_str;
 use crate::error::Failed;
@@ -16,7 +16,7 @@ use terrace_store::{StoreOptions, SyncPolicy};
 #[pyclass(subclass, frozen, module = "terrace_cache._native", weakref)]
 pub(crate) struct Store(Arc<Open>);
 
-/// Seconds between two syncs; 0: each change before its call returns; None: at `sync` and at the end.
+/// Seconds between two syncs. 0: each change before its call returns. None: at `sync` and at close.
 fn policy(sync_seconds: Option<f64>) -> PyResult<SyncPolicy> {
     match sync_seconds {
         None => Ok(SyncPolicy::Never),
@@ -61,7 +61,7 @@ impl Store {
     }
 
     fn wait_warm(&self, py: Python<'_>) -> PyResult<()> {
-        // The store may be closed meanwhile, which ends the wait.
+        // A concurrent close ends the wait.
         Ok(py.detach(|| self.0.with(|store| Ok(store.clone())).map(|store| store.wait_warm()))?)
     }
 
@@ -120,13 +120,13 @@ impl Store {
 }
 
 impl Store {
-    /// What its objects share.
+    /// The state shared with its Python objects.
     pub(crate) fn open(&self) -> &Arc<Open> {
         &self.0
     }
 }
 
-/// Removes the files of a store that nobody uses.
+/// Removes the files of a store that is not in use.
 #[pyfunction]
 pub(crate) fn destroy(py: Python<'_>, path: PathBuf, name: &str) -> PyResult<()> {
     Ok(py.detach(|| terrace_store::Store::destroy(path, name)).map_err(Failed::from)?)

@@ -99,7 +99,7 @@ def test_a_persistent_bucket_is_a_directory_of_files(tmp_path, store):
     store.sync()
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == {"k": b"v", "a%2Fb": b"w"}
     assert bucket.persist_path == tmp_path / "out" and store.bucket("b").persist_path is None
-    with pytest.raises(ValueError, match="never persisted"):
+    with pytest.raises(ValueError, match="cannot persist"):
         store.bucket("s", scratch=True, persist=tmp_path / "other")
 
 

@@ -1,4 +1,4 @@
-"""Errors are exceptions of one line."""
+"""Errors are exceptions with one-line texts."""
 
 import errno
 import os

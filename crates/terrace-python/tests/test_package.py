@@ -1,4 +1,4 @@
-"""Examples run, and the stubs say what there is."""
+"""Examples run, and the type stubs match the package."""
 
 import importlib.util
 import subprocess
@@ -12,7 +12,7 @@ EXAMPLES = HERE / "examples"
 SAID = {
     "buckets.py": "blue and green ['earth', 'mars'] [('planets', 'mars')]\n"
     "True [500000.0, 500001.0, 500002.0]\n"
-    "the store was closed; open it anew\n",
+    "the store was closed; open it again\n",
     "tables.py": "True\n3\n99980001\n72.0\n['arrays', 'tables'] ['tables/cities.csv', 'tables/cities.parquet']\n",
 }
 

@@ -1,4 +1,4 @@
-"""Threads, and processes that are forked."""
+"""Threads and forked processes."""
 
 import os
 import random
@@ -54,7 +54,7 @@ def test_a_reader_sees_one_put_or_the_other(bucket):
 
 
 def test_others_run_while_the_store_works(tmp_path):
-    """With an interpreter that is only given up by who waits, the counter runs as long as the other thread is in the store."""
+    """The interpreter lock is released only by blocking calls here, so the counter runs only while the other thread is in the store."""
     interval = sys.getswitchinterval()
     with terrace_cache.open(tmp_path, memory="64MiB", sync="always") as store:
         bucket, counted, ends = store.bucket("b"), [0], threading.Event()
@@ -89,7 +89,7 @@ def test_others_run_while_the_store_works(tmp_path):
 
 @pytest.mark.parametrize("shown", (bytearray, memoryview, lambda base: memoryview(base).toreadonly(), lambda base: readonly_array(base)))
 def test_a_buffer_is_put_as_it_was_at_one_moment(bucket, shown):
-    """Another thread fills the memory in steps that the interpreter does not divide: the blob is of one fill, whoever may write to the buffer."""
+    """Another thread fills the memory in steps that the interpreter does not interrupt: the blob has one fill, not a mix."""
     base, ends = bytearray(2 << 20), threading.Event()
     fills = [bytes([i]) * len(base) for i in range(4)]
 
@@ -117,10 +117,10 @@ def readonly_array(base):
 
 
 def in_child(f):
-    """Exit status of a forked process that runs `f` and ends as Python does."""
+    """Exit status of a forked process that runs `f` and exits like Python."""
     child = os.fork()
     if child == 0:
-        # One that hangs fails.
+        # A process that hangs fails.
         signal.alarm(60)
         status = 1
         try:
@@ -148,7 +148,7 @@ def test_a_forked_process_leaves_the_store_alone(tmp_path):
             own.bucket("b")["k"] = b"own"
             assert own["b"]["k"] == b"own"
 
-    # Once in some twenty forks, wake-ups of the child's own store were lost.
+    # A fixed fault lost wake-ups of the child's own store, once in about twenty forks.
     for _ in range(30):
         assert in_child(child) == 0
 

@@ -1,8 +1,9 @@
-//! One instance a target: `lock/NUMBER`, which its holder writes again and again.
+//! Exclusive use of a target: the lock object `lock/NUMBER`, which its holder rewrites periodically.
 //!
-//! A number is taken by the first who writes an object of its name, which both S3 and file systems can decide. Somebody else's lock that is not written for
-//! [`Timing::valid`] is out of force: then the next number is free to be taken. Times are compared by the store's own clock. A holder that could not write for half as
-//! long stops to change the store by itself, and gives up for good when it sees a higher number.
+//! The first writer of an object named by a number takes that number; S3 and file systems both decide this
+//! atomically. A lock that was not written for [`Timing::valid`] has expired, and the next number may be
+//! taken. Times are compared by the store's clock. A holder that could not write for half as long stops
+//! changing the store. It gives up permanently when it sees a higher number.
 
 use crate::store::{Failed, SOON, Store};
 use bytes::Bytes;
@@ -12,15 +13,15 @@ use terrace_engine::device::TierId;
 use terrace_engine::proc::stat_fields;
 
 const FOLDER: &str = "lock/";
-/// Content of a lock that nobody holds.
+/// Content of a released lock.
 const GIVEN_BACK: &[u8] = b"given back\n";
 
-/// How long locks are in force.
+/// Timing of locks.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// One that was not written for so long is out of force.
+    /// A lock not written for this long has expired.
     pub valid: Duration,
-    /// Its holder writes it this often.
+    /// Interval at which the holder rewrites its lock.
     pub renew: Duration,
 }
 
@@ -30,19 +31,19 @@ impl Default for Timing {
     }
 }
 
-/// A lock that is held: as long as somebody renews it.
+/// A held lock, valid as long as it is renewed.
 #[derive(Debug, Clone)]
 pub struct Lease {
     number: u64,
     content: Bytes,
 }
 
-/// Why there is none.
+/// Why a lock was not taken.
 #[derive(Debug)]
 pub enum NotTaken {
-    /// Somebody has it; it goes out of force after this time if he is not there any more.
+    /// Another process holds it. If that process has died, the lock expires after this time.
     Held(Holder, Option<Duration>),
-    /// The store does not keep to the condition that an object must be new.
+    /// The store ignores the condition that an object must be new.
     NoConditions,
     /// A request failed.
     Failed(Failed),
@@ -59,10 +60,10 @@ impl From<Failed> for NotTaken {
 pub struct Holder {
     /// Its machine.
     pub host: String,
-    /// Its number there.
+    /// Its process id there.
     pub pid: i32,
     start: String,
-    /// The run of the machine's kernel, and the process' world in it.
+    /// Boot id of the machine, and the process's pid namespace.
     boot: String,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Display for Holder {
 }
 
 impl Holder {
-    /// A process of this machine.
+    /// Describes a process of this machine.
     fn of(pid: i32) -> Holder {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Holder { host, pid, start: start_of(pid).unwrap_or_default(), boot: boot() }
@@ -98,7 +99,7 @@ impl Holder {
             boot: value("boot"),
         }
     }
-    /// Whether it is a process of this machine that can be seen from here.
+    /// Whether it is a process of this machine, in the same pid namespace.
     pub fn is_here(&self) -> bool {
         !self.boot.is_empty() && self.boot == boot()
     }
@@ -108,18 +109,18 @@ impl Holder {
     }
 }
 
-/// The run of this machine's kernel, and the namespace in which processes have their numbers.
+/// Boot id of this machine, and this process's pid namespace.
 fn boot() -> String {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     format!("{} {}", id.trim(), namespace.display())
 }
 
-/// When a process began, as the kernel counts it.
+/// Start time of a process, as the kernel counts it.
 fn start_of(pid: i32) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat_fields(&stat);
-    // A process that has ended and that nobody has waited for.
+    // A zombie: the process has ended and was not waited for.
     let has_ended = fields.next()? == "Z";
     (!has_ended).then(|| fields.nth(18).unwrap_or_default().to_owned())
 }
@@ -128,13 +129,13 @@ fn name(number: u64) -> String {
     format!("{FOLDER}{number:010}")
 }
 
-/// The numbers of the locks that there are.
+/// The numbers of all locks.
 fn numbers(store: &Store) -> Result<Vec<u64>, Failed> {
     let listed = store.list(FOLDER, SOON)?;
     Ok(listed.iter().filter_map(|object| object.name.strip_prefix(FOLDER)?.parse().ok()).collect())
 }
 
-/// Who holds a target, if somebody does, and how long he does in any case.
+/// The holder of a target, if any, and the time until its lock expires.
 ///
 /// # Errors
 /// The store's.
@@ -145,9 +146,9 @@ pub fn holder(store: &Store, timing: Timing) -> Result<Option<(Holder, Option<Du
     }
 }
 
-/// Likewise of the lock with the highest number.
+/// Like [`holder`], for the lock with the highest number.
 fn holder_of(store: &Store, timing: Timing, last: u64) -> Result<Option<(Holder, Option<Duration>)>, Failed> {
-    // One that is gone was replaced meanwhile, by a higher one.
+    // A missing lock was replaced in the meantime by a higher one.
     let content = store.get(&name(last))?.unwrap_or_default();
     let holder = Holder::decode(&content);
     if content == GIVEN_BACK || holder.is_gone() {
@@ -160,7 +161,7 @@ fn holder_of(store: &Store, timing: Timing, last: u64) -> Result<Option<(Holder,
     Ok(timing.valid.checked_sub(age).map(|left| (holder, Some(left))))
 }
 
-/// How long ago an object was written, by the store's clock. None: it is gone.
+/// Age of an object by the store's clock. None: it does not exist.
 fn age(store: &Store, name: &str) -> Result<Option<Duration>, Failed> {
     let now = format!("{FOLDER}now-{}", random());
     store.put(&now, Bytes::from_static(b"now"), SOON)?;
@@ -175,10 +176,10 @@ fn random() -> String {
 }
 
 impl Lease {
-    /// Takes the lock of a target for a process of this machine, and those that it starts.
+    /// Takes the lock of a target for a process of this machine and its children.
     ///
     /// # Errors
-    /// Somebody else has it.
+    /// Another process holds it; a request failed.
     pub fn take(store: &Store, timing: Timing, pid: i32) -> Result<Lease, NotTaken> {
         let before = numbers(store)?;
         let last = before.iter().copied().max().unwrap_or(0);
@@ -197,7 +198,7 @@ impl Lease {
             store.delete(&name(number))?;
             return Err(NotTaken::NoConditions);
         }
-        // Somebody who took the next one may have removed this one before.
+        // The process that took the next number may have removed this lock in between.
         if let Some(higher) = numbers(store)?.into_iter().find(|higher| *higher > number) {
             store.delete(&name(number))?;
             let content = store.get(&name(higher))?.unwrap_or_default();
@@ -214,15 +215,15 @@ impl Lease {
         (self.number, &self.content)
     }
 
-    /// The one of these.
+    /// A lease from its parts.
     pub fn of_parts(number: u64, content: &str) -> Lease {
         Lease { number, content: Bytes::from(content.to_owned()) }
     }
 
-    /// Keeps it in force. False: somebody else has taken the target.
+    /// Renews the lock. Returns false if another instance has taken the target.
     ///
     /// # Errors
-    /// The store's: it goes out of force some time.
+    /// Errors of the store. The lock may expire.
     pub fn renew(&self, store: &Store) -> Result<bool, Failed> {
         if numbers(store)?.into_iter().any(|number| number > self.number) {
             store.delete(&name(self.number))?;
@@ -231,12 +232,12 @@ impl Lease {
         store.put(&name(self.number), self.content.clone(), SOON).map(|()| true)
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     ///
     /// # Errors
-    /// The store's: it goes out of force by itself.
+    /// Errors of the store. The lock expires by itself.
     pub fn give_back(&self, store: &Store) -> Result<(), Failed> {
-        // It keeps its number, so that numbers never begin again.
+        // The object stays with its number, so that numbers never repeat.
         store.put(&name(self.number), Bytes::from_static(GIVEN_BACK), SOON)
     }
 }
@@ -254,7 +255,7 @@ mod tests {
         Lease::take(store, timing, this())
     }
 
-    /// A lock of a machine that is not this one.
+    /// Puts a lock of another machine.
     fn put_foreign(store: &Store, number: u64) {
         let holder = Holder { host: "far".to_owned(), pid: 7, start: "1".to_owned(), boot: "x".to_owned() };
         store.put(&name(number), holder.encode().into(), SOON).unwrap();

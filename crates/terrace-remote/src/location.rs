@@ -6,31 +6,31 @@ use std::path::{Path, PathBuf};
 const S3: &str = "s3://";
 const FS: &str = "fs://";
 
-/// Where the objects of a target are.
+/// The location of a target's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// Below a prefix of a bucket.
+    /// Below a prefix of an S3 bucket.
     S3(Bucket),
-    /// In a directory that several machines may see.
+    /// In a directory, possibly shared by several machines.
     Fs(PathBuf),
 }
 
-/// A bucket, or a part of one.
+/// A bucket, or the part below a prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// Its name.
     pub name: String,
-    /// Without slashes at its ends; empty: all of the bucket.
+    /// Without slashes at its ends. Empty: the whole bucket.
     pub prefix: String,
-    /// The server; none: that of AWS.
+    /// The server. None: AWS.
     pub endpoint: Option<String>,
-    /// Its region; none: by the environment.
+    /// The region. None: from the environment.
     pub region: Option<String>,
-    /// A file with the access key, as that of AWS' tools; none: by the environment.
+    /// A credentials file in the format of the AWS tools. None: from the environment.
     pub credentials: Option<PathBuf>,
 }
 
-/// A path that names no place; one line with its cure.
+/// An invalid path: one line, with what helps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invalid(pub String);
 
@@ -43,10 +43,10 @@ impl fmt::Display for Invalid {
 impl std::error::Error for Invalid {}
 
 impl Location {
-    /// The place that a path names.
+    /// Parses a path.
     ///
     /// # Errors
-    /// It names none, or has a secret in it.
+    /// The path is no location, or contains a secret.
     pub fn parse(path: &Path) -> Result<Location, Invalid> {
         let text = path.to_str().unwrap_or_default();
         if let Some(dir) = text.strip_prefix(FS) {
@@ -56,7 +56,7 @@ impl Location {
             };
         }
         let Some(rest) = text.strip_prefix(S3) else {
-            return Err(Invalid("no remote place; write s3://BUCKET/PREFIX or fs:///DIRECTORY".to_owned()));
+            return Err(Invalid("not a remote path; write s3://BUCKET/PREFIX or fs:///DIRECTORY".to_owned()));
         };
         let (place, options) = rest.split_once('?').unwrap_or((rest, ""));
         let (name, prefix) = place.split_once('/').unwrap_or((place, ""));
@@ -84,11 +84,11 @@ impl Bucket {
                 ));
             }
             "credentials" => self.credentials = Some(value.into()),
-            // Its value may be a secret: it is not repeated.
+            // The value may be a secret, so it is not repeated.
             other => {
                 let known = "endpoint, region and credentials=FILE";
                 return Err(Invalid(format!(
-                    "the option `{other}` is not known; there are {known}, and keys come from the environment or that file"
+                    "unknown option `{other}`; use {known}, and give keys by the environment or that file"
                 )));
             }
         }

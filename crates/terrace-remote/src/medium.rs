@@ -1,4 +1,5 @@
-//! The regions of a target as objects. The open region and those that are on their way to the store are in memory, and read from there.
+//! The regions of a target as objects. The open region, and regions being uploaded, are in memory and read
+//! from there.
 
 use crate::lease::{Lease, Timing};
 use crate::shared::Request;
@@ -19,15 +20,15 @@ const PAGE: u64 = 4096;
 /// How long a flush waits for the store.
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
 
-/// Regions that are in memory at the most: the open one, a copy of it that is being flushed, those that wait.
+/// Maximum number of regions in memory: the open one, a copy of it being flushed, and waiting ones.
 pub const IN_MEMORY_MAX: u64 = WAITING_MAX as u64 + 2;
 
-/// A target in a store.
+/// A target in a store, as the engine's medium.
 #[derive(Debug)]
 pub struct RemoteMedium(Arc<Shared>);
 
 impl RemoteMedium {
-    /// Begins to use a target that this instance holds. Nothing is asked of the store yet.
+    /// Creates the medium of a target that this instance holds. Sends no request yet.
     ///
     /// # Errors
     /// No more threads.
@@ -55,7 +56,7 @@ impl RemoteMedium {
         Ok(RemoteMedium(shared))
     }
 
-    /// Ends the uploader, after what it does at the moment. True: it has ended.
+    /// Ends the uploader after its current request. Returns whether it has ended.
     fn end(&self) -> bool {
         let mut queue = self.0.queue.lock();
         queue.is_ending = true;
@@ -73,7 +74,7 @@ impl Drop for RemoteMedium {
     }
 }
 
-/// Copies what was read, and zeros behind it.
+/// Copies `from` into the buffers, and fills the rest with zeros.
 ///
 /// # Safety
 /// Each of `bufs` must be valid for writes.
@@ -81,7 +82,8 @@ pub unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
     let mut rest = from;
     for buf in bufs {
         let (part, behind) = rest.split_at(buf.len.min(rest.len()));
-        // SAFETY: the caller's promise; a part is no longer than its buffer, and the source is not among these.
+        // SAFETY: the caller guarantees valid buffers. A part is no longer than its buffer, and the source is
+        // none of them.
         unsafe {
             buf.ptr.copy_from_nonoverlapping(part.as_ptr(), part.len());
             buf.ptr.add(part.len()).write_bytes(0, buf.len - part.len());
@@ -90,7 +92,7 @@ pub unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
     }
 }
 
-/// Reads from the place of the superblocks. What is behind them is zero.
+/// Reads from the area of the superblocks. The rest of the area reads as zeros.
 pub fn read_superblocks(store: &Store, at: u64, len: u64) -> Result<Vec<u8>, Failed> {
     let mut bytes = vec![0; len as usize];
     for (name, copy) in SUPERBLOCKS.iter().zip(COPIES_AT).filter(|(_, copy)| (at..at + len).contains(copy)) {
@@ -111,7 +113,7 @@ pub fn write_superblock(store: &Store, at: u64, page: &[u8]) -> io::Result<()> {
 impl Medium for RemoteMedium {
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
         let mut piece = [ReadPiece::new(at, bufs.to_vec())];
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees valid buffers.
         unsafe { self.read_batch(&mut piece) };
         let [piece] = piece;
         piece.result
@@ -134,7 +136,7 @@ impl Medium for RemoteMedium {
                 }
                 Err(err) => Err(err),
             };
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller guarantees valid buffers.
             piece.result = here.map(|content| unsafe { scatter(&content, &piece.bufs) });
         }
         if parts.is_empty() {
@@ -144,7 +146,7 @@ impl Medium for RemoteMedium {
             let piece = &mut pieces[n];
             piece.result = match answer {
                 Ok(content) => {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: the caller guarantees valid buffers.
                     unsafe { scatter(&content.to_bytes(), &piece.bufs) };
                     Ok(())
                 }
@@ -197,7 +199,7 @@ impl Medium for RemoteMedium {
                 return Err(self.0.health.error());
             }
             if self.0.changed.wait_until(&mut queue, until).timed_out() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the store takes too long"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the store did not flush in time"));
             }
         }
         Ok(())
@@ -213,7 +215,7 @@ impl Medium for RemoteMedium {
 
     fn wait_ready(&self, until: Instant) {
         let mut queue = self.0.queue.lock();
-        // One that fails may do so for long.
+        // Does not wait for a failing store: that may take long.
         let waits = || !self.is_ready() && !self.0.health.is_failing();
         while waits() && !self.0.changed.wait_until(&mut queue, until).timed_out() {}
     }
@@ -230,7 +232,7 @@ impl Medium for RemoteMedium {
         if self.end()
             && let Err(failed) = self.0.lease.give_back(&self.0.store)
         {
-            tracing::warn!("tier {}: {}; it is seen to be in use for a minute", self.0.name, failed.why);
+            tracing::warn!("tier {}: {}; its lock expires in a minute", self.0.name, failed.why);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! What readers, the writer and the uploader of a target share: where its regions are, what is to be done in the store, and whether that works.
+//! State shared by readers, the writer and the uploader of a target: places of regions, queued requests,
+//! health of the store.
 
 use crate::lease::{Lease, Timing};
 use crate::store::{Failed, Kind, Part, Store};
@@ -14,31 +15,31 @@ use terrace_sync::{Condvar, Mutex, RwLock};
 pub const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];
 /// The folder of regions.
 pub const REGIONS: &str = "r/";
-/// Full regions that may wait for the store: with more, pages leave memory without being kept here.
+/// Maximum number of full regions that wait for the store. Above it, evicted pages are not kept in this tier.
 pub const WAITING_MAX: usize = 2;
-/// Time to find out what is there.
+/// Time limit to list the regions.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 
-/// What readers, the writer and the uploader share.
+/// State shared by readers, the writer and the uploader.
 #[derive(Debug)]
 pub struct Shared {
     pub store: Store,
-    /// For messages.
+    /// Name in messages.
     pub name: String,
     pub geometry: Geometry,
     pub lease: Lease,
     pub timing: Timing,
     pub places: RwLock<Option<Places>>,
-    /// Held by the one who finds out what is there.
+    /// Held while the regions are listed.
     pub attaching: Mutex<()>,
     pub queue: Mutex<Queue>,
-    /// The queue is another.
+    /// Signals changes of the queue and of the health.
     pub changed: Condvar,
     pub health: Health,
     pub waiting: AtomicUsize,
 }
 
-/// What is to be done in the store, in order.
+/// Queued requests, in order.
 #[derive(Debug, Default)]
 pub struct Queue {
     pub requests: VecDeque<Request>,
@@ -50,9 +51,9 @@ pub struct Queue {
 /// A change of the store.
 #[derive(Debug, Clone)]
 pub enum Request {
-    /// What a region holds so far, or in the end.
+    /// The content of a region, so far or complete.
     Put { region: u32, filling: u64, content: Bytes, is_last: bool },
-    /// An object that nothing names any more.
+    /// An object that is no longer referenced.
     Delete(String),
 }
 
@@ -60,26 +61,26 @@ pub enum Request {
 #[derive(Debug, Default)]
 pub struct Health {
     why: Mutex<Option<String>>,
-    /// There is a reason: nothing is written.
+    /// `why` is set: nothing is written.
     is_failing: AtomicBool,
     /// Reads fail, too: none is tried.
     pub reads_fail: AtomicBool,
-    /// For good.
+    /// The target is lost permanently.
     is_lost: AtomicBool,
 }
 
 impl Health {
-    /// A request failed. True: all went well before.
+    /// Notes a failed request. Returns true if the store worked before.
     pub fn fail(&self, why: &str) -> bool {
         *self.why.lock() = Some(why.to_owned());
         !self.is_failing.swap(true, Ordering::AcqRel)
     }
-    /// The target is another's.
+    /// Notes that another instance has taken the target.
     pub fn lose(&self, why: &str) {
         self.is_lost.store(true, Ordering::Release);
         self.fail(why);
     }
-    /// All goes well. True: it did not before.
+    /// Notes that the store works. Returns true if it failed before.
     pub fn recover(&self) -> bool {
         if self.is_lost() || !self.is_failing.load(Ordering::Acquire) {
             return false;
@@ -97,13 +98,13 @@ impl Health {
     pub fn why(&self) -> Option<String> {
         if self.is_failing() { self.why.lock().clone() } else { None }
     }
-    /// The error of what is not even tried.
+    /// The error of requests that are not tried.
     pub fn error(&self) -> io::Error {
         io::Error::new(io::ErrorKind::TimedOut, self.why().unwrap_or_else(|| "the store fails".to_owned()))
     }
 }
 
-/// Where the regions are.
+/// Places of all regions.
 #[derive(Debug, Default)]
 pub struct Places {
     pub of: HashMap<u32, Place>,
@@ -116,9 +117,9 @@ pub struct Places {
 
 #[derive(Debug, Default)]
 pub struct Place {
-    /// Its number since this run began.
+    /// Number of the region's current filling, counted since this run began.
     pub filling: u64,
-    /// Name and bytes.
+    /// Name and size in bytes.
     pub object: Option<(String, u64)>,
     pub content: Option<Content>,
 }
@@ -129,10 +130,10 @@ pub enum Content {
     Full(Bytes),
 }
 
-/// Part of a region, as it can be had at the moment.
+/// A part of a region.
 pub enum Found {
     Here(Vec<u8>),
-    /// What is behind its end reads as zeros.
+    /// In the store. Bytes behind the part's end read as zeros.
     There(Part),
 }
 
@@ -149,11 +150,11 @@ fn parse_name(name: &str) -> Option<(u32, u64)> {
     Some((region, sequence))
 }
 
-/// Runs of the daemon have sequences of their own, from `run << RUN_BITS` on.
+/// Each run of the daemon has its own sequences, from `run << RUN_BITS`.
 const RUN_BITS: u32 = 32;
 
 impl Places {
-    /// Those that are in the store, and objects that count no longer.
+    /// Lists the regions in the store, and objects that no longer count.
     fn find(store: &Store, geometry: Geometry) -> Result<(Places, Vec<String>), Failed> {
         let mut places = Places::default();
         let mut newest: HashMap<u32, (u64, String, u64)> = HashMap::new();
@@ -175,12 +176,12 @@ impl Places {
             places.of.insert(region, Place { object: Some((name, bytes)), ..Place::default() });
         }
         places.next = ((last >> RUN_BITS) + 1) << RUN_BITS;
-        // Names of a run of which nothing was listed are others all the same.
+        // Differs from the names of a run whose objects were not listed.
         places.random = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_nsec as u32;
         Ok((places, old))
     }
 
-    /// `len` bytes from `offset` on of a region.
+    /// Finds `len` bytes from `offset` of a region.
     fn find_part(&self, region: u32, offset: u64, len: u64) -> io::Result<Found> {
         let beyond = || io::Error::from(io::ErrorKind::UnexpectedEof);
         let place = self.of.get(&region);
@@ -190,7 +191,7 @@ impl Places {
             Some((None, Some((_, bytes)))) => (*bytes, None),
             _ => (0, None),
         };
-        // Batches are written whole. Keys are looked for where one would begin, but no content lies there.
+        // Batches are written whole. A scan looks for a key behind the last batch, where there is no content.
         let there = end.checked_sub(offset).ok_or_else(beyond)?.min(len);
         if there == 0 {
             return Ok(Found::Here(Vec::new()));
@@ -208,7 +209,7 @@ impl Places {
 }
 
 impl Shared {
-    /// Finds out what is in the store, once.
+    /// Lists the regions in the store, once.
     fn attach(&self) -> io::Result<()> {
         let _one = self.attaching.lock();
         if self.places.read().is_some() {
@@ -225,7 +226,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A read has failed: if it is the store's fault, no more are tried until it is seen to work.
+    /// Notes a failed read. If the store failed, reads are no longer tried until it works again.
     pub fn note_read(&self, failed: Failed) -> io::Error {
         if failed.kind != Kind::Absent {
             self.health.reads_fail.store(true, Ordering::Release);
@@ -234,7 +235,7 @@ impl Shared {
         failed.into()
     }
 
-    /// A request has failed.
+    /// Notes a failed request.
     pub fn tell(&self, why: &str) {
         if self.health.fail(why) {
             tracing::warn!("tier {}: {why}; the source is read until the store works again", self.name);
@@ -242,7 +243,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// A name for the next object of a region.
+    /// Returns a name for the next object of a region.
     pub fn next_name(&self, region: u32) -> String {
         let mut places = self.places.write();
         let places = places.get_or_insert_default();
@@ -250,7 +251,7 @@ impl Shared {
         region_name(region, places.next, places.random)
     }
 
-    /// An object with the content of a region is in the store; the one that counts no longer.
+    /// Notes that the content of a region is in the store. Returns the object that no longer counts.
     pub fn has_put(&self, request: &Request, name: String) -> Option<String> {
         let Request::Put { region, filling, content, is_last } = request else { return None };
         if *is_last {
@@ -277,7 +278,7 @@ impl Shared {
         Some((region, at % bytes))
     }
 
-    /// Where the bytes of a read are. None: those of the superblocks.
+    /// Finds the bytes of a read. None: they belong to the superblocks.
     pub fn find(&self, at: u64, len: u64) -> io::Result<Option<Found>> {
         let Some((region, offset)) = self.region_of(at) else {
             return if at + len <= DATA_AT { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
@@ -293,7 +294,7 @@ impl Shared {
         }
     }
 
-    /// The open region is complete: it goes to the store.
+    /// Completes the open region: returns the request to upload it.
     pub fn close_open(&self, places: &mut Places) -> Option<Request> {
         let region = places.open.take()?;
         let place = places.of.get_mut(&region)?;
@@ -304,7 +305,7 @@ impl Shared {
         Some(Request::Put { region, filling: place.filling, content, is_last: true })
     }
 
-    /// What the open region has that the store has not.
+    /// The request to upload the open region, if the store lacks a part of it.
     pub fn copy_open(&self) -> Option<Request> {
         let places = self.places.read();
         let places = places.as_ref()?;

@@ -1,7 +1,8 @@
-//! Objects by name: the only way to a store, and the only place that knows OpenDAL and its asynchronous runtime.
+//! Objects by name: the only interface to a store, and the only file that uses OpenDAL and its asynchronous
+//! runtime.
 //!
-//! Callers are threads that wait, each for a bounded time. The runtime has one thread of its own, which does nothing but wait for sockets.
-//! Texts of errors are made here: those of servers may repeat requests, and with them parts of keys.
+//! Callers are threads that block, each for a bounded time. The runtime has one thread, which only waits for
+//! sockets. Error texts are made here, since texts of servers may repeat requests, with parts of keys.
 
 use crate::location::{Bucket, Location};
 use bytes::Bytes;
@@ -16,36 +17,36 @@ use std::sync::Once;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
-/// Time for small requests.
+/// Time limit of small requests.
 pub const SOON: Duration = Duration::from_secs(2);
-/// Requests that are under way at once for one call.
+/// Maximum number of concurrent requests of one call.
 const AT_ONCE: usize = 32;
-/// Pause before the second try of a read: a connection that was kept open may have died since.
+/// Pause before a retry: a kept connection may have died.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-/// A runtime whose last request hangs is left behind after this time.
+/// Maximum wait for hanging requests when the runtime ends.
 const END_WITHIN: Duration = Duration::from_secs(2);
-/// Files are written here before they get their names.
+/// Folder of files that do not have their final names yet.
 pub const UNFINISHED: &str = ".unfinished";
-/// The folders of a directory: all objects are in one of them.
+/// Folders of a store in a directory: each object is in one of them.
 const FOLDERS: [&str; 4] = [UNFINISHED, "lock", "r", "s"];
 
-/// What became of a request that failed.
+/// Kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// There is no such object.
+    /// The object does not exist.
     Absent,
-    /// The store does not let us.
+    /// The store denies access.
     Refused,
-    /// Nobody answered in time, or the answer was that of a server in trouble.
+    /// No answer in time, or the answer of a failing server.
     Unreachable,
 }
 
-/// A request that failed; `why` is one line.
+/// A failed request, with a one-line reason.
 #[derive(Debug, Clone)]
 pub struct Failed {
-    /// What became of it.
+    /// Kind of the failure.
     pub kind: Kind,
-    /// Why.
+    /// Reason, one line.
     pub why: String,
 }
 
@@ -74,16 +75,16 @@ pub struct Listed {
 pub struct Part {
     /// The object.
     pub name: String,
-    /// The part of it.
+    /// The byte range.
     pub range: Range<u64>,
 }
 
 /// A store.
 #[derive(Debug)]
 pub struct Store {
-    /// Writes appear whole.
+    /// For atomic writes: an object appears whole.
     whole: Operator,
-    /// A write that must be the first of its name is one.
+    /// For writes that must be the first of their name.
     first: Operator,
     runtime: Option<Runtime>,
 }
@@ -91,10 +92,10 @@ pub struct Store {
 type Answer<T> = Result<T, Failed>;
 
 impl Store {
-    /// Nothing is asked of it yet. A directory is made, and so are the folders in it, for this user alone.
+    /// Opens a store without a request. A directory is created with its folders, private to this user.
     ///
     /// # Errors
-    /// Credentials or directory that cannot be read; no more threads.
+    /// Unreadable credentials or directory; no more threads.
     pub fn new(location: &Location) -> Answer<Store> {
         match location {
             Location::Fs(dir) => {
@@ -113,10 +114,10 @@ impl Store {
         }
     }
 
-    /// The same for looks alone. None: there is no such directory.
+    /// Opens a store for reading only. None: the directory does not exist.
     ///
     /// # Errors
-    /// Likewise.
+    /// As [`Store::new`].
     pub fn look(location: &Location) -> Answer<Option<Store>> {
         match location {
             Location::Fs(dir) if !dir.exists() => Ok(None),
@@ -150,7 +151,7 @@ impl Store {
         })
     }
 
-    /// Reads parts of objects, each within `limit`. One that has fewer bytes is an error.
+    /// Reads parts of objects, each within `limit`. A shorter object is an error.
     pub fn read(&self, parts: Vec<Part>, limit: Duration) -> Vec<Answer<Buffer>> {
         let runtime = self.runtime.as_ref().expect("it lives as long as the store");
         runtime.block_on(async {
@@ -178,22 +179,22 @@ impl Store {
         };
         match answer.len() as u64 == part.range.end - part.range.start {
             true => Ok(answer),
-            false => Err(opendal::Error::new(ErrorKind::RangeNotSatisfied, "the object was cut")),
+            false => Err(opendal::Error::new(ErrorKind::RangeNotSatisfied, "the object is too short")),
         }
     }
 
-    /// Reads a whole object, if there is one.
+    /// Reads a whole object. None: it does not exist.
     ///
     /// # Errors
-    /// Any but that there is none.
+    /// Errors other than a missing object.
     pub fn get(&self, name: &str) -> Answer<Option<Vec<u8>>> {
         present(self.wait(SOON, self.whole.read(name)).map(|buffer| buffer.to_vec()))
     }
 
-    /// Writes an object, which appears whole or not at all.
+    /// Writes an object atomically.
     ///
     /// # Errors
-    /// It may be there all the same, or come later.
+    /// After an error the object may still exist, or appear later.
     pub fn put(&self, name: &str, content: Bytes, limit: Duration) -> Answer<()> {
         let write = || self.whole.write(name, content.clone());
         let twice = async {
@@ -208,7 +209,7 @@ impl Store {
         self.wait(limit, twice).map(drop)
     }
 
-    /// Writes an object if there is none of its name. False: there is one.
+    /// Writes an object unless it exists. Returns false if it exists.
     ///
     /// # Errors
     /// As [`Store::put`].
@@ -227,7 +228,7 @@ impl Store {
         self.wait(SOON, write)
     }
 
-    /// Removes an object, which need not be there.
+    /// Removes an object, if it exists.
     ///
     /// # Errors
     /// The store's.
@@ -235,7 +236,7 @@ impl Store {
         present(self.wait(SOON, self.whole.delete(name))).map(drop)
     }
 
-    /// When the store's own clock says that an object was written; None: there is none.
+    /// Modification time of an object by the store's clock. None: it does not exist.
     ///
     /// # Errors
     /// The store's.
@@ -244,7 +245,8 @@ impl Store {
         Ok(meta.and_then(|meta| meta.last_modified()).map(Into::into))
     }
 
-    /// The objects of a folder, whose name ends with a slash, and those of the folders in it; `limit` for each thousand of them.
+    /// Lists the objects of a folder and of its subfolders. The folder's name ends with a slash. `limit` is
+    /// for each thousand objects.
     ///
     /// # Errors
     /// The store's.
@@ -257,7 +259,7 @@ impl Store {
         Ok(all)
     }
 
-    /// Likewise, one after the other, until one is not wanted.
+    /// Like [`Store::list`], object by object, until `wants` returns false.
     ///
     /// # Errors
     /// The store's.
@@ -272,7 +274,7 @@ impl Store {
             let entry = match self.wait(left, async { lister.next().await.transpose() }) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => return Ok(()),
-                // The folder is made with its first object.
+                // The folder is created with its first object.
                 Err(Failed { kind: Kind::Absent, .. }) => return Ok(()),
                 Err(failed) => return Err(failed),
             };
@@ -301,7 +303,7 @@ fn refused(why: String) -> Failed {
     Failed { kind: Kind::Refused, why }
 }
 
-/// Makes a directory that nobody else may look into: what is in it are parts of other people's files.
+/// Creates a private directory: the objects contain parts of other users' files.
 fn private(dir: &Path) -> Result<(), String> {
     std::fs::create_dir_all(dir.parent().unwrap_or(dir)).map_err(|err| plain(&err))?;
     match std::fs::DirBuilder::new().mode(0o700).create(dir) {
@@ -315,7 +317,7 @@ fn private(dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// An object that is not there is no failure.
+/// Turns a missing object into None.
 fn present<T>(answer: Answer<T>) -> Answer<Option<T>> {
     match answer {
         Ok(it) => Ok(Some(it)),
@@ -344,7 +346,7 @@ fn s3(bucket: &Bucket) -> Answer<Operator> {
     Ok(operator.with_context(OperationContext::new().with_http_transport(transport)))
 }
 
-/// A client of its own for each store: connections do not outlive the process that opened them.
+/// Each store has its own client: connections must not outlive the process that opened them.
 fn client() -> Answer<reqwest::Client> {
     static CRYPTOGRAPHY: Once = Once::new();
     CRYPTOGRAPHY.call_once(|| drop(rustls::crypto::ring::default_provider().install_default()));
@@ -362,7 +364,7 @@ struct Keys {
 }
 
 impl Keys {
-    /// The first that stands in a file as AWS' tools have it.
+    /// Reads the first key of a file in the format of the AWS tools.
     fn read(file: &Path) -> Answer<Keys> {
         let refused = |why: String| refused(format!("{}: {why}", file.display()));
         let text = std::fs::read_to_string(file).map_err(|err| refused(plain(&err)))?;
@@ -377,7 +379,7 @@ impl Keys {
             (Some(id), Some(secret)) => {
                 Ok(Keys { id, secret, token: value("aws_session_token").unwrap_or_default() })
             }
-            _ => Err(refused("it has no aws_access_key_id and aws_secret_access_key".to_owned())),
+            _ => Err(refused("aws_access_key_id or aws_secret_access_key is missing".to_owned())),
         }
     }
 }
@@ -387,7 +389,7 @@ fn late(limit: Duration) -> Failed {
     Failed { kind: Kind::Unreachable, why }
 }
 
-/// A failure in our words.
+/// Translates an error, with our own text.
 fn failed(err: opendal::Error) -> Failed {
     let (kind, why) = match err.kind() {
         _ if code(&err) == " (NoSuchBucket)" => (Kind::Refused, "there is no such bucket".to_owned()),
@@ -395,15 +397,15 @@ fn failed(err: opendal::Error) -> Failed {
             (Kind::Absent, "there is no such object".to_owned())
         }
         ErrorKind::PermissionDenied => (Kind::Refused, format!("the store refuses access{}", code(&err))),
-        ErrorKind::ConfigInvalid => (Kind::Refused, "its address or credentials cannot be used".to_owned()),
-        ErrorKind::Unsupported => (Kind::Refused, "the store cannot do what a tier needs".to_owned()),
-        ErrorKind::RateLimited => (Kind::Unreachable, "the store wants fewer requests".to_owned()),
+        ErrorKind::ConfigInvalid => (Kind::Refused, "the address or the credentials are invalid".to_owned()),
+        ErrorKind::Unsupported => (Kind::Refused, "the store lacks operations that a tier needs".to_owned()),
+        ErrorKind::RateLimited => (Kind::Unreachable, "the store limits the rate of requests".to_owned()),
         _ => (Kind::Unreachable, cause(&err)),
     };
     Failed { kind, why }
 }
 
-/// The server's own name of an error, if it gave one: ` (NAME)`.
+/// The server's error code, if any, as ` (NAME)`.
 fn code(err: &opendal::Error) -> String {
     let name = err.message().split_once("code: \"").and_then(|(_, rest)| rest.split_once('"'));
     match name {
@@ -414,7 +416,7 @@ fn code(err: &opendal::Error) -> String {
     }
 }
 
-/// What the operating system said, if it was that.
+/// The system error behind a failure, if there is one.
 fn cause(err: &(dyn std::error::Error + 'static)) -> String {
     let chain = std::iter::successors(Some(err), |err| err.source());
     let of_system = chain.filter_map(|err| err.downcast_ref::<std::io::Error>()).last();
@@ -423,11 +425,11 @@ fn cause(err: &(dyn std::error::Error + 'static)) -> String {
         (None, Some(err)) if err.message() != "send http request" => {
             format!("the store answers with an error{}", code(err))
         }
-        _ => "it cannot be reached".to_owned(),
+        _ => "the store cannot be reached".to_owned(),
     }
 }
 
-/// Without Rust's `(os error N)`.
+/// Removes Rust's `(os error N)`.
 fn plain(err: &std::io::Error) -> String {
     let text = err.to_string();
     text.split(" (os error ").next().unwrap_or_default().lines().next().unwrap_or_default().to_owned()
@@ -475,7 +477,7 @@ pub mod tests {
         assert_eq!(won, 1);
     }
 
-    /// A server that takes connections and says nothing.
+    /// A server that accepts connections and never answers.
     fn silent() -> (TcpListener, Location) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = Some(format!("http://{}", listener.local_addr().unwrap()));
@@ -501,7 +503,7 @@ pub mod tests {
                 .iter()
                 .all(|answer| answer.as_ref().unwrap_err().kind == Kind::Unreachable)
         );
-        // Two rounds of 32 requests; the rest is for a machine that is busy.
+        // Two rounds of 32 requests, with a margin for a busy machine.
         assert!(began.elapsed() < SOON * 5, "{:?}", began.elapsed());
         drop(listener);
         let refused = store.put("r/1", Bytes::new(), SOON).unwrap_err();

@@ -1,10 +1,10 @@
 //! A target in a store, opened and checked before a mount is made.
 //!
 //! ```text
-//!   path ──► place ──► outside the source? ──► lock ──► superblocks ──► ours: used as it is; empty: formatted;
-//!                                                                       anything else: refused, or formatted if that was asked for
+//!   path ──► location ──► outside the source? ──► lock ──► superblocks ──► ours: used; empty: formatted;
+//!                                                                      else: refused, or formatted on demand
 //! ```
-//! What opens it need not be the process that uses it: the lock is handed on ([`Target::handed_on`]).
+//! The process that opens a target may hand its lock on to the process that uses it ([`Target::handed_on`]).
 
 use crate::lease::{self, Holder, Lease, NotTaken, Timing};
 use crate::location::Location;
@@ -27,23 +27,23 @@ use terrace_engine::device::{DATA_AT, Found, Geometry, Medium, Scanned, Source, 
 use terrace_engine::io::IoVec;
 
 const PAGE_SIZE: usize = 4096;
-/// Regions of a target in a store: a request costs the same for a large one, but the open one and some others are in memory.
+/// Size of a region, bytes. A request costs the same for a large region, but several regions are in memory.
 const REGION_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=16 << 20;
-/// So many regions has a target that is not large.
+/// Usual number of regions of a target.
 const REGIONS_USUAL: u64 = 256;
-/// The regions in memory take this part of it at the most.
+/// Regions in memory take at most one part in this many of it.
 const MEMORY_PART: u64 = 8;
-/// Names of all that belongs to a target.
+/// Prefix of the names of locks.
 const LOCKS: &str = "lock/";
 
-/// A target that can be used, and that no other instance has.
+/// A checked target, locked by this instance.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Its superblock, as it was found or made.
+    /// The superblock, found or new.
     pub superblock: Superblock,
-    /// There was nothing before.
+    /// The target was empty.
     pub fresh: bool,
-    /// Time of a small read.
+    /// Duration of a small read.
     pub read: Duration,
     path: PathBuf,
     location: Location,
@@ -51,20 +51,20 @@ pub struct Target {
     timing: Timing,
 }
 
-/// Content of a target that others may be using.
+/// State of a target that may be in use.
 #[derive(Debug)]
 pub struct Look {
     /// Its superblocks.
     pub found: Found,
-    /// The process that uses it.
+    /// The process that uses the target.
     pub holder: Option<Holder>,
 }
 
-/// Opens and checks a target, and formats it if it is empty or may be erased. It is in use as long as the process `holder` of this machine lives, or until it is
-/// given back.
+/// Opens and checks a target. Formats it if it is empty or may be erased. It stays in use as long as the
+/// process `holder` of this machine lives, or until it is given back.
 ///
 /// # Errors
-/// All that is wrong with it.
+/// Everything that makes the target unusable.
 pub fn open(request: &TargetRequest, holder: i32) -> Result<Target, TargetError> {
     open_by(request, holder).map_err(|fault| TargetError::new(&request.path, fault))
 }
@@ -89,23 +89,23 @@ fn open_by(request: &TargetRequest, holder: i32) -> Result<Target, Fault> {
             Ok(Target { superblock, fresh, read, path, location, lease, timing })
         }
         Err(fault) => {
-            // It goes out of force by itself if that fails.
+            // If this fails, the lock expires by itself.
             let _ = lease.give_back(&store);
             Err(fault)
         }
     }
 }
 
-/// Removes what a crash has left that nobody else can be writing.
+/// Removes unfinished files of a crash. Under the lock no other instance writes them.
 fn remove_unfinished(dir: &Path) {
     let left = std::fs::read_dir(dir.join(UNFINISHED)).into_iter().flatten().flatten();
     left.for_each(|file| drop(std::fs::remove_file(file.path())));
 }
 
-/// Looks at a target without using it.
+/// Inspects a target without using it.
 ///
 /// # Errors
-/// It cannot be read.
+/// The target cannot be read.
 pub fn look(path: &Path) -> Result<Look, TargetError> {
     let look = || {
         let Some(store) = Store::look(&place(path)?).map_err(fault)? else {
@@ -118,10 +118,10 @@ pub fn look(path: &Path) -> Result<Look, TargetError> {
     look().map_err(|fault| TargetError::new(path, fault))
 }
 
-/// Counts what is in a target that nobody uses; nobody can meanwhile.
+/// Counts the content of an unused target, and locks it meanwhile.
 ///
 /// # Errors
-/// As [`open`], but for its source and its size.
+/// As [`open`], without checks of source and size.
 pub fn count(path: &Path) -> Result<Scanned, TargetError> {
     let count = || {
         let target = take(path)?;
@@ -133,10 +133,10 @@ pub fn count(path: &Path) -> Result<Scanned, TargetError> {
     count().map_err(|fault| TargetError::new(path, fault))
 }
 
-/// Empties a target that nobody uses: it stays the target of its source. Returns what it was.
+/// Empties an unused target, which stays the target of its source. Returns its old superblock.
 ///
 /// # Errors
-/// It is none, in use, or cannot be written.
+/// Not a target; in use; a failed write.
 pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     let empty = || {
         let Target { superblock: was, location, lease, .. } = take(path)?;
@@ -169,14 +169,15 @@ fn take(path: &Path) -> Result<Target, Fault> {
     }
 }
 
-/// First lines of a description behind its superblock: path, number of the lock, time of a read in ns. The rest is the lock's content.
+/// Number of lines of a description behind its superblocks: path, number of the lock, duration of a read in
+/// ns. The rest is the lock's content.
 const DESCRIPTION_LINES: usize = 3;
 
 impl Target {
-    /// What the engine reads and writes it by. For the process that has it; nothing is asked of the store yet.
+    /// The medium for the engine of the process that holds the target. Sends no request yet.
     ///
     /// # Errors
-    /// No more threads, or credentials that cannot be read any more.
+    /// No more threads; the credentials cannot be read any more.
     pub fn medium(&self) -> io::Result<Arc<dyn Medium>> {
         let store = Store::new(&self.location)?;
         let held = (self.lease.clone(), self.timing);
@@ -184,28 +185,28 @@ impl Target {
         Ok(Arc::new(RemoteMedium::new(store, name, self.superblock.geometry, held)?))
     }
 
-    /// Gives it up, if it was never used.
+    /// Releases a target that was never used.
     pub fn give_back(&self) {
         if let Ok(store) = Store::new(&self.location) {
             let _ = self.lease.give_back(&store);
         }
     }
 
-    /// Gives up what is in it, and the target itself.
+    /// Erases the target and releases it.
     ///
     /// # Errors
-    /// The store's.
+    /// Errors of the store.
     pub fn give_up(&self) -> io::Result<()> {
         let store = Store::new(&self.location)?;
         self.lease.give_back(&store)?;
         match empty(&self.path) {
-            // Its medium has given it back before, and another instance was quick.
+            // Another instance took the target after its medium had released it.
             Ok(_) | Err(TargetError { fault: Fault::InUse(_), .. }) => Ok(()),
             Err(err) => Err(io::Error::other(err.to_string())),
         }
     }
 
-    /// As a target that is held by a descriptor, which is inherited as those of files are: it is a description of the target.
+    /// Describes the target in a descriptor (memfd), which can be inherited like a target file's.
     ///
     /// # Errors
     /// Out of memory or descriptors.
@@ -214,7 +215,7 @@ impl Target {
         let (number, content) = self.lease.parts();
         let head = format!("{}\n{number}\n{}\n", self.path.display(), self.read.as_nanos());
         let mut file = File::from(fd);
-        // As a target has it: whoever looks at the descriptor finds what it holds.
+        // In the layout of a target file: a reader of the descriptor finds the superblock.
         (0..2).try_for_each(|_| file.write_all(&self.superblock.encode()))?;
         file.write_all(head.as_bytes())?;
         file.write_all(content)?;
@@ -224,7 +225,7 @@ impl Target {
     /// The target that a descriptor describes.
     ///
     /// # Errors
-    /// `InvalidData`: it describes none.
+    /// `InvalidData`: not a description.
     pub fn taken_over(fd: BorrowedFd<'_>) -> io::Result<Target> {
         let mut content = Vec::new();
         let file = File::from(fd.try_clone_to_owned()?);
@@ -248,17 +249,17 @@ fn place(path: &Path) -> Result<Location, Fault> {
     Location::parse(path).map_err(|invalid| Fault::Other(invalid.to_string()))
 }
 
-/// A request that failed, with a cure.
+/// A failed request, with what helps.
 fn fault(failed: Failed) -> Fault {
     let cure = match failed.kind {
         Kind::Refused if failed.why.contains("refuses") => {
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or credentials=FILE, to a key that may read and write there"
         }
         Kind::Refused if failed.why.contains("others") => {
-            "take their rights away (chmod go=), or name another directory"
+            "remove those rights (chmod go=), or use another directory"
         }
-        Kind::Refused => "look at its address and credentials",
-        Kind::Unreachable | Kind::Absent => "look at its address, or start its server",
+        Kind::Refused => "check its address and credentials",
+        Kind::Unreachable | Kind::Absent => "check its address, or start its server",
     };
     Fault::Other(format!("{}; {cure}", failed.why))
 }
@@ -275,14 +276,14 @@ fn not_taken(why: NotTaken) -> Fault {
             ))
         }
         NotTaken::NoConditions => Fault::Other(
-            "the store does not keep to If-None-Match, without which two instances could use one tier; use another store"
+            "the store ignores If-None-Match, so two instances could use the same tier; use another store"
                 .to_owned(),
         ),
         NotTaken::Failed(failed) => fault(failed),
     }
 }
 
-/// The superblock, if there is one that can be used, or that of a new tier. True: there was nothing.
+/// The existing superblock, if usable, or a new one. True: the target was empty.
 fn prepare(store: &Store, request: &TargetRequest) -> Result<(Superblock, bool), Fault> {
     let source = source_of(&request.source).map_err(Fault::Io)?;
     match content(store, request, &source) {
@@ -324,7 +325,7 @@ fn content(store: &Store, request: &TargetRequest, source: &Source) -> Result<Op
     Ok(Some(found))
 }
 
-/// Whether nothing lies there but locks.
+/// Whether the store has nothing but locks.
 fn is_empty(store: &Store) -> Result<bool, Failed> {
     let mut is_empty = true;
     store.each("", SOON, |object| {
@@ -334,18 +335,18 @@ fn is_empty(store: &Store) -> Result<bool, Failed> {
     Ok(is_empty)
 }
 
-/// The division of `bytes` into regions of so many. None: there would be too few of them.
+/// Divides `bytes` into regions of this size. None: there are too few.
 fn divide(bytes: u64, region: u64) -> Option<Geometry> {
     Geometry::new(region as u32, u32::try_from(bytes / region).ok()?)
 }
 
-/// The size of regions for a tier of so many bytes beside so much memory.
+/// Region size for a tier of `bytes` and this memory.
 fn region_bytes(bytes: u64, memory: u64) -> u64 {
     let most = (memory / MEMORY_PART / IN_MEMORY_MAX).min(bytes / REGIONS_USUAL);
     1 << most.clamp(*REGION_BYTES.start(), *REGION_BYTES.end()).ilog2()
 }
 
-/// The division of a new tier.
+/// Geometry of a new tier.
 fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
     let bytes = request.size.ok_or(Fault::Other(
         "the tier does not exist, and its size is not given; give one, as in --tier s3://BUCKET/PREFIX:64GiB"
@@ -360,7 +361,7 @@ fn planned(request: &TargetRequest) -> Result<Geometry, Fault> {
     )
 }
 
-/// Makes it an empty tier.
+/// Formats an empty tier.
 fn format(store: &Store, source: Source, geometry: Geometry) -> Result<(Superblock, bool), Fault> {
     let mut superblock = Superblock::new(source, geometry, now()).map_err(Fault::Io)?;
     superblock::format(&Superblocks(store), &mut superblock).map_err(Fault::Io)?;
@@ -370,7 +371,7 @@ fn format(store: &Store, source: Source, geometry: Geometry) -> Result<(Superblo
     Ok((superblock, true))
 }
 
-/// The superblocks alone.
+/// A medium of the superblocks only.
 #[derive(Debug)]
 struct Superblocks<'a>(&'a Store);
 
@@ -378,7 +379,7 @@ impl Medium for Superblocks<'_> {
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len).sum();
         let content = read_superblocks(self.0, at, len as u64)?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees valid buffers.
         unsafe { scatter(&content, bufs) };
         Ok(())
     }
@@ -389,7 +390,7 @@ impl Medium for Superblocks<'_> {
         Ok(())
     }
     fn bytes(&self) -> u64 {
-        // As many as any target has: nothing else is written.
+        // Larger than any target. Only superblocks are written.
         u64::MAX / 2 + DATA_AT
     }
 }

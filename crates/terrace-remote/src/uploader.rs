@@ -1,15 +1,15 @@
-//! The thread of a target in a store: changes the store in order, keeps the lock, and finds out whether a store that failed works again.
+//! The uploader thread of a target: writes to the store in order, renews the lock, and probes a failed store.
 
 use crate::shared::{Request, SUPERBLOCKS, Shared};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time for a region.
+/// Time limit to put a region.
 const PUT_WITHIN: Duration = Duration::from_secs(30);
-/// Pauses between tries of what failed.
+/// Bounds of the pause between retries.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(15);
-/// A store that worked for so long is tried again soon.
+/// After this time without failures, the pause starts at its minimum again.
 const GOOD_AFTER: Duration = Duration::from_secs(60);
 
 /// Body of the thread.
@@ -43,13 +43,13 @@ pub fn run(shared: &Shared) {
     shared.changed.notify_all();
 }
 
-/// Time since the machine was started, also while it slept: a lock goes out of force meanwhile.
+/// Time since boot, including suspend: locks expire during suspend.
 fn now() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// Waits for something to do; there may be no request among it. None: the end.
+/// Waits for work, possibly without a request. None: the uploader must end.
 fn next(shared: &Shared, renewed: Option<Duration>) -> Option<Option<Request>> {
     let mut queue = shared.queue.lock();
     loop {
@@ -65,7 +65,7 @@ fn next(shared: &Shared, renewed: Option<Duration>) -> Option<Option<Request>> {
     }
 }
 
-/// Does what is due. An error says why the store does not work.
+/// Does the due work. An error is the reason of a failure.
 fn step(shared: &Shared, request: Option<Request>, renewed: &mut Option<Duration>) -> Result<(), String> {
     let (store, began) = (&shared.store, now());
     if renewed.is_none_or(|at| began >= at + shared.timing.renew) {
@@ -104,19 +104,19 @@ fn execute(shared: &Shared, request: Request) -> Result<(), String> {
     };
     let mut queue = shared.queue.lock();
     queue.requests.pop_front();
-    // Before all that follows, or it would be left there if the instance ended.
+    // Ahead of all other requests: otherwise the object would be left behind if the instance ended.
     old.into_iter().for_each(|name| queue.requests.push_front(Request::Delete(name)));
     Ok(())
 }
 
-/// Pauses that grow as long as the store fails again and again.
+/// Pauses that grow while the store keeps failing.
 struct Pause {
     next: Duration,
     failed: Option<Instant>,
 }
 
 impl Pause {
-    /// False: the instance ends.
+    /// Sleeps. Returns false if the uploader must end.
     fn sleep(&mut self, shared: &Shared) -> bool {
         if self.failed.is_some_and(|at| at.elapsed() > GOOD_AFTER + self.next) {
             self.next = PAUSE_MIN;

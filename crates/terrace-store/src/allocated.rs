@@ -1,6 +1,7 @@
-//! Memory as the allocator gives it.
+//! Size of memory as the allocator allocates it.
 
-/// Bytes of the allocator for an allocation of `bytes`: a word before it, multiples of 16, at least 32 (glibc, malloc/malloc.c, "chunk").
+/// Bytes the allocator uses for `bytes`: a word before it, multiples of 16, at least 32 (glibc,
+/// malloc/malloc.c, "chunk").
 pub(crate) fn allocated(bytes: usize) -> u64 {
     if bytes == 0 { 0 } else { (bytes as u64 + 8).next_multiple_of(16).max(32) }
 }

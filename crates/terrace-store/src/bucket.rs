@@ -1,4 +1,4 @@
-//! A bucket as programs see it.
+//! The public interface of a bucket.
 
 use crate::error::Result;
 use crate::index::{BucketState, Expect, Stat};
@@ -8,7 +8,8 @@ use crate::owner::{Anchor, Anchors};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A bucket of an open store. Clones are the same bucket. After the bucket was removed, reads find nothing and changes are errors.
+/// A bucket of an open store. Clones are the same bucket. Once the bucket is removed, reads find nothing and
+/// changes are errors.
 #[derive(Debug, Clone)]
 pub struct Bucket {
     owner: Arc<Anchor>,
@@ -33,7 +34,7 @@ impl Bucket {
     pub fn len(&self) -> u64 {
         self.state.len()
     }
-    /// Whether it has none.
+    /// Whether the bucket has no blobs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -42,41 +43,44 @@ impl Bucket {
         self.state.bytes()
     }
 
-    /// Makes an empty bucket scratch: its blobs are neither logged nor synced, and gone when the store is opened again. They still leave memory for
-    /// the heap's file where memory is short.
+    /// Makes an empty bucket scratch: its blobs are neither logged nor synced, and are gone when the store is
+    /// opened again. Under memory pressure they still move to the heap file.
     ///
     /// # Errors
-    /// It has blobs, or was removed; the store is full.
+    /// The bucket has blobs, or was removed; the store is full.
     pub fn make_scratch(&self) -> Result<()> {
         buckets::make_scratch(&self.owner.state, &self.state)
     }
-    /// Has each blob written to a file of `dir`, too, from now on: the directory holds the blobs as they were at the last sync, one file each. It is made if
-    /// there is none, must be empty, and is the bucket's: files of removed blobs go. `/`, `%` and others that a name cannot have become `%` and two digits.
-    /// It stays as it is when the bucket is removed.
+    /// From now on writes each blob also to its own file in `dir`, as of the last sync. The directory is
+    /// created if missing, must be empty, and belongs to the bucket: files of removed blobs are removed. `/`,
+    /// `%` and other bytes that a file name cannot have become `%` and two hex digits. Removing the bucket
+    /// leaves the directory as it is.
     ///
     /// # Errors
-    /// A directory that has files or cannot be made; a scratch bucket, or one that persists elsewhere; a key too long for a file's name; as [`Bucket::put`].
+    /// The directory has files or cannot be created; the bucket is scratch, or persists in another directory;
+    /// a key is too long for a file name; as [`Bucket::put`].
     pub fn persist(&self, dir: impl AsRef<Path>) -> Result<()> {
         buckets::make_persistent(&self.owner.state, &self.state, dir.as_ref())
     }
-    /// The directory of its files, if it persists.
+    /// The directory of the bucket's files, if it persists.
     pub fn persist_dir(&self) -> Option<&Path> {
         self.state.persist().map(|persist| persist.dir())
     }
-    /// Whether it is scratch.
+    /// Whether the bucket is scratch.
     pub fn is_scratch(&self) -> bool {
         self.state.is_scratch()
     }
 
-    /// Puts a blob, in the place of the one before. The user's word becomes 0.
+    /// Puts a blob and replaces an earlier one. The user's word becomes 0.
     ///
     /// # Errors
-    /// The store is full; the bucket was removed; a key over 64 KiB; failing I/O. The blob before stands then.
+    /// The store is full; the bucket was removed; a key over 64 KiB; I/O errors. An earlier blob stays.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.put_if(key, &[value], 0, Expect::Any).map(drop)
     }
 
-    /// Puts a blob that comes in parts, with a word of the user's, if `expect` holds; false: it does not.
+    /// Puts a blob from several parts, with a word of the user's, if `expect` holds. Returns false if it does
+    /// not.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -85,7 +89,8 @@ impl Bucket {
         Ok(put?.is_some())
     }
 
-    /// As [`Bucket::put_if`] in any case, for a blob that is to grow: up to `room` bytes appends do not copy it. The user's word of the blob before.
+    /// Like [`Bucket::put_if`] with [`Expect::Any`], for a blob that will grow: appends up to `room` bytes do
+    /// not copy it. Returns the user's word of the replaced blob.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -94,7 +99,8 @@ impl Bucket {
         Ok(put?.flatten())
     }
 
-    /// Puts a blob of at most 14 bytes, also where the disk is so full that only removals are taken: a note without which something else cannot be removed.
+    /// Puts a blob of at most 14 bytes, even on a disk so full that only removals are accepted. For notes
+    /// that a removal depends on.
     ///
     /// # Errors
     /// As [`Bucket::put`]; more bytes.
@@ -102,15 +108,16 @@ impl Bucket {
         put::put_note(&self.owner.state, &self.state, key, note)
     }
 
-    /// Writes into a blob at `offset`; it is made if there is none, and a gap reads as zeros. Its size then.
+    /// Writes into a blob at `offset`. The blob is created if missing, and a gap reads as zeros. Returns the
+    /// new size.
     ///
     /// # Errors
-    /// As [`Bucket::put`]; after failing I/O, of a blob over 64 KiB a part may have changed.
+    /// As [`Bucket::put`]. An I/O error may leave a blob over 64 KiB partly changed.
     pub fn put_at(&self, key: &[u8], offset: u64, data: &[u8]) -> Result<u64> {
         part::write(&self.owner.state, &self.state, key, part::At::Offset(offset), data)
     }
 
-    /// Writes at the end of a blob; it is made if there is none. Its size then.
+    /// Appends to a blob, which is created if missing. Returns the new size.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -118,7 +125,7 @@ impl Bucket {
         part::write(&self.owner.state, &self.state, key, part::At::End, data)
     }
 
-    /// Sets the size of a blob: what is behind is gone, what is new reads as zeros. False: there is none.
+    /// Truncates a blob, or extends it with zeros. Returns false if it does not exist.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -126,7 +133,7 @@ impl Bucket {
         part::truncate(&self.owner.state, &self.state, key, size)
     }
 
-    /// A blob's bytes.
+    /// Returns the bytes of a blob.
     ///
     /// # Errors
     /// Failing I/O.
@@ -135,7 +142,7 @@ impl Bucket {
         Ok(self.get_into(key, &mut out)?.map(|_| out))
     }
 
-    /// A blob's bytes in `out`, whose former content is gone and whose room is used again.
+    /// Reads a blob into `out`, replacing its content and reusing its capacity.
     ///
     /// # Errors
     /// Failing I/O.
@@ -143,7 +150,8 @@ impl Bucket {
         self.get_upto(key, u64::MAX, out)
     }
 
-    /// As [`Bucket::get_into`], of a blob of at most `max` bytes; of a larger one, nothing but what is known of it.
+    /// Like [`Bucket::get_into`], for a blob of at most `max` bytes. Of a larger one it returns the metadata
+    /// only, and `out` is empty.
     ///
     /// # Errors
     /// Failing I/O.
@@ -151,7 +159,8 @@ impl Bucket {
         get::get(&self.owner.state, &self.state, key, max, out)
     }
 
-    /// Bytes of a blob from `offset` on; how many, fewer than `buf` has room for at its end only. None: there is no blob.
+    /// Reads a blob from `offset` into `buf`. Returns the number of bytes, less than `buf` holds only at the
+    /// blob's end. None: there is no blob.
     ///
     /// # Errors
     /// Failing I/O.
@@ -159,7 +168,7 @@ impl Bucket {
         Ok(self.get_part(key, offset, buf)?.map(|(n, _)| n))
     }
 
-    /// As [`Bucket::get_at`], with what is known of the blob at that moment.
+    /// Like [`Bucket::get_at`], with the metadata of the blob at that moment.
     ///
     /// # Errors
     /// Failing I/O.
@@ -171,7 +180,8 @@ impl Bucket {
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.owner.state.hashes.of(key)
     }
-    /// Has the processor fetch what look-ups of these blobs need, for all of them at a time: they are about to come. A hint; it waits for nobody.
+    /// Prefetches into the CPU caches what look-ups of these blobs will need, for all blobs at once. A hint;
+    /// it never blocks.
     pub fn prefetch(&self, wanted: &[Wanted]) {
         prefetch::prefetch(&self.owner.state, &self.state, wanted);
     }
@@ -183,16 +193,17 @@ impl Bucket {
         }
         get::stat(&self.owner.state, &self.state, key)
     }
-    /// Whether there is such a blob.
+    /// Whether the blob exists.
     pub fn contains(&self, key: &[u8]) -> bool {
         self.stat(key).is_some()
     }
-    /// A blob's bytes, counted.
+    /// Size of a blob, bytes.
     pub fn size(&self, key: &[u8]) -> Option<u64> {
         self.stat(key).map(|stat| stat.size)
     }
 
-    /// Changes the user's word of a blob, if `expect` holds; false: it does not, or there is no blob.
+    /// Changes the user's word of a blob, if `expect` holds. Returns false if it does not, or the blob does
+    /// not exist.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -200,7 +211,8 @@ impl Bucket {
         put::describe(&self.owner.state, &self.state, key, expect, |blob| blob.meta = meta)
     }
 
-    /// Sets how much a blob is worth to keep in memory, 0 to 1 (a new one has 0.5); false: there is none.
+    /// Sets how much it is worth to keep the blob in memory, from 0 to 1 (0.5 for a new one). Returns false
+    /// if it does not exist.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -209,28 +221,29 @@ impl Bucket {
         put::describe(&self.owner.state, &self.state, key, Expect::Any, |blob| blob.set_score(score))
     }
 
-    /// Gives a blob a tag; false: it has it, or there is no such blob. Tags go with a renamed blob, and end with a removed one.
+    /// Tags a blob. Returns false if it has the tag, or does not exist. A renamed blob keeps its tags; a
+    /// removed one loses them.
     ///
     /// # Errors
     /// As [`Bucket::put`]; a tag over 64 KiB.
     pub fn tag(&self, key: &[u8], tag: &str) -> Result<bool> {
         tag::set(&self.owner.state, &self.state, Some(key), tag, true)
     }
-    /// Takes a tag from a blob; false: it does not have it.
+    /// Removes a tag from a blob. Returns false if it does not have the tag.
     ///
     /// # Errors
     /// As [`Bucket::tag`].
     pub fn untag(&self, key: &[u8], tag: &str) -> Result<bool> {
         tag::set(&self.owner.state, &self.state, Some(key), tag, false)
     }
-    /// Tags of a blob, sorted. Looks at each tag of the store.
+    /// Tags of a blob, sorted. Scans all tags of the store.
     pub fn tags(&self, key: &[u8]) -> Vec<String> {
         if self.owner.state.process.is_forked() {
             return Vec::new();
         }
         self.owner.state.tags.of(&(self.state.id, Some(key.into())))
     }
-    /// Gives the bucket itself a tag, or takes it (`on` false); false: nothing changes.
+    /// Adds a tag to the bucket itself, or removes it (`on` false). Returns false if nothing changes.
     ///
     /// # Errors
     /// As [`Bucket::tag`].
@@ -238,15 +251,15 @@ impl Bucket {
         tag::set(&self.owner.state, &self.state, None, tag, on)
     }
 
-    /// Removes a blob; false: there is none.
+    /// Removes a blob. Returns false if it does not exist.
     ///
     /// # Errors
-    /// The bucket was removed; failing I/O of the log.
+    /// The bucket was removed; I/O errors of the log.
     pub fn remove(&self, key: &[u8]) -> Result<bool> {
         self.remove_if(key, Expect::Any)
     }
 
-    /// Removes a blob if `expect` holds; false: it does not, or there is none.
+    /// Removes a blob if `expect` holds. Returns false if it does not, or the blob does not exist.
     ///
     /// # Errors
     /// As [`Bucket::remove`].
@@ -254,7 +267,7 @@ impl Bucket {
         remove::remove(&self.owner.state, &self.state, key, expect)
     }
 
-    /// Renames a blob, in the place of the one that had the new key; false: there is none.
+    /// Renames a blob, replacing the blob of the new key. Returns false if it does not exist.
     ///
     /// # Errors
     /// As [`Bucket::put`].
@@ -262,15 +275,16 @@ impl Bucket {
         self.rename_into(from, self, to)
     }
 
-    /// As [`Bucket::rename`], into another bucket of the same store.
+    /// Like [`Bucket::rename`], into another bucket of the same store.
     ///
     /// # Errors
-    /// As [`Bucket::put`]; a bucket of another store; one of the two is scratch.
+    /// As [`Bucket::put`]; a bucket of another store; exactly one of the buckets is scratch.
     pub fn rename_into(&self, from: &[u8], bucket: &Bucket, to: &[u8]) -> Result<bool> {
         self.rename_if(from, bucket, to, Expect::Any)
     }
 
-    /// As [`Bucket::rename_into`], if `expect` holds of the new key; false: it does not, or there is no such blob.
+    /// Like [`Bucket::rename_into`], if `expect` holds for the new key. Returns false if it does not, or the
+    /// blob does not exist.
     ///
     /// # Errors
     /// As [`Bucket::rename_into`].
@@ -279,7 +293,7 @@ impl Bucket {
         rename::rename(&self.owner.state, (&self.state, from), (&bucket.state, to), expect)
     }
 
-    /// As [`Bucket::rename_into`], of a blob that gets other bytes and another word of the user's in the same step.
+    /// Like [`Bucket::rename_into`], with new bytes and a new user's word in the same step.
     ///
     /// # Errors
     /// As [`Bucket::rename_into`].
@@ -311,8 +325,9 @@ impl Bucket {
         remove::clear(&self.owner.state, &self.state, false).map(drop)
     }
 
-    /// Keys in an order that does not change while the store exists: at least `count` from the cursor `from` on (0: the start), while there are as
-    /// many, and the next cursor (0: the end). A key that is there all the while comes at least once.
+    /// Scans keys in an order that is fixed for the life of the store. Returns at least `count` keys from the
+    /// cursor `from` (0: the start), while there are as many, and the next cursor (0: the end). A key present
+    /// during the whole scan comes at least once.
     pub fn scan(&self, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
         if self.owner.state.process.is_forked() {
             return (Vec::new(), 0);
@@ -321,7 +336,7 @@ impl Bucket {
         self.state.scan(&state.walks, &state.hashes, &state.memory, from, count)
     }
 
-    /// A key, each of them as likely; none: there are no blobs. `random` draws a number below the one given.
+    /// A uniformly random key. None: there are no blobs. `random` draws a number below its argument.
     pub fn any_key(&self, random: impl FnMut(usize) -> usize) -> Option<Box<[u8]>> {
         if self.owner.state.process.is_forked() {
             return None;
@@ -329,7 +344,7 @@ impl Bucket {
         self.state.any_key(random)
     }
 
-    /// Keys that begin with `prefix`, sorted. Looks at each blob of the bucket.
+    /// Keys that begin with `prefix`, sorted. Scans all blobs of the bucket.
     pub fn list(&self, prefix: &[u8]) -> Vec<Box<[u8]>> {
         if self.owner.state.process.is_forked() {
             return Vec::new();

@@ -7,36 +7,37 @@ use std::path::{Path, PathBuf};
 /// The result of an operation of a store.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An operation of a store that failed. Nothing of it was done, unless its docs say so.
+/// A failed operation of a store. It changed nothing, unless its docs say otherwise.
 #[derive(Debug)]
 pub enum Error {
     /// No room for the change: the disk, or the store's own maximum. Earlier content stays.
     Full {
         /// The file that cannot grow.
         path: PathBuf,
-        /// The store's own maximum, bytes, if that is what was reached.
+        /// The store's own maximum, bytes, if it was reached.
         capacity: Option<u64>,
     },
-    /// The names of buckets and blobs take all of the memory that they may.
+    /// The names of buckets and blobs take all of the memory they may.
     NoMemory {
         /// Memory of the index, bytes.
         index: u64,
         /// The limit on all memory, bytes.
         limit: u64,
     },
-    /// The last sync of a store that a thread syncs has failed. Changes are refused until a sync succeeds, since they could be lost.
+    /// The last sync of the sync thread failed. Changes are refused until a sync succeeds: they could be
+    /// lost.
     NotDurable {
         /// The error of the sync.
         why: String,
-        /// The sync found no room.
+        /// The sync failed for lack of room.
         is_full: bool,
     },
-    /// Another program, or another store of this one, has the store open.
+    /// Another program, or another store of this program, has the store open.
     InUse {
         /// The file that is locked.
         path: PathBuf,
     },
-    /// There is something of this name.
+    /// A bucket of this name exists.
     Exists {
         /// The name.
         name: String,
@@ -55,7 +56,7 @@ pub enum Error {
         /// The maximum, bytes.
         max: u64,
     },
-    /// A file is not what a store wrote.
+    /// A file is damaged, or not a store's.
     Damaged {
         /// The file.
         path: PathBuf,
@@ -66,12 +67,12 @@ pub enum Error {
     Closed,
     /// A parent of this process has opened the store.
     Forked,
-    /// A value of the options that cannot be used.
+    /// An invalid option.
     Invalid {
-        /// The wrong value, and the valid ones.
+        /// The invalid value, and the valid ones.
         what: String,
     },
-    /// A call of the system failed.
+    /// A system call failed.
     Io {
         /// The file.
         path: PathBuf,
@@ -90,12 +91,12 @@ impl Error {
         Error::Io { path: path.to_owned(), action, source }
     }
 
-    /// Whether there was no room on the disk, or in the store's own maximum.
+    /// Whether the disk, or the store's own maximum, has no room.
     pub fn is_full(&self) -> bool {
         matches!(self, Error::Full { .. } | Error::NotDurable { is_full: true, .. })
     }
 
-    /// The errno that comes closest, for callers of C.
+    /// The closest errno, for callers of C.
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         match self {
@@ -139,19 +140,19 @@ impl fmt::Display for Error {
                     "the index of names takes {index} of {limit} bytes of memory and cannot grow; remove blobs or raise the limit"
                 )
             }
-            Error::NotDurable { why, .. } => write!(f, "no change is taken until a sync succeeds: {why}"),
+            Error::NotDurable { why, .. } => write!(f, "changes are refused until a sync succeeds: {why}"),
             Error::InUse { path } => {
                 write!(f, "{}: another program uses this store; end it first", path.display())
             }
             Error::Exists { name } => write!(f, "bucket {name:?}: exists; choose another name"),
-            Error::NoBucket { name } => write!(f, "bucket {name:?}: was removed; ask the store for it anew"),
+            Error::NoBucket { name } => write!(f, "bucket {name:?}: was removed; get it from the store again"),
             Error::TooLarge { what, bytes, max } => {
                 write!(f, "{what} of {bytes} bytes: the maximum is {max}; split it")
             }
             Error::Damaged { path, what } => {
                 write!(f, "{}: {what}; restore it from a copy, or remove the store", path.display())
             }
-            Error::Closed => f.write_str("the store was closed; open it anew"),
+            Error::Closed => f.write_str("the store was closed; open it again"),
             Error::Forked => f.write_str(
                 "the store was opened before this process was forked; use it in one process only, or serve it with `terrace serve kv`",
             ),
@@ -163,7 +164,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// The cure of an error of the system, if it is known.
+/// A hint for an error of the system, if there is one.
 fn cure(source: &io::Error) -> &'static str {
     match source.kind() {
         io::ErrorKind::PermissionDenied => "; give this user write access to the directory and its files",

@@ -1,21 +1,22 @@
-//! One load distinguishes the process that opened a store from its forks: a fork has the memory of the store, but none of its threads.
+//! Tells the process that opened a store from its forks, by one load. A fork has the store's memory, but none
+//! of its threads.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of the page that a fork finds empty.
+/// Size of the page that a fork finds zeroed.
 const PAGE: usize = 4096;
 
-/// The number of this process in the page.
+/// The process that opened a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Process {
     page: &'static AtomicU64,
     number: u64,
 }
 
-/// The page, once there is one, and the last number that was given out.
+/// The page, once mapped, and the last number assigned.
 static PAGE_OF_NUMBERS: Mutex<(Option<&'static AtomicU64>, u64)> = Mutex::new((None, 0));
 
 impl Process {
@@ -34,19 +35,19 @@ impl Process {
         Ok(Process { page, number: page.load(Ordering::Relaxed) })
     }
 
-    /// Whether this process is a fork of the one of the number.
+    /// Whether the current process is a fork of this one.
     pub(crate) fn is_forked(&self) -> bool {
         self.page.load(Ordering::Relaxed) != self.number
     }
 }
 
 fn new_page() -> io::Result<&'static AtomicU64> {
-    // SAFETY: a new mapping, which stays for ever.
+    // SAFETY: a new mapping, never unmapped.
     let page = unsafe {
         mmap_anonymous(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
     }?;
-    // SAFETY: the mapping is ours alone; a fork finds zeros there.
+    // SAFETY: only this module uses the mapping. A fork finds zeros there.
     unsafe { madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
-    // SAFETY: mapped for ever, aligned to a page, zero.
+    // SAFETY: mapped forever, page-aligned, zeroed.
     Ok(unsafe { &*page.cast::<AtomicU64>() })
 }

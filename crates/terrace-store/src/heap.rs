@@ -1,6 +1,7 @@
-//! The file of bytes: an object of the engine, and the allocator of its room.
+//! The heap: the file of blobs' bytes, an object of the engine, with the allocator of its room.
 //!
-//! The file grows in large steps, each with its blocks reserved before anything is put there: a put that was taken can be written back.
+//! The file grows in large steps. Each step reserves its blocks before use, so that an accepted put can
+//! always be written back.
 
 use crate::error::{Error, Result};
 use crate::space::{Claim, Extent, PAGE, Space};
@@ -17,11 +18,11 @@ use terrace_sync::{Mutex, MutexGuard};
 /// The heap grows by an eighth of its size, within these bounds (bytes).
 const STEP_MIN: u64 = 1 << 20;
 const STEP_MAX: u64 = 256 << 20;
-/// Bytes that are written at once; a multiple of the page.
+/// Bytes of one write; a multiple of the page size.
 const CHUNK: usize = 256 << 10;
-/// Retired room up to which no sync is made for its sake, bytes.
+/// Retired room above which a sync is due, bytes.
 const RETIRED: u64 = 32 << 20;
-/// The same in extents, each of which is remembered.
+/// Number of retired extents above which a sync is due: each takes memory.
 const RETIRED_LEN: usize = 1 << 17;
 
 thread_local! {
@@ -39,9 +40,9 @@ pub(crate) struct Heap {
     capacity: Option<u64>,
     space: Arc<Mutex<Space>>,
     growing: Mutex<()>,
-    /// Written since the last sync began.
+    /// The heap was written since the last sync began.
     changed: AtomicBool,
-    /// Held during a sync: while it is under way nobody may take what it covers for durable.
+    /// Held during a sync: another thread must not see its bytes as durable before it ends.
     syncing: Mutex<()>,
 }
 
@@ -84,24 +85,24 @@ impl Heap {
         &self.path
     }
 
-    /// The allocator.
+    /// Locks the allocator.
     pub(crate) fn space(&self) -> MutexGuard<'_, Space> {
         self.space.lock()
     }
 
-    /// Whether so much room is retired that a sync is worth its while.
+    /// Whether enough room is retired for a sync.
     pub(crate) fn should_release(&self) -> bool {
         is_release_due(&self.space.lock())
     }
 
-    /// Retires an extent that the record with this number has replaced; whether a sync is worth its while now.
+    /// Retires an extent that the record with this number has replaced. Returns whether a sync is due.
     pub(crate) fn retire(&self, number: u64, extent: Extent) -> bool {
         let mut space = self.space.lock();
         space.retire(number, extent);
         is_release_due(&space)
     }
 
-    /// Room for a blob of so many bytes. It is the caller's to write, and to free if it is not used.
+    /// Allocates room for a blob of `bytes`. The caller writes it, or frees it.
     ///
     /// # Errors
     /// The disk is full, or the store's own maximum is reached.
@@ -121,7 +122,7 @@ impl Heap {
         }
     }
 
-    /// Grows the file by what `bytes` need at least, if nobody else has since it had `size`.
+    /// Grows the file by at least `bytes`, unless another thread has grown it since it had `size`.
     fn grow(&self, size: u64, bytes: u64) -> Result<()> {
         let _growing = self.growing.lock();
         if self.space.lock().bytes() != size {
@@ -137,13 +138,14 @@ impl Heap {
         }
         let step = (size / 8 / PAGE * PAGE).clamp(STEP_MIN, STEP_MAX).max(needed).min(room);
         let step = self.reserve_most(size, step, needed)?;
-        // The engine learns of the new size by a write at the new end.
+        // The engine learns the new size from a write at the new end.
         self.write_all(size + step - PAGE, &[0; PAGE as usize])?;
         self.space.lock().grow((size + step) / PAGE);
         Ok(())
     }
 
-    /// Has free pages get blocks again, `needed` of them together; false: there are not as many.
+    /// Reserves blocks for free pages again, `needed` of them adjacent. Returns false if there are not as
+    /// many.
     fn fill_holes(&self, needed: u64) -> Result<bool> {
         let taken = self.space.lock().take_holes(needed, needed.max(STEP_MIN / PAGE));
         let Some((page, pages)) = taken else { return Ok(false) };
@@ -155,7 +157,8 @@ impl Heap {
         reserved.map(|_| true)
     }
 
-    /// Gives blocks of free pages back to the file system, as many as `bytes` take if there are so many; how many bytes.
+    /// Gives blocks of free pages back to the file system, up to `bytes` if there are as many. Returns the
+    /// bytes given back.
     pub(crate) fn give_back(&self, bytes: u64) -> u64 {
         let mut given = 0;
         while given < bytes {
@@ -163,7 +166,8 @@ impl Heap {
             let Some(run) = self.space.lock().take_free(most) else { break };
             let (from, len) = (run.0 * PAGE, run.1 * PAGE);
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            // Cached pages of it go first: written back later they would take blocks that nobody has reserved.
+            // Cached pages of the run go first: a later writeback would allocate blocks that are not
+            // reserved.
             let punched = self.engine.with_source(&self.object, from..from + len, |_| {
                 rustix::fs::fallocate(&*self.file, flags, from, len).map_err(io::Error::from)
             });
@@ -177,7 +181,7 @@ impl Heap {
         given
     }
 
-    /// Reserves `most` bytes, or `needed` ones if the disk has no more; how many.
+    /// Reserves `most` bytes, or just `needed` if the disk has no more. Returns the bytes reserved.
     fn reserve_most(&self, from: u64, most: u64, needed: u64) -> Result<u64> {
         match self.reserve(from, most) {
             Err(e) if e.is_full() && most > needed => self.reserve(from, needed).map(|()| needed),
@@ -187,22 +191,23 @@ impl Heap {
 
     fn reserve(&self, from: u64, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&*self.file, FallocateFlags::KEEP_SIZE, from, bytes) {
-            // This file system has no such call.
+            // The file system has no fallocate.
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
             Err(e) => Err(Error::io(&self.path, "reserve room", e.into())),
         }
     }
 
-    /// Writes a blob of `size` bytes, in parts, into room that was claimed for it; on an error the room is free again.
+    /// Writes a blob of `size` bytes from several parts into its claimed room. On an error the room is free
+    /// again.
     ///
     /// # Errors
-    /// Writeback fails, and there is no room for more unwritten pages.
+    /// Writeback fails, and memory has no room for more dirty pages.
     pub(crate) fn fill(&self, claim: &Claim, parts: &[&[u8]], size: u64) -> Result<()> {
         let extent = claim.extent;
         if extent.units == 0 {
             return Ok(());
         }
-        // A page that is written in part must be read first: what is ours as a whole is written as a whole.
+        // A partly written page must be read first. So a page of this blob alone is written whole.
         let len = match extent.is_pages() {
             true => size.div_ceil(PAGE) * PAGE,
             false if claim.fresh => PAGE,
@@ -223,7 +228,7 @@ impl Heap {
         written
     }
 
-    /// Writes the parts one after the other, and zeros up to `len` bytes.
+    /// Writes the parts one after the other, then zeros up to `len` bytes.
     fn gather(&self, offset: u64, parts: &[&[u8]], len: usize) -> Result<()> {
         GATHERED.with_borrow_mut(|buffer| {
             let (mut parts, mut done) = (parts.iter().copied(), 0);
@@ -249,7 +254,7 @@ impl Heap {
         })
     }
 
-    /// Writes bytes within an extent that a blob has already, or that nobody else knows.
+    /// Writes bytes within an extent of a blob, or within claimed room.
     ///
     /// # Errors
     /// As [`Heap::fill`].
@@ -265,13 +270,13 @@ impl Heap {
                 Err(e) => break Err(self.error("write", e)),
             }
         };
-        // After the write: said before, a sync in between would take the news and miss the bytes.
+        // Set after the write: if set before, a concurrent sync would clear it and miss the bytes.
         self.changed.store(true, Ordering::Release);
         result
     }
 
-    /// As [`Heap::write_all`], at the end of a blob of `size` bytes whose extent has whole pages: of the pages behind the end the last is filled with zeros,
-    /// since a page that is written in part must be read first.
+    /// Like [`Heap::write_all`], at the end of a blob of `size` bytes in whole pages. Fills a new last page
+    /// with zeros, since a partly written page must be read first.
     ///
     /// # Errors
     /// As [`Heap::fill`].
@@ -287,7 +292,7 @@ impl Heap {
     /// Reads bytes of an extent.
     ///
     /// # Errors
-    /// The device's; the file is shorter than its extents.
+    /// The device fails; the file is shorter than its extents.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
         let mut done = 0;
         while done < buf.len() {
@@ -295,7 +300,7 @@ impl Heap {
             match self.engine.read(&self.object, at, &mut buf[done..], AccessPath::FuseDirect) {
                 Ok(n) if n > 0 => done += n,
                 Ok(_) => {
-                    let what = format!("ends before byte {at}, where a blob stands");
+                    let what = format!("ends before byte {at} of a blob");
                     return Err(Error::Damaged { path: self.path.clone(), what });
                 }
                 Err(e) => return Err(self.error("read", e)),
@@ -304,15 +309,15 @@ impl Heap {
         Ok(())
     }
 
-    /// Has the processor fetch bytes of an extent that a read will copy soon, if they are in memory.
+    /// Prefetches bytes of an extent into the CPU caches for a read that follows, if they are in memory.
     pub(crate) fn prefetch(&self, offset: u64, len: usize) {
         self.object.prefetch(offset, len);
     }
 
-    /// Makes durable what was written before the call. Whether there was something.
+    /// Makes all bytes written before the call durable. Returns whether there were any.
     ///
     /// # Errors
-    /// A writeback or the sync failed; what was written stays in memory.
+    /// A writeback or the sync failed; the unwritten bytes stay in memory.
     pub(crate) fn sync(&self) -> Result<bool> {
         let _syncing = self.syncing.lock();
         if !self.changed.swap(false, Ordering::AcqRel) {
@@ -327,14 +332,14 @@ impl Heap {
         }
     }
 
-    /// Nothing names this extent any more, and no record ever did that may come back.
+    /// Frees an extent that no record names, not even one that a power cut could bring back.
     pub(crate) fn free(&self, extent: Extent) {
         if extent.units > 0 {
             self.space.lock().free(extent);
         }
     }
 
-    /// Lets others open the store. A process that this one has forked may still hold the descriptor, and with it the lock.
+    /// Unlocks the store. A forked process may still hold the descriptor, and with it the lock.
     pub(crate) fn unlock(&self) {
         let _ = rustix::fs::flock(&*self.file, rustix::fs::FlockOperation::Unlock);
     }

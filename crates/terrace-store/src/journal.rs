@@ -1,13 +1,17 @@
-//! The bytes that changes have put into the heap since the last sync, in the kernel's page cache: they outlive all processes of the store, but not a power cut.
+//! The journal: heap bytes written since the last sync, in the kernel's page cache. It survives a kill of all
+//! processes, but not a power cut.
 //!
-//! The cache holds those bytes in memory that ends with the last process which has it. The log goes to its file before a change is answered; the journal
-//! gets the bytes that its records name, before them. A start after a kill puts them into the heap again, and then reads the log.
+//! The engine's cache is memory that dies with the last process that maps it. The log reaches its file before
+//! a change is acknowledged; the journal gets the heap bytes that the log's records name, before those
+//! records. A start after a kill writes the journal's bytes into the heap again, then reads the log.
 //!
-//! - **Two files take turns.** Each sync begins with a turn: the bytes before it stand in the heap already, and the sync makes them durable. The file of the
-//!   turn before is written over when the next sync begins.
-//! - **A turn names a record**, the last one that its sync marks. A log with later marks ignores the turn: its bytes are durable, and their room may
-//!   be another blob's. So the remains of a journal after a power cut do no harm, and a journal needs no sync.
-//! - **A sync in its place.** Where the journal has no room (a full disk, a large blob), a sync comes before the answer.
+//! - **Two files take turns.** Each sync begins with a new turn. The bytes of the turn before are in the heap
+//!   already, and the sync makes them durable. The next sync overwrites the file of that turn.
+//! - **A turn names a record**, the last one that its sync marks. If the log has later marks, a start ignores
+//!   the turn: its bytes are durable, and their room may belong to another blob. So remains of a journal are
+//!   harmless after a power cut, and a journal needs no sync.
+//! - **A sync instead.** If the journal has no room (a full disk, a large blob), a sync comes before the
+//!   acknowledgement.
 //!
 //! ```text
 //! file    magic 8 · store 8 · session 8 · turn 8 · last record before it 8 · crc 4 · entries
@@ -29,19 +33,19 @@ use terrace_engine::io::Io;
 use terrace_sync::Mutex;
 
 const MAGIC: [u8; 8] = *b"TERRJRN1";
-/// Bytes of a file's head.
+/// Size of a file's header, bytes.
 const HEAD: usize = 44;
-/// Bytes before those of an entry.
+/// Size of an entry's header, bytes.
 const ENTRY: usize = 20;
-/// Blobs from this size on are written from the caller's memory, bytes.
+/// Blobs from this size are written directly from the caller's memory, bytes.
 const DIRECT: usize = 32 << 10;
-/// Bytes that wait for the end of a batch at the most.
+/// Maximum of unwritten bytes, which otherwise wait for the end of a batch.
 const GATHERED: usize = 256 << 10;
-/// A turn takes an eighth of the store's memory, within these bounds (bytes).
+/// A turn takes at most an eighth of the store's memory, within these bounds (bytes).
 const TURN_MIN: u64 = 32 << 20;
 const TURN_MAX: u64 = 256 << 20;
 
-/// The files of the store of this name.
+/// The journal files of the store `name`.
 pub(crate) fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
     [0, 1].map(|n| dir.join(format!(".{name}.journal{n}")))
 }
@@ -51,29 +55,29 @@ pub(crate) fn paths(dir: &Path, name: &str) -> [PathBuf; 2] {
 pub(crate) struct Journal {
     io: Arc<dyn Io>,
     store: u64,
-    /// None: there was no room for them.
+    /// None: the disk had no room for them.
     files: Option<[File; 2]>,
     path: PathBuf,
     turn_max: u64,
     is_on: AtomicBool,
     pending: Mutex<Pending>,
-    /// Held by the thread that writes a batch.
+    /// Locked by the thread that writes a batch.
     batch: Mutex<Vec<u8>>,
 }
 
-/// What is not written yet, and where it goes.
+/// Unwritten bytes, and their place.
 #[derive(Debug, Default)]
 struct Pending {
     head: Head,
     at: u64,
     bytes: Vec<u8>,
-    /// The turn of each file has bytes that could not be written.
+    /// The turn of each file lacks bytes: a write failed, or the blob was too large.
     lacks: [bool; 2],
-    /// The last record of the sync that is under way or has failed: the other file is still needed.
+    /// The last record of a sync that has begun and is not complete: the other file is still needed.
     begun: Option<u64>,
 }
 
-/// The head of a file.
+/// The header of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Head {
     store: u64,
@@ -115,19 +119,19 @@ impl Head {
         out
     }
 
-    /// File of the turn.
+    /// Index of the turn's file.
     fn file(&self) -> usize {
         (self.turn & 1) as usize
     }
 }
 
-/// The part of the changes that the kernel holds.
+/// How much of the changes the kernel holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Held {
     All,
-    /// All, but a sync is due that begins another turn.
+    /// All, and a sync is due to begin another turn.
     Long,
-    /// Only a sync makes sure of it.
+    /// Not all: only a sync makes the changes safe.
     Lacks,
 }
 
@@ -149,7 +153,7 @@ impl Journal {
         };
         let files = match open(&first).and_then(|a| Ok([a, open(&second)?])) {
             Err(e) if e.is_full() => {
-                tracing::warn!("{e}; each change is synced until the store is opened with room");
+                tracing::warn!("{e}; no journal: each change is synced until the store is reopened");
                 None
             }
             files => Some(files?),
@@ -166,7 +170,8 @@ impl Journal {
         })
     }
 
-    /// Puts the entries of a killed process into the heap. The log's marks cover the records up to `marked`.
+    /// Writes the entries of a killed process into the heap. The log's marks cover the records up to
+    /// `marked`.
     ///
     /// # Errors
     /// Failing I/O.
@@ -179,7 +184,7 @@ impl Journal {
             .iter()
             .flatten()
             .filter_map(|file| Some((Head::read(file)?, file)))
-            // A mark with nothing between covers itself, too.
+            // A mark that directly follows the marked record covers itself, too.
             .filter(|(head, _)| head.store == self.store && head.since + 1 >= marked)
             .collect();
         turns.sort_by_key(|(head, _)| head.turn);
@@ -193,7 +198,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Empties turns that a mark covers. The start may cut off this mark, and the next one would redo them over what has followed.
+    /// Empties turns that a mark covers. If the start cuts this mark off the log, a later start would
+    /// otherwise replay these turns over newer bytes.
     fn empty_covered(&self, marked: u64) -> Result<()> {
         let error = |action| move |e| Error::io(&self.path, action, e);
         for file in self.files.iter().flatten() {
@@ -223,7 +229,7 @@ impl Journal {
                 break;
             }
             match write_all(&*self.io, heap, offset, &bytes) {
-                // Its room was given back to a full disk: no blob stands there.
+                // This room was given back to a full disk: it holds no blob.
                 Err(e) if e.raw_os_error().is_some_and(crate::error::is_full_errno) => {}
                 written => written?,
             }
@@ -231,7 +237,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins with the first turn: all up to the record `since` is durable. `is_on`: changes are not synced before they are answered.
+    /// Begins the first turn: all records up to `since` are durable. `is_on`: changes are acknowledged before
+    /// they are synced.
     ///
     /// # Errors
     /// Failing I/O.
@@ -239,14 +246,14 @@ impl Journal {
         let error = |action| move |e| Error::io(&self.path, action, e);
         for file in self.files.iter().flatten() {
             // Entries of another session must not come back after a power cut.
-            if file.metadata().map_err(error("look at"))?.len() > 0 {
+            if file.metadata().map_err(error("stat"))?.len() > 0 {
                 self.io.truncate(file.as_raw_fd(), 0).map_err(error("empty"))?;
                 self.io.sync(file.as_raw_fd(), false).map_err(error("sync"))?;
             }
         }
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| Error::io(&self.path, "random numbers for", e.into()))?;
+            .map_err(|e| Error::io(&self.path, "get random numbers for", e.into()))?;
         let mut pending = self.pending.lock();
         pending.head = Head { store: self.store, session: u64::from_le_bytes(random), turn: 0, since };
         let head = pending.head.encode();
@@ -256,12 +263,12 @@ impl Journal {
         Ok(())
     }
 
-    /// True if it holds bytes that no sync has covered.
+    /// Whether the journal is in use.
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// Keeps bytes that were written into the heap, before a record names them.
+    /// Adds bytes that were written into the heap. Comes before the record that names them.
     pub(crate) fn keep(&self, offset: u64, parts: &[&[u8]], crc: u32) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         if !self.is_on() || len == 0 {
@@ -285,7 +292,7 @@ impl Journal {
         }
     }
 
-    /// Writes what waits, and `parts` behind it.
+    /// Writes the pending bytes, and `parts` behind them.
     fn write(&self, pending: &mut Pending, parts: &[&[u8]]) {
         let at = pending.at;
         let bytes = std::mem::take(&mut pending.bytes);
@@ -302,14 +309,15 @@ impl Journal {
         let written = write_parts(&*self.io, &files[file], at, parts);
         if let Err(e) = &written {
             tracing::warn!(
-                "{}: write: {e}; changes are synced before they are answered",
+                "{}: write: {e}; changes are synced before they are acknowledged",
                 self.path.display()
             );
         }
         written.is_ok()
     }
 
-    /// Writes all that was kept before the end of the log that `log_end` finds, which is the result, and whether all of it is held.
+    /// Writes all bytes added before the log's end, which `log_end` returns. The result: that end, and how
+    /// much the kernel holds.
     pub(crate) fn write_batch<T>(&self, log_end: impl FnOnce() -> T) -> (T, Held) {
         if !self.is_on() {
             return (log_end(), Held::Lacks);
@@ -320,7 +328,8 @@ impl Journal {
             std::mem::swap(&mut *batch, &mut pending.bytes);
             let at = pending.at;
             pending.at += batch.len() as u64;
-            // Under the lock: the log up to here has every record that replaces kept bytes.
+            // Under the lock, so that both match. The journal has the bytes that records up to this end name.
+            // The log has the records that freed the room of these bytes.
             (pending.head.file(), at, log_end())
         };
         let is_written = batch.is_empty() || self.write_at(file, at, &[&batch[..]]);
@@ -336,32 +345,33 @@ impl Journal {
         (end, held)
     }
 
-    /// Whether a turn takes more than it may: a change waits for the sync.
+    /// Whether the turn exceeds its maximum: changes then wait for a sync.
     pub(crate) fn is_full(&self) -> bool {
         self.is_on() && self.pending.lock().at > self.turn_max
     }
 
-    /// Whether this turn has bytes.
+    /// Whether the turn has bytes.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_on() && self.pending.lock().at > HEAD as u64
     }
 
-    /// Whether a sync is due for its sake.
+    /// Whether the turn is long enough for a sync.
     pub(crate) fn is_long(&self) -> bool {
         self.is_on() && self.pending.lock().at > self.turn_max / 2
     }
 
-    /// The last record of a sync that has begun and was not completed.
+    /// The last record of a sync that has begun and is not complete.
     pub(crate) fn begun(&self) -> Option<u64> {
         self.pending.lock().begun
     }
 
-    /// Begins a turn: a sync of the heap follows, and then a mark of the record `last`. In the log that will have this mark its number is `since`.
+    /// Begins a turn. A sync of the heap follows, then a mark of the record `last`. `since`: number of that
+    /// record in the log that gets the mark.
     pub(crate) fn begin_sync(&self, last: u64, since: u64) {
         if !self.is_on() {
             return;
         }
-        // A batch that is being written has its place already.
+        // A batch that is being written already has its place.
         let mut pending = self.pending.lock();
         debug_assert!(pending.begun.is_none(), "the other file is free");
         self.write(&mut pending, &[]);
@@ -373,14 +383,14 @@ impl Journal {
         (pending.at, pending.lacks[file], pending.begun) = (0, false, Some(last));
     }
 
-    /// The sync is complete: the turn before is not needed.
+    /// Ends a sync: the turn before is no longer needed.
     pub(crate) fn end_sync(&self) {
         let mut pending = self.pending.lock();
         let other = 1 - pending.head.file();
         (pending.begun, pending.lacks[other]) = (None, false);
     }
 
-    /// Gives room that no turn needs back to a full disk. Whether there was some.
+    /// Truncates the files to the room that turns need, for a full disk. Returns whether that freed any.
     pub(crate) fn give_back(&self) -> bool {
         let Some(files) = &self.files else { return false };
         let _batch = self.batch.lock();
@@ -396,7 +406,8 @@ impl Journal {
         is_given
     }
 
-    /// Renumbers a turn after its log was given up: in the log that stays, the number is that of the sync's last record.
+    /// Renumbers the turn after a log compaction was given up: the number is the last record's in the old
+    /// log.
     pub(crate) fn rename_turn(&self) {
         let _batch = self.batch.lock();
         let mut pending = self.pending.lock();
@@ -409,7 +420,7 @@ impl Journal {
         pending.lacks[file] |= !is_durable;
     }
 
-    /// The store is closed, and all of it durable.
+    /// Ends the journal: the store is closed, and everything durable.
     pub(crate) fn end(&self) {
         self.is_on.store(false, Ordering::Release);
         for file in self.files.iter().flatten() {

@@ -1,31 +1,34 @@
-//! Buckets of blobs on the cache engine: a store in the program itself, or the server's.
+//! A store: buckets of blobs on the cache engine. It runs in the program itself or in the key-value server.
 //!
-//! A store is two hidden files of a directory, and while it is open two more for its journal. `.NAME.heap` holds the bytes of blobs; it is an object of the engine, so that DRAM, the
-//! compressed tier, a tier on a device, writeback and the limit of memory are the engine's. `.NAME.names` is the record log: each change of a
-//! bucket or blob is one record, and the index in memory is rebuilt from it (Sheehy, Smith: Bitcask, 2010). The log is read once, at a start, and
-//! does not go through the cache.
+//! A store is two hidden files of a directory, and two more for its journal while it is open. `.NAME.heap`
+//! holds the bytes of blobs. It is an object of the engine, so DRAM, the compressed tier, the device tier,
+//! writeback and the memory limit are the engine's. `.NAME.names` is the record log: one record for each
+//! change of a bucket or blob (Sheehy, Smith: Bitcask, 2010). A start reads the log once, past the cache, and
+//! rebuilds the index from it.
 //!
-//! From the top down; no file imports one above it.
+//! Modules from the top down. No file imports one above it.
 //!
 //! | files | job |
 //! |---|---|
-//! | `store`, `bucket` | what programs call |
-//! | `ops/` | one operation a file: put, change in part, get, fetch ahead, remove, move; files of buckets that persist |
-//! | `open/` | a start: files, locks, replay of the log, which records are believed |
-//! | `durable/` | syncs (group commit), the log written anew, the thread that does both |
-//! | `state` | what all of them share |
+//! | `store`, `bucket` | the public interface |
+//! | `ops/` | one operation a file: put, partial change, get, prefetch, remove, rename; persistent files |
+//! | `open/` | a start: files, locks, replay of the log, choice of the records to trust |
+//! | `durable/` | syncs (group commit), log compaction, the thread that does both |
+//! | `state` | shared state of an open store |
 //! | `index/` | names of buckets, their tables of blobs |
-//! | `walks` | walks through names in pieces |
-//! | `heap`, `space/` | the file of bytes, and which parts of it are free |
-//! | `log`, `tail`, `record` | the record log, its last part in the segment, the format of records |
-//! | `journal` | bytes since the last sync, in the kernel |
+//! | `walks` | scans through unordered names, piece by piece |
+//! | `heap`, `space/` | the heap file and the allocator of its room |
+//! | `log`, `tail`, `record` | the record log, its unwritten tail in the segment, the record format |
+//! | `journal` | bytes since the last sync, in the kernel's page cache |
 //! | `options`, `error`, `segment`, `write`, `fork` | plain data; writes of whole buffers; the process that opened a store |
 //!
-//! **What is kept.** A whole put never changes bytes in place: it writes a new extent, then a record, and the old extent becomes free for others
-//! when the record is durable. After a power cut the store holds a prefix of all changes, at least up to the last sync. When all processes that use it are
-//! killed it loses nothing acknowledged: the kernel holds the log and the journal. Where a parent process holds the [`Segment`], the next process is warm, too.
+//! **Durability.** A whole put never changes bytes in place: it writes a new extent, then a record. The old
+//! extent is reused once the record is durable. After a power cut the store holds a prefix of all changes, at
+//! least up to the last sync. A kill of all its processes loses no acknowledged change: the kernel holds the
+//! log and the journal. If a parent process holds the [`Segment`], the next process also starts warm.
 //!
-//! Lock order: names of buckets, what is kept of walks, tables of a bucket (in order), the log's end, the log's file, the journal; the engine's state, the allocator.
+//! Lock order: names of buckets, kept rests of walks, tables of a bucket (in order), the log's end, the log's
+//! file, the journal; the engine's state, the allocator.
 
 mod allocated;
 mod bucket;

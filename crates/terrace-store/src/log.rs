@@ -1,7 +1,8 @@
-//! The record log: records are appended to the tail in the segment, and from there written to the file in large pieces.
+//! The record log: records are appended to the tail in the segment, which is written to the file in large
+//! pieces.
 //!
-//! Two locks: that of the end, for who appends; that of the file, for who writes the tail out. The first is taken before the second.
-//! A write or sync of the log that fails is remembered: what the file holds is not known then, and every later change is refused.
+//! Two locks: the end's, to append; the file's, to write the tail out. The end's is taken first. After a
+//! failed write or sync the content of the file is unknown, so the log refuses all later changes.
 
 use crate::error::{Error, Result};
 use crate::journal::{Held, Journal};
@@ -21,27 +22,28 @@ use terrace_engine::Wakeup;
 use terrace_engine::io::Io;
 use terrace_sync::{Mutex, MutexGuard};
 
-/// Room on the disk that is asked for at once, bytes.
+/// Room reserved on the disk at once, bytes.
 const RESERVE: u64 = 4 << 20;
-/// Room that is left to removals when the disk is full, bytes.
+/// Room kept for removals when the disk is full, bytes.
 const MARGIN: u64 = 256 << 10;
-/// Of this the part that is left to clears of buckets and to records of the store itself.
+/// Part of it kept for clears of buckets and for the store's own records.
 const OWN: u64 = 32 << 10;
-/// Room with which a log on a full disk can go on, bytes.
+/// Room that lets a log on a full disk go on, bytes.
 pub(crate) const ROOM: u64 = MARGIN + RESERVE;
-/// The tail is written out in the background in pieces of this size.
+/// The sync thread writes the tail out once it has this size.
 const PIECE: u64 = RING / 4;
 
-/// The change of used room by a record.
+/// The effect of a record on the room in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// It is refused when the disk is nearly full.
+    /// Refused when the disk is nearly full.
     Takes,
-    /// It is refused when the disk is full.
+    /// Refused when the disk is full.
     Gives,
-    /// As `Gives`, but what is left of the room is for it, too: a bucket is cleared by a short record, and is the last way to make room.
+    /// Like `Gives`, and may use the last of the margin. Clearing a bucket takes one short record, and is the
+    /// last way to make room.
     Clears,
-    /// As `Clears`, of a record of the store itself, which closing it needs.
+    /// Like `Clears`, for the store's own records, which closing needs.
     Own,
 }
 
@@ -54,56 +56,57 @@ pub(crate) struct Log {
     end: Mutex<End>,
     file: Mutex<Arc<File>>,
     pub journal: Journal,
-    /// Number of the last record in the tail.
+    /// Number of the last record.
     appended: AtomicU64,
-    /// Offset up to which the file has blocks.
+    /// Offset up to which the file has blocks reserved.
     reserved: AtomicU64,
-    /// errno of the write or sync that failed; 0: none.
+    /// errno of a failed write or sync. 0: none.
     failed: AtomicI32,
     wake: Arc<Wakeup>,
 }
 
-/// Where the next record goes.
+/// The next record's place.
 #[derive(Debug)]
 pub(crate) struct End {
     generation: u64,
     next: u64,
-    /// A sync, or a log written anew, may cover the records up to this one: see [`Logged::sealed`].
+    /// Last record that a sync or a compaction may cover: see [`Logged::sealed`].
     sealed: u64,
-    /// Changes are refused; see [`Log::close`].
+    /// Changes are refused, see [`Log::close`].
     is_closed: bool,
 }
 
 thread_local! {
-    /// A record is encoded here, before its thread has the lock of the end.
+    /// Buffer to encode a record before its thread takes the lock of the end.
     static DRAFT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 impl End {
-    /// Seals all records; the number of the last.
+    /// Seals all records. Returns the number of the last.
     fn seal(&mut self) -> u64 {
         self.sealed = self.next - 1;
         self.sealed
     }
 }
 
-/// A record that was appended.
+/// An appended record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Logged {
     pub number: u64,
-    /// Number of the last sealed record. What a later one named and this one replaces is free at once: either both of them survive a power cut by a
-    /// mark that covers both, or the earlier is believed only if its bytes are found.
+    /// Number of the last sealed record. If a later record named an extent and this record replaces it, the
+    /// extent is free at once. After a power cut one mark may cover both records. Otherwise the start trusts
+    /// the earlier record only if it finds its bytes.
     pub sealed: u64,
 }
 
-/// A place in the log, and the number of the record that begins there.
+/// A position in the log: its offset, and the number of the record there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Position {
     pub at: u64,
     pub number: u64,
 }
 
-/// A file that holds records, from its header on.
+/// A complete file of records.
 #[derive(Debug)]
 pub(crate) struct Written {
     pub file: File,
@@ -113,10 +116,10 @@ pub(crate) struct Written {
 }
 
 impl Log {
-    /// The log whose file is `written`, the tail being empty.
+    /// Opens the log over the file `written`. The tail is empty.
     ///
     /// # Errors
-    /// The file system's, if it is not that there is no room: then changes fail and not the start.
+    /// Errors of the file system, except a full disk: then changes fail, and the start succeeds.
     pub(crate) fn new(
         path: PathBuf,
         written: Written,
@@ -144,7 +147,7 @@ impl Log {
             failed: AtomicI32::new(0),
             wake,
         };
-        // On a full disk blobs can be read, and removed as far as the room goes that an earlier opening has left.
+        // On a full disk, blobs can be read. Blobs can be removed as far as room reserved earlier allows.
         match log.reserve(end.at + RESERVE).or_else(|_| log.reserve(end.at + MARGIN)) {
             Err(e) if e.is_full() => tracing::warn!("{e}"),
             reserved => reserved?,
@@ -153,12 +156,13 @@ impl Log {
         Ok(log)
     }
 
-    /// Takes no change any more, but for records of the store itself: what was appended before is covered by the next sync.
+    /// Refuses changes from now on, except the store's own records. The next sync covers all earlier records.
     pub(crate) fn close(&self) {
         self.end.lock().is_closed = true;
     }
 
-    /// Whether a record of so many bytes that takes room would be refused. The room that is left to removals takes it then, whatever others append.
+    /// Checks whether a `Takes` record of `bytes` would be accepted. The margin for removals then holds it,
+    /// whatever other threads append.
     ///
     /// # Errors
     /// The disk is full; an earlier write of the log failed; the store is closed.
@@ -166,7 +170,7 @@ impl Log {
         self.ask_locked(&self.end.lock(), bytes, Room::Takes).map(drop)
     }
 
-    /// Whether a record of so many bytes may be appended now; where.
+    /// Checks whether a record of `bytes` may be appended. Returns its offset.
     fn ask_locked(&self, end: &End, bytes: u64, room: Room) -> Result<u64> {
         self.check()?;
         if end.is_closed && room != Room::Own {
@@ -185,22 +189,22 @@ impl Log {
         Ok(at)
     }
 
-    /// The store is closed: nothing is left in the segment.
+    /// Marks the tail in the segment as empty: the store is closed.
     pub(crate) fn finish(&self) {
         self.tail.end();
     }
 
-    /// Number of the last record. All are sealed: a mark may cover them.
+    /// Seals all records, so that a mark may cover them. Returns the number of the last.
     pub(crate) fn last(&self) -> u64 {
         self.end.lock().seal()
     }
 
-    /// Number of the last record, as it is.
+    /// Number of the last record, without sealing.
     pub(crate) fn appended(&self) -> u64 {
         self.appended.load(Ordering::Acquire)
     }
 
-    /// Bytes of the log, with its tail.
+    /// Size of the log with its tail, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.tail.committed()
     }
@@ -234,12 +238,12 @@ impl Log {
         Ok(Logged { number, sealed: end.sealed })
     }
 
-    /// Reserves well ahead if it can, or as much as is needed.
+    /// Reserves well ahead, or just the needed room if the disk has no more.
     fn reserve_from(&self, at: u64, needed: u64) -> Result<()> {
         self.reserve(at + ROOM).or_else(|e| if e.is_full() { self.reserve(needed) } else { Err(e) })
     }
 
-    /// Has the file system keep blocks for the log up to `to`.
+    /// Reserves blocks of the file up to the offset `to`.
     fn reserve(&self, to: u64) -> Result<()> {
         let from = self.reserved.load(Ordering::Relaxed);
         if to <= from {
@@ -248,7 +252,7 @@ impl Log {
         let file = self.file.lock().clone();
         match rustix::fs::fallocate(&*file, FallocateFlags::KEEP_SIZE, from, to - from) {
             Ok(()) => {}
-            // This file system has no such call: a write will tell.
+            // The file system has no fallocate: a write reports a full disk.
             Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {}
             Err(e) => return Err(Error::io(&self.path, "reserve room", e.into())),
         }
@@ -261,22 +265,22 @@ impl Log {
             0 => Ok(()),
             errno => Err(Error::Io {
                 path: self.path.clone(),
-                action: "an earlier write failed; close the store and open it anew",
+                action: "an earlier write failed; close the store and open it again",
                 source: io::Error::from_raw_os_error(errno),
             }),
         }
     }
 
-    /// Remembers that the log failed: no change is taken any more.
+    /// Marks the log as failed: it refuses all changes from now on.
     pub(crate) fn fail(&self, action: &'static str, source: io::Error) -> Error {
         let errno = source.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error());
         self.failed.store(errno, Ordering::Relaxed);
-        tracing::error!("{}: {action}: {source}; no change is taken any more", self.path.display());
+        tracing::error!("{}: {action}: {source}; changes are refused from now on", self.path.display());
         Error::Io { path: self.path.clone(), action, source }
     }
 
-    /// Writes the tail to the file, and before it what its records name to the journal; into the kernel's page cache, not to the device. The number of the last
-    /// record that is there, and whether its bytes are.
+    /// Writes the journal, then the tail to the file: into the kernel's page cache, not to the device.
+    /// Returns the number of the last record written, and how much of the heap bytes the kernel holds.
     ///
     /// # Errors
     /// The write failed, now or earlier.
@@ -299,7 +303,7 @@ impl Log {
         Ok((number, held))
     }
 
-    /// Makes all records durable that were appended before the call.
+    /// Makes all records appended before the call durable.
     ///
     /// # Errors
     /// The write or the sync failed, now or earlier.
@@ -317,12 +321,12 @@ impl Log {
         self.tail.committed() + MARGIN > self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Whether enough is left to write for the background to do so.
+    /// Whether the tail is large enough for the sync thread to write it out.
     pub(crate) fn has_piece(&self) -> bool {
         self.tail.committed() - self.tail.flushed() >= PIECE
     }
 
-    /// Where the log ends now, and its file with all records up to there, which are sealed.
+    /// The end of the log, and its file with all records up to there. Seals them.
     pub(crate) fn position(&self) -> Result<(Position, Arc<File>, u64)> {
         let mut end = self.end.lock();
         end.seal();
@@ -331,13 +335,13 @@ impl Log {
         Ok((position, self.file.lock().clone(), end.generation))
     }
 
-    /// Keeps others from appending, for as long as the result lives.
+    /// Blocks appends while the result lives.
     pub(crate) fn freeze(&self) -> Frozen<'_> {
         Frozen { log: self, end: self.end.lock() }
     }
 }
 
-/// The log while nobody else appends.
+/// The log while appends are blocked.
 #[derive(Debug)]
 pub(crate) struct Frozen<'a> {
     log: &'a Log,
@@ -345,13 +349,13 @@ pub(crate) struct Frozen<'a> {
 }
 
 impl Frozen<'_> {
-    /// Where the log ends, all of it being in its file.
+    /// The end of the log, after the tail was written to the file.
     pub(crate) fn position(&self) -> Result<Position> {
         self.log.flush()?;
         Ok(Position { at: self.log.tail.committed(), number: self.end.next })
     }
 
-    /// From now on the log is this file, which holds all that the old one did and is durable under its name.
+    /// Switches the log to a new file, which has all records of the old one and is durable under its name.
     pub(crate) fn switch(mut self, written: Written) {
         let Written { file, header, end } = written;
         let mut current = self.log.file.lock();
@@ -374,11 +378,11 @@ pub(crate) struct Writer<'a> {
     buffer: Vec<u8>,
 }
 
-/// Bytes that a writer gathers.
+/// Buffer size of a writer, bytes.
 const GATHERED: usize = 1 << 20;
 
 impl<'a> Writer<'a> {
-    /// A writer into `file`, which is empty.
+    /// A writer into the empty `file`.
     pub(crate) fn new(io: &'a dyn Io, path: &'a Path, file: File, header: Header) -> Writer<'a> {
         let end = Position { at: HEADER as u64, number: header.first };
         let mut buffer = Vec::with_capacity(GATHERED + record::BODY_MAX);
@@ -399,7 +403,7 @@ impl<'a> Writer<'a> {
         if self.buffer.len() >= GATHERED { self.write() } else { Ok(()) }
     }
 
-    /// The number that the next record has.
+    /// Number of the next record.
     pub(crate) fn next_number(&self) -> u64 {
         self.written.end.number
     }
@@ -412,7 +416,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Makes all of it durable.
+    /// Makes all records durable.
     ///
     /// # Errors
     /// As [`Writer::add`]; a failed sync.
@@ -422,7 +426,6 @@ impl<'a> Writer<'a> {
         synced.map_err(|e| Error::io(self.path, "sync", e))
     }
 
-    /// The file.
     pub(crate) fn end(self) -> Written {
         debug_assert!(self.buffer.is_empty(), "synced before");
         self.written

@@ -1,4 +1,4 @@
-//! How a store is opened.
+//! Options of a store.
 
 use crate::error::{Error, Result};
 use std::time::Duration;
@@ -7,11 +7,13 @@ use terrace_engine::{EngineConfig, IoKind};
 /// When changes become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// Each change before its call returns. Threads that wait at the same time share a sync.
+    /// Each change, before its call returns. Concurrent callers share a sync (group commit).
     Always,
-    /// A thread syncs so often. A call returns when the kernel holds its change: the end of all processes loses nothing, a power cut what was not synced.
+    /// A thread syncs at this interval. A call returns once the kernel holds its change: a kill of all
+    /// processes loses nothing, a power cut loses the changes since the last sync.
     Every(Duration),
-    /// As `Every`, at [`crate::Store::sync`] and at the end; or when much has changed, or room of overwritten blobs is needed again.
+    /// Like `Every`, but synced only by [`crate::Store::sync`], at close, after many changes, or when the
+    /// room of overwritten blobs is needed.
     Never,
 }
 
@@ -22,30 +24,34 @@ pub struct StoreOptions {
     pub name: String,
     /// Limit of all memory: frames, tables of the engine, the index of the store, the tail of its log (bytes).
     pub memory_bytes: u64,
-    /// Maximum of the heap's file, bytes; None: what the file system has.
+    /// Maximum size of the heap file, bytes. None: limited by the file system.
     pub capacity_bytes: Option<u64>,
     /// When changes become durable.
     pub sync: SyncPolicy,
-    /// Changes return before the kernel holds them, or before they are durable: the caller ends each batch of them by [`crate::Store::end_batch`].
+    /// Changes return before the kernel holds them, or before they are durable. The caller ends each batch by
+    /// [`crate::Store::end_batch`].
     pub batches: bool,
-    /// A heap that fits in memory is read in the background when the store is opened; [`crate::Store::wait_warm`] waits for it.
+    /// A thread reads a heap that fits in memory when the store is opened. [`crate::Store::wait_warm`] waits
+    /// for it.
     pub warm: bool,
-    /// The engine's configuration; its `memory_bytes` is the one above. Its I/O is blocking by default: then none of it is under way
-    /// any more when a killed process has been waited for, and the next one may open the store over the same segment.
+    /// The engine's configuration. Its `memory_bytes` is replaced by the one above. Its I/O is blocking by
+    /// default: once a killed process has been waited for, none of its I/O is in flight. The next process may
+    /// then open the store over the same segment.
     pub engine: EngineConfig,
 }
 
-/// Bytes of a name at the most: of a store.
+/// Maximum length of a store's name, bytes.
 const NAME_MAX: usize = 200;
 
 impl Default for StoreOptions {
     fn default() -> StoreOptions {
         let engine = EngineConfig {
             io: IoKind::Blocking,
-            // Blobs that are overwritten soon need not be written at all.
+            // A high limit: blobs that are soon overwritten need no writeback.
             dirty_background_ratio: 25,
             dirty_ratio: 50,
-            // Nobody gives hints, and a fork leaves the locks of many waiting threads behind, which new ones in the child would stumble over.
+            // No workers: the store gets no hints. A fork would also copy the locks of waiting workers, and
+            // new ones in the child could run into them.
             prefetch_workers: 0,
             ..EngineConfig::default()
         };
@@ -62,20 +68,19 @@ impl Default for StoreOptions {
 }
 
 impl StoreOptions {
-    /// The engine's configuration.
     pub(crate) fn engine_config(&self) -> EngineConfig {
         EngineConfig { memory_bytes: self.memory_bytes, ..self.engine.clone() }
     }
 
     /// # Errors
-    /// A name that is none.
+    /// An invalid name.
     pub(crate) fn check(&self) -> Result<()> {
         check_name(&self.name)
     }
 }
 
 /// # Errors
-/// A name that cannot be part of a file's.
+/// A name that cannot be part of a file name.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     if name.is_empty() || name.len() > NAME_MAX || name.contains(['/', '\0']) {
         let what = format!("store {name:?}: a name has 1 to {NAME_MAX} bytes and no '/'");

@@ -1,4 +1,4 @@
-//! An open store and its threads; they end when the last handle is dropped.
+//! Lifetime of an open store: its threads end when the last handle is dropped.
 
 use crate::durable;
 use crate::error::{Error, Result};
@@ -11,15 +11,15 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use terrace_sync::Mutex;
 
-/// State that all handles of a store share.
+/// The state behind all handles of a store.
 #[derive(Debug)]
 pub(crate) struct Owner {
     pub state: Arc<StoreState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// One of the counts of those who hold a store. All handles of buckets count themselves where they begin and end; with a single count threads
-/// that only look buckets up would wait for each other.
+/// One of several reference counts of a store. Handles of buckets count themselves when created and dropped.
+/// With a single count, threads that only look up buckets would contend for its cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Anchor(Arc<Owner>);
@@ -33,13 +33,13 @@ impl Deref for Anchor {
 }
 
 impl Anchor {
-    /// Whether both hold the same store.
+    /// Whether both belong to the same store.
     pub(crate) fn is_with(&self, other: &Anchor) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-/// All of them.
+/// All reference counts of a store.
 #[derive(Debug)]
 pub(crate) struct Anchors([Arc<Anchor>; 64]);
 
@@ -49,7 +49,7 @@ impl Anchors {
         Anchors(std::array::from_fn(|_| Arc::new(Anchor(owner.clone()))))
     }
 
-    /// The one of a bucket.
+    /// The reference count that handles of this bucket use.
     pub(crate) fn of(&self, bucket: u64) -> Arc<Anchor> {
         self.0[bucket as usize % self.0.len()].clone()
     }
@@ -90,7 +90,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Ends the threads; false: the store was closed before.
+    /// Ends the threads. Returns false if the store was already closed.
     fn stop(&self) -> bool {
         if self.state.closed.swap(true, Ordering::AcqRel) {
             return false;
@@ -106,7 +106,7 @@ impl Owner {
     /// Makes everything durable and ends the threads.
     ///
     /// # Errors
-    /// A failed write or sync: what was not durable before may be lost.
+    /// A write or sync failed: changes that were not durable may be lost.
     pub(crate) fn close(&self) -> Result<()> {
         if self.state.process.is_forked() {
             return Err(Error::Forked);
@@ -115,14 +115,14 @@ impl Owner {
             return Ok(());
         }
         let ended = self.end();
-        // Handles of buckets may live on.
+        // Handles of buckets may outlive the store.
         self.state.heap.unlock();
         ended
     }
 
     fn end(&self) -> Result<()> {
         let state = &self.state;
-        // A change that looked before the store was closed is in the log now, or refused there.
+        // A change that passed its check before the close is in the log by now, or refused there.
         state.log.close();
         let synced = persist::sync(state);
         let ended = state.heap.engine().shutdown();
@@ -133,7 +133,7 @@ impl Owner {
         Ok(())
     }
 
-    /// Ends the threads as a kill would: nothing is written, and what stands in the segment stays there.
+    /// Ends the threads like a kill: nothing is written, and the segment stays as it is.
     #[cfg(feature = "testing")]
     pub(crate) fn crash(&self) {
         if self.stop() {
@@ -145,11 +145,11 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if self.state.process.is_forked() {
-            // Locks, threads and files are the parent's: nothing of it ends here.
+            // A fork: locks, threads and files belong to the parent, so nothing is released here.
             return std::mem::forget(self.state.clone());
         }
         if let Err(e) = self.close() {
-            tracing::error!("{e}; what was not durable may be lost");
+            tracing::error!("{e}; changes that were not durable may be lost");
         }
         self.state.heap.unlock();
     }

@@ -6,43 +6,44 @@
 //! record   bytes of the body 4 · crc 4 · body
 //! body     kind 1 · fields of the kind, little endian · the key or name last
 //! ```
-//! The crc of a record covers the generation of its file, its number and its body: nothing left over from another file, or from another place, is
-//! taken for the next record. A log ends where no record follows. Every record says how things are afterwards, not what is added: to apply one twice
-//! does no harm, which is what the log written anew rests on.
+//! A record's crc covers the generation of its file, its number and its body. So no remains of another file,
+//! or of another place, pass as the next record. The log ends where no valid record follows. Each record
+//! states the result of a change, not the difference, so replaying a record twice is harmless. Log compaction
+//! relies on that.
 
 use std::ops::Range;
 
-/// Bytes of the header.
+/// Size of the header, bytes.
 pub const HEADER: usize = 64;
 /// Bytes before a body.
 pub const PREFIX: usize = 8;
-/// Bytes of a key at the most; names of buckets and tags likewise.
+/// Maximum length of a key, a bucket name or a tag, bytes.
 pub const KEY_MAX: usize = 64 << 10;
-/// Bytes of a body at the most.
+/// Maximum length of a body, bytes.
 pub const BODY_MAX: usize = 2 * KEY_MAX + 128;
-/// Bytes of a `Put` without its key, with the prefix.
+/// Size of a `Put` without its key, with the prefix, bytes.
 pub const PUT_BYTES: u64 = (PREFIX + 1 + 8 + BLOB) as u64;
 
 const MAGIC: [u8; 8] = *b"TERRNAM1";
 const VERSION: u32 = 1;
-/// Bytes of a blob's description.
+/// Size of a blob's description, bytes.
 const BLOB: usize = 8 + 4 + 8 + 4 + 8;
 
 /// The start of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Grows with each log that is written anew.
+    /// Grows with each compaction.
     pub generation: u64,
     /// Number of the first record.
     pub first: u64,
     /// Identity of the store.
     pub store: u64,
-    /// Seed of its hashes.
+    /// Hash seed of the store.
     pub seed: u64,
 }
 
 impl Header {
-    /// As it stands in the file.
+    /// The encoded header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..8].copy_from_slice(&MAGIC);
@@ -55,7 +56,7 @@ impl Header {
         out
     }
 
-    /// None: no header of a log that this version reads.
+    /// Decodes a header. None: not a header of this version.
     pub fn decode(bytes: &[u8]) -> Option<Header> {
         let bytes = bytes.get(..HEADER)?;
         let mut fields = Fields(bytes);
@@ -73,52 +74,54 @@ impl Header {
     }
 }
 
-/// A blob as a record describes it. Up to [`INLINE_MAX`] bytes it stands here, and has no extent.
+/// A blob's description. Up to [`INLINE_MAX`] bytes the blob is inline: its bytes are here, and it has no
+/// extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Blob {
-    /// Where its extent begins, in units of 64 bytes; score and flags above (see [`Blob::start`]).
+    /// Start of the extent in units of 64 bytes, with score and flags in the high bits (see [`Blob::start`]).
     pub place: u64,
-    /// Size of its extent, in units of 64 bytes.
+    /// Size of the extent, in units of 64 bytes.
     pub units: u32,
-    /// Its bytes.
+    /// Size, bytes.
     pub size: u64,
-    /// Checksum of its bytes, unless the flag says that there is none.
+    /// Checksum of the bytes, unless [`UNCHECKED`] is set.
     pub crc: u32,
     /// The user's word.
     pub meta: u64,
 }
 
-/// Bits of a place that are the start of the extent.
+/// Low bits of `place` that hold the start of the extent.
 const START_BITS: u32 = 48;
-/// The flag of a blob without a checksum: parts of it were changed in place.
+/// Flag: the blob has no valid checksum, since parts of it were changed in place.
 pub const UNCHECKED: u64 = 1 << 63;
-/// The flag of a blob that has tags.
+/// Flag: the blob has tags.
 pub const TAGGED: u64 = 1 << 62;
-/// The flag of a blob whose record is the first that names its extent. It counts for records of the opening that wrote them alone.
+/// Flag: this record is the first to name the extent. Valid only while the store that wrote the record is
+/// open.
 pub const FIRST: u64 = 1 << 61;
-/// The flag of a blob whose bytes stand where another's start, units and checksum do ([`Blob::inline`]).
+/// Flag: the blob's bytes are inline, in place of start, units and checksum ([`Blob::inline`]).
 pub const INLINE: u64 = 1 << 60;
-/// Bytes of such a blob at the most.
+/// Maximum size of an inline blob, bytes.
 pub const INLINE_MAX: usize = START_BYTES + 4 + 4;
 const START_BYTES: usize = START_BITS as usize / 8;
 
-/// The kind of [`Record::Trait`] of a bucket whose blobs are not logged.
+/// Kind of a [`Record::Trait`]: the bucket is scratch, its blobs are not logged.
 pub const TRAIT_SCRATCH: u8 = 1;
-/// The kind of one whose blobs are files of a directory, too; the text is its path.
+/// Kind: the bucket persists, its blobs are also files. The text is the directory's path.
 pub const TRAIT_PERSIST: u8 = 2;
-/// The kind that says that these files are as the blobs are.
+/// Kind: all files of the bucket are up to date with its blobs.
 pub const TRAIT_PERSISTED: u8 = 3;
 
 impl Blob {
-    /// Where its extent begins, in units of 64 bytes.
+    /// Start of the extent, in units of 64 bytes.
     pub fn start(&self) -> u64 {
         self.place & ((1 << START_BITS) - 1)
     }
-    /// Puts its extent elsewhere; score and flags stay.
+    /// Moves the extent; score and flags stay.
     pub fn set_start(&mut self, start: u64) {
         self.place = self.place & !((1 << START_BITS) - 1) | start;
     }
-    /// Its bytes, if they stand here: the first of these.
+    /// The inline bytes, if the blob is inline. The first `size` of them count.
     pub fn inline(&self) -> Option<[u8; INLINE_MAX]> {
         self.has(INLINE).then(|| {
             let mut bytes = [0; INLINE_MAX];
@@ -128,7 +131,7 @@ impl Blob {
             bytes
         })
     }
-    /// Has its bytes stand here, of which `size` count.
+    /// Makes the blob inline. The first `size` of the bytes count.
     pub fn set_inline(&mut self, bytes: [u8; INLINE_MAX]) {
         let mut start = [0; 8];
         start[..START_BYTES].copy_from_slice(&bytes[..START_BYTES]);
@@ -158,24 +161,24 @@ impl Blob {
 /// One change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// The bucket has this name: it is new, or renamed.
+    /// A bucket is new or renamed.
     Bucket {
         /// Its number.
         bucket: u64,
         /// Its name.
         name: &'a [u8],
     },
-    /// The bucket is gone, with its blobs.
+    /// A bucket is removed, with its blobs.
     BucketGone {
         /// Its number.
         bucket: u64,
     },
-    /// The bucket is empty.
+    /// A bucket is cleared.
     BucketClear {
         /// Its number.
         bucket: u64,
     },
-    /// The blob is this.
+    /// A blob is put, or its description changes.
     Put {
         /// Number of its bucket.
         bucket: u64,
@@ -184,14 +187,14 @@ pub enum Record<'a> {
         /// Its key.
         key: &'a [u8],
     },
-    /// The blob is gone.
+    /// A blob is removed.
     Remove {
         /// Number of its bucket.
         bucket: u64,
         /// Its key.
         key: &'a [u8],
     },
-    /// The blob has another key, and what had that key before is gone.
+    /// A blob is renamed; an earlier blob of the new key is gone.
     Move {
         /// Number of the bucket it was in.
         from_bucket: u64,
@@ -209,24 +212,24 @@ pub enum Record<'a> {
         /// Number of the last record that is covered.
         upto: u64,
     },
-    /// The blob has this tag, or no longer.
+    /// A blob gets a tag, or loses it.
     Tag {
         /// Number of its bucket.
         bucket: u64,
-        /// It is the bucket itself, and no blob.
+        /// The tag is the bucket's, not a blob's.
         whole: bool,
-        /// Whether it has.
+        /// False: the tag is removed.
         on: bool,
         /// The tag.
         tag: &'a [u8],
         /// The blob's key.
         key: &'a [u8],
     },
-    /// Flags of the bucket.
+    /// A trait of a bucket.
     Trait {
         /// Its number.
         bucket: u64,
-        /// Which behaviour, for instance [`TRAIT_SCRATCH`].
+        /// Kind of trait, for instance [`TRAIT_SCRATCH`].
         kind: u8,
         /// Its argument.
         text: &'a [u8],
@@ -243,7 +246,7 @@ const MARK: u8 = 7;
 const TAG: u8 = 8;
 const TRAIT: u8 = 9;
 
-/// Adds a record to `out`: the one with number `number` of the log `generation`.
+/// Appends a record to `out`, with number `number` of the log `generation`.
 pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u8>) {
     let at = out.len();
     draft(record, out);
@@ -251,16 +254,17 @@ pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u
     out.drain(at..at + unused);
 }
 
-/// Bytes before the body of a draft: what the checksum covers besides it, of which the last [`PREFIX`] become those of the record.
+/// Bytes before the body of a draft: the other input of the checksum. Its last [`PREFIX`] bytes become the
+/// record's prefix.
 const DRAFTED: usize = 16;
 
-/// Adds a record to `out` but for its number, which need not be known yet.
+/// Appends a record without its number, which may still be unknown.
 pub fn draft(record: &Record<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; DRAFTED]);
     body(record, out);
 }
 
-/// Makes a draft the record with number `number` of the log `generation`; its bytes.
+/// Numbers a draft for the log `generation`. Returns the bytes of the record.
 pub fn number_draft(draft: &mut [u8], generation: u64, number: u64) -> &[u8] {
     draft[..8].copy_from_slice(&generation.to_le_bytes());
     draft[8..DRAFTED].copy_from_slice(&number.to_le_bytes());
@@ -339,7 +343,8 @@ fn checksum(generation: u64, number: u64, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The record at the start of `bytes`, if it is the one with number `number` of the log `generation`, and where its body stands.
+/// Decodes the record at the start of `bytes`, and the range of its body. None unless it has number `number`
+/// of the log `generation`.
 pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>, Range<usize>)> {
     let mut fields = Fields(bytes);
     let (len, crc) = (fields.u32()? as usize, fields.u32()?);
@@ -353,11 +358,12 @@ pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>,
     Some((parse(body)?, PREFIX..PREFIX + len))
 }
 
-/// Bytes of a mark.
+/// Size of a mark, bytes.
 pub const MARK_BYTES: usize = PREFIX + MARK_BODY;
 const MARK_BODY: usize = 1 + 8;
 
-/// What a mark at the start of `bytes` covers, if they look like one; the checksum is not looked at.
+/// The number that a mark at the start of `bytes` covers. None: they do not look like a mark. Does not verify
+/// the checksum.
 pub fn mark_upto(bytes: &[u8]) -> Option<u64> {
     let mut fields = Fields(bytes);
     let len = fields.u32()?;
@@ -366,7 +372,7 @@ pub fn mark_upto(bytes: &[u8]) -> Option<u64> {
     if is_mark { fields.u64() } else { None }
 }
 
-/// A body; None: none that this version writes.
+/// Parses a body. None: invalid in this version.
 pub fn parse(body: &[u8]) -> Option<Record<'_>> {
     let mut fields = Fields(body);
     let (kind, word) = (fields.u8()?, fields.u64()?);
@@ -398,11 +404,11 @@ pub fn parse(body: &[u8]) -> Option<Record<'_>> {
         TRAIT => Record::Trait { bucket, kind: fields.u8()?, text: fields.rest() },
         _ => return None,
     };
-    // Of kinds without a text nothing may be left.
+    // Kinds without a text must leave no bytes.
     fields.0.is_empty().then_some(record)
 }
 
-/// The fields of a body that are not read yet.
+/// The unread fields of a body.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

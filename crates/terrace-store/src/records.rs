@@ -1,4 +1,4 @@
-//! Reads a log, record by record.
+//! Reader of a record log.
 
 use crate::log::Position;
 use crate::record::{self, HEADER, Header, Record};
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const CHUNK: u64 = 1 << 20;
 
 /// A reader of the records of a log.
@@ -22,22 +22,22 @@ pub(crate) struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// From the first record on.
+    /// From the first record.
     pub(crate) fn new(file: &'a File, header: &Header) -> Records<'a> {
         Records::from(file, header.generation, Position { at: HEADER as u64, number: header.first })
     }
 
-    /// From the record at a position on.
+    /// From the record at a position.
     pub(crate) fn from(file: &'a File, generation: u64, position: Position) -> Records<'a> {
         Records { file, generation, position, buffer: Vec::new(), at: 0, is_end: false }
     }
 
-    /// Where the next record begins.
+    /// Position of the next record.
     pub(crate) fn position(&self) -> Position {
         self.position
     }
 
-    /// The next record and its number; None: there is no further one.
+    /// The next record and its number. None: the end of the log.
     pub(crate) fn next(&mut self) -> io::Result<Option<(u64, Record<'_>)>> {
         let len = loop {
             match record::decode(&self.buffer[self.at..], self.generation, self.position.number) {
@@ -69,7 +69,7 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Reads up to the end of the file or of the buffer; how much.
+/// Reads up to the end of the file or of the buffer. Returns the length.
 pub(crate) fn read_full(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {

@@ -1,17 +1,17 @@
-//! The memory of a store, which a parent process may hold for the processes that use it one after the other.
+//! The memory of a store. A parent process may hold it for successive processes that use the store.
 
 use crate::error::{Error, Result};
 use crate::options::StoreOptions;
 use std::sync::Arc;
 use terrace_engine::SegmentHandles;
 
-/// The memory of a store: frames, index of pages, the tail of the record log. A parent makes it before it forks; each child opens the store over
-/// it. It holds all that a killed child had acknowledged.
+/// The memory of a store: frames, page index, tail of the record log. A parent creates it before it forks,
+/// and each child opens the store over it. It keeps everything that a killed child had acknowledged.
 #[derive(Debug, Clone)]
 pub struct Segment(pub(crate) Arc<SegmentHandles>);
 
 impl Segment {
-    /// Makes the memory. Starts no thread and opens no file of the directory.
+    /// Creates the memory. Starts no thread and opens no file of the directory.
     ///
     /// # Errors
     /// No memory, or no address space.

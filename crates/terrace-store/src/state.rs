@@ -29,38 +29,38 @@ pub(crate) struct StoreState {
     pub heap: Heap,
     pub log: Log,
     pub names: Names,
-    /// Buckets whose blobs are files, too.
+    /// Buckets with the trait `persist`.
     pub persisting: Mutex<Vec<Arc<BucketState>>>,
     pub tags: Tags,
-    /// Walks through the keys of buckets, by their numbers.
+    /// Rests of scans, by bucket number.
     pub walks: Mutex<Walks>,
     pub hashes: Hashes,
     pub store: u64,
     pub seed: u64,
     pub sync: SyncPolicy,
-    /// A change ends before it is held: the batch's end waits for that.
+    /// Calls return before the kernel holds their changes ([`crate::Store::end_batch`]).
     pub batches: bool,
     pub wake: Arc<Wakeup>,
-    /// Wakes the thread that writes the files of such buckets.
+    /// Wakes the thread `store-files`.
     pub files_wake: Wakeup,
     pub memory: IndexMemory,
     pub counts: Counts,
     pub durable: Durable,
     pub closed: AtomicBool,
     pub process: Process,
-    /// Set when the heap has been read ahead, or will not be.
+    /// Set when the heap has been read ahead, or read-ahead was given up.
     pub warmed: OnceLock<()>,
     unlogged: AtomicU64,
 }
 
-/// The durable part of the log, and the locks of the threads that sync.
+/// The durable part of the log, and the locks of syncs.
 #[derive(Debug, Default)]
 pub(crate) struct Durable {
-    /// Number of the last record that is.
+    /// Number of the last durable record.
     pub upto: AtomicU64,
-    /// Held by the thread that syncs; others wait for it, and for its result.
+    /// Held during a sync. Waiting threads share its result.
     pub turn: Mutex<()>,
-    /// Held while the log is written anew.
+    /// Held during log compaction.
     pub anew: Mutex<()>,
     pub syncs: AtomicU64,
     fails: AtomicBool,
@@ -71,16 +71,16 @@ pub(crate) struct Durable {
 #[derive(Debug, Clone)]
 pub(crate) struct SyncFailure {
     pub why: String,
-    /// For lack of room, which removals make.
+    /// The sync failed for lack of room: removals may still be made.
     pub is_full: bool,
 }
 
 impl Durable {
-    /// Notes how a sync ended.
+    /// Records the result of a sync.
     pub(crate) fn note(&self, result: &Result<()>) {
         let failure = result.as_ref().err().map(|e| SyncFailure { why: e.to_string(), is_full: e.is_full() });
         let fails = failure.is_some();
-        // Most syncs succeed, as the last one did.
+        // Fast path: this sync and the last one succeeded.
         if fails || self.fails.load(Ordering::Relaxed) {
             *self.failure.lock() = failure;
             self.fails.store(fails, Ordering::Relaxed);
@@ -93,12 +93,12 @@ impl Durable {
     }
 }
 
-/// Sums over the store.
+/// Totals of the store.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub blobs: AtomicU64,
     pub bytes: AtomicU64,
-    /// Bytes of a log without garbage.
+    /// Size of the log without garbage, bytes.
     pub logged: AtomicU64,
 }
 
@@ -152,7 +152,8 @@ impl StoreState {
         if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
-    /// Whether a change that is to be durable, and frees room or takes some, may be made. Where a thread syncs, its failures are known here alone.
+    /// Whether a durable change may be made. `frees`: the change frees room. With [`SyncPolicy::Every`] a
+    /// thread syncs, so the failure of its last sync is reported here.
     ///
     /// # Errors
     /// The store was closed; the last sync has failed.
@@ -172,7 +173,8 @@ impl StoreState {
         if self.process.is_forked() { Err(Error::Forked) } else { Ok(()) }
     }
 
-    /// As [`Log::append`]. On a full disk the heap gives blocks of free pages to the log.
+    /// Like [`Log::append`]. On a full disk the journal and the heap give unused blocks back, then the append
+    /// is retried.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -180,7 +182,7 @@ impl StoreState {
         self.append_over(record, room).map(|logged| logged.number)
     }
 
-    /// As [`StoreState::append`], of a record that may replace another.
+    /// Like [`StoreState::append`], for a record that may replace another.
     ///
     /// # Errors
     /// As [`Log::append`].
@@ -188,7 +190,7 @@ impl StoreState {
         self.with_log_room(|| self.log.append(record, room))
     }
 
-    /// As [`Log::ask`], and [`StoreState::append`].
+    /// Like [`Log::ask`], with the retry of [`StoreState::append`].
     ///
     /// # Errors
     /// As [`Log::ask`].
@@ -203,24 +205,24 @@ impl StoreState {
         }
     }
 
-    /// A number for a change that is not logged.
+    /// Returns a number for an unlogged change.
     pub(crate) fn take_unlogged(&self) -> u64 {
         self.unlogged.fetch_add(1, Ordering::Relaxed)
     }
 }
 
 impl Counts {
-    /// A blob comes (1) or goes (-1).
+    /// Counts a new (1) or removed (-1) blob.
     pub(crate) fn blob(&self, sign: i64, logged: u64) {
         let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
         add(&self.blobs, 1);
         add(&self.logged, logged);
     }
-    /// Bytes of blobs change.
+    /// Counts a change of a blob's size.
     pub(crate) fn size(&self, old: u64, new: u64) {
         self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
     }
-    /// A bucket comes or goes.
+    /// Counts a new (1) or removed (-1) bucket.
     pub(crate) fn bucket(&self, sign: i64, name: usize) {
         let add = |to: &AtomicU64, n: u64| to.fetch_add((n as i64 * sign) as u64, Ordering::Relaxed);
         add(&self.logged, name as u64 + 17);

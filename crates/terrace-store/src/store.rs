@@ -1,4 +1,4 @@
-//! A store as programs see it.
+//! The public interface of a store.
 
 use crate::bucket::Bucket;
 use crate::durable;
@@ -47,13 +47,13 @@ impl Store {
     /// Opens the store of `options` in a directory, and makes it if there is none.
     ///
     /// # Errors
-    /// A directory that is none, or not writable; another program that uses the store; damaged files; no memory.
+    /// The directory is missing or not writable; another program uses the store; damaged files; no memory.
     pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Store> {
         Store::open_over(dir, options, &Segment::create(options)?)
     }
 
-    /// As [`Store::open`], over a segment that outlives this process. If the process that used it was killed, nothing that it had acknowledged is
-    /// lost. The store must not have been opened without the segment meanwhile.
+    /// Like [`Store::open`], over a segment that outlives this process. A kill of the previous process loses
+    /// no acknowledged change. The store must not have been opened without the segment in between.
     ///
     /// # Errors
     /// As [`Store::open`]; a segment of another store.
@@ -70,7 +70,7 @@ impl Store {
         Store::open_with(dir.as_ref(), options, segment, io)
     }
 
-    /// As [`Store::open_over`], with I/O of the caller's.
+    /// Like [`Store::open_over`], with the caller's I/O.
     ///
     /// # Errors
     /// As [`Store::open_over`].
@@ -89,14 +89,14 @@ impl Store {
         }
         {
             let state = &owner.state;
-            // The thread that syncs may write the log anew, with other numbers.
+            // The sync thread may compact the log, which changes the record numbers.
             let _turn = state.durable.turn.lock();
             state.log.journal.begin(state.log.last(), options.sync != SyncPolicy::Always)?;
         }
         Ok(Store(Arc::new(Anchors::new(owner))))
     }
 
-    /// The bucket of this name, made if there is none.
+    /// Returns the bucket of this name. It is created if missing.
     ///
     /// # Errors
     /// The store is full; a name over 64 KiB.
@@ -104,7 +104,7 @@ impl Store {
         Ok(Bucket::new(&self.0, buckets::get_or_create(&self.0.state, name)?))
     }
 
-    /// The bucket of this name, if there is one.
+    /// Returns the bucket of this name, if it exists.
     pub fn find_bucket(&self, name: &str) -> Option<Bucket> {
         self.0.state.check_fork().ok()?;
         Some(Bucket::new(&self.0, self.0.state.names.get(name)?))
@@ -120,15 +120,15 @@ impl Store {
         names
     }
 
-    /// Renames a bucket; false: there is none. Handles stay valid.
+    /// Renames a bucket. Returns false if it does not exist. Handles stay valid.
     ///
     /// # Errors
-    /// There is one of the new name; the store is full.
+    /// A bucket of the new name exists; the store is full.
     pub fn rename_bucket(&self, from: &str, to: &str) -> Result<bool> {
         buckets::rename_bucket(&self.0.state, from, to)
     }
 
-    /// Removes a bucket with its blobs; false: there is none.
+    /// Removes a bucket with its blobs. Returns false if it does not exist.
     ///
     /// # Errors
     /// Failing I/O of the log.
@@ -136,7 +136,8 @@ impl Store {
         buckets::remove_bucket(&self.0.state, name)
     }
 
-    /// Holders of a tag: names of buckets, each with the key of a blob, or without one if it is the bucket itself. In no order.
+    /// Holders of a tag: names of buckets, each with the key of a blob, or without a key if the bucket itself
+    /// has the tag. Unordered.
     pub fn tagged(&self, tag: &str) -> Vec<(String, Option<Box<[u8]>>)> {
         if self.0.state.process.is_forked() {
             return Vec::new();
@@ -147,16 +148,17 @@ impl Store {
         members.filter_map(|(bucket, key)| Some((names.get(&bucket)?.clone(), key))).collect()
     }
 
-    /// Makes all changes durable that were done before the call, and writes the files of buckets that persist.
+    /// Makes all changes before the call durable, and writes the files of persistent buckets.
     ///
     /// # Errors
-    /// A write or sync failed; what was to be written is still in memory.
+    /// A write or sync failed; the unwritten data stays in memory.
     pub fn sync(&self) -> Result<()> {
         self.0.state.check_fork()?;
         persist::sync(&self.0.state)
     }
 
-    /// Ends a batch of changes ([`StoreOptions::batches`]): with [`crate::SyncPolicy::Always`] they are durable, else the kernel holds them.
+    /// Ends a batch of changes ([`StoreOptions::batches`]). With [`crate::SyncPolicy::Always`] they are
+    /// durable afterwards, otherwise the kernel holds them.
     ///
     /// # Errors
     /// As [`Store::sync`].
@@ -169,13 +171,15 @@ impl Store {
         }
     }
 
-    /// The error of the last sync, if it has failed: by a thread ([`crate::SyncPolicy::Every`]) or by a call.
+    /// The error of the last sync, if it failed: a sync of the thread ([`crate::SyncPolicy::Every`]) or of a
+    /// call.
     pub fn sync_failure(&self) -> Option<String> {
         self.0.state.durable.failure().map(|failure| failure.why)
     }
 
-    /// Waits until a heap that fits in memory has been read ([`StoreOptions::warm`]), or a larger one will not be: from then on gets do not compete with it
-    /// for the device. At once where the store is new, or was opened over the segment of a process that was killed.
+    /// Waits until the heap has been read ahead ([`StoreOptions::warm`]), or is known not to fit in memory.
+    /// Afterwards read-ahead no longer competes with gets for the device. Returns at once if the store is
+    /// new, or was opened over the segment of a killed process.
     pub fn wait_warm(&self) {
         if self.0.state.process.is_forked() {
             return;
@@ -183,19 +187,20 @@ impl Store {
         self.0.state.warmed.wait();
     }
 
-    /// Writes the record log anew, without its garbage, and makes everything durable. Happens by itself when most of the log is garbage.
+    /// Compacts the record log and makes everything durable. The store does so by itself when most of the log
+    /// is garbage.
     ///
     /// # Errors
-    /// No room for the new log; failing I/O. The old log stays.
+    /// No room for the new log; I/O errors. The old log stays.
     pub fn checkpoint(&self) -> Result<()> {
         self.0.state.check_fork()?;
         durable::write_anew(&self.0.state)
     }
 
-    /// Makes everything durable and ends the store; other clones answer [`Error::Closed`] from now on.
+    /// Makes everything durable and closes the store. Other clones then return [`Error::Closed`].
     ///
     /// # Errors
-    /// A write or sync failed: what was not durable may be lost.
+    /// A write or sync failed: changes that were not durable may be lost.
     pub fn close(self) -> Result<()> {
         self.0.close()
     }
@@ -203,7 +208,7 @@ impl Store {
     /// Removes the files of a store.
     ///
     /// # Errors
-    /// It is in use; a file that cannot be removed.
+    /// The store is in use; a file cannot be removed.
     pub fn destroy(dir: impl AsRef<Path>, name: &str) -> Result<()> {
         open::destroy(dir.as_ref(), name)
     }
@@ -234,12 +239,12 @@ impl Store {
         }
     }
 
-    /// Counts further memory of the caller's against the limit; `bytes` is called often.
+    /// Counts more memory of the caller against the limit. `bytes` is called often.
     pub fn count_memory(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.engine().count_also(bytes);
     }
 
-    /// Whether `bytes` more of the caller's memory fit beside all that is counted; what was counted has made the pool smaller by then.
+    /// Whether the caller may take `bytes` more memory. Counted memory has already shrunk the pool by then.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.engine().make_room(bytes)
     }
@@ -249,7 +254,7 @@ impl Store {
         self.0.state.heap.engine()
     }
 
-    /// Ends the store as a kill would: nothing is written any more.
+    /// Ends the store like a kill: it writes nothing more.
     #[cfg(feature = "testing")]
     pub fn crash(self) {
         self.0.crash();

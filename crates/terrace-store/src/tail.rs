@@ -1,32 +1,32 @@
-//! The last part of the record log, in the part of the segment that is the user's: a record is appended by a short copy, and a process that is killed
-//! has not lost it if another holds the segment.
+//! The tail of the record log, in the segment's user region. An append is a short copy, and the tail survives
+//! a kill of the process if another process holds the segment.
 //!
-//! Positions are offsets in the log's file; the byte at position `p` stands at `p % RING`. Bytes below `flushed` are in the file, those between it and
-//! `committed` only here. Both belong to one file: when the log is written anew, the other of two places takes over, and one store of the
-//! selector makes the change.
+//! Positions are offsets in the log file; the byte at position `p` is at `p % RING`. Bytes below `flushed`
+//! are in the file; bytes from there to `committed` are only here. Each of two places describes the tail of
+//! one log file. When the log is compacted, the other place takes over by one store of the selector.
 
 use crate::segment::Segment;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the ring: as many as can be written and not yet in the file.
+/// Size of the ring, bytes: the maximum of unwritten log.
 pub(crate) const RING: u64 = 1 << 20;
-/// Bytes behind the end that the processor fetches for the next record: those of most.
+/// Bytes to prefetch for the next record: the size of most records.
 const AHEAD: usize = 256;
-/// The ring begins on a page of its own.
+/// Offset of the ring: it begins on its own page.
 const RING_AT: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"TERRTAIL");
 
-/// A segment's record of the store that used it.
+/// Header of the user region: the store that used the segment last.
 #[repr(C)]
 struct Shared {
-    /// Set while a store is open over it.
+    /// Set while a store is open over the segment.
     magic: AtomicU64,
     /// Identity of the store.
     store: AtomicU64,
-    /// Set when an engine ran over the segment: its pages may be taken over.
+    /// Set once an engine has run over the segment: its pages may be taken over.
     used: AtomicU64,
-    /// Which of the two places counts.
+    /// Index of the current place.
     selector: AtomicU64,
     places: [Place; 2],
 }
@@ -43,18 +43,18 @@ const _: () = assert!(size_of::<Shared>() <= RING_AT);
 /// The tail of one store.
 #[derive(Debug)]
 pub(crate) struct Tail {
-    /// Keeps the mapping.
+    /// Keeps the mapping alive.
     _segment: Segment,
     base: NonNull<u8>,
 }
 
-// SAFETY: the header is made of atomics; bytes of the ring are written by the thread that holds the lock of the log's end, and read by the one
-// that holds the lock of its file, up to `committed`, which is published after they were written.
+// SAFETY: the header consists of atomics. Ring bytes are written under the lock of the log's end. They are
+// read under the lock of its file, only up to `committed`, which is published after they were written.
 unsafe impl Send for Tail {}
 // SAFETY: as above.
 unsafe impl Sync for Tail {}
 
-/// The tail that a dead process has left.
+/// The tail that a dead process left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Left {
     pub store: u64,
@@ -69,7 +69,8 @@ impl Tail {
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the region is mapped as long as the segment, aligned to a page, and made of atomics, for which all bytes are valid.
+        // SAFETY: the region is mapped as long as the segment, and page-aligned. It consists of atomics, for
+        // which all bytes are valid.
         unsafe { self.base.cast::<Shared>().as_ref() }
     }
 
@@ -78,7 +79,7 @@ impl Tail {
         &shared.places[(shared.selector.load(Ordering::Acquire) & 1) as usize]
     }
 
-    /// The tail of a process that died with the store open.
+    /// The tail of a process that died with the store open, if any.
     pub(crate) fn left(&self) -> Option<Left> {
         let shared = self.shared();
         (shared.magic.load(Ordering::Acquire) == MAGIC).then(|| Left {
@@ -87,23 +88,23 @@ impl Tail {
         })
     }
 
-    /// Whether an engine ran over the segment before; from now on one has.
+    /// Whether an engine has run over the segment before. Marks it as used.
     pub(crate) fn take_use(&self) -> bool {
         self.shared().used.swap(1, Ordering::AcqRel) == 1
     }
 
-    /// The store is open over this segment.
+    /// Marks the store as open over this segment.
     pub(crate) fn begin(&self, store: u64) {
         self.shared().store.store(store, Ordering::Relaxed);
         self.shared().magic.store(MAGIC, Ordering::Release);
     }
 
-    /// The store was closed: nothing is left here.
+    /// Marks the store as closed: the tail is empty.
     pub(crate) fn end(&self) {
         self.shared().magic.store(0, Ordering::Release);
     }
 
-    /// From now on the tail is that of a file of `generation`, whose records end at `at`.
+    /// Starts the tail of the log file `generation`, whose records end at `at`.
     pub(crate) fn switch(&self, generation: u64, at: u64) {
         let shared = self.shared();
         let other = (shared.selector.load(Ordering::Relaxed) & 1) ^ 1;
@@ -114,22 +115,22 @@ impl Tail {
         shared.selector.store(other, Ordering::Release);
     }
 
-    /// The end of what is in the file.
+    /// Position up to which the file has the records.
     pub(crate) fn flushed(&self) -> u64 {
         self.place().flushed.load(Ordering::Acquire)
     }
 
-    /// The end of all records.
+    /// Position of the end of all records.
     pub(crate) fn committed(&self) -> u64 {
         self.place().committed.load(Ordering::Acquire)
     }
 
-    /// Records that the bytes below `at` are in the file. The caller holds the lock of the log's file.
+    /// Sets the position up to which the file has the records. The caller holds the lock of the log's file.
     pub(crate) fn set_flushed(&self, at: u64) {
         self.place().flushed.store(at, Ordering::Release);
     }
 
-    /// Appends bytes, for which there is room. The caller holds the lock of the log's end.
+    /// Appends bytes; the ring must have room. The caller holds the lock of the log's end.
     pub(crate) fn append(&self, bytes: &[u8]) {
         let at = self.committed();
         debug_assert!(at + bytes.len() as u64 - self.flushed() <= RING);
@@ -139,15 +140,18 @@ impl Tail {
         }
         let end = at + bytes.len() as u64;
         self.place().committed.store(end, Ordering::Release);
-        // A turn of the ring is longer ago than any cache remembers, and who unlocks waits until all is written.
+        // Prefetches the place of the next record. No cache holds it after a turn of the ring, and the lock's
+        // release would wait for the stores to complete.
         terrace_engine::prefetch(self.ring((end % RING) as usize), AHEAD);
     }
 
-    /// The bytes `[from, to)`, in at most two pieces, each with its position. The caller holds the lock of the log's file.
+    /// The bytes `[from, to)`, in at most two pieces, each with its position. The caller holds the lock of
+    /// the log's file.
     pub(crate) fn unflushed(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, &[u8])> {
         debug_assert!(to - from <= RING && to <= self.committed());
         pieces(from, (to - from) as usize).map(move |(place, part)| {
-            // SAFETY: the piece lies in the ring, below `committed`, and is not written again before `flushed` has passed it.
+            // SAFETY: the piece lies in the ring, below `committed`. It is not written again before `flushed`
+            // has passed it.
             let bytes = unsafe { std::slice::from_raw_parts(self.ring(place), part.len()) };
             (from + part.start as u64, bytes)
         })
@@ -159,7 +163,8 @@ impl Tail {
     }
 }
 
-/// Where `len` bytes from position `at` stand in the ring: at most two places, each with the part of the bytes that stands there.
+/// Splits `len` bytes from position `at` at the end of the ring: at most two pairs of ring offset and range
+/// of the bytes.
 fn pieces(at: u64, len: usize) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> {
     let place = (at % RING) as usize;
     let first = len.min(RING as usize - place);

@@ -1,18 +1,20 @@
-//! Walks in pieces through names that stand in no order: each piece has the names with the lowest places, a place being a number that a name's hash gives.
+//! Scans in pieces through unordered names. Each piece has the names with the lowest places. The place of a
+//! name is a number derived from its hash.
 //!
-//! To find ten such names of a million means to look at the million. So a look picks out an eighth of them, and what the piece leaves of that is kept for the piece that
-//! goes on there. Names that come afterwards are not in it. The walk that goes on need not meet them; one that begins later must, and so a walk that begins forgets what was kept
-//! for others of the same names. Names that are removed afterwards are still in it: the caller looks each one up.
+//! Finding the ten lowest of a million names means a look at all of them. So a look picks out an eighth of
+//! the names, and the rest after the piece is kept for the next piece. The rest lacks names added later. A
+//! scan under way may miss them, but a new scan must not: it drops the kept rests of the same names. The rest
+//! may have names removed later: the caller looks up each name.
 
 use crate::allocated::allocated;
 use std::ops::RangeInclusive;
 use terrace_engine::prefetch;
 
-/// A look picks out the names divided by this.
+/// A look picks out one name in this many.
 const PARTS: usize = 8;
-/// And at least so many.
+/// Minimum number of names that a look picks out.
 const NAMES_MIN: usize = 64;
-/// Walks whose rests are kept; the oldest rest is forgotten for another one.
+/// Maximum number of kept rests. The oldest is dropped for a new one.
 const WALKS_MAX: usize = 8;
 
 /// A name and its place.
@@ -23,12 +25,12 @@ fn spelled_bytes(names: &[Placed]) -> usize {
     names.iter().map(|(_, name)| allocated(name.len()) as usize).sum()
 }
 
-/// The items of a look. What each points to, as `target` says, is fetched from memory while those before it are looked at.
+/// Iterates over items and prefetches the memory that each points to (`target`) a few items ahead.
 pub fn fetched<I: Iterator + Clone>(
     items: I,
     target: impl Fn(&I::Item) -> (*const u8, usize),
 ) -> impl Iterator<Item = I::Item> {
-    /// By so many items ahead.
+    /// Distance of the prefetch, items.
     const AHEAD: usize = 16;
     let mut ahead = items.clone();
     let mut fetch = move || {
@@ -40,27 +42,29 @@ pub fn fetched<I: Iterator + Clone>(
     items.inspect(move |_| fetch())
 }
 
-/// Leaves the `count` names with the lowest places, and those that share the last one's, which is the answer.
+/// Keeps the `count` names with the lowest places, and those that share the place of the last. Returns that
+/// place.
 fn keep_first(names: &mut Vec<(u64, &[u8])>, count: usize) -> u64 {
     let last = names.select_nth_unstable_by_key(count - 1, |(place, _)| *place).1.0;
     names.retain(|(place, _)| *place <= last);
     last
 }
 
-/// Names that were picked out and not told yet.
+/// Names that a look picked out and no piece has taken yet.
 #[derive(Debug)]
 pub struct Rest {
-    /// Place from which on it has all names, up to `next`.
+    /// Lowest place covered: the rest has all names from here up to `next`.
     from: u64,
-    /// From the last to the first.
+    /// Sorted from the last name to the first.
     names: Vec<Placed>,
-    /// Where the names behind it begin; 0: there are none.
+    /// Place where the names behind the rest begin. 0: there are none.
     next: u64,
     spelled_bytes: usize,
 }
 
 impl Rest {
-    /// Picks out some of the names within these places: the first, at least `count` of them, if there are as many. `names`: all names with their places, about `len` of them.
+    /// Picks out the lowest of the names within `places`: at least `count`, if there are as many. `names`
+    /// yields all names with their places, about `len` of them.
     pub fn look<'a>(
         places: RangeInclusive<u64>,
         count: usize,
@@ -76,7 +80,7 @@ impl Rest {
             }
             if first.len() == first_max {
                 last = keep_first(&mut first, wanted);
-                // Many may share the last place.
+                // Many names may share the last place.
                 first_max = first.len().saturating_add(wanted);
             }
         }
@@ -90,7 +94,7 @@ impl Rest {
         Rest { from, names, next: last.wrapping_add(1), spelled_bytes }
     }
 
-    /// Takes the first `count` names out, if there are as many, and those that have the place of the last of them, too.
+    /// Takes out the first `count` names, and those that share the place of the last of them.
     pub fn piece(&mut self, count: usize) -> impl ExactSizeIterator<Item = Placed> + use<> {
         let at = self.names.len().saturating_sub(count.max(1));
         let begin =
@@ -104,7 +108,7 @@ impl Rest {
         piece.into_iter().rev()
     }
 
-    /// Where the next piece begins; 0: there is none.
+    /// Place of the next piece. 0: there is none.
     pub fn begin(&self) -> u64 {
         self.from
     }
@@ -114,15 +118,16 @@ impl Rest {
     }
 }
 
-/// What is kept of walks between their pieces.
+/// The kept rests of scans.
 #[derive(Debug, Default)]
 pub struct Walks {
-    /// By whose names they are, which the caller numbers. The oldest come first.
+    /// Each with the number of its owner, which the caller assigns. Oldest first.
     rests: Vec<(u64, Rest)>,
 }
 
 impl Walks {
-    /// The rest from which a piece of `owner`'s names that begins at `from` is taken, if it was kept.
+    /// Takes the rest of the names of `owner` for a piece that begins at `from`, if it was kept. A new scan
+    /// (0) first forgets all rests of `owner`.
     pub fn take(&mut self, owner: u64, from: u64) -> Option<Rest> {
         if from == 0 {
             self.rests.retain(|(of, _)| *of != owner);
@@ -131,7 +136,7 @@ impl Walks {
         Some(self.rests.remove(at).1)
     }
 
-    /// Keeps what a piece has left. With those of others it takes at most so many bytes: the oldest are forgotten for it.
+    /// Keeps the rest of a scan. All rests together take at most `bytes_max` bytes: the oldest are dropped.
     pub fn keep(&mut self, owner: u64, rest: Rest, bytes_max: usize) {
         if rest.names.is_empty() || rest.bytes() > bytes_max {
             return;
@@ -142,12 +147,12 @@ impl Walks {
         self.rests.push((owner, rest));
     }
 
-    /// Forgets all of it.
+    /// Drops all rests.
     pub fn clear(&mut self) {
         self.rests.clear();
     }
 
-    /// Memory that it takes, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         self.rests.iter().map(|(_, rest)| rest.bytes()).sum()
     }
@@ -160,14 +165,14 @@ mod tests {
     use std::collections::BTreeSet;
     use terrace_testkit::rng::{Rng, seed};
 
-    /// Not enough for the walks of the first test.
+    /// Too little for the scans of the first test.
     const BYTES_MAX: usize = 500_000;
 
     fn place(name: u64) -> u64 {
         (name / 3).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
-    /// A walk through numbers as names, three of each place, and how often it looked at all of them.
+    /// One piece of a scan through numbers as names, three of each place. Counts the looks at all names.
     fn walk(
         walks: &mut Walks,
         numbers: &BTreeSet<u64>,
@@ -193,7 +198,7 @@ mod tests {
         let mut rng = Rng::new(seed("walks_beside_changes_meet_what_stays"));
         for _ in 0..20 {
             let (mut walks, mut numbers) = (Walks::default(), (0..6000).collect::<BTreeSet<u64>>());
-            // Where each walk is, what it has met, and what has been there all the while.
+            // For each scan: its cursor, the names it has met, the names that were present all the time.
             let mut under_way: Vec<(u64, BTreeSet<u64>, BTreeSet<u64>)> = Vec::new();
             let mut over = 0;
             while over < 4 {

@@ -1,19 +1,21 @@
-//! Reads the heap when a store is opened, if all of it fits in memory.
+//! Read-ahead of the heap when a store is opened, if all of it fits in memory.
 //!
-//! The engine reads the files of a store past the kernel's page cache. Without this, each page of a store that is opened again is read by the first get that
-//! needs it, one at a time and in no order, and waits for the device. A store that is larger than memory is left alone: what it needs first is not known.
+//! The engine reads store files past the kernel's page cache. Without read-ahead, the first get of each page
+//! waits for one random device read. A heap larger than memory is not read ahead: which pages come first is
+//! unknown.
 
 use crate::space::PAGE;
 use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 use terrace_api::stats::Memory;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const PIECE: u64 = 256 << 10;
-/// Part of the memory for pages that is left to what is written meanwhile.
+/// One part in this many of the memory for pages is left free for concurrent writes.
 const SPARE_SHARE: u64 = 8;
 
-/// Reads the heap, and marks the store as warmed, also after a panic: a program may be waiting for it.
+/// Reads the heap, then marks the store as warmed, even after a panic: [`crate::Store::wait_warm`] may be
+/// waiting.
 pub(crate) fn run(state: &StoreState) {
     let _marks = MarkWarmed(state);
     read(state);
@@ -27,7 +29,7 @@ impl Drop for MarkWarmed<'_> {
     }
 }
 
-/// Reads what the heap has when it is called, until the store is closed.
+/// Reads the heap as large as it is at the call. Stops when the store is closed.
 fn read(state: &StoreState) {
     let bytes = state.heap.space().bytes();
     let mut piece = vec![0; PIECE as usize];
@@ -38,14 +40,14 @@ fn read(state: &StoreState) {
     {
         let part = &mut piece[..PIECE.min(bytes - at) as usize];
         if let Err(e) = state.heap.read(at, part) {
-            tracing::debug!("the heap is not read ahead: {e}");
+            tracing::debug!("heap read-ahead stopped: {e}");
             return;
         }
         at += part.len() as u64;
     }
 }
 
-/// Whether so many bytes more fit beside the pages that are there.
+/// Whether `bytes` more fit beside the cached pages.
 fn fits(memory: &Memory, bytes: u64) -> bool {
     memory.pages * PAGE + bytes <= memory.frames_max_bytes - memory.frames_max_bytes / SPARE_SHARE
 }

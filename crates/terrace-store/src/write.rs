@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use terrace_engine::io::{Io, IoVec};
 
-/// Writes all of `bytes` at `at`.
+/// Writes `bytes` at `at`.
 pub(crate) fn write_all(io: &dyn Io, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {
     write_parts(io, file, at, &[bytes])
 }
 
-/// Writes all of the parts, one after the other, at `at`.
+/// Writes the parts one after the other at `at`.
 pub(crate) fn write_parts(io: &dyn Io, file: &File, at: u64, parts: &[&[u8]]) -> io::Result<()> {
     let parts = parts.iter().filter(|part| !part.is_empty());
     let bufs: Vec<IoVec> =

@@ -1,7 +1,8 @@
-//! kill -9 under load: a process that uses a store is killed again and again; what it had acknowledged is there.
+//! kill -9 under load: a process that uses a store is killed repeatedly. All acknowledged puts survive.
 //!
-//! The program forks, so it has a single thread and no test harness. First the parent holds the segment; then no process does, with a sync for each put or
-//! one a second; then the blobs are files, too, which equal their blobs once the store has been opened again and synced.
+//! The program forks, so it has one thread and no test harness. Three cases: the parent holds the segment; no
+//! process holds it, with a sync for each put or each second; the bucket persists, and after an open and a
+//! sync its files equal its blobs.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,7 +20,7 @@ fn options(sync: SyncPolicy) -> StoreOptions {
     options
 }
 
-/// A store that is killed, and what is known of it.
+/// A store to kill, and how to open it.
 struct Place<'a> {
     dir: &'a Path,
     options: StoreOptions,
@@ -37,34 +38,34 @@ fn open(place: &Place<'_>) -> Store {
     opened.unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Keys are names of files.
+/// Keys are valid file names.
 fn key_of(number: u64) -> String {
     (number % KEYS).to_string()
 }
 
-/// Bytes of the put with this number: it says which it is.
+/// Value of the put with this number, which it contains.
 fn value(number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     value.extend(Rng::new(number).bytes((number * 7919 % 12_000) as usize));
     value
 }
 
-/// Runs `f` in a child; its process id, and what it writes.
+/// Runs `f` in a child. Returns its process id, and a pipe with its output.
 fn child(f: impl FnOnce(&mut std::fs::File)) -> (rustix::process::Pid, OwnedFd) {
     let (reads, writes) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    // SAFETY: this process has one thread, or those of a store, none of which a child needs.
+    // SAFETY: this process has one thread, or also those of a store, which the child does not use.
     match unsafe { libc::fork() } {
         0 => {
             drop(reads);
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut writes.into())));
-            // SAFETY: ends the child without what the parent is to do at its end.
+            // SAFETY: ends the child without the parent's exit handlers.
             unsafe { libc::_exit(i32::from(done.is_err())) }
         }
         pid => (rustix::process::Pid::from_raw(pid).expect("fork"), reads),
     }
 }
 
-/// Puts numbered values until it is killed, and says each number when the put has returned.
+/// Puts numbered values until it is killed, and writes each number to the pipe when the put has returned.
 fn work(place: &Place<'_>, first: u64) -> (rustix::process::Pid, OwnedFd) {
     child(|says| {
         let store = open(place);
@@ -82,7 +83,7 @@ fn work(place: &Place<'_>, first: u64) -> (rustix::process::Pid, OwnedFd) {
     })
 }
 
-/// Looks at all keys: each has the last number up to `acknowledged`, or the one put that nobody answered for.
+/// Checks all keys: each has its last value up to `acknowledged`, or the one put that was not acknowledged.
 fn check(place: &Place<'_>, acknowledged: u64) {
     let (pid, _) = child(|_| {
         let store = open(place);
@@ -106,7 +107,7 @@ fn check(place: &Place<'_>, acknowledged: u64) {
     assert_eq!(status.exit_status(), Some(0), "the check failed");
 }
 
-/// Each blob is a file, and each file a blob.
+/// Checks that each blob has a file, and each file a blob.
 fn check_files(bucket: &Bucket, files: &Path) {
     let names =
         std::fs::read_dir(files).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -127,7 +128,8 @@ fn rounds(name: &str, place: &Place<'_>, rounds: u64, rng: &mut Rng) {
         let first = acknowledged.map_or(0, |n| n + 1);
         let (pid, reads) = work(place, first);
         let mut said = Vec::new();
-        // It has begun when it has said something; a pipe holds 8,192 numbers, so it is read while the child lives.
+        // The first output shows that the child runs. The pipe holds 8,192 numbers, so it is read while the
+        // child lives.
         let until = std::time::Instant::now() + Duration::from_millis(20 + rng.below(120));
         let mut reads = std::fs::File::from(reads);
         while std::time::Instant::now() < until || said.is_empty() {
@@ -152,7 +154,7 @@ fn rounds(name: &str, place: &Place<'_>, rounds: u64, rng: &mut Rng) {
     println!("{name}: {rounds} rounds, {} puts acknowledged, none lost", acknowledged.unwrap_or(0));
 }
 
-/// A fork may not use the store of its parent, and the parent goes on as if there were none.
+/// A fork may not use its parent's store, and the parent is unaffected.
 fn forks(dir: &Path) {
     let place = Place {
         dir,

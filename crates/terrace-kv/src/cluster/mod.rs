@@ -1,8 +1,9 @@
-//! Several servers with one keyspace: a map in a file says which server has which slots, and does not change while they run.
+//! Several servers with one keyspace. A map in a file assigns slots to servers; it does not change while they
+//! run.
 //!
-//! Clients speak Redis' cluster protocol: they ask any server for the map (CLUSTER SLOTS, SHARDS, NODES), go to the right one, and are sent
-//! on (MOVED) if they went to another. There are no replicas, no moving of slots, and no agreement between the servers: a server that is
-//! down is missed for its own slots only.
+//! Clients use Redis' cluster protocol. They ask any server for the map (CLUSTER SLOTS, SHARDS, NODES) and
+//! connect to the right one; a wrong server redirects them (MOVED). There are no replicas, slots do not move,
+//! and the servers need no agreement: a failed server takes only its own slots down.
 //!
 //! ```toml
 //! [[node]]
@@ -23,7 +24,7 @@ use slot::{SLOTS, slot_of};
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// 40 hexadecimal digits, made of host and port.
+    /// 40 hexadecimal digits, derived from host and port.
     pub id: String,
     /// Name or address that clients connect to.
     pub host: String,
@@ -33,7 +34,7 @@ pub struct Node {
     pub slots: Vec<RangeInclusive<u16>>,
 }
 
-/// The map, and which of the servers this is.
+/// The map, and this server's node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cluster {
     nodes: Vec<Node>,
@@ -42,18 +43,18 @@ pub struct Cluster {
     owners: Vec<u16>,
 }
 
-/// Where a request is to go.
+/// The server for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Route<'a> {
-    /// It is ours.
+    /// This server has the slot.
     Here,
-    /// Another server has this slot.
+    /// Another server has the slot.
     Moved(u16, &'a Node),
-    /// Its keys are in different slots.
+    /// The keys are in different slots.
     Crosses,
 }
 
-/// A map that cannot be used: one line, without the file's name.
+/// An unusable map: one line, without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadMap(pub String);
 
@@ -80,10 +81,11 @@ struct NodeEntry {
 }
 
 impl Cluster {
-    /// Reads a map; the server is the one with this port, and with this host if several have the port.
+    /// Parses a map. This server is the node with this port, and with this host if several nodes have the
+    /// port.
     ///
     /// # Errors
-    /// The text is no map, slots are missing or given twice, the server is not in it.
+    /// The text is not a map; slots are missing or assigned twice; the server is not in the map.
     pub fn parse(text: &str, host: &str, port: u16) -> Result<Cluster, BadMap> {
         let file: MapFile = toml::from_str(text).map_err(|err| {
             let line = err.to_string();
@@ -114,7 +116,7 @@ impl Cluster {
         node.id == self.own().id
     }
 
-    /// Where a request with these keys is to go.
+    /// The server for a request with these keys.
     pub fn route<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Route<'_> {
         let mut slots = keys.into_iter().map(slot_of);
         let Some(slot) = slots.next() else { return Route::Here };
@@ -164,7 +166,7 @@ fn slots_of(text: &str) -> Result<RangeInclusive<u16>, BadMap> {
     }
 }
 
-/// FNV-1a of host and port, in two widths: the same at each start and on each server.
+/// Node id: FNV-1a of host and port, in two widths. The same at each start and on each server.
 fn id_of(host: &str, port: u16) -> String {
     let name = format!("{host}:{port}");
     let wide = |seed: u128| {

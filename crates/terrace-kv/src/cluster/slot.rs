@@ -1,7 +1,7 @@
-//! Which of the 16,384 slots a key is in: CRC16 (XMODEM) of the key, or of what stands between the first `{` and the next `}`, so that
-//! keys with the same tag are on one server. As in the specification of Redis Cluster.
+//! The slot of a key, one of 16,384: CRC16 (XMODEM) of the key, or of the hash tag between the first `{` and
+//! the next `}`. Keys with the same tag are on one server. Source: the specification of Redis Cluster.
 
-/// Slots of a cluster.
+/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
 const fn table() -> [u16; 256] {
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // The check value of the specification, and answers of redis-server to CLUSTER KEYSLOT.
+        // The specification's check value, and replies of redis-server to CLUSTER KEYSLOT.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(
             [slot_of(b"foo"), slot_of(b"bar"), slot_of(b"hello"), slot_of(b"")],

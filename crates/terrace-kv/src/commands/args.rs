@@ -1,39 +1,39 @@
-//! Reading arguments.
+//! Parsing of arguments.
 
 use crate::error::{Outcome, Refusal};
 use crate::wire::number::{parse_float, parse_int};
 
-/// Whether an argument is this word, in any case.
+/// Whether an argument is this word, ignoring case.
 pub fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
-/// An integer.
+/// Parses an integer.
 ///
 /// # Errors
-/// It is none.
+/// Not an integer.
 pub fn int(arg: &[u8]) -> Outcome<i64> {
     parse_int(arg).ok_or(Refusal::NotInteger)
 }
 
-/// A float.
+/// Parses a float.
 ///
 /// # Errors
-/// It is none.
+/// Not a float.
 pub fn float(arg: &[u8]) -> Outcome<f64> {
     parse_float(arg).ok_or(Refusal::NotFloat)
 }
 
-/// A cursor of SCAN.
+/// Parses a cursor of SCAN.
 ///
 /// # Errors
-/// It is none.
+/// Not a cursor.
 pub fn cursor(arg: &[u8]) -> Outcome<u64> {
     let cursor = std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok());
     cursor.ok_or_else(|| Refusal::err("invalid cursor"))
 }
 
-/// The part of something of `len` elements that two indices name, both included and counted from the end if negative.
+/// The range of two indices in `len` elements. Both are included, and negative ones count from the end.
 pub fn slice(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let from_start = |index: i64| if index < 0 { (index + len).max(-1) } else { index };

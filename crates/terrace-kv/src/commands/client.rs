@@ -1,4 +1,4 @@
-//! The connection: greeting, password, database, CLIENT.
+//! Commands of the connection: greeting, password, database, CLIENT.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use super::subcommands::help_or_refuse;
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
-/// Version that clients are told: they choose by it what they use. 7.0 is the one whose commands these are.
+/// The reported version, by which clients choose features: the commands are those of Redis 7.0.
 pub const VERSION: &str = "7.0.15";
 
 /// PING [message]
@@ -73,7 +73,7 @@ pub fn select(context: &mut Context<'_>) -> Outcome {
 /// The only user.
 const USER: &[u8] = b"default";
 
-/// Whether two texts are the same; how long it takes does not tell where they differ.
+/// Compares two texts in constant time: the duration does not reveal where they differ.
 fn is_same(given: &[u8], right: &[u8]) -> bool {
     let differing = given.iter().zip(right).fold(0, |all, (a, b)| all | (a ^ b));
     given.len() == right.len() && std::hint::black_box(differing) == 0
@@ -170,10 +170,11 @@ fn greet(context: &mut Context<'_>) {
     reply.array(0);
 }
 
-/// Longest name, bytes. They stay as long as their client does, and no limit of memory counts them.
+/// Maximum length of a name, bytes. Names live as long as their client, and do not count against the memory
+/// limit.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A short name without spaces and control characters.
+/// Checks a name: short, without spaces and control characters.
 fn checked_name(text: &[u8]) -> Outcome<String> {
     if text.len() > NAME_BYTES_MAX {
         return Err(Refusal::err(format_args!("Client names cannot be longer than {NAME_BYTES_MAX} bytes.")));
@@ -220,7 +221,7 @@ pub fn client(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Whether a type of clients is that of all: there are no replicas and no subscribers.
+/// Whether a client type includes all clients: there are no replicas and no subscribers.
 fn is_normal(kind: &[u8]) -> Outcome<bool> {
     if is(kind, "normal") {
         return Ok(true);

@@ -1,4 +1,4 @@
-//! CLUSTER: the map, as clients ask for it.
+//! CLUSTER: the map in the formats of clients.
 
 use super::args::{int, is};
 use super::context::Context;
@@ -9,7 +9,7 @@ use crate::error::{Outcome, Refusal};
 use crate::keyspace::Keyspace;
 use crate::wire::Reply;
 
-/// READONLY, READWRITE, ASKING: there are no replicas, and slots do not move.
+/// READONLY, READWRITE, ASKING: no effect, since there are no replicas, and slots do not move.
 pub fn ok(context: &mut Context<'_>) -> Outcome {
     map_of(context)?;
     context.reply.ok();
@@ -59,7 +59,7 @@ fn info(cluster: &Cluster) -> String {
     )
 }
 
-/// Visits the keys of a slot, as long as `visit` wants more: a walk through all keys.
+/// Visits the keys of a slot until `visit` returns false, by a scan of all keys.
 fn each_key_in_slot(keyspace: &Keyspace, slot: &[u8], mut visit: impl FnMut(&[u8]) -> bool) -> Outcome {
     let slot = u16::try_from(int(slot)?).ok().filter(|slot| *slot < SLOTS);
     let slot = slot.ok_or_else(|| Refusal::err("Invalid slot"))?;

@@ -1,4 +1,4 @@
-//! Context of every command, and its row of the table.
+//! The context of a command, and its row in the table.
 
 use std::sync::Arc;
 
@@ -9,42 +9,42 @@ use crate::keyspace::Keyspace;
 use crate::server::Server;
 use crate::wire::{Args, Protocol, Reply};
 
-/// Which replies a client wants (CLIENT REPLY).
+/// Replies that a client wants (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replies {
     /// All.
     On,
     /// None.
     Off,
-    /// All but that of the next command.
+    /// All but the next command's.
     SkipNext,
-    /// All but this one.
+    /// All but this one's.
     Skip,
 }
 
-/// One connection, as commands see it.
+/// The state of a connection that commands use.
 #[derive(Debug)]
 pub struct Session {
-    /// The part that other connections see.
+    /// The client's entry for other connections.
     pub client: Arc<Client>,
-    /// What it speaks.
+    /// The connection's protocol.
     pub protocol: Protocol,
     /// Database.
     pub db: Db,
     /// RESP3.
     pub resp3: bool,
-    /// The password was given, or there is none.
+    /// The password was given, or none is required.
     pub is_known: bool,
-    /// Replies that it wants.
+    /// Replies that the client wants.
     pub replies: Replies,
-    /// MULTI was refused: so is all else until EXEC or DISCARD.
+    /// MULTI was refused. All commands are refused until EXEC or DISCARD.
     pub refuses_transaction: bool,
-    /// It is to be closed after the reply.
+    /// The connection is to be closed after the reply.
     pub closes: bool,
 }
 
 impl Session {
-    /// Of a new connection.
+    /// The session of a new connection.
     pub fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
         let replies = Replies::On;
         Session {
@@ -67,11 +67,11 @@ pub struct Context<'a> {
     pub server: &'a Server,
     /// Its connection.
     pub session: &'a mut Session,
-    /// Arguments, its name first.
+    /// Arguments, the command's name first.
     pub args: Args<'a>,
     /// The reply.
     pub reply: Reply<'a>,
-    /// Memory for values; it is used again.
+    /// Reusable buffer for values.
     pub scratch: &'a mut Vec<u8>,
     /// All commands, for COMMAND.
     pub rows: &'static [Row],
@@ -97,15 +97,15 @@ impl<'a> Context<'a> {
 pub struct Flags(u8);
 
 impl Flags {
-    /// It changes nothing.
+    /// The command changes nothing.
     pub const READ: Flags = Flags(1);
-    /// It may change something.
+    /// The command may change something.
     pub const WRITE: Flags = Flags(2);
-    /// It takes the same time however large the value is, about.
+    /// The duration does not depend on the value's size.
     pub const FAST: Flags = Flags(4);
-    /// It needs no password.
+    /// The command needs no password.
     pub const NO_AUTH: Flags = Flags(8);
-    /// It may need more room.
+    /// The command may need more room.
     pub const DENY_OOM: Flags = Flags(16);
 
     pub(super) const fn and(self, other: Flags) -> Flags {
@@ -115,7 +115,7 @@ impl Flags {
     pub const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
-    /// As COMMAND names them.
+    /// The names in COMMAND.
     pub fn names(self) -> Vec<&'static str> {
         let all = [
             (Flags::READ, "readonly"),
@@ -128,14 +128,14 @@ impl Flags {
     }
 }
 
-/// Which arguments are keys.
+/// Positions of the keys among the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys {
-    /// The first; 0: there are none.
+    /// The first. 0: there are no keys.
     pub first: i8,
-    /// The last, from the end if negative.
+    /// The last. Negative: counted from the end.
     pub last: i8,
-    /// From one to the next.
+    /// Distance between two keys.
     pub step: i8,
 }
 
@@ -154,24 +154,24 @@ impl Keys {
 pub struct Row {
     /// Its name, in lower case.
     pub name: &'static str,
-    /// Number of arguments with the name; at least so many if negative.
+    /// Number of arguments including the name. Negative: the minimum.
     pub arity: i32,
     /// Its keys.
     pub keys: Keys,
     /// Its flags.
     pub flags: Flags,
-    /// Which arguments are elements of the collection that is its first key: fields or members.
+    /// Positions of the elements (fields or members) of the collection in the first key.
     pub elements: Keys,
-    /// Carries it out.
+    /// Runs the command.
     pub run: fn(&mut Context<'_>) -> Outcome,
 }
 
 impl Row {
-    /// Whether it reads the values of its keys, and changes nothing.
+    /// Whether the command only reads the values of its keys.
     pub fn reads(&self) -> bool {
         self.flags.contains(Flags::READ)
     }
-    /// Whether it takes so many arguments.
+    /// Whether the command accepts `count` arguments.
     pub fn accepts(&self, count: usize) -> bool {
         let (count, least) = (count as i64, i64::from(self.arity.abs()));
         if self.arity < 0 { count >= least } else { count == least }

@@ -1,4 +1,4 @@
-//! Strings that are numbers, and their bits.
+//! Numbers in strings, and bits of strings.
 
 use super::args::int;
 use super::context::Context;
@@ -59,7 +59,7 @@ pub fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Highest bit, as in Redis.
+/// Maximum bit offset, as in Redis.
 const BIT_MAX: i64 = (512 << 20) * 8 - 1;
 
 fn bit_offset(context: &Context<'_>) -> Outcome<(u64, u8)> {

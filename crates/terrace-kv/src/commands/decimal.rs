@@ -1,29 +1,30 @@
-//! Sums of floats as Redis tells them: 0.1 and 0.2 are 0.3, and large numbers keep all their digits.
+//! Sums of floats in Redis' format: 0.1 and 0.2 are 0.3, and large numbers keep all digits.
 //!
-//! Redis adds in 80 bits and writes 17 digits behind the point at most, never an exponent. Here decimal numbers are added as they are written, in units of
-//! the last of these digits. What does not fit, below or above, is added in 64 bits.
+//! Redis adds in 80 bits, and writes at most 17 decimal places and no exponent. Here decimal numbers are
+//! added exactly, in units of the last decimal place. Numbers that are too small or too large are added in 64
+//! bits.
 
 use crate::error::{Outcome, Refusal};
 use crate::wire::number::parse_float;
 
-/// Digits behind the point.
+/// Decimal places.
 const DIGITS: u32 = 17;
-/// Units of the last digit in one.
+/// Units of the last place in 1.
 const ONE: u128 = 10_u128.pow(DIGITS);
 
-/// A number of a request, or of a value that is a number.
+/// A number from a request or a value.
 #[derive(Debug, Clone, Copy)]
 pub struct Number {
     float: f64,
-    /// The same exactly, in units of the last digit.
+    /// The exact number in units of the last place, if it fits.
     units: Option<i128>,
 }
 
 impl Number {
-    /// What is not there yet.
+    /// The value of a missing key.
     pub const ZERO: Number = Number { float: 0.0, units: Some(0) };
 
-    /// A float as [`parse_float`] reads it.
+    /// Parses a float like [`parse_float`].
     pub fn parse(text: &[u8]) -> Option<Number> {
         parse_float(text).map(|float| Number { float, units: units(text) })
     }
@@ -33,10 +34,10 @@ impl Number {
         self.float.is_infinite()
     }
 
-    /// The text of a sum.
+    /// The sum as text.
     ///
     /// # Errors
-    /// It is no number, or infinite.
+    /// The sum is not a number, or infinite.
     pub fn plus(self, other: Number) -> Outcome<String> {
         let sum = self.float + other.float;
         if !sum.is_finite() {
@@ -47,7 +48,7 @@ impl Number {
     }
 }
 
-/// The units of a float's text. None: it has further digits, or is too large.
+/// The exact units of a float's text. None: too many decimal places, or too large.
 fn units(text: &[u8]) -> Option<i128> {
     let text = std::str::from_utf8(text).ok()?.to_ascii_lowercase();
     let (number, exponent) = text.split_once('e').unwrap_or((&text, "0"));
@@ -71,7 +72,7 @@ fn units_text(units: i128) -> String {
     trimmed(&format!("{sign}{whole}.{fraction:0digits$}", digits = DIGITS as usize))
 }
 
-/// The shortest text that reads back the same, with no more digits behind the point than there may be.
+/// The shortest text that reads back the same, within the decimal places.
 fn float_text(value: f64) -> String {
     let mut text = format!("{value}");
     if text.split_once('.').is_some_and(|(_, fraction)| fraction.len() > DIGITS as usize) {
@@ -80,7 +81,7 @@ fn float_text(value: f64) -> String {
     if text == "-0" { "0".to_owned() } else { text }
 }
 
-/// Without zeros behind the last digit.
+/// Removes zeros behind the last digit.
 fn trimmed(text: &str) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
@@ -116,7 +117,7 @@ mod tests {
             ("123456789012345678", "1", "123456789012345679"),
             ("1e17", "1", "100000000000000001"),
             ("10000000000000000000", "1", "10000000000000000001"),
-            // 80 bits do not have the last digit.
+            // The last digit does not fit into 80 bits.
             ("1e20", "1", "100000000000000000001"),
             ("-0.00000000000000001", "0", "-0.00000000000000001"),
             ("1e-18", "1", "1"),

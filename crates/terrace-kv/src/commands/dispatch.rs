@@ -1,4 +1,4 @@
-//! From a request to its command: name, number of arguments, password, slot of its keys.
+//! Checks before a command runs: name, number of arguments, password, slot of its keys.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use crate::error::{Outcome, Refusal};
 use crate::server::Server;
 use crate::wire::{Args, Reply};
 
-/// As [`super::run`], by Redis' protocol.
+/// [`super::run`] for Redis' protocol.
 pub fn run(
     server: &Server,
     session: &mut Session,
@@ -41,7 +41,7 @@ pub fn run(
         ))),
         false => done,
     };
-    // The store has changed nothing then.
+    // The store has changed nothing in that case.
     let writes = writes && !matches!(done, Err(Refusal::Store(BlobError::NotDurable(_))));
     if let Err(refusal) = done {
         server.counters.errors.fetch_add(1, Ordering::Relaxed);
@@ -59,18 +59,18 @@ pub fn run(
     writes
 }
 
-/// True if a request belongs to a transaction after a refused MULTI. A transaction runs all of its commands, or none: a command that runs alone
-/// would run a second time at the client's retry.
+/// True if a request belongs to a transaction after a refused MULTI. A transaction runs all of its commands,
+/// or none. A command that runs alone would run a second time at the client's retry.
 fn is_of_refused_transaction(session: &mut Session, name: &[u8], row: Option<&Row>) -> bool {
     if !session.refuses_transaction {
         session.refuses_transaction = row.is_none() && is(name, "MULTI");
         return false;
     }
-    // These end the state, or the connection.
+    // These commands end the state, or the connection.
     !row.is_some_and(|row| ["reset", "quit"].contains(&row.name))
 }
 
-/// The reply to a request of such a transaction.
+/// Replies to a request of such a transaction.
 fn end_or_refuse(context: &mut Context<'_>) -> Outcome {
     let name = context.args.at(0);
     let ends = is(name, "EXEC") || is(name, "DISCARD");
@@ -88,12 +88,12 @@ fn end_or_refuse(context: &mut Context<'_>) -> Outcome {
     Err(Refusal::Other(line.to_owned()))
 }
 
-/// A page in a browser can make it send HTTP to any port of this machine, with a body that reads as commands.
+/// Whether a web page made a browser send this: HTTP to a local port, with a body that reads as commands.
 pub fn is_of_a_browser(name: &[u8]) -> bool {
     is(name, "POST") || is(name, "HOST:")
 }
 
-/// The row of a request that may be carried out here.
+/// The row of a request that may run on this server.
 fn check(context: &Context<'_>, row: Option<&'static Row>) -> Outcome<&'static Row> {
     let args = context.args;
     let row = row.ok_or_else(|| unknown(args))?;
@@ -118,13 +118,13 @@ fn check(context: &Context<'_>, row: Option<&'static Row>) -> Outcome<&'static R
     Ok(row)
 }
 
-/// Bytes of a request that an error repeats at most.
+/// Maximum of a request's bytes that an error repeats.
 const REPEATED_MAX: usize = 128;
 
-/// Families of Redis' commands that are not there, and what a client is told of them.
+/// Redis' command families that are missing, with the error text.
 const ABSENT: &[(&str, &[&str])] = &[
     (
-        // Some clients make each pipeline a transaction unless they are told otherwise.
+        // Some clients make each pipeline a transaction by default.
         "there are no transactions; send a pipeline without one (redis-py: pipeline(transaction=False))",
         &["MULTI EXEC DISCARD WATCH UNWATCH"],
     ),
@@ -134,7 +134,7 @@ const ABSENT: &[(&str, &[&str])] = &[
         &["PUBLISH PUBSUB PSUBSCRIBE PUNSUBSCRIBE SPUBLISH SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE"],
     ),
     (
-        "there are no lists, sets and streams; strings, hashes and sorted sets are what is served",
+        "there are no lists, sets and streams; use strings, hashes and sorted sets",
         &[
             "BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH LINDEX LINSERT LLEN LMOVE LMPOP LPOP LPOS LPUSH LPUSHX LRANGE LREM LSET LTRIM",
             "RPOP RPOPLPUSH RPUSH RPUSHX",

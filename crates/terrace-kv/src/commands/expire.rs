@@ -1,4 +1,4 @@
-//! When keys expire: EXPIRE and its like, and the options EX, PX, EXAT, PXAT of others.
+//! Expiry times: EXPIRE and its variants, and the options EX, PX, EXAT, PXAT of other commands.
 
 use super::args::{int, is};
 use super::context::Context;
@@ -7,12 +7,12 @@ use crate::error::{Outcome, Refusal};
 use crate::keyspace::Held;
 use crate::keyspace::word::Word;
 
-/// How a time is given.
+/// The unit and origin of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unit {
-    /// In seconds, not milliseconds.
+    /// Seconds instead of milliseconds.
     pub seconds: bool,
-    /// From now on, not since 1970.
+    /// Relative to now instead of 1970.
     pub relative: bool,
 }
 
@@ -26,7 +26,7 @@ pub const EXAT: Unit = Unit { seconds: true, relative: false };
 pub const PXAT: Unit = Unit { seconds: false, relative: false };
 
 impl Unit {
-    /// The unit of an option.
+    /// The unit for an option.
     pub fn of_option(word: &[u8]) -> Option<Unit> {
         [("EX", EX), ("PX", PX), ("EXAT", EXAT), ("PXAT", PXAT)]
             .into_iter()
@@ -34,20 +34,20 @@ impl Unit {
             .map(|(_, unit)| unit)
     }
 
-    /// The time in milliseconds since 1970, which may lie before it.
+    /// The time in milliseconds since 1970, possibly negative.
     ///
     /// # Errors
-    /// It is out of the range of 64 bits.
+    /// The time exceeds 64 bits.
     pub fn at(self, value: i64, now: u64, command: &'static str) -> Outcome<i64> {
         let milliseconds = if self.seconds { value.checked_mul(1000) } else { Some(value) };
         let from = if self.relative { now as i64 } else { 0 };
         milliseconds.and_then(|value| value.checked_add(from)).ok_or(Refusal::ExpireTime(command))
     }
 
-    /// Likewise of a new key, which must live in the future of 1970 and of now.
+    /// Like `at`, for a new key: the value must be positive.
     ///
     /// # Errors
-    /// It is no integer, not above 0, or out of range.
+    /// Not an integer, not positive, or out of range.
     pub fn of_new(self, arg: &[u8], now: u64, command: &'static str) -> Outcome<i64> {
         match int(arg)? {
             value if value > 0 => self.at(value, now, command),
@@ -56,7 +56,7 @@ impl Unit {
     }
 }
 
-/// Lets a key that is there expire at a time; one in the past removes it.
+/// Sets the expiry time of an existing key. A time in the past removes it.
 ///
 /// # Errors
 /// The store's.
@@ -100,7 +100,7 @@ impl Condition {
         Ok(condition)
     }
 
-    /// A key that does not expire counts as one that lives for ever.
+    /// A key without expiry time counts as living forever.
     fn holds(&self, old: Option<u64>, new: i64) -> bool {
         let old = old.map_or(i64::MAX, |old| old as i64);
         let is_volatile = old != i64::MAX;
@@ -157,7 +157,7 @@ pub fn persist(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Answers with something of the time of expiry: -2 without the key, -1 if it does not expire.
+/// Replies with a value derived from the expiry time. -2: the key does not exist. -1: it does not expire.
 fn tell(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
     let keyspace = context.keyspace();
     match keyspace.stat(context.db(), context.key()).map(|(word, _)| word.expires) {

@@ -1,12 +1,12 @@
-//! Patterns of KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, `\` before a character that means itself.
+//! Patterns of KEYS and SCAN MATCH: `*`, `?`, `[a-z]`, `[^a]`, and `\` to escape a character.
 //!
-//! After a mismatch only the last `*` takes one byte more: earlier ones need not move, since whatever they could match the last can, too. So the time
-//! is at most pattern times text, however many stars there are.
+//! After a mismatch only the last `*` takes one more byte. Earlier ones need not, since the last can match
+//! whatever they could. So the time is at most pattern times text, for any number of stars.
 
 /// Whether all of `text` matches.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
-    // Behind the last star, and where the text it takes ends.
+    // The position behind the last star, and the end of the text it has taken.
     let mut star: Option<(usize, usize)> = None;
     loop {
         if pattern.get(p) == Some(&b'*') {
@@ -36,7 +36,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Where the pattern goes on if its element at `p` matches the byte.
+/// The next position in the pattern if the element at `p` matches the byte.
 fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     match *pattern.get(p)? {
         b'?' => Some(p + 1),
@@ -49,7 +49,7 @@ fn one(pattern: &[u8], p: usize, byte: u8) -> Option<usize> {
     }
 }
 
-/// Whether the byte is in the class that begins at `p`, and where the class ends. A class that is not closed ends with the pattern.
+/// Whether the class at `p` has the byte, and the class's end. An unclosed class ends with the pattern.
 fn class(pattern: &[u8], mut p: usize, byte: u8) -> (bool, usize) {
     let negated = pattern.get(p) == Some(&b'^');
     p += usize::from(negated);
@@ -109,7 +109,7 @@ mod tests {
         assert!(!matches(format!("{}c", "a*".repeat(40)).as_bytes(), "a".repeat(4000).as_bytes()));
     }
 
-    /// The plain definition.
+    /// A simple reference implementation.
     fn slowly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),

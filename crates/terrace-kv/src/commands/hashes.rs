@@ -1,6 +1,6 @@
 //! Hashes.
 //!
-//! Reads of a compact hash walk its records as they come from the store; a large one, and every write, opens it.
+//! Reads of a compact hash walk its stored records. Writes, and all commands on a large hash, open it.
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 use smallvec::SmallVec;
@@ -17,14 +17,14 @@ use crate::keyspace::{Compact, FieldRecord, Held, fields};
 use crate::wire::Reply;
 use crate::wire::number::parse_int;
 
-/// A query of a hash, walked or open.
+/// Queries that a stored and an open hash both answer.
 trait Fields {
     fn count(&self) -> usize;
     fn get(&self, field: &[u8]) -> Option<&[u8]>;
     fn each(&self, visit: &mut dyn FnMut(&[u8], &[u8]));
 }
 
-/// A compact hash as it is stored; none is empty.
+/// The records of a compact hash, never empty.
 struct Walked<'a>(&'a [u8]);
 
 impl<'a> Walked<'a> {
@@ -60,7 +60,7 @@ impl Fields for Hash {
     }
 }
 
-/// Answers from a hash; one that is not there has no fields.
+/// Reads a hash. A missing one has no fields.
 fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'_>)) -> Outcome {
     let (keyspace, db, key) = (context.keyspace(), context.db(), context.key());
     match keyspace.read_compact(db, key, Kind::Hash, context.scratch)? {
@@ -237,11 +237,11 @@ pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Of `len` elements, so many at random: different ones, or with repetition if the count is negative. Each is drawn when it is asked for: a reply that has
-/// become too long needs no more.
+/// Random indices below `len`: distinct ones, or with repetition if `count` is negative. Each is drawn when
+/// the iterator reaches it, so a reply that exceeds its limit draws no more.
 pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
     let (wanted, repeats) = (count.unsigned_abs() as usize, count < 0);
-    // Of different ones those that were not drawn stand behind those that were: as they were, but for these places.
+    // Fisher-Yates shuffle of the indices. Only displaced positions are stored.
     let mut moved = HashMap::<usize, usize, DefaultHashBuilder>::default();
     let wanted = match len {
         0 => 0,
@@ -257,15 +257,15 @@ pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = u
     })
 }
 
-/// One of `len` elements at random; none: there are none.
+/// A random index below `len`. None: `len` is 0.
 pub fn random_index(len: usize) -> Option<usize> {
     random_indices(len, -1).next()
 }
 
-/// Most elements that one random choice with repetition may give.
+/// Maximum number of random elements with repetition.
 const RANDOM_MAX: i64 = 1 << 24;
 
-/// The count of HRANDFIELD and ZRANDMEMBER, and whether values are wanted too.
+/// The count of HRANDFIELD and ZRANDMEMBER, and whether `values` was given.
 pub fn random_options(context: &Context<'_>, values: &str) -> Outcome<Option<(i64, bool)>> {
     let Some(count) = context.args.get(2) else { return Ok(None) };
     let count = int(count)?;
@@ -292,7 +292,7 @@ pub fn hrandfield(context: &mut Context<'_>) -> Outcome {
         return held.close(db, key, open);
     };
     let chosen = random_indices(hash.len(), count);
-    // RESP3 has pairs.
+    // RESP3 nests each pair.
     let pairs = with_values && reply.resp3;
     reply.array(chosen.len() * if with_values && !pairs { 2 } else { 1 });
     reply.each(chosen, |reply, at| {
@@ -318,7 +318,7 @@ mod tests {
         for _ in 0..20_000 {
             random_indices(20, 5).for_each(|index| drawn[index] += 1);
         }
-        // Each is drawn 5,000 times, more or less seven times the standard deviation of 61.
+        // Each is drawn 5,000 times on average, within seven standard deviations (of 61).
         assert!(drawn.iter().all(|count| (4570..5430).contains(count)), "{drawn:?}");
     }
 

@@ -1,4 +1,4 @@
-//! INFO: the server in numbers, with Redis' names where there are such.
+//! INFO: figures of the server, with Redis' names where they exist.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! Keys, whatever they hold.
+//! Commands on keys of any type.
 
 use super::args::{int, is};
 use super::context::Context;
@@ -34,7 +34,7 @@ pub fn type_of(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Moves the first key over the second; whether it was done.
+/// Renames the first key to the second. Returns whether it was done.
 fn rename_unless(context: &mut Context<'_>, only_absent: bool) -> Outcome<bool> {
     let (db, from, to) = (context.db(), context.key(), context.args.at(2));
     let mut held = context.keyspace().hold(db, [from, to]);
@@ -60,10 +60,10 @@ pub fn renamenx(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The number of a database.
+/// Parses the number of a database.
 ///
 /// # Errors
-/// There is none of this number.
+/// No such database.
 pub fn database(arg: &[u8]) -> Outcome<Db> {
     let number = int(arg)?;
     let number = Db::try_from(number).ok().filter(|db| *db < DATABASES);
@@ -115,7 +115,7 @@ pub fn dbsize(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// ASYNC and SYNC are the same here.
+/// ASYNC and SYNC have no different effect.
 fn check_flush(context: &Context<'_>) -> Outcome {
     match context.args.get(1) {
         Some(word) if context.args.len() > 2 || !(is(word, "ASYNC") || is(word, "SYNC")) => {
@@ -143,7 +143,7 @@ pub fn flushall(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Keys that RANDOMKEY looks at before it takes one that may have expired meanwhile.
+/// Tries of RANDOMKEY. It then returns a key that may have just expired.
 const RANDOM_TRIES: usize = 16;
 
 /// RANDOMKEY
@@ -160,10 +160,10 @@ pub fn randomkey(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Longest string that Redis would keep beside its head.
+/// Maximum length of a string that Redis embeds in its object.
 const EMBEDDED_MAX: u64 = 44;
 
-/// OBJECT ENCODING key and the like: clients and tests ask how a value is kept.
+/// OBJECT ENCODING key and similar: clients and tests use them to inspect values.
 pub fn object(context: &mut Context<'_>) -> Outcome {
     let what = context.args.at(1);
     let is_there = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].into_iter().any(|name| is(what, name));
@@ -191,7 +191,7 @@ pub fn object(context: &mut Context<'_>) -> Outcome {
             });
         }
         () if is(what, "REFCOUNT") => context.reply.int(1),
-        // Nobody counts or times the reads of a key.
+        // Accesses of a key are not tracked.
         () => context.reply.int(0),
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Commands: a table of one line each ([`table`]), and what every command needs ([`Context`]).
+//! Commands: a table with one line each ([`table`]), and the context of every command ([`Context`]).
 //!
 //! ```text
 //! request ──► run(): name, number of arguments, password, slot of its keys ──► a function of strings, hashes, ...
@@ -36,13 +36,13 @@ use crate::server::Server;
 use crate::wire::request::{MEMCACHED_BINARY, Malformed, TLS};
 use crate::wire::{Args, Protocol, Reply};
 
-/// The scratch is not kept larger than this, bytes: nobody counts it.
+/// Maximum capacity of the kept scratch buffer, bytes: it is not counted.
 const SCRATCH_KEPT: usize = 64 << 10;
 
 /// [`run`] for one protocol.
 type Run = fn(&Server, &mut Session, Option<&'static Row>, Args<'_>, &mut Vec<u8>, &mut Vec<u8>) -> bool;
 
-/// The row of a command's name.
+/// Finds the row of a command's name.
 pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
     match protocol {
         Protocol::Resp => table::find(name),
@@ -50,7 +50,8 @@ pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
     }
 }
 
-/// Carries out one request, whose name has this row, and writes the reply. Whether it may have changed something.
+/// Runs one request, whose name has this row, and writes the reply. Returns whether it may have changed the
+/// store.
 pub fn run(
     server: &Server,
     session: &mut Session,
@@ -64,12 +65,12 @@ pub fn run(
         Protocol::Memcached => (memcached::is_of_a_browser, memcached::run),
     };
     let spoken = match args.at(0) {
-        [MEMCACHED_BINARY] => Some("memcached's binary protocol; set it to the text protocol"),
-        [TLS] => Some("TLS; let it connect without"),
+        [MEMCACHED_BINARY] => Some("memcached's binary protocol; configure it for the text protocol"),
+        [TLS] => Some("TLS; configure it without TLS"),
         name => is_of_a_browser(name).then_some("HTTP"),
     };
     if let Some(spoken) = spoken {
-        tracing::warn!("client {} is closed: it speaks {spoken}", session.client.address);
+        tracing::warn!("client {} is closed: it uses {spoken}", session.client.address);
         server.counters.closed.fetch_add(1, Ordering::Relaxed);
         session.closes = true;
         return false;
@@ -82,7 +83,7 @@ pub fn run(
     writes
 }
 
-/// The last reply to a client that sent no request.
+/// The last reply after a malformed request.
 pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) {
     let mut reply = Reply::new(out, usize::MAX, session.resp3);
     match session.protocol {
@@ -91,7 +92,7 @@ pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) 
     }
 }
 
-/// The reply to a request with a change that may be lost.
+/// The reply to a request whose change may be lost.
 pub fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
     let (mut reply, refusal) = (Reply::new(out, usize::MAX, session.resp3), Refusal::Store(err.clone()));
     match session.protocol {
@@ -100,7 +101,7 @@ pub fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
     }
 }
 
-/// The reply to a client that is one too many.
+/// The reply to a client above the maximum.
 pub fn full(protocol: Protocol) -> &'static [u8] {
     match protocol {
         Protocol::Resp => b"-ERR max number of clients reached\r\n",

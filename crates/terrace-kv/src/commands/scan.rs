@@ -1,7 +1,7 @@
-//! Walks in pieces: SCAN, HSCAN, ZSCAN; and KEYS, which walks at once.
+//! Scans in pieces: SCAN, HSCAN, ZSCAN; and KEYS, which scans at once.
 //!
-//! A cursor is a place in the order of the keys' hashes. It holds nothing on the server, keys that are there all the while come, and a key comes
-//! twice only if it shares its hash with another.
+//! A cursor is a place in the order of the keys' hashes. It takes no memory on the server. Keys present
+//! during the whole scan come at least once. A key comes twice only if it shares its hash with another.
 
 use terrace_store::Rest;
 
@@ -15,12 +15,11 @@ use crate::keyspace::zset::Zset;
 use crate::wire::Reply;
 use crate::wire::number::float_text;
 
-/// Keys of a piece, unless the client asks for more or less.
+/// Default number of keys of a piece.
 const COUNT: usize = 10;
-/// Most that it may ask for.
+/// Maximum number of keys of a piece.
 const COUNT_MAX: i64 = 1_000_000;
 
-/// The options of a walk.
 #[derive(Debug)]
 struct Options<'a> {
     count: usize,
@@ -99,7 +98,7 @@ pub fn keys(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// What belongs to an element beside its name.
+/// The value of an element.
 enum Value<'a> {
     Bytes(&'a [u8]),
     Score(f64),
@@ -114,10 +113,10 @@ impl Value<'_> {
     }
 }
 
-/// A collection that is walked in pieces.
+/// A collection that is scanned in pieces.
 trait Elements: Collection {
     fn names(&self) -> impl Iterator<Item = &[u8]>;
-    /// The names in the order of a small collection.
+    /// The names in the order for a small collection.
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         self.names()
     }
@@ -145,10 +144,10 @@ impl Elements for Zset {
     }
 }
 
-/// The place of an element in the walk: FNV-1a of its name. 0 is the beginning and the end.
+/// The place of an element in scan order: FNV-1a of its name. 0 is the start and the end.
 ///
-/// A walk may go on at the next server, of another version, too: the function has no seed, and stays what it is. How well it spreads does not matter,
-/// since a piece is cut by number.
+/// A scan may go on after a restart, at another version, too. So the function has no seed, and must not
+/// change. Its distribution does not matter, since a piece is cut by number.
 fn place(name: &[u8]) -> u64 {
     let hash = name.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
@@ -156,10 +155,11 @@ fn place(name: &[u8]) -> u64 {
     hash | 1
 }
 
-/// Bytes of a piece of a collection, about.
+/// Approximate maximum size of a piece, bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The names of a piece, some of which may have been removed, and where the next one begins. A small collection is one piece.
+/// The names of a piece, some of which may have been removed, and the next place. A small collection is one
+/// piece.
 fn piece(content: &mut impl Elements, from: u64, count: usize) -> (Vec<Box<[u8]>>, u64) {
     if content.encoded_bytes() <= SMALL {
         return (content.in_order().map(Box::from).collect(), 0);
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn places_are_those_of_every_other_server() {
-        // The test values of FNV-1a, with the last bit set.
+        // The test values of FNV-1a, with the lowest bit set.
         assert_eq!(
             [place(b""), place(b"a"), place(b"foobar")],
             [0xcbf2_9ce4_8422_2325, 0xaf63_dc4c_8601_ec8d, 0x8594_4171_f739_67e9]

@@ -1,4 +1,4 @@
-//! The server: COMMAND, CONFIG, and what clients and test suites ask besides.
+//! Commands of the server: COMMAND, CONFIG, and others that clients and test suites need.
 
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -37,7 +37,7 @@ pub fn command(context: &mut Context<'_>) -> Outcome {
             reply.array(rows.len());
             rows.iter().for_each(|row| describe(row, reply));
         }
-        // The documentation of Redis is Redis'.
+        // The documentation belongs to Redis.
         Some(what) if is(what, "DOCS") => reply.map(0),
         Some(what) if is(what, "GETKEYS") && args.len() > 2 => {
             let row = find(args.at(2)).ok_or_else(|| Refusal::err("Invalid command specified"))?;
@@ -52,7 +52,7 @@ pub fn command(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// A command as cluster clients need it: where its keys are.
+/// Describes a command for cluster clients: the positions of its keys.
 fn describe(row: &Row, reply: &mut Reply<'_>) {
     reply.array(10);
     reply.text(row.name);
@@ -68,7 +68,7 @@ fn describe(row: &Row, reply: &mut Reply<'_>) {
     (0..3).for_each(|_| reply.array(0));
 }
 
-/// Settings that CONFIG GET tells.
+/// The settings of CONFIG GET.
 fn settings(server: &Server) -> Vec<(&'static str, String)> {
     let config = &server.config;
     let (append, fsync) = match config.durability {
@@ -93,7 +93,8 @@ fn settings(server: &Server) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Settings of Redis' encodings, with its defaults. They may be set, since clients and test suites do, and change nothing.
+/// Settings of Redis' encodings, with its defaults. Setting them is accepted for clients and test suites, and
+/// has no effect.
 const ENCODINGS: &[(&str, &str)] = &[
     ("hash-max-listpack-entries", "512"),
     ("hash-max-listpack-value", "64"),
@@ -105,7 +106,7 @@ const ENCODINGS: &[(&str, &str)] = &[
     ("zset-max-ziplist-value", "64"),
 ];
 
-/// Whether a setting may be set while the server runs.
+/// Checks that a setting may be set at run time.
 fn check_set(server: &Server, name: &[u8]) -> Outcome {
     if ENCODINGS.iter().any(|(known, _)| is(name, known)) {
         return Ok(());
@@ -158,7 +159,7 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// DEBUG SET-ACTIVE-EXPIRE 0 | 1: keys that nobody asks for stay, or go. The rest of DEBUG is not there.
+/// DEBUG SET-ACTIVE-EXPIRE 0 | 1: turns active expiry off or on. Other subcommands are not supported.
 pub fn debug(context: &mut Context<'_>) -> Outcome {
     match (context.args.at(1), context.args.get(2)) {
         (what, Some(value)) if is(what, "SET-ACTIVE-EXPIRE") => {
@@ -191,14 +192,15 @@ pub fn memory(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// SAVE: everything that was acknowledged is durable when it answers.
+/// SAVE: makes all acknowledged changes durable.
 pub fn save(context: &mut Context<'_>) -> Outcome {
     context.keyspace().blobs().sync()?;
     context.reply.ok();
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]: the server ends, everything acknowledged is durable then. There is no reply. SHUTDOWN ABORT comes too late.
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]: ends the server without a reply. All acknowledged changes are
+/// durable then. SHUTDOWN ABORT always fails.
 pub fn shutdown(context: &mut Context<'_>) -> Outcome {
     let has = |option: &str| context.args.from(1).any(|word| is(word, option));
     if context.args.len() == 2 && has("ABORT") {

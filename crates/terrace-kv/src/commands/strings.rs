@@ -29,7 +29,6 @@ pub fn mget(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The options of SET.
 #[derive(Debug, Default)]
 struct SetOptions<'a> {
     absent: bool,
@@ -87,10 +86,10 @@ pub fn set(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Of a new string.
+/// The word of a new string.
 const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: None, flags: 0 };
 
-/// Writes a whole string, with this word and this time of expiry; one that has expired already is not there.
+/// Writes a whole string with this word and expiry time. A time in the past removes the key.
 pub fn write(
     held: &mut Held<'_>,
     db: Db,
@@ -179,7 +178,7 @@ pub fn getex(context: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// The pairs of MSET and MSETNX, each in turn.
+/// The pairs of MSET and MSETNX, in order.
 fn pairs<'a>(context: &Context<'a>, command: &str) -> Outcome<Vec<(&'a [u8], &'a [u8])>> {
     let args = context.args;
     match args.len() % 2 {
@@ -213,7 +212,7 @@ pub fn msetnx(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Refuses what would make a value longer than permitted.
+/// Refuses a value above the size limit.
 pub fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
     let max = context.server.config.value_bytes_max;
     match bytes <= max {
@@ -250,7 +249,7 @@ pub fn strlen(context: &mut Context<'_>) -> Outcome {
 pub fn getrange(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
-    // Held, since the end counts from the size.
+    // Held, since the range depends on the size.
     let mut held = context.keyspace().hold(db, [key]);
     let size = held.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
     let range = slice(start, stop, size as usize);

@@ -1,10 +1,10 @@
-//! The subcommands that exist: what HELP lists, and how a request of another one is refused.
+//! The existing subcommands: replies to HELP, and refusals of unknown subcommands.
 
 use super::args::is;
 use super::context::Context;
 use crate::error::{Outcome, Refusal};
 
-/// Commands with their subcommands: arguments, and what they do.
+/// Commands with their subcommands, arguments and descriptions.
 const SUBCOMMANDS: &[(&str, &[(&str, &str)])] = &[
     (
         "CLIENT",
@@ -68,7 +68,7 @@ const SUBCOMMANDS: &[(&str, &[(&str, &str)])] = &[
     ),
 ];
 
-/// Answers HELP, and refuses any other subcommand as Redis does: it is not there, or has another number of arguments.
+/// Replies to HELP. Refuses any other subcommand like Redis: unknown, or with a wrong number of arguments.
 pub fn help_or_refuse(context: &mut Context<'_>) -> Outcome {
     let (name, what) = (context.args.at(0), context.args.at(1));
     let (command, all) = SUBCOMMANDS.iter().find(|(command, _)| is(name, command)).unwrap_or(&("", &[]));

@@ -1,4 +1,4 @@
-//! The table of commands: one line each.
+//! The table of commands, one line each.
 
 use std::sync::LazyLock;
 
@@ -9,13 +9,13 @@ use super::{client, cluster, counters, expire, hashes, info, keys, scan, server,
 
 const R: Flags = Flags::READ;
 const RF: Flags = R.and(Flags::FAST);
-/// Removes or replaces by something of the same size.
+/// Removes a value, or replaces it by one of the same size.
 const W: Flags = Flags::WRITE;
 const WF: Flags = W.and(Flags::FAST);
-/// Adds.
+/// Adds data.
 const A: Flags = W.and(Flags::DENY_OOM);
 const AF: Flags = A.and(Flags::FAST);
-/// About the server or the connection.
+/// Concerns the server or the connection.
 const S: Flags = Flags::FAST;
 const SN: Flags = S.and(Flags::NO_AUTH);
 
@@ -24,12 +24,12 @@ const ONE: Keys = Keys { first: 1, last: 1, step: 1 };
 const TWO: Keys = Keys { first: 1, last: 2, step: 1 };
 const ALL: Keys = Keys { first: 1, last: -1, step: 1 };
 const PAIRS: Keys = Keys { first: 1, last: -1, step: 2 };
-/// Elements of a collection: one, all behind the key, each with a value behind it, or with a score before it.
+/// Positions of a collection's elements: one, all after the key, each before a value, or each after a score.
 const ELEMENT: Keys = Keys { first: 2, last: 2, step: 1 };
 const ELEMENTS: Keys = Keys { first: 2, last: -1, step: 1 };
 const VALUED: Keys = Keys { first: 2, last: -1, step: 2 };
 const SCORED: Keys = Keys { first: 3, last: -1, step: 2 };
-/// Behind a subcommand.
+/// The argument after a subcommand.
 const SECOND: Keys = Keys { first: 2, last: 2, step: 1 };
 
 macro_rules! rows {
@@ -165,10 +165,10 @@ pub static ROWS: &[Row] = rows! {
     time             1 NONE  S  server::time
 };
 
-/// Longest name.
+/// Maximum length of a name, bytes.
 const NAME_MAX: usize = 32;
 
-/// The row of a name in any case.
+/// Finds the row of a name, ignoring case.
 pub fn find(name: &[u8]) -> Option<&'static Row> {
     static BY_NAME: LazyLock<HashMap<&'static [u8], &'static Row, hashbrown::DefaultHashBuilder>> =
         LazyLock::new(|| ROWS.iter().map(|row| (row.name.as_bytes(), row)).collect());

@@ -1,4 +1,4 @@
-//! Ranges of sorted sets: by place, by score, by member.
+//! Ranges of sorted sets: by rank, by score, by member.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use crate::keyspace::collection::Collection;
 use crate::keyspace::zset::{Point, Ranked, Zset, point_of_score};
 use crate::wire::number::parse_float;
 
-/// Order of a range.
+/// The kind of a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
     Place,
@@ -18,14 +18,14 @@ enum By {
     Member,
 }
 
-/// An end of a range that does not go by places.
+/// An end of a range by score or member.
 #[derive(Debug, Clone)]
 enum End {
     Lowest,
     Highest,
-    /// Of a score, or behind it.
+    /// At a score, or behind it.
     Score(f64, bool),
-    /// Of a name, or behind it.
+    /// At a name, or behind it.
     Member(Box<[u8]>, bool),
 }
 
@@ -37,7 +37,7 @@ enum Bounds {
 }
 
 impl End {
-    /// As written for the beginning of a range, or for its last member.
+    /// Parses the begin of a range, or its last member (`is_last`).
     fn parse(by: By, arg: &[u8], is_last: bool) -> Outcome<End> {
         let (text, included) = match arg {
             [b'(', text @ ..] => (text, false),
@@ -55,7 +55,7 @@ impl End {
         Ok(End::Score(score, behind))
     }
 
-    /// Where it is.
+    /// The position of this end in the set.
     fn point(&self, zset: &Zset, is_last: bool) -> Point {
         match self {
             End::Lowest => point_of_score(f64::NEG_INFINITY, false),
@@ -79,7 +79,7 @@ impl Bounds {
         match self {
             Bounds::Place(start, stop) => {
                 let Range { start, end } = slice(*start, *stop, zset.len());
-                // These places are counted from the end that the range begins at.
+                // These ranks count from the end that the range begins at.
                 let places = if rev { zset.len() - end..zset.len() - start } else { start..end };
                 zset.range(places, rev)
             }
@@ -109,7 +109,7 @@ impl Query {
         Query { by, rev, with_scores: false, limit: None }
     }
 
-    /// Options behind the two bounds; `all`: those of ZRANGE, which chooses order and direction, too.
+    /// Parses the options behind the two bounds. `all`: those of ZRANGE, which also sets kind and direction.
     fn parse(mut self, context: &Context<'_>, all: bool) -> Outcome<Query> {
         let mut words = context.args.from(4);
         while let Some(word) = words.next() {
@@ -137,7 +137,7 @@ impl Query {
 
     fn answer(&self, context: &mut Context<'_>) -> Outcome {
         let (first, second) = (context.args.at(2), context.args.at(3));
-        // From the highest on the bounds come in that order, too; places do not.
+        // In reverse the bounds are swapped, too; ranks are not.
         let swapped = self.rev && self.by != By::Place;
         let (min, max) = if swapped { (second, first) } else { (first, second) };
         let bounds = Bounds::parse(self.by, min, max)?;

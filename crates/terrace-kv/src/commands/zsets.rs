@@ -9,7 +9,7 @@ use crate::keyspace::zset::{Ranked, Zset};
 use crate::wire::Reply;
 use crate::wire::number::parse_float;
 
-/// Answers from a sorted set; one that is not there has no members.
+/// Reads a sorted set. A missing one has no members.
 pub fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Reply<'_>)) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
@@ -31,7 +31,7 @@ pub fn change<T>(
     Ok(changed)
 }
 
-/// Writes members, with their scores if they are wanted: in RESP3 each pair is an array.
+/// Writes members, with scores if wanted. RESP3 nests each pair.
 pub fn write_members<'a>(
     reply: &mut Reply<'_>,
     members: impl ExactSizeIterator<Item = &'a Ranked>,
@@ -50,7 +50,6 @@ pub fn write_members<'a>(
     });
 }
 
-/// The options of ZADD.
 #[derive(Debug, Default, Clone, Copy)]
 struct AddOptions {
     absent: bool,
@@ -61,19 +60,19 @@ struct AddOptions {
     increments: bool,
 }
 
-/// Outcome of ZADD for one member.
+/// Result of ZADD for one member.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Added {
-    /// Nothing: the conditions do not hold, or the score is the same.
+    /// Unchanged: the conditions do not hold, or the score is the same.
     Nothing(Option<f64>),
     /// The member is new.
     New(f64),
-    /// Its score has changed.
+    /// The score has changed.
     Changed(f64),
 }
 
 impl AddOptions {
-    /// The options, and where the scores begin.
+    /// The options, and the position of the first score.
     fn parse(context: &Context<'_>) -> Outcome<(AddOptions, usize)> {
         let (mut options, mut at) = (AddOptions::default(), 2);
         for word in context.args.from(2) {
@@ -127,7 +126,7 @@ impl AddOptions {
     }
 }
 
-/// A score: a float that is a number.
+/// Parses a score.
 fn score(arg: &[u8]) -> Outcome<f64> {
     parse_float(arg).ok_or(Refusal::NotFloat)
 }
@@ -259,7 +258,7 @@ fn pop(context: &mut Context<'_>, from_highest: bool) -> Outcome {
         Ok(ends)
     })?;
     if context.reply.resp3 && count.is_none() && !gone.is_empty() {
-        // One pair, not an array of pairs.
+        // A single pair is not nested.
         context.reply.array(2);
         context.reply.bulk(&gone[0].member);
         context.reply.double(gone[0].score);
@@ -278,7 +277,7 @@ pub fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
-/// Members that are found one by one. For more, all of them are listed.
+/// Maximum number of members found by rank. For more, all members are listed once.
 const FOUND_MAX: usize = 200;
 
 /// ZRANDMEMBER key [count [WITHSCORES]]

@@ -1,4 +1,4 @@
-//! Elements of large collections that are about to be looked up: see [`crate::blobs::Blobs::prefetch`], which does the same for keys.
+//! Prefetch of elements of large collections; [`crate::blobs::Blobs::prefetch`] does the same for keys.
 
 use super::hash::Hash;
 use super::space::Keyspace;
@@ -6,7 +6,8 @@ use super::zset::Zset;
 use crate::blobs::Db;
 
 impl Keyspace {
-    /// Has the processor fetch what look-ups of these elements need, if the collection is decoded and no command holds it. A hint: it waits for nobody.
+    /// Prefetches what look-ups of these elements will need, if the collection is decoded and no command
+    /// holds it. A hint; it never blocks.
     pub fn prefetch_elements(&self, db: Db, key: &[u8], names: &[&[u8]]) {
         let Some(stripe) = self.stripes[self.stripe_of(db, key)].try_lock() else { return };
         let Some(content) = stripe.content(db, key) else { return };
@@ -36,7 +37,7 @@ mod tests {
         let new = names.iter().filter(|name| hash.content.set(name, &[7; 100], &mut hash.log)).count();
         assert_eq!(new, names.len());
         held.close(0, b"h", hash).unwrap();
-        // Held by a command.
+        // A command holds the collection.
         keyspace.prefetch_elements(0, b"h", &names);
         drop(held);
         keyspace.prefetch_elements(0, b"h", &names);

@@ -1,33 +1,36 @@
-//! The log of a large collection, in pieces of some 256 KiB.
+//! The log of a large collection, in pieces of about 256 KiB.
 //!
 //! ```text
-//! key ──► head: id, number of the first piece        (id, 1) (id, 2) ... (id, n): records; to the last one more are added
+//! key ──► head: id, number of the first piece      pieces with records: (id, 1) (id, 2) ... (id, n)
 //! ```
-//! A change adds a record to the last piece; a full one is followed by another, and nothing is ever copied to make room. When most of all records is
-//! superseded, those of the first piece that still count are added at the end, the head names the next piece, and the first is removed: the
-//! order of changes stays, and a delete need not outlive the piece that it stands in, since all earlier ones are gone.
+//! A change appends a record to the last piece. A full piece is followed by a new one; nothing is copied to
+//! make room. When most records are superseded, the first piece is cleaned: its live records are appended at
+//! the end, the head names the next piece, and the first is removed. The order of changes stays, and a delete
+//! may go with its piece, since all earlier pieces are gone.
 //!
-//! Each step is a change of one blob, and after a crash a prefix of these changes is there. Pieces without a head are found by a *note*,
-//! the blob (id, 0): it is put before the first piece of a new chain, or before the head is replaced or removed, and says under which key the head
-//! is or was. A start looks at the notes alone: the pieces stay if that head names them ([`recover`]). Where a full disk has no room for the key, the note
-//! is without it, and a start that finds one looks at all heads.
+//! Each step is a change of one blob, so after a crash the store has a prefix of these changes. A *note*, the
+//! blob (id, 0), lets a start find pieces without a head. It is put before the first piece of a new chain,
+//! and before the head is replaced or removed. It names the key of the head. A start reads only the notes,
+//! and keeps the pieces if that key's head names them ([`recover`]). If a full disk has no room for the key,
+//! the note omits it, and a start then checks all heads.
 
 use crate::blobs::{BlobError, Blobs, Db, Result, pieces_of};
 
 use super::word::{Form, Word};
 
-/// A piece of so many bytes is full.
+/// Size from which a piece is full, bytes.
 const PIECE: u64 = 240 << 10;
-/// Room of a piece, bytes: the last log of changes fits, too, if it is not large.
+/// Room of a piece, bytes. The last append fits as well, unless it is large.
 const ROOM: u64 = 256 << 10;
-/// Bits of a place that are the offset in a piece. Numbers of pieces may overflow: two of one collection are never so far apart. They begin at 1.
+/// Low bits of a place: the offset in a piece. The bits above are the piece's number, which begins at 1. It
+/// may overflow: two pieces of a collection are never that far apart.
 pub(super) const OFFSET_BITS: u32 = 30;
 /// Number of the note.
 const NOTE: u64 = 0;
-/// The id whose note says that the database is being cleared.
+/// The id of the note for a database that is being cleared.
 const CLEARING: u64 = 0;
 
-/// Bytes of a piece's key.
+/// Size of a piece's key, bytes.
 const KEY: usize = 16;
 
 fn key_of(id: u64, number: u64) -> [u8; KEY] {
@@ -39,12 +42,12 @@ fn parse_key(key: &[u8]) -> Option<(u64, u64)> {
     Some(((key >> 64) as u64, key as u64))
 }
 
-/// Where a record stands: the piece and the offset in it.
+/// The place of a record: the piece's number and the offset in the piece.
 pub fn place(number: u64, offset: u64) -> u64 {
     number << OFFSET_BITS | offset
 }
 
-/// What the head says.
+/// The content of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Head {
     id: u64,
@@ -59,7 +62,7 @@ impl Head {
         let (id, first) = parse_key(bytes)?;
         Some(Head { id, first })
     }
-    /// The head of a key; none: it has none.
+    /// Reads the head of a key. None: the key has none.
     fn read(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Head>> {
         let is_head = |word: u64| Word::unpack(word).form == Form::Pieces;
         if !blobs.stat(db, key).is_some_and(|stat| is_head(stat.word)) {
@@ -76,14 +79,14 @@ impl Head {
 pub struct Chain {
     db: Db,
     head: Head,
-    /// Number of the last piece; one less than the first if there is none yet.
+    /// Number of the last piece. One below the first if there is none yet.
     last: u64,
     last_bytes: u64,
     bytes: u64,
 }
 
 impl Chain {
-    /// A new one, for a key that is not to name it before all its pieces are there. It is noted.
+    /// Creates a chain and its note. The key names the chain only when all its pieces exist.
     ///
     /// # Errors
     /// The store's.
@@ -97,12 +100,12 @@ impl Chain {
         Ok(chain)
     }
 
-    /// That of a key; none: the key has none.
+    /// Finds the chain of a key. None: the key has none.
     ///
     /// # Errors
     /// The store's.
     pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Chain>> {
-        // Nobody pays for what is not used.
+        // Without any pieces, a look-up costs nothing.
         match blobs.is_empty(pieces_of(db)) {
             true => Ok(None),
             false => Ok(Head::read(blobs, db, key)?.map(|head| Chain::load(blobs, db, head))),
@@ -116,7 +119,7 @@ impl Chain {
             chain.last_bytes = stat.size;
             chain.bytes += stat.size;
         }
-        // A crash may have come between the change of the head and the removal of the piece before.
+        // A crash may have come between the head's change and the removal of the previous piece.
         let before = key_of(head.id, head.first.wrapping_sub(1));
         if head.first > 1 && blobs.stat(pieces_of(db), &before).is_some() {
             let _ = blobs.remove(pieces_of(db), &before);
@@ -124,7 +127,6 @@ impl Chain {
         chain
     }
 
-    /// Pieces.
     #[cfg(test)]
     pub(super) fn len(&self) -> u64 {
         self.last + 1 - self.head.first
@@ -133,34 +135,34 @@ impl Chain {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
-    /// What the head holds.
+    /// The encoded head.
     pub fn head(&self) -> [u8; KEY] {
         self.head.encode()
     }
-    /// Where the next records stand, unless they are too many.
+    /// The place of the next records, unless they overflow the piece.
     pub fn end(&self) -> u64 {
         match self.last_bytes < PIECE {
             true => place(self.last, self.last_bytes),
             false => place(self.last + 1, 0),
         }
     }
-    /// Where the first piece begins.
+    /// The place of the first piece.
     pub fn begin(&self) -> u64 {
         place(self.head.first, 0)
     }
-    /// Whether most of the records is superseded, of which so many bytes still count.
+    /// Whether most records are superseded. `live`: bytes of live records.
     pub fn is_sparse(&self, live: u64) -> bool {
         self.bytes > 2 * live + 2 * ROOM
     }
-    /// Bytes after which records are better cut: those of a piece.
+    /// Whether records of this size fill a piece.
     pub fn is_piece(bytes: usize) -> bool {
         bytes as u64 >= PIECE
     }
 
-    /// Adds records, all at once; where they stand.
+    /// Appends records as a whole. Returns their place.
     ///
     /// # Errors
-    /// The store's; nothing has changed.
+    /// Errors of the store; then nothing has changed.
     pub fn append(&mut self, blobs: &dyn Blobs, records: &[u8]) -> Result<u64> {
         let bytes = records.len() as u64;
         if self.last_bytes < PIECE && self.last_bytes + bytes <= ROOM {
@@ -175,10 +177,10 @@ impl Chain {
         Ok(at)
     }
 
-    /// Reads all pieces in their order, each with the place where it begins.
+    /// Reads all pieces in order, each with its place.
     ///
     /// # Errors
-    /// The store's; those of `visit`.
+    /// Errors of the store and of `visit`.
     pub fn read<E: From<BlobError>>(
         &self,
         blobs: &dyn Blobs,
@@ -202,10 +204,10 @@ impl Chain {
 
     fn read_piece(&self, blobs: &dyn Blobs, number: u64, bytes: &mut Vec<u8>) -> Result<()> {
         let found = blobs.get(pieces_of(self.db), &key_of(self.head.id, number), bytes)?;
-        found.map(drop).ok_or_else(|| BlobError::Failed("a piece of a collection has gone".to_owned()))
+        found.map(drop).ok_or_else(|| BlobError::Failed("a piece of a collection is missing".to_owned()))
     }
 
-    /// Removes the first piece, which has so many bytes and of which nothing counts any more.
+    /// Removes the first piece, of `bytes` bytes, which has no live records.
     ///
     /// # Errors
     /// The store's.
@@ -217,8 +219,8 @@ impl Chain {
         blobs.remove(pieces_of(self.db), &key_of(gone.id, gone.first)).map(drop)
     }
 
-    /// Puts the note: the head of the key is about to come or to go. Where the disk is full it is a short one, without the key: room comes by removals, and
-    /// they need a note first.
+    /// Puts the note before the key's head is created or removed. On a full disk the note omits the key: only
+    /// removals make room, and they need a note first.
     ///
     /// # Errors
     /// The store's.
@@ -229,14 +231,15 @@ impl Chain {
             noted => noted.map(drop),
         }
     }
-    /// Removes the note: the head is there.
+    /// Removes the note: the head exists.
     ///
     /// # Errors
     /// The store's.
     pub fn forget_note(&self, blobs: &dyn Blobs) -> Result<()> {
         blobs.remove(pieces_of(self.db), &key_of(self.head.id, NOTE)).map(drop)
     }
-    /// Removes all pieces and the note: the head is not there. The last go first, so that those that a crash leaves are found from the first on.
+    /// Removes all pieces, then the note: the head is gone. The last piece goes first, so that a start can
+    /// find the rest after a crash.
     ///
     /// # Errors
     /// The store's.
@@ -248,7 +251,7 @@ impl Chain {
     }
 }
 
-/// Removes all keys of a database with their pieces.
+/// Removes all keys of a database, and their pieces.
 ///
 /// # Errors
 /// The store's.
@@ -261,7 +264,7 @@ pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
     blobs.clear(pieces_of(db))
 }
 
-/// Ends what a crash has left half done in a database: removes pieces without a head. To be called before the first command.
+/// Recovers a database after a crash: removes pieces without a head. Called before the first command.
 ///
 /// # Errors
 /// The store's.
@@ -286,7 +289,7 @@ pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
         let noted = Head { id, first: u64::from_be_bytes(*first) };
         let chain = Chain::load(blobs, db, noted);
         let has_head = match key {
-            // A short note.
+            // A note without the key.
             [] => has_head_anywhere(blobs, db, id)?,
             key => has_head(blobs, db, key, id)?,
         };
@@ -298,12 +301,12 @@ pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key names the collection of this id.
+/// Whether the key's head names the collection `id`.
 fn has_head(blobs: &dyn Blobs, db: Db, key: &[u8], id: u64) -> Result<bool> {
     Ok(Head::read(blobs, db, key)?.is_some_and(|head| head.id == id))
 }
 
-/// Whether any key does.
+/// Whether any key's head names the collection `id`.
 fn has_head_anywhere(blobs: &dyn Blobs, db: Db, id: u64) -> Result<bool> {
     let mut from = 0;
     loop {

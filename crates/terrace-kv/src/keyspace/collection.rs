@@ -1,8 +1,10 @@
-//! A collection opened for one command: read from its blob or from the memory of decoded ones, changed, written.
+//! A collection opened for one command: read from its blob or taken from the decoded ones, changed, then
+//! written.
 //!
-//! Up to [`SMALL`] bytes it is written whole, compact, and not kept in memory: to decode it costs less than to keep it. A larger one is a log
-//! on the store and a table in memory: a change of one element of a million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, written anew
-//! when most of it is superseded; above it stands in pieces, of which one at a time is cleaned ([`super::chain`]).
+//! A collection up to [`SMALL`] bytes is compact: written whole and not kept in memory, since decoding costs
+//! less than keeping. A larger one is a log in the store and a table in memory: a change of one element of a
+//! million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, rewritten when most of it is
+//! superseded. A larger log is in pieces, cleaned one at a time ([`super::chain`]).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,31 +18,31 @@ use super::superseded::Superseded;
 use super::word::{Form, Kind, Word};
 use crate::blobs::Db;
 
-/// Up to so many bytes a collection is compact. Below 4 KiB the store writes a new extent anyway.
+/// Maximum size of a compact collection, bytes. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
-/// Up to so many bytes a log is one blob: to write it anew takes some 50 us.
+/// Maximum size of a log in one blob, bytes. Rewriting it takes about 50 us.
 pub const LOG_MAX: usize = 256 << 10;
-/// Below so many bytes a log in pieces becomes one blob again.
+/// A log in pieces below this size becomes one blob again, bytes.
 const PIECES_MIN: usize = LOG_MAX / 4;
 
-/// Hashes and sorted sets.
+/// A collection: hash or sorted set.
 pub trait Collection: Default + Send + 'static {
-    /// Its type.
+    /// The type of the value.
     const KIND: Kind;
-    /// Its records.
+    /// The type of the records.
     type Record<'a>: Record<'a>;
-    /// From its records.
+    /// Decodes records.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are not valid records.
     fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
         let mut collection = Self::default();
         collection.add(bytes, 0).map(|()| collection)
     }
-    /// Does what records say that begin at `place`.
+    /// Applies records that begin at `place`.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are not valid records.
     fn add(&mut self, bytes: &[u8], place: u64) -> Result<(), Damaged> {
         let mut at = place;
         for record in records(bytes) {
@@ -50,45 +52,45 @@ pub trait Collection: Default + Send + 'static {
         }
         Ok(())
     }
-    /// Does what one record says, which stands at `place`.
+    /// Applies one record at `place`.
     fn apply(&mut self, record: Self::Record<'_>, place: u64);
-    /// Walks records: the bytes of each, and the name of the element that it sets.
+    /// Iterates over records: the size of each, and the name of the element that it sets.
     ///
     /// # Errors
-    /// They are none.
+    /// The bytes are not valid records.
     fn walk(bytes: &[u8], mut visit: impl FnMut(usize, Option<&[u8]>)) -> Result<(), Damaged> {
         records::<Self::Record<'_>>(bytes)
             .try_for_each(|record| record.map(|(record, length)| visit(length, record.sets())))
     }
-    /// Place of the record that has set an element.
+    /// Place of the record that set an element.
     fn place(&self, name: &[u8]) -> Option<u64>;
-    /// The records that count no more.
+    /// The superseded records.
     fn superseded(&mut self) -> &mut Superseded;
-    /// What is kept of walks through its elements.
+    /// The kept rests of scans through the elements.
     fn walks(&mut self) -> &mut Walks;
-    /// Gives back the memory that it can do without.
+    /// Frees memory that can be rebuilt.
     fn shed(&mut self) {
         self.walks().clear();
     }
-    /// Another record is the one; the caller says what becomes of the one before.
+    /// Sets the place of an element's record. The caller notes the superseded one.
     fn set_place(&mut self, name: &[u8], place: u64);
-    /// The log of changes begins at this place.
+    /// Sets the place where the log of changes begins.
     fn set_log_place(&mut self, place: u64);
-    /// Its records, each element once.
+    /// The records of all elements, each element once.
     fn encode(&self) -> Vec<u8>;
-    /// Elements.
+    /// Number of elements.
     fn len(&self) -> usize;
-    /// Whether it has none.
+    /// Whether there are no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Bytes of its records.
+    /// Size of its records, bytes.
     fn encoded_bytes(&self) -> usize;
-    /// Memory that it takes, about.
+    /// Memory, about, bytes.
     fn memory_bytes(&self) -> usize;
 }
 
-/// The key of a collection that is kept decoded.
+/// The key of a decoded collection.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Name {
     pub(super) db: Db,
@@ -102,7 +104,7 @@ impl Name {
     }
 }
 
-/// A collection that is kept decoded.
+/// A decoded collection.
 #[derive(Debug)]
 pub struct Cached {
     /// Its content.
@@ -113,14 +115,15 @@ pub struct Cached {
     pub memory_bytes: usize,
 }
 
-/// Memory of a decoded collection that a command works on. It stays counted meanwhile: the cache must not grow into it and give it back with each command.
+/// Memory of a decoded collection in use by a command. It stays counted: otherwise the cache would grow into
+/// it and shrink again with each command.
 #[derive(Debug)]
 pub(super) struct Counted {
     pub all: Arc<AtomicUsize>,
     pub bytes: usize,
-    /// Those of its content.
+    /// Memory of the content, bytes.
     pub content_bytes: usize,
-    /// Its name, for when it is kept again.
+    /// The collection's name, to keep it again.
     pub name: Option<Name>,
 }
 
@@ -130,31 +133,30 @@ impl Drop for Counted {
     }
 }
 
-/// A collection that a command works on.
+/// A collection in use by a command.
 #[derive(Debug)]
 pub struct Open<C> {
-    /// Its content: that of a decoded one as it was kept.
+    /// The content. A decoded collection is used as it was kept.
     pub content: Box<C>,
     /// Records of the changes.
     pub log: Vec<u8>,
-    /// The word of its blob; none: there is no blob yet.
+    /// The word of its blob. None: no blob exists yet.
     pub(super) word: Option<Word>,
     /// Bytes of its blob.
     pub(super) stored: u64,
-    /// Its pieces.
     pub(super) chain: Option<Chain>,
-    /// It was decoded already.
+    /// The collection was decoded already.
     pub(super) counted: Option<Counted>,
 }
 
 /// How a changed collection is written.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Write {
-    /// It is empty: the key is removed.
+    /// The collection is empty: the key is removed.
     Remove,
-    /// Whole.
+    /// The whole collection is written.
     Whole(Form),
-    /// The records of the changes, at the end of the log or of its pieces.
+    /// The records of the changes are appended to the log or its pieces.
     Append,
 }
 
@@ -164,7 +166,7 @@ impl<C: Collection> Open<C> {
         Open { content: Box::default(), log: Vec::new(), word: None, stored: 0, chain: None, counted: None }
     }
 
-    /// The write that is due; none: nothing has changed.
+    /// The necessary write. None: nothing has changed.
     pub(super) fn write(&self) -> Option<Write> {
         if self.log.is_empty() {
             return None;

@@ -1,14 +1,16 @@
-//! Fields of a compact hash set in its records as they lie: to make a table of ten fields, each with an allocation, took longer than all else that HSET does.
+//! Sets fields of a compact hash directly in its records. Decoding ten fields into a table, each with an
+//! allocation, took longer than the rest of HSET.
 
 use super::record::{Damaged, FieldRecord, records};
 
-/// More pairs than this are not looked for one by one.
+/// Maximum number of pairs for a linear search.
 pub const PAIRS_MAX: usize = 16;
 
-/// Appends the records of a hash with these fields set to `out`; how many of them are new. Of several pairs with one field the last counts.
+/// Appends the records of a hash with these fields set to `out`. Returns the number of new fields. If a field
+/// occurs in several pairs, the last counts.
 ///
 /// # Errors
-/// It is not compact, or not a hash.
+/// The bytes are not compact, or not a hash.
 ///
 /// # Panics
 /// More than [`PAIRS_MAX`] pairs.

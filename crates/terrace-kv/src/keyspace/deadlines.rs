@@ -1,7 +1,7 @@
-//! Keys by the time when they expire, so that those that nobody asks for leave, too.
+//! Keys by expiry time, so that expired keys are removed without a request for them.
 //!
-//! The truth is in each key's word; this list only says where to look. It has a limit: beyond it, and for keys of an earlier server, a slow
-//! walk through the keys finds what has expired ([`super::Keyspace::expire`]).
+//! The keys' words are authoritative; this list only says where to look. It is bounded: a slow scan finds
+//! expired keys beyond it, and those of an earlier server ([`super::Keyspace::expire`]).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,21 +10,21 @@ use terrace_sync::Mutex;
 
 use crate::blobs::{DATABASES, Db};
 
-/// Most keys that are listed.
+/// Maximum number of listed keys.
 const LISTED_MAX: usize = 1 << 20;
-/// After so many keys it is asked anew whether there is memory for more.
+/// Memory for more keys is checked each time this many were added.
 const ASKED_EVERY: usize = 512;
-/// Memory of an entry beside its key, bytes: node, pointer, allocation.
+/// Memory of an entry without its key, bytes: node, pointer, allocation.
 const ENTRY_BYTES: usize = 64;
 
-/// A key to be looked at.
+/// Expiry time, database and key.
 pub type Due = (u64, Db, Box<[u8]>);
 
 /// The list.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     list: Mutex<BTreeSet<Due>>,
-    /// Listed keys of each database. They change under the lock of the list, and are read without.
+    /// Listed keys of each database. Written under the list's lock, read without.
     lengths: [AtomicUsize; DATABASES as usize],
     bytes: AtomicUsize,
     /// Some keys are not listed.
@@ -32,7 +32,7 @@ pub struct Deadlines {
 }
 
 impl Deadlines {
-    /// A key's time of expiry was `old` and is `new`.
+    /// Changes a key's expiry time from `old` to `new`.
     pub fn change(
         &self,
         db: Db,
@@ -59,13 +59,13 @@ impl Deadlines {
         }
     }
 
-    /// A key is listed no more.
+    /// Uncounts a key that left the list.
     fn count_less(&self, db: Db, key: &[u8]) {
         self.lengths[usize::from(db)].fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(ENTRY_BYTES + key.len(), Ordering::Relaxed);
     }
 
-    /// Takes up to `max` keys whose time has come.
+    /// Takes up to `max` expired keys.
     pub fn take_due(&self, now: u64, max: usize) -> Vec<Due> {
         let mut list = self.list.lock();
         let mut due = Vec::new();
@@ -76,22 +76,22 @@ impl Deadlines {
         due
     }
 
-    /// A key whose time has come is there still: a walk is to find it again.
+    /// Notes that an expired key still exists: the scan must find it again.
     pub fn note_incomplete(&self) {
         self.incomplete.store(true, Ordering::Relaxed);
     }
 
-    /// Whether keys that expire may be missing here; the answer is no until the next is left out.
+    /// Whether the list may lack keys with an expiry time. Resets the flag.
     pub fn take_incomplete(&self) -> bool {
         self.incomplete.swap(false, Ordering::Relaxed)
     }
 
-    /// Keys of a database that are listed.
+    /// Number of listed keys of a database.
     pub fn len(&self, db: Db) -> usize {
         self.lengths[usize::from(db)].load(Ordering::Relaxed)
     }
 
-    /// Forgets a database.
+    /// Removes the keys of a database.
     pub fn clear(&self, db: Db) {
         self.list.lock().retain(|(_, of, key)| {
             let stays = *of != db;

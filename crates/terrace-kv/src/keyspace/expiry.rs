@@ -1,17 +1,17 @@
-//! Keys that nobody asks for leave when their time has come.
+//! Active expiry: removes expired keys without a request for them.
 
 use std::sync::atomic::Ordering;
 
 use super::space::{Keyspace, Walk};
 use crate::blobs::DATABASES;
 
-/// Keys that one look for expired ones takes from the list at most.
+/// Maximum number of keys taken from the list at a time.
 const DUE_MAX: usize = 256;
-/// Keys that the walk looks at in one step.
+/// Keys of one scan step.
 const WALK_STEP: usize = 512;
 
 impl Keyspace {
-    /// Removes keys whose time has come; to be called ten times a second or so. How many went.
+    /// Removes expired keys. To be called about ten times a second. Returns the number of removed keys.
     pub fn expire(&self) -> u64 {
         if !self.expires_actively.load(Ordering::Relaxed) {
             return 0;
@@ -30,7 +30,8 @@ impl Keyspace {
         self.counters.expired.load(Ordering::Relaxed) - before
     }
 
-    /// One step of the walk through all keys, which lists those that expire. It is walked once after a start, and again when the list was full.
+    /// One step of the scan that lists keys with an expiry time. The scan runs once after a start, and again
+    /// when the list was full.
     fn walk_on(&self) {
         let mut walk = self.walk.lock();
         if walk.is_over && !self.deadlines.take_incomplete() {

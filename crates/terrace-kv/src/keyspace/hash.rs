@@ -1,4 +1,4 @@
-//! A hash: fields with values, in order of their coming.
+//! A hash: fields with values, in insertion order.
 
 use compact_bytes::CompactBytes;
 use hashbrown::DefaultHashBuilder;
@@ -11,20 +11,22 @@ use super::record::FieldRecord;
 use super::superseded::Superseded;
 use super::word::Kind;
 
-/// Memory of a field beside its bytes: its entry with room to spare, place in the table, allocation of the value, and of a long name.
+/// Memory of a field without its bytes: entry with spare room, table slot, allocation of the value and of a
+/// long name.
 const FIELD_BYTES: usize = 100;
 
-/// Bytes of a value that are fetched ahead; a processor follows a longer copy by itself.
+/// Bytes of a value to prefetch. The hardware prefetcher follows a longer copy by itself.
 const FETCHED_MAX: usize = 4096;
 
 #[derive(Debug)]
 struct Value {
     bytes: Box<[u8]>,
-    /// Place of the record that set it.
+    /// Place of the record that set the value.
     place: u64,
 }
 
-/// A field's name to look for. Those in the table stand in its entries while they are short: a look-up fetches them with the entry.
+/// A field's name as a look-up key. Short names are inline in the table's entries: a look-up fetches them
+/// with the entry.
 #[derive(Hash)]
 struct Name<'a>(&'a [u8]);
 
@@ -39,7 +41,7 @@ impl Equivalent<CompactBytes> for Name<'_> {
 pub struct Hash {
     fields: IndexMap<CompactBytes, Value, DefaultHashBuilder>,
     encoded: usize,
-    /// Place of the log that changes are added to.
+    /// Place where the log of changes begins.
     log_place: u64,
     superseded: Superseded,
     walks: Walks,
@@ -50,7 +52,8 @@ impl Hash {
     pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
         self.fields.get(&Name(field)).map(|value| &*value.bytes)
     }
-    /// Has the processor fetch these fields and their values. The look-ups do not depend on each other, so that they overlap.
+    /// Prefetches these fields and their values into the CPU caches. The look-ups are independent, so their
+    /// memory accesses overlap.
     pub fn prefetch(&self, names: &[&[u8]]) {
         for name in names {
             if let Some(value) = self.fields.get(&Name(name)) {
@@ -58,13 +61,13 @@ impl Hash {
             }
         }
     }
-    /// Sets a field; whether it is new.
+    /// Sets a field. Returns whether it is new.
     pub fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {
         let place = self.log_place + log.len() as u64;
         FieldRecord::Set(field, value).write(log);
         self.insert(field, value, place)
     }
-    /// Deletes a field; whether it was there.
+    /// Deletes a field. Returns whether it existed.
     pub fn delete(&mut self, field: &[u8], log: &mut Vec<u8>) -> bool {
         let there = self.remove(field);
         if there {
@@ -76,7 +79,7 @@ impl Hash {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|(field, value)| (&**field, &*value.bytes))
     }
-    /// One of them by its place, which is below [`Collection::len`].
+    /// The field at an index, which is below [`Collection::len`].
     pub fn at(&self, index: usize) -> (&[u8], &[u8]) {
         let (field, value) = &self.fields.get_index(index).expect("an index of this hash");
         (field, &value.bytes)

@@ -1,4 +1,4 @@
-//! Keys that a command holds: no other command writes them meanwhile.
+//! Keys held by a command: no other command writes them in between.
 
 use std::cell::OnceCell;
 use std::sync::atomic::Ordering;
@@ -17,34 +17,35 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::{BlobError, Blobs, Db};
 use crate::error::{Outcome, Refusal};
 
-/// Memory of a decoded collection, in bytes of its blob: with elements of a few bytes.
+/// Estimated ratio of the memory of a decoded collection to the size of its blob, for elements of a few
+/// bytes.
 const DECODED_TIMES: usize = 4;
 
-/// A page of zeros; what is longer has it several times.
+/// A page of zeros. Longer runs repeat it.
 const ZEROS: &[u8] = &[0; 4096];
 
-/// Word and size of a key; none: it is not there.
+/// Word and size of a key. None: the key does not exist.
 pub type Found = Option<(Word, u64)>;
 
-/// Locks of stripes, by their numbers.
+/// Locked stripes, by number.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
-/// The keys; see [`Keyspace::hold`].
+/// Held keys; see [`Keyspace::hold`].
 #[derive(Debug)]
 pub struct Held<'a> {
     keyspace: &'a Keyspace,
     guards: Guards<'a>,
-    /// Most commands look at keys that do not expire, and need no time.
+    /// Read only when needed: most commands use keys without an expiry time.
     now: OnceCell<u64>,
 }
 
 impl Keyspace {
-    /// Holds keys against other writers until the answer is dropped.
+    /// Holds keys against other writers until the result is dropped.
     pub fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> Held<'_> {
         self.hold_in(keys.into_iter().map(|key| (db, key)))
     }
 
-    /// Likewise, of several databases.
+    /// Like [`Keyspace::hold`], for keys of several databases.
     pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> Held<'_> {
         let mut stripes: SmallVec<[usize; 4]> = SmallVec::new();
         keys.into_iter().for_each(|(db, key)| stripes.push(self.stripe_of(db, key)));
@@ -59,7 +60,7 @@ impl Keyspace {
 }
 
 impl<'a> Held<'a> {
-    /// The time that this command goes by, milliseconds since 1970.
+    /// The time of this command, milliseconds since 1970.
     pub fn now(&self) -> u64 {
         *self.now.get_or_init(|| self.keyspace.now())
     }
@@ -78,7 +79,7 @@ impl<'a> Held<'a> {
         &mut self.guards[place].1
     }
 
-    /// Word and size of a key. An expired key is removed.
+    /// Word and size of a key. Removes an expired key.
     pub fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
         let stat = self.keyspace.blobs.stat(db, key)?;
         let word = Word::unpack(stat.word);
@@ -90,9 +91,9 @@ impl<'a> Held<'a> {
                 self.keyspace.counters.expired.fetch_add(1, Ordering::Relaxed);
             }
             Err(err) => {
-                // The store has logged that its syncs fail, and as many keys as there are may expire meanwhile.
+                // The store logs failing syncs itself, and many keys may expire while they fail.
                 if !matches!(err, Refusal::Store(BlobError::NotDurable(_))) {
-                    tracing::warn!("a key has expired and cannot be removed: {err}");
+                    tracing::warn!("cannot remove an expired key: {err}");
                 }
                 self.keyspace.deadlines.note_incomplete();
             }
@@ -100,15 +101,15 @@ impl<'a> Held<'a> {
         None
     }
 
-    /// What changes with each write of a key that is there.
+    /// A number that changes with each write of an existing key.
     pub fn version(&self, db: Db, key: &[u8]) -> Option<u64> {
         self.keyspace.blobs.stat(db, key).map(|stat| stat.version)
     }
 
-    /// As `stat`, of a key that must have this type if it is there.
+    /// Like `stat`, for a key that must have this type if it exists.
     ///
     /// # Errors
-    /// It has another.
+    /// The key has another type.
     pub fn stat_of(&mut self, db: Db, key: &[u8], kind: Kind) -> Outcome<Option<(Word, u64)>> {
         match self.stat(db, key) {
             Some((word, _)) if word.kind != kind => Err(Refusal::WrongType),
@@ -116,10 +117,10 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Reads a string; its word.
+    /// Reads a string. Returns its word.
     ///
     /// # Errors
-    /// The key has another type; the store's.
+    /// The key has another type; errors of the store.
     pub fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
         let mut found = self.keyspace.blobs.get(db, key, out)?.map(|stat| Word::unpack(stat.word));
         if found.is_some_and(|word| self.is_expired(word)) {
@@ -138,7 +139,7 @@ impl<'a> Held<'a> {
         Ok(None)
     }
 
-    /// Replaces the value of a key, whatever it was.
+    /// Replaces the value of a key, whatever its type.
     ///
     /// # Errors
     /// The store's.
@@ -146,8 +147,8 @@ impl<'a> Held<'a> {
         self.put((db, key), None, word, &[content], 0)
     }
 
-    /// Makes a string of a key that was not found: the content from `offset` on, behind zeros. As many zeros as the longest value has are never in memory at a
-    /// time.
+    /// Creates a string with `content` at `offset`, behind zeros. The key must not exist. The zeros are never
+    /// all in memory, even for the longest value.
     ///
     /// # Errors
     /// The store's.
@@ -158,7 +159,7 @@ impl<'a> Held<'a> {
         self.put((db, key), None, Word::new(Kind::String), &parts, 0)
     }
 
-    /// Replaces the value of a key that was found to be a string with this word, or not there.
+    /// Replaces the value of a key that was found to be a string with this word, or to be absent.
     ///
     /// # Errors
     /// The store's.
@@ -167,7 +168,8 @@ impl<'a> Held<'a> {
         self.put((db, key), Some(word.form), word, &[content], 0)
     }
 
-    /// Writes a value that comes in parts, instead of one of the form `old` if that is known. It is expected to grow up to `room` bytes.
+    /// Writes a value from several parts over one of the form `old`, if known. It may grow up to `room`
+    /// bytes.
     fn put(
         &mut self,
         (db, key): (Db, &[u8]),
@@ -184,7 +186,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Writes into a string that is there.
+    /// Writes into an existing string.
     ///
     /// # Errors
     /// The store's.
@@ -192,7 +194,7 @@ impl<'a> Held<'a> {
         Ok(self.keyspace.blobs.put_at(db, key, offset, content)?)
     }
 
-    /// Adds to the end of a string that is there.
+    /// Appends to an existing string.
     ///
     /// # Errors
     /// The store's.
@@ -200,7 +202,7 @@ impl<'a> Held<'a> {
         Ok(self.keyspace.blobs.append(db, key, content)?)
     }
 
-    /// Sets when a key that is there expires.
+    /// Sets the expiry time of an existing key.
     ///
     /// # Errors
     /// The store's.
@@ -211,7 +213,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Removes a key; whether it was there.
+    /// Removes a key. Returns whether it existed.
     ///
     /// # Errors
     /// The store's.
@@ -231,7 +233,7 @@ impl<'a> Held<'a> {
         Ok(there)
     }
 
-    /// Gives a key that is there another name, in place of what has that name.
+    /// Renames an existing key, replacing the key of the new name.
     ///
     /// # Errors
     /// The store's.
@@ -244,7 +246,7 @@ impl<'a> Held<'a> {
         self.forget(from.0, from.1, moved);
         self.forget(to.0, to.1, replaced);
         let blobs = self.blobs();
-        // Pieces stand in the database of their key.
+        // Pieces are in the database of their key.
         let chain = if from.0 == to.0 { None } else { Chain::find(blobs, from.0, from.1)? };
         match (chain, moved) {
             (Some(chain), Some(word)) => pieces::change_database(blobs, &chain, word, from, to)?,
@@ -258,7 +260,7 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Copies a key that is there over another.
+    /// Copies an existing key over another.
     ///
     /// # Errors
     /// The store's.
@@ -282,7 +284,7 @@ impl<'a> Held<'a> {
         self.keyspace.deadlines.change(db, key, change, || self.keyspace.blobs.has_room(0));
     }
 
-    /// Forgets a decoded collection.
+    /// Drops a decoded collection.
     fn forget(&mut self, db: Db, key: &[u8], word: Option<Word>) {
         if word.is_some_and(|word| word.form != Form::Compact)
             && let Some((.., bytes)) = self.stripe(db, key).take(db, key)
@@ -291,7 +293,8 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Sets fields of a hash that was found, or not, without opening it; how many are new. None: it is not compact, or would not be.
+    /// Sets fields of a compact hash without opening it, or of a new hash. Returns the number of new fields.
+    /// None: the hash is not compact, or would not stay so.
     ///
     /// # Errors
     /// The store's.
@@ -324,21 +327,21 @@ impl<'a> Held<'a> {
                 self.put((db, key), Some(word.form), word, &[&records], 0)?;
                 Ok(Some(new))
             }
-            // Damage is told of where the hash is opened.
+            // Damage is reported when the hash is opened.
             Ok(_) | Err(_) => Ok(None),
         }
     }
 
-    /// Opens a collection; none: there is no such key.
+    /// Opens a collection. None: the key does not exist.
     ///
     /// # Errors
-    /// The key has another type; the store's.
+    /// The key has another type; errors of the store.
     pub fn open<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Option<Open<C>>> {
         let found = self.stat_of(db, key, C::KIND)?;
         self.open_found(db, key, found)
     }
 
-    /// Opens a collection of which word and size were found, or a new one.
+    /// Opens a collection by its word and size, or a new one.
     ///
     /// # Errors
     /// The store's.
@@ -389,10 +392,10 @@ impl<'a> Held<'a> {
         Ok((content, chain))
     }
 
-    /// Makes room for a collection that is about to be decoded; others that are decoded go for it if need be.
+    /// Makes room to decode a collection. Drops other decoded collections if necessary.
     ///
     /// # Errors
-    /// There is none.
+    /// No memory is left.
     fn check_room(&mut self, word: Word, stored: u64) -> Outcome {
         let needs = stored as usize * DECODED_TIMES;
         if word.form == Form::Compact || self.keyspace.blobs.has_room(needs) {
@@ -410,10 +413,11 @@ impl<'a> Held<'a> {
         Ok(self.open(db, key)?.unwrap_or_else(Open::new))
     }
 
-    /// Writes what has changed of a collection, and keeps it decoded if it is large. Without this call nothing has changed.
+    /// Writes the changes of a collection, and keeps a large one decoded. Without this call nothing is
+    /// changed.
     ///
     /// # Errors
-    /// The store's; it needs more memory than decoded collections may have.
+    /// Errors of the store; the collection exceeds the memory of decoded collections.
     pub fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
         let change = open.write();
         let Open { mut content, log, word, mut chain, counted, .. } = open;
@@ -448,7 +452,7 @@ impl<'a> Held<'a> {
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
                 content.superseded().clear();
-                // A log doubles until it is written anew.
+                // A log doubles before it is rewritten.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
                 self.put((db, key), old, word, &[&content.encode()], room)?;
             }
@@ -459,14 +463,15 @@ impl<'a> Held<'a> {
         Ok(())
     }
 
-    /// Cleans pieces. The change is written: a failure is tried again with the next one.
+    /// Cleans pieces. The change itself is already written, so the next change retries after a failure.
     fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut Chain) {
         if let Err(err) = pieces::clean(self.blobs(), (key, word), content, chain) {
-            tracing::warn!("superseded records of a collection stay: {err}");
+            tracing::warn!("cannot clean the superseded records of a collection: {err}");
         }
     }
 
-    /// Keeps a collection decoded, of which a part may be counted; others go for it if need be.
+    /// Keeps a collection decoded, part of which may already be counted. Drops other collections if
+    /// necessary.
     fn keep<C: Collection>(
         &mut self,
         (db, key): (Db, &[u8]),
@@ -496,7 +501,7 @@ impl<'a> Held<'a> {
         keyspace.decoded_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets decoded collections until `is_enough`: first those beside the key.
+    /// Drops decoded collections until `is_enough`, first those of the key's stripe.
     fn forget_decoded(&mut self, first: Option<(Db, &[u8])>, is_enough: impl Fn() -> bool) {
         let keyspace = self.keyspace;
         if let Some((db, key)) = first.filter(|_| !is_enough()) {
@@ -507,15 +512,16 @@ impl<'a> Held<'a> {
             if is_enough() {
                 return;
             }
-            // Those that this command or another holds are passed over.
+            // Skips stripes held by this command or another.
             let freed = stripe.try_lock().map_or(0, |mut stripe| stripe.forget());
             keyspace.decoded_bytes.fetch_sub(freed, Ordering::Relaxed);
         }
     }
 }
 
-/// Bytes to count for a collection that takes `bytes`, when `before` were counted. It grows in steps, for to ask for memory is not free, and the cache must
-/// not grow and shrink with each command; up to `max`, which no collection may exceed.
+/// Bytes to count for a collection of `bytes`, when `before` were counted. The count grows in steps, so that
+/// memory is not requested, and the cache not resized, with each command. At most `max`, the limit of a
+/// collection.
 fn counted_for(bytes: usize, before: usize, max: usize) -> usize {
     let step = (bytes / 64).next_power_of_two().max(512);
     match (bytes..=bytes + 2 * step).contains(&before) {

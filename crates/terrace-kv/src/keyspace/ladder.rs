@@ -1,26 +1,28 @@
-//! Places by rank in an ordered set: a ladder of every few hundredth member, each with the number of members up to the next one.
+//! Rank index of an ordered set: the first member of every few hundred, and the number of members of each
+//! step.
 //!
-//! The tree of a set counts nothing below its nodes. To count the members before one of a million took 20 to 40 ms; with the ladder it is a sum over the steps below, and a walk within one. It is
-//! made when a place is asked for first: most sets are never asked.
+//! `BTreeSet` does not count the members below its nodes. Counting the members before one of a million took
+//! 20 to 40 ms. With the ladder it is a sum over the steps below, and a walk within one step. It is built at
+//! the first rank query: most sets never get one.
 
 use std::collections::BTreeSet;
 use std::collections::btree_set::Range;
 use std::iter::{Skip, successors};
 
-/// Members of a step when it is made. It is split at twice as many.
+/// Members of a new step. A step is split at twice as many.
 const STEP: usize = 256;
 
-/// The steps. The first one has all members before the second one's.
+/// The steps. The first one has all members below the second one's begin.
 #[derive(Debug)]
 pub struct Ladder<T> {
-    /// The first members of all steps but the first.
+    /// The first members of all steps but the first step.
     begins: Vec<T>,
-    /// Members of each step. Apart from the beginnings, since they are summed up.
+    /// Number of members of each step. In their own array, since they are summed up.
     counts: Vec<usize>,
 }
 
 impl<T: Ord + Clone> Ladder<T> {
-    /// Of a set.
+    /// Builds the ladder of a set.
     pub fn new(order: &BTreeSet<T>) -> Ladder<T> {
         let mut members = order.iter();
         let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();
@@ -29,12 +31,12 @@ impl<T: Ord + Clone> Ladder<T> {
         Ladder { begins, counts }
     }
 
-    /// The step that a member belongs to.
+    /// The step of a member.
     fn step(&self, of: &T) -> usize {
         self.begins.partition_point(|begin| begin <= of)
     }
 
-    /// A member has come into the set.
+    /// Adds a member of the set.
     pub fn insert(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] += 1;
@@ -47,12 +49,12 @@ impl<T: Ord + Clone> Ladder<T> {
         self.counts[step] = STEP;
     }
 
-    /// A member has gone from the set.
+    /// Removes a member of the set.
     pub fn remove(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] -= 1;
         if step > 0 && self.begins[step - 1] == *member && self.counts[step] > 0 {
-            // Nothing of a member that has gone is kept.
+            // A removed member must not stay as a begin.
             let next = self.members(step, order).next();
             self.begins[step - 1] = next.expect("a step has the members that it counts").clone();
         }
@@ -64,25 +66,25 @@ impl<T: Ord + Clone> Ladder<T> {
         }
     }
 
-    /// Whether a step and the next one have the members of less than one.
+    /// Whether a step and the next one together have fewer members than a new step.
     fn is_little(&self, step: usize) -> bool {
         step + 1 < self.counts.len() && self.counts[step] + self.counts[step + 1] < STEP
     }
 
-    /// The next step becomes a part of this one.
+    /// Merges the next step into this one.
     fn merge(&mut self, step: usize) {
         self.begins.remove(step);
         self.counts[step] += self.counts.remove(step + 1);
     }
 
-    /// How many members stand before this one, which need not be in the set.
+    /// Number of members below this one, which need not be in the set.
     pub fn rank(&self, of: &T, order: &BTreeSet<T>) -> usize {
         let step = self.step(of);
         let below: usize = self.counts[..step].iter().sum();
         below + self.members(step, order).take_while(|member| *member < of).count()
     }
 
-    /// The members from a place on, counted from the lowest.
+    /// The members from a rank on, lowest first.
     pub fn from<'a>(&self, mut place: usize, order: &'a BTreeSet<T>) -> Skip<Range<'a, T>> {
         let mut step = 0;
         while step + 1 < self.counts.len() && place >= self.counts[step] {
@@ -92,7 +94,7 @@ impl<T: Ord + Clone> Ladder<T> {
         self.members(step, order).skip(place)
     }
 
-    /// Members from the beginning of a step on.
+    /// The members from a step's begin on.
     fn members<'a>(&self, step: usize, order: &'a BTreeSet<T>) -> Range<'a, T> {
         match step {
             0 => order.range::<T, _>(..),
@@ -114,7 +116,7 @@ mod tests {
     fn check(ladder: &Ladder<u64>, order: &BTreeSet<u64>) {
         assert_eq!(ladder.counts.iter().sum::<usize>(), order.len());
         assert!(ladder.begins.is_sorted() && ladder.begins.iter().all(|begin| order.contains(begin)));
-        // Of two steps in a row at least one has half of what a new one has.
+        // Of two adjacent steps, at least one has half the members of a new step.
         assert!(
             ladder.counts.len() <= 4 * order.len() / STEP + 2,
             "{} steps of {}",
@@ -136,10 +138,10 @@ mod tests {
             for step in 0..20_000 {
                 let (newest, any) = (1_002_000 + step, 900_000 + rng.next_u64() % 200_000);
                 let (comes, goes) = match shape {
-                    // The newest first, and the oldest cut off; and the other way round.
+                    // Newest members in and oldest out, and the reverse.
                     0 => (900_000 - step, order.last().copied()),
                     1 => (newest, order.first().copied()),
-                    // A stack at one end, a small one left at the other.
+                    // Stacks at one end, with a small one left at the other end.
                     2 => (newest, if step % 3000 < 1500 { None } else { order.iter().nth(5).copied() }),
                     3 => (newest, if step % 3000 < 1500 { None } else { order.last().copied() }),
                     _ => (any, order.range(any / 3 * 3 + rng.next_u64() % 90_000..).next().copied()),

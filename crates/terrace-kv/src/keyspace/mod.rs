@@ -1,11 +1,11 @@
-//! Keys with types and times of expiry over a store of blobs.
+//! Keys with types and expiry times over a store of blobs.
 //!
 //! ```text
 //!  command ──► hold(keys): locks of their stripes, in order ──► Held: read, write, remove, open a collection
 //!         └──► read_string, read_compact: no lock, the store's reads are atomic
 //! ```
-//! A command that reads and then writes holds its keys' locks; so do those of several keys (MSET, RENAME). The store itself is never locked out: the
-//! engine's threads and other connections go on.
+//! A command that reads and then writes locks the stripes of its keys. Commands on several keys (MSET,
+//! RENAME) do so, too. The store itself is never locked: the engine's threads and other connections go on.
 
 mod ahead;
 pub mod chain;

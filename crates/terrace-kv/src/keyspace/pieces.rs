@@ -1,4 +1,5 @@
-//! Large collections in pieces: written, read, cleaned, copied, and removed with their keys. The order of the steps is [`super::chain`]'s.
+//! Large collections in pieces: write, append, clean, copy, and removal with their keys. For the order of the
+//! steps see [`super::chain`].
 
 use std::cell::RefCell;
 
@@ -8,17 +9,19 @@ use super::word::{Form, Word};
 use crate::blobs::{BlobError, Blobs, Db, Result};
 use crate::error::{Outcome, Refusal};
 
-/// Pieces that one command cleans at most.
+/// Maximum number of pieces that one command cleans.
 const CLEANED_MAX: usize = 2;
-/// The buffer of a cleaned piece is not kept larger than this, bytes: nobody counts it.
+/// Maximum size of the kept buffer for cleaning, bytes: it is not counted.
 const CLEANED_KEPT: usize = 512 << 10;
 
 thread_local! {
-    /// A piece that is cleaned. The allocator gives memory for one back to the system each time, and new memory must be cleared.
+    /// Buffer of the piece being cleaned. A new allocation each time would be returned to the system, and
+    /// cleared again.
     static CLEANED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Replaces or removes the blob of a key by `change`, and then the pieces that it named. `old`: its form, if that is known.
+/// Replaces or removes the blob of a key by `change`, then removes the pieces that it named. `old`: its form,
+/// if known.
 pub(super) fn replace<T>(
     blobs: &dyn Blobs,
     (db, key): (Db, &[u8]),
@@ -32,18 +35,18 @@ pub(super) fn replace<T>(
     }
 }
 
-/// Has a key lose its pieces by `change`, and then removes them.
+/// Removes the pieces of a key, after `change` has replaced or removed its head.
 fn without<T>(blobs: &dyn Blobs, key: &[u8], chain: &Chain, change: impl FnOnce() -> Result<T>) -> Result<T> {
     chain.note(blobs, key)?;
     let changed = change();
     let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
     if let Err(err) = tidied {
-        tracing::warn!("pieces of a collection stay until the next start: {err}");
+        tracing::warn!("cannot remove the pieces of a collection before the next start: {err}");
     }
     changed
 }
 
-/// Writes a collection whole, in pieces, which `name` makes those of the key by a head.
+/// Writes a whole collection in pieces. `name` then writes the key's head.
 pub(super) fn write<C: Collection>(
     blobs: &dyn Blobs,
     (db, key): (Db, &[u8]),
@@ -73,7 +76,7 @@ pub(super) fn write<C: Collection>(
     })
 }
 
-/// Copies the pieces of a key to another, of which `name` makes them by a head.
+/// Copies the pieces of a key for another key. `name` then writes that key's head.
 pub(super) fn copy(
     blobs: &dyn Blobs,
     from: &Chain,
@@ -84,8 +87,8 @@ pub(super) fn copy(
     with_new_chain(blobs, to, name, fill).map(drop)
 }
 
-/// Gives a collection in pieces a key of another database, in place of what has that key. Its pieces are copied, and the key changes its database by one
-/// change of the store.
+/// Moves a collection in pieces to a key of another database, replacing that key. The pieces are copied; one
+/// change of the store moves the key.
 pub(super) fn change_database(
     blobs: &dyn Blobs,
     chain: &Chain,
@@ -101,7 +104,7 @@ pub(super) fn change_database(
     })
 }
 
-/// Has a chain filled and then named by the key; if that fails nothing of it stays.
+/// Fills a new chain, then names it by the key. A failure removes the chain.
 fn with_new_chain(
     blobs: &dyn Blobs,
     (db, key): (Db, &[u8]),
@@ -113,18 +116,18 @@ fn with_new_chain(
     let named = filled.and_then(|()| name(&chain.head()));
     let tidied = if named.is_ok() { chain.forget_note(blobs) } else { chain.remove(blobs) };
     if let Err(err) = tidied {
-        tracing::warn!("a note of a collection's pieces stays until the next start: {err}");
+        tracing::warn!("cannot remove the note of a collection's pieces before the next start: {err}");
     }
     named.map(|()| chain)
 }
 
-/// The refusal to work on what is no collection.
+/// Refuses a damaged value.
 pub(super) fn damaged(key: &[u8]) -> Refusal {
     let why = format!("the value of key '{}' is damaged; delete it", String::from_utf8_lossy(key));
     Refusal::Store(BlobError::Failed(why))
 }
 
-/// Adds the records of changes to the last piece.
+/// Appends the records of changes to the last piece.
 pub(super) fn append<C: Collection>(
     blobs: &dyn Blobs,
     content: &mut C,
@@ -140,7 +143,7 @@ pub(super) fn append<C: Collection>(
     Ok(())
 }
 
-/// Cleans the first pieces, if most of all records is superseded.
+/// Cleans the first pieces, if most records are superseded.
 pub(super) fn clean<C: Collection>(
     blobs: &dyn Blobs,
     (key, word): (&[u8], Word),
@@ -188,7 +191,7 @@ fn clean_first<C: Collection>(
     if !live.is_empty() {
         let at = chain.append(blobs, &live)?;
         set_places(content, &live, at);
-        // If the piece stays it is cleaned again, and they count no more.
+        // If the piece stays, it is cleaned again: these records are superseded now.
         left.into_iter().for_each(|place| content.superseded().note(place));
     }
     let dropped = chain.drop_first(blobs, key, word, records.len());
@@ -205,7 +208,7 @@ fn places<C: Collection>(content: &C, records: &[u8]) -> Vec<u64> {
     places
 }
 
-/// The elements that these records set were set by them, from `at` on.
+/// Sets the places of the elements of these records, which begin at `at`.
 fn set_places<C: Collection>(content: &mut C, records: &[u8], at: u64) {
     let mut at = at;
     let walked = C::walk(records, |bytes, name| {

@@ -1,4 +1,4 @@
-//! Large collections beside maps: over crashes after any change of the store, and over restarts of a real one.
+//! Large collections against maps: crashes after any change of the store, and restarts of a real store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::testing::MemoryBlobs;
 
 type Key = (Db, &'static [u8]);
 
-/// Two of one database and one of another.
+/// Two keys of one database, one of another.
 const HASHES: [Key; 3] = [(0, b"h"), (0, b"i"), (1, b"h")];
 const ZSET: Key = (0, b"z");
 
@@ -37,7 +37,7 @@ enum Op {
     Drop(Vec<Vec<u8>>),
     Rename(Key, Key),
     Copy(Key, Key),
-    /// A string takes its place.
+    /// A string replaces the key.
     Replace(Key),
     Remove(Key),
     Clear(Db),
@@ -63,7 +63,7 @@ impl Op {
             }
             60..68 => Op::Delete(a, (0..many).map(|_| field(rng)).collect()),
             68..84 => {
-                // Long names: few members make a sorted set large.
+                // Long names: few members make a large sorted set.
                 let member = |rng: &mut Rng| format!("{:0>9000}", rng.below(60)).into_bytes();
                 Op::Add((0..many).map(|_| (member(rng), rng.below(9) as i64)).collect())
             }
@@ -168,7 +168,7 @@ fn keyspace(blobs: Arc<dyn Blobs>) -> Keyspace {
     Keyspace::new(blobs, 64 << 20, system_clock())
 }
 
-/// What is there. Strings are no hashes.
+/// The current content. Strings count as missing hashes.
 fn dump(keyspace: &Keyspace) -> Model {
     let mut model = Model::default();
     for (db, key) in HASHES {
@@ -187,7 +187,7 @@ fn dump(keyspace: &Keyspace) -> Model {
     model
 }
 
-/// No piece is without a head, and no more than half of them is garbage; pieces that are there.
+/// Checks that each piece belongs to a head. Returns the number of pieces.
 fn check_pieces(blobs: &dyn Blobs) -> u64 {
     let mut all = 0;
     for db in 0..DATABASES {
@@ -216,7 +216,7 @@ fn crash_after_any_change_keeps_whole_commands() {
             if op.run(&space).is_err() {
                 break (before, op);
             }
-            // The error of a step after the change itself is no one's.
+            // A failed step after the change itself returns no error.
             if blobs.changes.load(Ordering::Relaxed) >= blobs.changes_max.load(Ordering::Relaxed) {
                 break (model.clone(), op);
             }
@@ -291,7 +291,7 @@ fn large_collections_equal_maps_over_restarts() {
     }
 }
 
-/// Bytes that the store takes for a hash, and those that count.
+/// Stored bytes of a hash, and bytes of its live records.
 fn sizes(space: &Keyspace, (db, key): Key) -> (u64, u64) {
     let mut held = space.hold(db, [key]);
     let open = held.open::<Hash>(db, key).unwrap().unwrap();
@@ -316,11 +316,11 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
     for _ in 0..20_000 {
         set(rng.below(4000), &rng.bytes(1000));
     }
-    // The last changes hit one field: pieces in which nothing else is superseded stand between.
+    // The last changes set one field: pieces with no other superseded record lie in between.
     for _ in 0..2000 {
         set(7, &rng.bytes(1000));
     }
-    // Records that were moved more than once, too.
+    // Records that were moved several times are right, too.
     assert!(dump(&keyspace(Arc::new(blobs.after_crash()))) == model);
     let (stored, live) = sizes(&space, HASHES[0]);
     assert!(stored < 2 * live + (1 << 20), "{stored} bytes stored, {live} count");
@@ -340,7 +340,7 @@ fn piece_that_could_not_be_dropped_is_cleaned_again() {
         let field = if number < 1500 { number } else { rng.below(1500) };
         let op = Op::Set(HASHES[0], vec![(field.to_string().into_bytes(), rng.bytes(1000))]);
         let made = blobs.changes.load(Ordering::Relaxed);
-        // The record itself and a copy of those that still count are taken, the new head is not.
+        // The record and the copy of live records are written; the new head is not.
         let fails = number > 1500 && number % 2 == 0;
         blobs.changes_max.store(if fails { made + 2 } else { 0 }, Ordering::Relaxed);
         op.apply(&mut model);

@@ -1,4 +1,4 @@
-//! Reads without a lock: the store's own are atomic.
+//! Reads without a lock: single reads of the store are atomic.
 
 use std::sync::atomic::Ordering;
 
@@ -7,22 +7,22 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
-/// What a read of a compact collection has found.
+/// The result of reading a compact collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compact {
-    /// Its records.
+    /// Records were read.
     Records,
-    /// There is no such key.
+    /// The key does not exist.
     Absent,
-    /// A log, alone or in pieces: it is to be opened.
+    /// The collection is a log, in one blob or in pieces: it must be opened.
     Log,
 }
 
 impl Keyspace {
-    /// Reads a string without a lock; its word, and what changes with each write of it.
+    /// Reads a string without a lock. Returns its word, and a number that changes with each write.
     ///
     /// # Errors
-    /// The key has another type; the store's.
+    /// The key has another type; errors of the store.
     pub fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<(Word, u64)>> {
         let found = self.blobs.get(db, key, out)?;
         let word = found.map(|stat| Word::unpack(stat.word));
@@ -36,7 +36,7 @@ impl Keyspace {
     /// Reads the records of a compact collection without a lock.
     ///
     /// # Errors
-    /// The key has another type; the store's.
+    /// The key has another type; errors of the store.
     pub fn read_compact(&self, db: Db, key: &[u8], kind: Kind, out: &mut Vec<u8>) -> Outcome<Compact> {
         let stat = self.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         if stat.is_some_and(|word| word.form != Form::Compact) {
@@ -57,12 +57,12 @@ impl Keyspace {
         self.live(db, key, Some(Word::unpack(stat.word))).map(|word| (word, stat.size))
     }
 
-    /// The word, unless the key has expired: then it is removed.
+    /// Returns the word, unless the key has expired: then removes it.
     fn live(&self, db: Db, key: &[u8], word: Option<Word>) -> Option<Word> {
-        // The clock is asked for those that expire only.
+        // Reads the clock only for keys with an expiry time.
         let expired = word.is_some_and(|word| word.expires.is_some() && word.is_expired(self.now()));
         if expired {
-            // Under the lock it is looked at again, and goes.
+            // Checks again under the lock, and removes the key.
             let _ = self.hold(db, [key]).stat(db, key);
         }
         let live = word.filter(|_| !expired);

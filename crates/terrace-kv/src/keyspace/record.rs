@@ -1,36 +1,36 @@
-//! How the elements of hashes and sorted sets are stored: one record after the other.
+//! Storage format of the elements of hashes and sorted sets: a sequence of records.
 //!
 //! ```text
 //! hash   [1][field bytes: varint][value bytes: varint][field][value]    set      [2][field bytes: varint][field]     delete
 //! zset   [1][score: 8, little endian][member bytes: varint][member]     set      [2][member bytes: varint][member]   delete
 //! ```
-//! Small collections are stored compact: each element once, and a reader walks them as they lie. Larger ones are a log: a change is added
-//! at the end ([`super::collection`]).
+//! Small collections are compact: each element once, and reads walk the stored records. Larger ones are a
+//! log: a change is appended ([`super::collection`]).
 
 /// Code of a record that sets an element.
 const SET: u8 = 1;
-/// Code of one that deletes.
+/// Code of a record that deletes an element.
 const DELETE: u8 = 2;
 
-/// Bytes that are no records: the blob was not made by this server, or is damaged.
+/// Bytes that are not valid records: another program wrote the blob, or it is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Damaged;
 
 /// A record of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldRecord<'a> {
-    /// The field has this value.
+    /// Sets the field to this value.
     Set(&'a [u8], &'a [u8]),
-    /// The field is gone.
+    /// Deletes the field.
     Delete(&'a [u8]),
 }
 
 /// A record of a sorted set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum MemberRecord<'a> {
-    /// The member has this score.
+    /// Sets the member to this score.
     Set(&'a [u8], f64),
-    /// The member is gone.
+    /// Deletes the member.
     Delete(&'a [u8]),
 }
 
@@ -73,16 +73,16 @@ fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Result<&'a [u8], Damaged> {
 
 /// A record of either type.
 pub trait Record<'a>: Sized {
-    /// The first record of `bytes`, which has more than none; `bytes` begins with the next one then.
+    /// Takes the first record off `bytes`, which must not be empty.
     ///
     /// # Errors
-    /// There is none.
+    /// No valid record.
     fn take(bytes: &mut &'a [u8]) -> Result<Self, Damaged>;
-    /// The element that it sets; none: it deletes one.
+    /// The element that the record sets. None: it deletes one.
     fn sets(&self) -> Option<&'a [u8]>;
 }
 
-/// The records that stand one after the other in `bytes`, each with the bytes that it takes.
+/// The records in `bytes`, each with its size.
 pub fn records<'a, R: Record<'a>>(mut bytes: &'a [u8]) -> impl Iterator<Item = Result<(R, usize), Damaged>> {
     std::iter::from_fn(move || {
         let before = bytes.len();
@@ -141,7 +141,7 @@ impl<'a> Record<'a> for MemberRecord<'a> {
 }
 
 impl FieldRecord<'_> {
-    /// Appends it.
+    /// Appends the record to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
@@ -156,14 +156,14 @@ impl FieldRecord<'_> {
         }
     }
 
-    /// Bytes of the record that sets an element.
+    /// Size of a record that sets a field, bytes.
     pub fn bytes(field: usize, value: usize) -> usize {
         1 + varint_bytes(field) + varint_bytes(value) + field + value
     }
 }
 
 impl MemberRecord<'_> {
-    /// Appends it.
+    /// Appends the record to `out`.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             MemberRecord::Set(member, score) => {
@@ -176,7 +176,7 @@ impl MemberRecord<'_> {
         }
     }
 
-    /// Bytes of the record that sets a member.
+    /// Size of a record that sets a member, bytes.
     pub fn bytes(member: usize) -> usize {
         9 + varint_bytes(member) + member
     }
@@ -188,7 +188,7 @@ fn write_delete(out: &mut Vec<u8>, name: &[u8]) {
     out.extend_from_slice(name);
 }
 
-/// Whether a log only takes elements away. All its records are deletes, which both types write alike, or its first one is none.
+/// Whether a log only deletes elements. Deletes have the same format for both types.
 pub fn is_all_deletes(log: &[u8]) -> bool {
     fields(log).all(|record| matches!(record, Ok(FieldRecord::Delete(_))))
 }

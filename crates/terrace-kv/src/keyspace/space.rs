@@ -1,4 +1,4 @@
-//! The keys' store, locks and counters.
+//! The keyspace: store, locks and counters.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -15,11 +15,11 @@ use super::stripe::Stripe;
 use crate::blobs::{Blobs, DATABASES, Db, Page};
 use crate::error::Outcome;
 
-/// Locks; keys share them by hash.
+/// Number of locks. A key's hash chooses its lock.
 const STRIPES: usize = 256;
-/// Keys that a walk takes at a time.
+/// Keys of one scan step.
 const PAGE_KEYS: usize = 1000;
-/// Milliseconds since 1970, by the system or by a test.
+/// Milliseconds since 1970, from the system or from a test.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The system's clock.
@@ -31,15 +31,15 @@ pub fn system_clock() -> Clock {
 /// Counters since the start.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Reads that found their key.
+    /// Reads of existing keys.
     pub hits: AtomicU64,
-    /// Reads that did not.
+    /// Reads of missing keys.
     pub misses: AtomicU64,
     /// Keys that expired.
     pub expired: AtomicU64,
 }
 
-/// Where the walk for expired keys is.
+/// Position of the scan for expired keys.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     pub(super) db: Db,
@@ -55,10 +55,10 @@ pub struct Keyspace {
     pub(super) deadlines: Deadlines,
     pub(super) walk: Mutex<Walk>,
     clock: Clock,
-    /// Memory of decoded collections, bytes, and its limit.
+    /// Memory of decoded collections and its limit, bytes.
     pub(super) decoded_bytes: Arc<AtomicUsize>,
     pub(super) decoded_max: usize,
-    /// Whether keys that nobody asks for expire.
+    /// Whether active expiry is on.
     pub(super) expires_actively: AtomicBool,
     pub(super) counters: Counters,
 }
@@ -70,11 +70,12 @@ impl fmt::Debug for Keyspace {
 }
 
 impl Keyspace {
-    /// The keys of a store. `decoded_max`: memory for decoded collections, bytes; no collection may need more.
+    /// Opens the keyspace of a store. `decoded_max`: maximum memory of decoded collections, bytes, also of a
+    /// single one.
     pub fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
         for db in 0..DATABASES {
             if let Err(err) = chain::recover(&*blobs, db) {
-                tracing::warn!("what a crash has left of collections in database {db} stays: {err}");
+                tracing::warn!("cannot recover the collections of database {db} after a crash: {err}");
             }
         }
         Keyspace {
@@ -95,7 +96,7 @@ impl Keyspace {
     pub fn blobs(&self) -> &Arc<dyn Blobs> {
         &self.blobs
     }
-    /// Now, milliseconds since 1970.
+    /// The time, milliseconds since 1970.
     pub fn now(&self) -> u64 {
         (self.clock)()
     }
@@ -103,36 +104,36 @@ impl Keyspace {
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
-    /// Memory that is kept beside the store's, bytes.
+    /// Memory outside the store, bytes.
     pub fn memory_bytes(&self) -> usize {
         self.decoded_bytes.load(Ordering::Relaxed) + self.deadlines.bytes()
     }
-    /// Keys of a database that expire, as far as they are known.
+    /// Number of keys of a database with a known expiry time.
     pub fn volatile(&self, db: Db) -> usize {
         self.deadlines.len(db)
     }
-    /// Whether keys that nobody asks for expire.
+    /// Turns active expiry on or off.
     pub fn expire_actively(&self, yes: bool) {
         self.expires_actively.store(yes, Ordering::Relaxed);
     }
 
     pub(super) fn stripe_of(&self, db: Db, key: &[u8]) -> usize {
-        // The low bits choose the place in the table of a stripe.
+        // The low bits choose the slot in a stripe's table.
         (self.hasher.hash_one((db, key)) >> 48) as usize % STRIPES
     }
 
-    /// A key, each of them as likely; it may have expired. None: there are none.
+    /// A uniformly random key, which may have expired. None: the database is empty.
     pub fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
         self.blobs.any_key(db)
     }
 
-    /// A page of keys; some may have expired.
+    /// A page of keys, some of which may have expired.
     fn scan(&self, db: Db, from: u64, count: usize) -> Page {
         self.blobs.scan(db, from, count)
     }
 
-    /// Visits about `count` keys of a database from `from` on, some of which may have expired, as long as `visit` wants more. Where the next ones begin; 0: there
-    /// are none.
+    /// Visits about `count` keys of a database from `from`, some of which may have expired, until `visit`
+    /// returns false. Returns the next cursor. 0: there are no more keys.
     pub fn each_key_from(
         &self,
         db: Db,
@@ -149,12 +150,12 @@ impl Keyspace {
         }
     }
 
-    /// Likewise all keys of a database.
+    /// Visits all keys of a database like [`Keyspace::each_key_from`].
     pub fn each_key(&self, db: Db, visit: impl FnMut(&[u8]) -> bool) {
         self.each_key_from(db, 0, usize::MAX, visit);
     }
 
-    /// Keys of a database, expired ones among them.
+    /// Number of keys of a database, including expired ones.
     pub fn len(&self, db: Db) -> u64 {
         self.blobs.len(db)
     }

@@ -1,4 +1,4 @@
-//! The data behind one lock: the decoded collections of its keys.
+//! The data of one stripe's lock: decoded collections of its keys.
 
 use std::any::Any;
 
@@ -7,7 +7,7 @@ use hashbrown::{DefaultHashBuilder, Equivalent, HashMap};
 use super::collection::{Cached, Name};
 use crate::blobs::Db;
 
-/// Memory of an entry beside its key and content, bytes.
+/// Memory of an entry without its key and content, bytes.
 const ENTRY_BYTES: usize = 128;
 
 #[derive(Hash)]
@@ -33,27 +33,27 @@ fn bytes_of(key: &[u8], cached: &Cached) -> usize {
 }
 
 impl Stripe {
-    /// The content of one.
+    /// The content of a decoded collection.
     pub fn content(&self, db: Db, key: &[u8]) -> Option<&(dyn Any + Send)> {
         self.decoded.get(&NameRef { db, key }).map(|cached| &*cached.content)
     }
-    /// Takes one out, with the memory that it took.
+    /// Takes out a decoded collection, with its memory in bytes.
     pub fn take(&mut self, db: Db, key: &[u8]) -> Option<(Name, Cached, usize)> {
         let (name, cached) = self.decoded.remove_entry(&NameRef { db, key })?;
         let bytes = bytes_of(&name.key, &cached);
         Some((name, cached, bytes))
     }
-    /// Keeps one; the memory that it takes.
+    /// Keeps a decoded collection. Returns its memory in bytes.
     pub fn keep(&mut self, name: Name, cached: Cached) -> usize {
         let bytes = bytes_of(&name.key, &cached);
         self.decoded.insert(name, cached);
         bytes
     }
-    /// Forgets all; the memory that they took.
+    /// Drops all. Returns their memory in bytes.
     pub fn forget(&mut self) -> usize {
         self.decoded.drain().map(|(name, cached)| bytes_of(&name.key, &cached)).sum()
     }
-    /// Forgets those of a database; the memory that they took.
+    /// Drops those of a database. Returns their memory in bytes.
     pub fn forget_database(&mut self, db: Db) -> usize {
         let gone = self.decoded.extract_if(|name, _| name.db == db);
         gone.map(|(name, cached)| bytes_of(&name.key, &cached)).sum()

@@ -1,4 +1,4 @@
-//! A key's word of metadata: the type of its value, the time when it expires, and the flags that a client of memcached gave it.
+//! A key's word of metadata: the type of its value, its expiry time, and the flags of a memcached client.
 //!
 //! ```text
 //! 63      60 59                                   0
@@ -9,7 +9,7 @@
 //! [ 11 ][ flags:32 ][ expires: units of 4 s, rounded up, 30 bits ]
 //! ```
 
-/// The type of a value.
+/// Type of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Bytes.
@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As TYPE answers.
+    /// The type's name in TYPE.
     pub fn name(self) -> &'static str {
         match self {
             Kind::String => "string",
@@ -31,49 +31,49 @@ impl Kind {
     }
 }
 
-/// How a value is stored.
+/// Form of a stored value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Each element once.
     Compact,
-    /// A log of changes: an element may stand in it more than once, the last counts.
+    /// A log of changes. The last record of an element counts.
     Log,
-    /// Such a log in pieces, blobs of their own ([`super::chain`]); the key's blob names them.
+    /// A log in pieces, which are separate blobs ([`super::chain`]). The key's blob is their head.
     Pieces,
 }
 
-/// Largest time of expiry, milliseconds since 1970: the year 36,000,000.
+/// Maximum expiry time, milliseconds since 1970: the year 36,000,000.
 pub const EXPIRES_MAX: u64 = (1 << 60) - 1;
 
 /// Strings with flags up to [`NARROW_MAX`]: flags and milliseconds, up to the year 2527.
 const NARROW: u64 = 0b1000;
 const NARROW_MAX: u32 = 0xffff;
 const NARROW_EXPIRES: u32 = 44;
-/// Those with larger flags: two bits, flags, and units of [`WIDE_UNIT`] milliseconds, up to the year 2106.
+/// Strings with larger flags: two bits, flags, and units of [`WIDE_UNIT`] milliseconds, up to the year 2106.
 const WIDE: u64 = 0b11;
 const WIDE_EXPIRES: u32 = 30;
 const WIDE_UNIT: u64 = 4000;
 
-/// The word, taken apart.
+/// The unpacked word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Word {
     /// Type.
     pub kind: Kind,
-    /// Form; strings are compact.
+    /// Form. Strings are always compact.
     pub form: Form,
-    /// When the key expires, milliseconds since 1970.
+    /// Expiry time, milliseconds since 1970.
     pub expires: Option<u64>,
-    /// Flags of a client of memcached; strings alone have them.
+    /// Flags of a memcached client. Only strings have them.
     pub flags: u32,
 }
 
 impl Word {
-    /// Of a new value that does not expire.
+    /// The word of a new value without expiry time.
     pub fn new(kind: Kind) -> Word {
         Word { kind, form: Form::Compact, expires: None, flags: 0 }
     }
 
-    /// As it is stored.
+    /// Packs the word for storage.
     pub fn pack(self) -> u64 {
         let code = match (self.kind, self.form) {
             (Kind::String, _) if self.flags > 0 => return self.pack_with_flags(),
@@ -96,7 +96,7 @@ impl Word {
         WIDE << 62 | flags << WIDE_EXPIRES | expires.div_ceil(WIDE_UNIT).min(low(WIDE_EXPIRES))
     }
 
-    /// From what is stored. A blob of the store that the server has not made, whose word is 0, is a string.
+    /// Unpacks a stored word. A blob that the server did not create has the word 0, a string.
     pub fn unpack(word: u64) -> Word {
         let string = |flags: u64, expires: u64| Word {
             expires: Some(expires).filter(|expires| *expires > 0),
@@ -122,19 +122,20 @@ impl Word {
         Word { kind, form, expires: Some(word & EXPIRES_MAX).filter(|expires| *expires > 0), flags: 0 }
     }
 
-    /// As it will be read: the time of expiry may be an earlier one, the latest that has room, or rounded up beside flags of more than 16 bits.
+    /// The word after a round trip through storage. The expiry time may be capped, or rounded up if the flags
+    /// exceed 16 bits.
     #[must_use]
     pub fn as_stored(self) -> Word {
         Word::unpack(self.pack())
     }
 
-    /// Whether the key is no more.
+    /// Whether the key has expired.
     pub fn is_expired(self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 }
 
-/// So many low bits.
+/// A mask of the low `bits` bits.
 const fn low(bits: u32) -> u64 {
     (1 << bits) - 1
 }

@@ -1,6 +1,6 @@
-//! A sorted set: members in order of their scores, those of one score in order of their bytes.
+//! A sorted set: members ordered by score, then by their bytes.
 //!
-//! A tree beside a table. Places by rank (ZRANGE 100 200, ZRANK) are found with a ladder, once they are asked for.
+//! A tree and a hash table. A ladder finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -19,10 +19,10 @@ use super::record::MemberRecord;
 use super::superseded::Superseded;
 use super::word::Kind;
 
-/// Memory of a member beside its bytes: shared allocation, entries of tree and table with their room to spare.
+/// Memory of a member without its bytes: shared allocation, entries of tree and table with spare room.
 const MEMBER_BYTES: usize = 132;
 
-/// A member in its order.
+/// A member with its sort order.
 #[derive(Debug, Clone)]
 pub struct Ranked {
     /// Its score; never NaN.
@@ -52,10 +52,10 @@ impl PartialEq for Ranked {
 
 impl Eq for Ranked {}
 
-/// A point of the order, before the first member that is not below it. None: beyond all.
+/// A position in the order: before the first member not below it. None: behind all members.
 pub type Point = Option<Ranked>;
 
-/// The point of the lowest member with a score, or behind the highest.
+/// The position of the lowest member with this score; with `behind`, behind the highest.
 pub fn point_of_score(score: f64, behind: bool) -> Point {
     let score = match behind {
         true if score == f64::INFINITY => return None,
@@ -68,7 +68,7 @@ pub fn point_of_score(score: f64, behind: bool) -> Point {
 #[derive(Debug, Clone, Copy)]
 struct Score {
     score: f64,
-    /// Place of the record that set it.
+    /// Place of the record that set the score.
     place: u64,
 }
 
@@ -78,11 +78,11 @@ pub struct Zset {
     scores: HashMap<Arc<[u8]>, Score, DefaultHashBuilder>,
     order: BTreeSet<Ranked>,
     encoded: usize,
-    /// Place of the log that changes are added to.
+    /// Place where the log of changes begins.
     log_place: u64,
     superseded: Superseded,
     walks: Walks,
-    /// Made when a place is asked for first.
+    /// Built when first needed.
     ladder: OnceCell<Ladder<Ranked>>,
 }
 
@@ -91,7 +91,8 @@ impl Zset {
     pub fn score(&self, member: &[u8]) -> Option<f64> {
         self.scores.get(member).map(|found| found.score)
     }
-    /// Has the processor fetch these members. The look-ups do not depend on each other, so that they overlap.
+    /// Prefetches these members into the CPU caches. The look-ups are independent, so their memory accesses
+    /// overlap.
     pub fn prefetch(&self, names: &[&[u8]]) {
         for name in names {
             if let Some((member, _)) = self.scores.get_key_value(*name) {
@@ -99,7 +100,7 @@ impl Zset {
             }
         }
     }
-    /// Sets a member's score; the one before.
+    /// Sets a member's score. Returns the previous one.
     pub fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
         let old = self.insert(member, score, self.log_place + log.len() as u64);
         if old != Some(score) {
@@ -107,7 +108,7 @@ impl Zset {
         }
         old
     }
-    /// Deletes a member; whether it was there.
+    /// Deletes a member. Returns whether it existed.
     pub fn delete(&mut self, member: &[u8], log: &mut Vec<u8>) -> bool {
         let there = self.remove(member);
         if there {
@@ -115,23 +116,23 @@ impl Zset {
         }
         there
     }
-    /// Their names, in no order.
+    /// Names of all members, unordered.
     pub fn members(&self) -> impl Iterator<Item = &[u8]> {
         let members = fetched(self.scores.keys(), |member| (member.as_ptr(), member.len()));
         members.map(|member| &**member)
     }
-    /// All, from the lowest.
+    /// All members, lowest first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {
         self.order.iter()
     }
-    /// Those at these places, counted from the lowest, from the lowest or from the highest on.
+    /// The members at these ranks, counted from the lowest or from the highest.
     pub fn range(&self, places: Range<usize>, from_highest: bool) -> Vec<&Ranked> {
         let (start, end) = (places.start, places.end.min(self.len()));
         if start >= end {
             return Vec::new();
         }
         let count = end - start;
-        // Those at an end need no ladder.
+        // Ranges at an end need no ladder.
         match from_highest {
             false if start == 0 => self.order.iter().take(count).collect(),
             false => self.ladder().from(start, &self.order).take(count).collect(),
@@ -142,7 +143,7 @@ impl Zset {
             }
         }
     }
-    /// Those from one point of the order up to another.
+    /// The members between two positions.
     pub fn between<'a>(
         &'a self,
         start: &Point,
@@ -155,9 +156,9 @@ impl Zset {
         };
         range.into_iter().flatten()
     }
-    /// How many stand before a point of the order.
+    /// Number of members before a position.
     pub fn below(&self, point: &Point) -> usize {
-        // Before the first, and beyond the last, without a ladder.
+        // Positions before the first member and behind the last need no ladder.
         match point {
             None => self.len(),
             Some(at) if self.order.first().is_none_or(|first| first >= at) => 0,
@@ -165,19 +166,20 @@ impl Zset {
             Some(at) => self.ladder().rank(at, &self.order),
         }
     }
-    /// The point of a name, or behind it, at the beginning of a range or at its last member. Ranges of names are for sets whose members have one score.
+    /// The position of a name, or behind it. Ranges of names are for sets whose members have one score: that
+    /// of the first member, or of the last with `is_last`.
     pub fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
         let of = if is_last { self.order.last() } else { self.order.first() };
-        // The next name is this one and a zero.
+        // The next name in byte order is this one with a zero appended.
         let member = if behind { [name, &[0]].concat().into() } else { name.into() };
         of.map(|Ranked { score, .. }| Ranked { score: *score, member })
     }
-    /// How many stand before the member.
+    /// Number of members before this one.
     pub fn rank(&self, member: &[u8]) -> Option<usize> {
         let (member, Score { score, .. }) = self.scores.get_key_value(member)?;
         Some(self.below(&Some(Ranked { score: *score, member: member.clone() })))
     }
-    /// The member at a place, counted from the lowest.
+    /// The member at a rank, counted from the lowest.
     pub fn at(&self, index: usize) -> Option<&Ranked> {
         self.range(index..index + 1, false).pop()
     }
@@ -185,7 +187,7 @@ impl Zset {
     fn ladder(&self) -> &Ladder<Ranked> {
         self.ladder.get_or_init(|| Ladder::new(&self.order))
     }
-    /// Adds a member to the tree.
+    /// Adds a member to the tree and the ladder.
     fn add_place(&mut self, ranked: Ranked) {
         match self.ladder.get_mut() {
             None => _ = self.order.insert(ranked),
@@ -195,7 +197,7 @@ impl Zset {
             }
         }
     }
-    /// Takes a member out of the tree.
+    /// Removes a member from the tree and the ladder.
     fn take_place(&mut self, ranked: &Ranked) -> Ranked {
         let taken = self.order.take(ranked).expect("the tree has what the table has");
         if let Some(ladder) = self.ladder.get_mut() {
@@ -204,7 +206,7 @@ impl Zset {
         taken
     }
     fn insert(&mut self, member: &[u8], score: f64, place: u64) -> Option<f64> {
-        // There is one zero.
+        // -0.0 becomes 0.0.
         let score = if score == 0.0 { 0.0 } else { score };
         match self.scores.entry_ref(member) {
             EntryRef::Occupied(known) if known.get().score == score => Some(score),
@@ -246,7 +248,7 @@ impl Collection for Zset {
         match record {
             MemberRecord::Set(member, score) => {
                 if self.insert(member, score, place) == Some(score) {
-                    // The score is the same, but this record counts now.
+                    // The score is the same, but this record is now the live one.
                     let before = self.place(member);
                     before.into_iter().for_each(|before| self.superseded.note(before));
                     self.set_place(member, place);
@@ -363,7 +365,7 @@ mod tests {
     fn large_set_finds_places_while_it_grows_and_shrinks() {
         let mut rng = Rng::new(seed("large_set_finds_places_while_it_grows_and_shrinks"));
         let (mut zset, mut model) = (Zset::default(), BTreeMap::<Vec<u8>, f64>::new());
-        // Most changes add members, then most remove them, and at last all are removed.
+        // First most changes add members, then most remove them, and at last all are removed.
         for round in 0..13 {
             for _ in 0..1500 {
                 let (member, score) = (rng.index(6000).to_string().into_bytes(), rng.index(300) as f64);
@@ -397,7 +399,7 @@ mod tests {
                 assert_eq!(points.each_ref().map(|point| zset.below(point)), places);
                 assert_eq!(zset.between(&points[0], &points[1]).count(), places[1] - places[0]);
             }
-            // A place takes a few tenths of a byte for each member.
+            // The ladder takes a few tenths of a byte per member.
             let ladder = zset.ladder.get().map_or(0, Ladder::bytes);
             assert!(ladder <= 8192, "{ladder} bytes for {} members", order.len());
         }

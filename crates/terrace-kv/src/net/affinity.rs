@@ -1,28 +1,35 @@
-//! Where clients keep all processors busy, a client of this machine and the thread that serves it are brought to the same processor.
+//! CPU affinity: when clients keep all processors busy, a local client and its thread are brought to the same
+//! processor.
 //!
-//! They wake each other once a request. On one processor that is a switch of tasks. Across processors it is an interrupt, which in a virtual machine costs more than the request
-//! does; and while it is on its way a processor is idle, to which the scheduler then moves other tasks, away from their counterparts. The kernel tells which processor
-//! received the last packet of a connection (SO_INCOMING_CPU, socket(7)): on the loopback device it is the one on which the client ran. A thread compares it now and then with its own.
-//! A thread with one client moves to the client's processor, one with several hands the client over to the thread of that processor. Neither happens if
-//! more threads, or clients, are there already: a program with one thread and many connections must not draw all of the server to its processor.
+//! Client and thread wake each other once per request. On one processor that is a context switch. Across
+//! processors it is an interrupt, which in a virtual machine costs more than the request. Meanwhile a
+//! processor is idle, so the scheduler moves other tasks there, away from their counterparts.
+//!
+//! SO_INCOMING_CPU (socket(7)) is the processor that received the last packet of a connection: on the
+//! loopback device, the client's. A thread compares it now and then with the processor it runs on. A thread
+//! with one client moves to the client's processor. A thread with several clients hands the client over to
+//! the thread of that processor. Neither happens if that processor already has more threads or clients: a
+//! program with one thread and many connections must not draw the whole server to its processor.
 
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Rounds of a thread from one sample to the next, which is a system call for each client that is ready. A prime: clients that ask in turn are all sampled.
+/// Rounds of a thread between samples; a sample is a system call for each ready client. A prime, so that
+/// clients with requests in turn are all sampled.
 const SAMPLE_EVERY: u32 = 7;
-/// Samples in a row that must find a client on the same other processor before anything moves.
+/// Consecutive samples that must find a client on the same other processor before anything moves.
 const REMOTE_SAMPLES: u8 = 2;
 
-/// From so many clients on all processors are in use, and each has one of `sharing` threads; `usize::MAX`: they have not.
+/// Minimum number of clients for pairing: then all processors are in use, and each has one of `sharing`
+/// threads. `usize::MAX`: no pairing.
 pub fn pairing_clients(sharing: usize) -> usize {
-    // Not `available_parallelism`, which a limit on processor time makes less.
+    // `available_parallelism` is no alternative: a CPU quota lowers it.
     let processors = sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize);
     if processors > 1 && sharing >= processors { processors } else { usize::MAX }
 }
 
-/// When a thread samples where its clients are.
+/// Chooses the rounds in which a thread samples its clients' processors.
 #[derive(Debug, Default)]
 pub struct SampleInterval {
     rounds: u32,
@@ -30,19 +37,19 @@ pub struct SampleInterval {
 }
 
 impl SampleInterval {
-    /// One more round; whether it samples.
+    /// Counts a round. Returns whether it samples.
     pub fn is_due(&mut self) -> bool {
         self.rounds = (self.rounds + 1) % SAMPLE_EVERY;
         self.rounds == 0 && !self.has_ended
     }
 
-    /// No more samples.
+    /// Ends sampling.
     pub fn end(&mut self) {
         self.has_ended = true;
     }
 }
 
-/// Samples in a row that found a client on another processor than its thread.
+/// Consecutive samples that found a client on another processor than its thread.
 #[derive(Debug, Default)]
 pub struct RemoteSamples {
     processor: usize,
@@ -50,7 +57,8 @@ pub struct RemoteSamples {
 }
 
 impl RemoteSamples {
-    /// A sample: the thread is on processor `here`, the client on `there`, if that is known. Where the client is, if it stays on another processor.
+    /// Adds a sample: the thread runs on `here`, the client on `there`, if known. Returns the client's
+    /// processor once it stays a different one.
     pub fn add(&mut self, here: usize, there: Option<usize>) -> Option<usize> {
         let Some(there) = there.filter(|there| *there != here) else {
             self.samples = 0;
@@ -66,17 +74,19 @@ impl RemoteSamples {
     }
 }
 
-/// Moves this thread to a processor; false: it may not use that one. It is not bound to it: where it is woken next time is the scheduler's choice again.
+/// Moves this thread to a processor, without binding it: at the next wake-up the scheduler chooses again.
+/// Returns false if the thread may not run there.
 ///
 /// # Errors
-/// The kernel does not let it choose.
+/// The system call fails.
 pub fn move_to(processor: usize) -> io::Result<bool> {
     let allowed = sched_getaffinity(None)?;
     if processor >= CpuSet::MAX_CPU || !allowed.is_set(processor) {
         return Ok(false);
     }
     sched_setaffinity(None, &set_of([processor]))?;
-    // With all processors asked for it has those of its control group, also when these become more. If that is more than before, its user has chosen fewer.
+    // A request for all processors restores those of the control group, also if these grow later. If that is
+    // more than before, the user has restricted the thread: restore the old set.
     sched_setaffinity(None, &set_of(0..CpuSet::MAX_CPU))?;
     if sched_getaffinity(None)? != allowed {
         sched_setaffinity(None, &allowed)?;
@@ -84,7 +94,7 @@ pub fn move_to(processor: usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The set of these processors.
+/// A set of processors.
 pub(super) fn set_of(processors: impl IntoIterator<Item = usize>) -> CpuSet {
     let mut set = CpuSet::new();
     processors.into_iter().for_each(|processor| set.set(processor));
@@ -95,13 +105,13 @@ pub(super) fn set_of(processors: impl IntoIterator<Item = usize>) -> CpuSet {
 pub(super) mod tests {
     use super::*;
 
-    /// Those that this program may use.
+    /// The processors that this program may use.
     pub fn processors() -> Vec<usize> {
         let allowed = sched_getaffinity(None).unwrap();
         (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
     }
 
-    /// Lets this thread run on one processor only.
+    /// Binds this thread to one processor.
     pub fn bind_to(processor: usize) {
         sched_setaffinity(None, &set_of([processor])).unwrap();
     }
@@ -119,7 +129,7 @@ pub(super) mod tests {
         assert_eq!((0..4 * SAMPLE_EVERY).filter(|_| interval.is_due()).count(), 0);
     }
 
-    /// Looked at right after the call: later the scheduler may choose another processor.
+    /// Checked right after the call: later the scheduler may choose another processor.
     #[test]
     fn thread_moves_and_may_use_the_same_processors_after() {
         let processors = processors();

@@ -1,5 +1,5 @@
-//! Requests that have come and wait for their turn, parsed: what their look-ups need is fetched for all of them at a time
-//! ([`Blobs::prefetch`]), instead of waiting for memory in each.
+//! Pipelined requests of a connection, parsed ahead. Prefetching for all of them at once replaces a wait for
+//! memory in each ([`Blobs::prefetch`]).
 
 use std::sync::Arc;
 
@@ -12,52 +12,52 @@ use crate::server::Server;
 use crate::wire::Incoming;
 use crate::wire::request::{Args, Malformed, Progress, Request};
 
-/// Requests of one connection that are parsed before the first of them is carried out, and keys of one request that are looked at.
+/// Maximum number of requests parsed ahead, and of keys noted per request.
 const AHEAD_MAX: usize = 16;
 
-/// A request that waits.
+/// A parsed request that waits.
 #[derive(Debug, Default)]
 struct Waiting {
     request: Request,
-    /// Bytes that it takes.
+    /// Size of the request, bytes.
     length: usize,
     row: Option<&'static Row>,
 }
 
-/// Those of one connection.
+/// The waiting requests of one connection.
 #[derive(Debug, Default)]
 pub struct Ahead {
     waiting: Vec<Waiting>,
-    /// Those before are carried out.
+    /// Requests before this index have run.
     next: usize,
-    /// Those from here on are not in use.
+    /// Entries from this index are unused.
     end: usize,
-    /// Bytes that those which wait take.
+    /// Size of all waiting requests, bytes.
     length: usize,
-    /// Bytes that the request behind them still needs, at least.
+    /// Minimum number of bytes missing to the next request.
     needs: usize,
 }
 
 impl Ahead {
-    /// Bytes that the last request, of which a part has come, still needs at least.
+    /// Minimum number of bytes missing to the last, incomplete request.
     pub fn needs(&self) -> usize {
         self.needs
     }
 
-    /// Whether none waits.
+    /// Whether no request waits.
     pub fn is_empty(&self) -> bool {
         self.next == self.end
     }
 
-    /// Memory that it keeps, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         self.waiting.iter().map(|waiting| size_of::<Waiting>() + waiting.request.bytes()).sum()
     }
 
-    /// Parses what has come, of which nobody waits yet, and notes its keys. `bytes` begins with the first request that waits.
+    /// Parses received requests and notes their keys. `bytes` begins with the first waiting request.
     ///
     /// # Errors
-    /// The next request is none. It is found again when those before are carried out.
+    /// The next request is malformed. The error returns once the requests before it have run.
     pub fn parse(
         &mut self,
         parser: &mut Incoming,
@@ -66,7 +66,7 @@ impl Ahead {
         foreseen: &mut Foreseen,
     ) -> Result<(), Malformed> {
         let (before, mut have_elements) = ((self.end, self.length), false);
-        // Before the password other limits hold than after it.
+        // The limits differ before and after the password, so requests are then parsed one by one.
         self.needs = 0;
         let max = if session.is_known { AHEAD_MAX } else { self.next + 1 };
         while self.end < max && self.length < bytes.len() {
@@ -99,7 +99,8 @@ impl Ahead {
         Ok(())
     }
 
-    /// Has the processor fetch elements of collections that requests from the given one on look up: those that follow each other in one collection at a time.
+    /// Prefetches elements that requests from the given one look up. Consecutive requests on one collection
+    /// form one prefetch.
     fn fetch_elements(&self, (first, begin): (usize, usize), bytes: &[u8], db: Db, keyspace: &Keyspace) {
         let (mut of, mut at) = (&[][..], begin);
         let mut names: SmallVec<[&[u8]; AHEAD_MAX]> = SmallVec::new();
@@ -116,7 +117,7 @@ impl Ahead {
         fetch(keyspace, db, of, &mut names);
     }
 
-    /// Gives back memory of requests that are carried out, if all are.
+    /// Frees memory of finished requests, if all have run.
     pub fn tidy(&mut self) {
         if self.is_empty() {
             self.waiting[..self.end].iter_mut().for_each(|waiting| waiting.request.clear());
@@ -124,7 +125,7 @@ impl Ahead {
         }
     }
 
-    /// Takes the next request: its command, its arguments and the bytes that it takes. `bytes` begins with it.
+    /// Takes the next request: its command, arguments and size in bytes. `bytes` begins with it.
     pub fn take<'a>(&'a mut self, bytes: &'a [u8]) -> Option<(Option<&'static Row>, Args<'a>, usize)> {
         if self.is_empty() {
             return None;
@@ -136,7 +137,7 @@ impl Ahead {
     }
 }
 
-/// Has elements fetched; one alone waits for memory either way.
+/// Prefetches several elements. A single one gains nothing.
 fn fetch(keyspace: &Keyspace, db: Db, key: &[u8], names: &mut SmallVec<[&[u8]; AHEAD_MAX]>) {
     if names.len() > 1 {
         keyspace.prefetch_elements(db, key, names);
@@ -144,7 +145,7 @@ fn fetch(keyspace: &Keyspace, db: Db, key: &[u8], names: &mut SmallVec<[&[u8]; A
     names.clear();
 }
 
-/// Keys that requests are going to look up.
+/// Keys that requests are about to look up.
 #[derive(Debug)]
 pub struct Foreseen {
     server: Arc<Server>,
@@ -153,12 +154,12 @@ pub struct Foreseen {
 }
 
 impl Foreseen {
-    /// None.
+    /// Begins without keys.
     pub fn new(server: Arc<Server>) -> Foreseen {
         Foreseen { server, db: 0, wanted: Vec::with_capacity(2 * AHEAD_MAX) }
     }
 
-    /// Whether there are as many as are fetched at a time.
+    /// Whether the keys fill one prefetch.
     pub fn is_full(&self) -> bool {
         self.wanted.len() >= AHEAD_MAX
     }
@@ -184,7 +185,7 @@ impl Foreseen {
         }
     }
 
-    /// Has the processor fetch what their look-ups need, and forgets them. One key alone waits for memory either way.
+    /// Prefetches for these keys, and clears them. A single key gains nothing.
     pub fn fetch(&mut self) {
         if self.wanted.len() > 1 {
             self.blobs().prefetch(self.db, &self.wanted);

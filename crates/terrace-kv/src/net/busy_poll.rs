@@ -1,30 +1,32 @@
-//! A thread with one client polls for the next request (epoll_wait with a timeout of 0) for up to 50 us before it sleeps, where requests follow one another
-//! quickly: busy polling, as `net.core.busy_poll` of Linux does it for network cards.
+//! Busy polling: a thread with one client polls before it sleeps, for up to 50 us (epoll_wait with a timeout
+//! of 0). It does so while requests follow closely. Linux does the same for network cards
+//! (`net.core.busy_poll`).
 //!
-//! A client that waits for each answer and its server work in turn, each on a processor that is idle meanwhile. To wake an idle processor takes longer than the
-//! request does, 35 to 65 us in a virtual machine: a server that polls saves one of two wake-ups. Polling takes time of a processor that others may
-//! need, so there may be at most half as many clients as processors ([`crate::Config::busy_poll_clients`]), and it ends when requests come less often.
+//! A client that waits for each reply and its server run in turn, each on a processor that is otherwise idle.
+//! Waking an idle processor takes longer than the request, 35 to 65 us in a virtual machine. Polling saves
+//! one of two wake-ups. It takes processor time from other programs, so it needs two processors per client
+//! ([`crate::Config::busy_poll_clients`]). It ends when requests come less often.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use mio::{Events, Poll};
 
-/// How long a thread polls before it sleeps.
+/// Maximum duration of polling before a thread sleeps.
 const POLL_MAX: Duration = Duration::from_micros(50);
-/// After a wait of so long, asleep and with the time of the wake-up, the next request will probably come within [`POLL_MAX`].
+/// After a wait this short, including the wake-up, the next request probably comes within [`POLL_MAX`].
 const SHORT: Duration = Duration::from_micros(100);
-/// Waits between two attempts, at the most. Their number doubles after each attempt in vain.
+/// Maximum number of waits between two attempts. The number doubles after each failed attempt.
 const SKIPPED_MAX: u32 = 1 << 10;
 
-/// Which waits begin with polling, from those before.
+/// Decides from earlier waits which waits begin with polling.
 #[derive(Debug, Default)]
 pub struct BusyPoll {
     /// The last wait that slept was short.
     was_short: bool,
-    /// Waits that sleep at once before the next attempt.
+    /// Number of waits without polling before the next attempt.
     skip: u32,
-    /// The same after the next attempt in vain.
+    /// Value of `skip` after the next failed attempt.
     skip_next: u32,
 }
 
@@ -32,7 +34,7 @@ impl BusyPoll {
     /// Waits for events.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> io::Result<()> {
         let from = Instant::now();
         if self.attempts() {
@@ -54,14 +56,14 @@ impl BusyPoll {
         self.was_short && !is_skipped
     }
 
-    /// An attempt was in vain.
+    /// Counts a failed attempt.
     fn missed(&mut self) {
         self.skip = self.skip_next;
         self.skip_next = (2 * self.skip_next).clamp(1, SKIPPED_MAX);
     }
 }
 
-/// Polls until there are events; false: there were none for so long.
+/// Polls for at most `time`. Returns whether there are events.
 fn poll_for(time: Duration, poll: &mut Poll, events: &mut Events) -> io::Result<bool> {
     let from = Instant::now();
     loop {
@@ -100,7 +102,7 @@ mod tests {
             busy.wait(&mut poll, &mut events).unwrap();
             assert_eq!(tokens(&events), [Token(7)]);
         };
-        // The event is there already: on a busy machine some of these waits are long all the same.
+        // The event is pending already, but on a busy machine some of these waits are long.
         assert!((0..1000).any(|_| {
             wait(&mut busy);
             busy.was_short
@@ -113,7 +115,7 @@ mod tests {
         assert!(!busy.attempts());
     }
 
-    /// A client whose requests come a little too late for it each time.
+    /// A client whose requests always come slightly too late.
     #[test]
     fn attempts_in_vain_become_rare() {
         let mut busy = BusyPoll { was_short: true, ..BusyPoll::default() };

@@ -1,10 +1,11 @@
-//! One client: bytes in, requests, replies, bytes out.
+//! A connection: reads requests, runs them, sends replies.
 //!
-//! A turn reads what has come, up to a limit, and carries it out; the replies are sent when the whole round of its thread is done, and
-//! synced if they must be. Its buffers shrink when they are empty.
+//! A turn reads and runs received requests up to a limit. The replies are sent at the end of the thread's
+//! round, after a sync if required. Empty buffers shrink.
 //!
-//! A client may send many requests before it reads a reply. So replies gather up to a limit, and behind it requests, which wait; then the client is
-//! not read from. The events that a connection needs follow from this state alone, after each round: see [`Connection::interest`].
+//! A client may send many requests before it reads a reply. Unsent replies gather up to a limit, then
+//! requests wait up to a limit, then the connection is no longer read. The events to watch follow from this
+//! state after each round: see [`Connection::interest`].
 
 use std::io;
 use std::sync::Arc;
@@ -24,58 +25,58 @@ use crate::server::Server;
 use crate::wire::Incoming;
 use crate::wire::request::Malformed;
 
-/// Bytes that one turn reads.
+/// Maximum bytes that one turn reads.
 const READ_MAX: usize = 256 * 1024;
-/// Room for one read, bytes.
+/// Minimum room for one read, bytes.
 const READ_STEP: usize = 16 * 1024;
 /// Bytes of replies after which a turn ends.
 const REPLIED_MAX: usize = 1 << 20;
-/// A buffer that is empty keeps this much, bytes.
+/// Capacity that an empty buffer keeps, bytes.
 const KEPT: usize = 64 * 1024;
 
 /// A connection.
 #[derive(Debug)]
 pub struct Connection {
     stream: Stream,
-    /// Received; up to `begin` it is done with.
+    /// Received bytes. Those before `begin` are consumed.
     input: Vec<u8>,
     begin: usize,
     parser: Incoming,
     ahead: Ahead,
-    /// Replies; up to `sent` they are sent.
+    /// Replies. Those before `sent` are sent.
     output: Vec<u8>,
     sent: usize,
-    /// The part that other connections see, and the state of commands.
+    /// The client's entry for other connections, and the state of commands.
     pub session: Session,
-    /// There may be more to read.
+    /// The socket may be readable.
     is_readable: bool,
-    /// The other end is closed: what is left is read up to its end.
+    /// The peer has closed its side: the rest is read to the end.
     is_closed: bool,
-    /// The events that epoll reports.
+    /// Events registered with epoll.
     watched: Interest,
-    /// A request that is complete waits for the next turn, or for room in the output.
+    /// A complete request waits for the next turn, or for room in the output.
     is_waiting: bool,
-    /// With so many bytes unsent requests wait, and with so many that wait the client is not read from.
+    /// Limit of unsent replies, and of waiting requests, bytes.
     waiting_max: usize,
-    /// The client has sent its last byte, or what is no request.
+    /// The client has sent its last byte, or a malformed request.
     is_over: bool,
-    /// Bytes that came since its last turn.
+    /// Bytes received since the last turn.
     received: usize,
     is_broken: bool,
-    /// The end of the output before this turn, and replies since.
+    /// Length of the output before this turn, and replies since.
     turn_from: usize,
     replied: usize,
     remote: RemoteSamples,
-    /// At its thread.
+    /// Counts the connection for its thread.
     pub place: Place,
 }
 
-/// Counts among the clients of a thread as long as it lives.
+/// Counts as a client of a thread while it lives.
 #[derive(Debug)]
 pub struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// One more.
+    /// Counts one more client.
     pub fn among(clients: &Arc<AtomicUsize>) -> Place {
         clients.fetch_add(1, Ordering::Relaxed);
         Place(clients.clone())
@@ -91,14 +92,14 @@ impl Drop for Place {
 /// Outcome of a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turn {
-    /// Something may have been changed.
+    /// The turn may have changed the store.
     pub writes: bool,
     /// The connection is broken.
     pub is_broken: bool,
 }
 
 impl Connection {
-    /// A new client.
+    /// Creates the connection of a new client.
     pub fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
         let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {
@@ -125,22 +126,22 @@ impl Connection {
         }
     }
 
-    /// An event has told of something to read, and of the end of the stream.
+    /// Notes an event: the socket is readable, or its peer has closed it.
     pub fn wake(&mut self, is_readable: bool, is_closed: bool) {
         self.is_readable |= is_readable || is_closed;
         self.is_closed |= is_closed;
     }
 
-    /// Reads before its turn comes, and notes the keys of the requests that wait.
+    /// Reads ahead of the turn, and notes the keys of the waiting requests.
     pub fn receive(&mut self, foreseen: &mut Foreseen) {
         if self.reads() {
             self.read();
         }
-        // What is no request is refused in its turn.
+        // A malformed request is refused in the turn.
         let _ = self.ahead.parse(&mut self.parser, &self.input[self.begin..], &self.session, foreseen);
     }
 
-    /// Carries out what has come, and reads on.
+    /// Runs the received requests, and reads on.
     pub fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
         let (mut turn, counted) = (Turn::default(), self.session.client.buffers_bytes());
         (self.turn_from, self.replied) = (self.output.len(), 0);
@@ -161,24 +162,24 @@ impl Connection {
         turn
     }
 
-    /// Whether nothing of a request or a reply is left here.
+    /// Whether no request, reply or part of one is left.
     pub fn is_idle(&self) -> bool {
         self.begin == self.input.len() && self.unsent() == 0 && !self.is_ready() && !self.is_done()
     }
 
-    /// The processor on which its client runs, if that stays another one than `here`, where its thread does. Before a reply is sent: the client's
-    /// acknowledgement may be received on the thread's processor.
+    /// The client's processor, if it stays different from `here`, the thread's. Called before a reply is
+    /// sent, since the client's acknowledgement may arrive on the thread's processor.
     pub fn remote_processor(&mut self, here: usize) -> Option<usize> {
         self.remote.add(here, self.stream.client_processor())
     }
 
-    /// Whether the connection has something to do without a new event.
+    /// Whether the connection has work without a new event.
     pub fn is_ready(&self) -> bool {
         let runs = self.is_waiting && self.unsent() < self.waiting_max && !self.session.closes;
         self.reads() || runs
     }
 
-    /// Whether it takes more bytes of the client.
+    /// Whether the connection accepts more bytes.
     fn takes(&self) -> bool {
         let is_full = self.is_waiting && self.input.len() - self.begin >= self.waiting_max;
         !self.is_over && !self.session.closes && !is_full
@@ -188,7 +189,8 @@ impl Connection {
         self.is_readable && self.takes()
     }
 
-    /// The events without which it would not go on. What is readable while no event of it is wanted is one as soon as it is wanted again (epoll_ctl(2)).
+    /// The events that the connection needs to go on. Re-enabling an event reports data that arrived
+    /// meanwhile (epoll_ctl(2)).
     fn interest(&self) -> Interest {
         match (self.takes(), self.unsent() > 0) {
             (_, false) => Interest::READABLE,
@@ -197,7 +199,7 @@ impl Connection {
         }
     }
 
-    /// Has epoll report these events from now on.
+    /// Registers the current interest with epoll.
     fn watch(&mut self, (registry, token): (&Registry, Token)) -> io::Result<()> {
         let interest = self.interest();
         if interest != std::mem::replace(&mut self.watched, interest) {
@@ -208,16 +210,16 @@ impl Connection {
         Ok(())
     }
 
-    /// Has the epoll of its thread report its events.
+    /// Registers the connection with its thread's epoll.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.watched = self.interest();
         self.stream.register(registry, token, self.watched)
     }
 
-    /// Whether all is done: the client wants no more, or may not, and has everything.
+    /// Whether the connection is finished: no more requests, and all replies are sent.
     pub fn is_done(&self) -> bool {
         (self.session.closes || (self.is_over && !self.is_waiting)) && self.unsent() == 0
     }
@@ -228,7 +230,8 @@ impl Connection {
 
     fn read(&mut self) {
         if self.input.capacity() - self.input.len() < READ_STEP {
-            // As much again as has come, so that a long request is not copied often, but not much more than it needs: all that is allocated counts.
+            // Grows by the amount received so far, so a long request is rarely copied. Never much more than
+            // needed: all capacity counts.
             let step = (self.input.len() - self.begin).clamp(READ_STEP, READ_MAX.max(self.ahead.needs()));
             self.input.reserve_exact(step);
         }
@@ -239,7 +242,7 @@ impl Connection {
         match received {
             Ok((0, _)) => self.is_over = true,
             Ok((bytes, _)) => {
-                // A short read has emptied the stream (epoll(7)): what comes next, the end too, is an event.
+                // A short read has drained the socket (epoll(7)): later data, or its end, is a new event.
                 self.is_readable = bytes == room || self.is_closed;
                 self.received += bytes;
             }
@@ -248,7 +251,7 @@ impl Connection {
         }
     }
 
-    /// Carries out the requests that have come whole.
+    /// Runs the complete requests.
     fn run_requests(
         &mut self,
         server: &Server,
@@ -293,7 +296,7 @@ impl Connection {
         writes
     }
 
-    /// The last reply to a client that sent no request.
+    /// Sends the last reply after a malformed request.
     fn refuse(&mut self, server: &Server, malformed: &Malformed) {
         commands::refuse(&self.session, malformed, &mut self.output);
         server.counters.closed.fetch_add(1, Ordering::Relaxed);
@@ -302,7 +305,7 @@ impl Connection {
     }
 
     fn trim_input(&mut self) {
-        // Not each time: requests that wait would be copied as often as one of them is carried out.
+        // Only from half on: otherwise each request that runs would copy the waiting ones.
         if self.begin < self.input.len() / 2 {
             return;
         }
@@ -313,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Sends what it can; an event is to tell when the stream takes more.
+    /// Sends as much as possible. An event follows when the socket takes more.
     ///
     /// # Errors
     /// The connection is broken.
@@ -338,7 +341,7 @@ impl Connection {
             }
         } else if sent > 0 {
             self.session.client.note_taken();
-            // A client that always leaves something would make it longer and longer.
+            // Otherwise a client that always leaves a rest would grow the buffer without limit.
             if self.sent >= self.output.len() / 2 {
                 self.output.drain(..self.sent);
                 self.sent = 0;
@@ -347,7 +350,7 @@ impl Connection {
         self.watch(at)
     }
 
-    /// Refuses the requests of this turn: each reply becomes this error.
+    /// Refuses the requests of this turn: this error replaces each reply.
     pub fn refuse_turn(&mut self, err: &BlobError) {
         self.output.truncate(self.turn_from);
         for _ in 0..self.replied {
@@ -355,13 +358,14 @@ impl Connection {
         }
     }
 
-    /// Forgets replies that must not be sent.
+    /// Drops replies that must not be sent.
     pub fn forget_replies(&mut self) {
         self.output.clear();
         self.sent = 0;
     }
 
-    /// Counts its buffers, which had `before` bytes. Where those of all clients have too much, others that do nothing are to go first; false: this one is.
+    /// Counts its buffers, which had `before` bytes. If all clients' buffers exceed the limit, idle clients
+    /// are closed first. Returns false if this client must be closed.
     fn may_grow(&mut self, server: &Server, before: usize) -> bool {
         let (now, all) = self.count(server);
         if now <= before || now <= KEPT {
@@ -377,20 +381,20 @@ impl Connection {
         if !stays {
             let address = &client.address;
             tracing::warn!(
-                "client {address} is closed: requests and replies take {all} bytes; raise --memory, or send less at a time"
+                "client {address} is closed: the buffers of all clients take {all} bytes; raise --memory, or send less at a time"
             );
         }
         stays
     }
 
-    /// Counts its buffers; what they have, and what those of all clients have.
+    /// Counts its buffers. Returns their size, and that of all clients.
     fn count(&mut self, server: &Server) -> (usize, usize) {
         let parsed = self.parser.bytes() + self.ahead.bytes();
         let now = self.input.capacity() + self.output.capacity() + parsed;
         (now, server.clients.count_buffers(&self.session.client, now))
     }
 
-    /// The client is gone.
+    /// Uncounts the client.
     pub fn end(self, server: &Server) {
         server.clients.count_buffers(&self.session.client, 0);
         server.clients.remove(self.session.client.id);

@@ -1,11 +1,14 @@
-//! Which thread a new client goes to.
+//! Assigns clients to threads.
 //!
-//! While clients are few each has a thread of its own: a request wakes it on the processor of the program that asked, and its answer wakes that program there
-//! (where all processors are in use; with at most half as many clients as processors it is an idle one that is woken, see [`super::busy_poll`]).
-//! Two clients of one thread are on two processors, and a wake-up across these costs more than the request. Many clients share one thread a processor:
-//! of those that are ready in the same round each wake-up serves several, and their look-ups wait for memory together. So the spare threads give their
-//! clients away when there have been more than threads for a while ([`Crowd`]). They do not come back.
-//! Among the threads that share, each client goes to the one of its processor where possible ([`super::affinity`]).
+//! While clients are few, each has its own thread. If all processors are in use, a request wakes the thread
+//! on the client's processor, and the reply wakes the client there. (With at most half as many clients as
+//! processors an idle one is woken, see [`super::busy_poll`].) Two clients of one thread would run on two
+//! processors. Wake-ups across processors cost more than the requests.
+//!
+//! Many clients share one thread per processor. One wake-up then serves several ready clients, and their
+//! look-ups wait for memory together. So the spare threads give their clients away once clients have
+//! outnumbered threads for a while ([`Crowd`]). These clients do not return. Among the shared threads, each
+//! client goes to the thread of its processor where possible ([`super::affinity`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,40 +23,40 @@ use super::stream::Stream;
 use crate::commands::Session;
 use crate::config::Config;
 
-/// More clients than threads are here to stay after this time.
+/// Clients that outnumber threads for this time count as permanent.
 const LASTS: Duration = Duration::from_millis(500);
 
-/// A client on its way to its thread.
+/// A client on the way to its thread.
 #[derive(Debug)]
 pub enum Arrival {
     /// A new one.
     New(Stream, Session, Place),
-    /// One that another thread has served.
+    /// A client that another thread has served.
     Moved(Box<Connection>),
 }
 
-/// How clients reach a thread.
+/// Sends clients to a thread.
 #[derive(Debug)]
 pub struct Inbox {
     arrivals: Sender<Arrival>,
     waker: Waker,
     clients: Arc<AtomicUsize>,
-    /// Where its thread was seen last.
+    /// Last known processor of the thread.
     processor: AtomicUsize,
 }
 
 impl Inbox {
-    /// Of a thread that takes what comes by the other end of `arrivals`, when it is woken.
+    /// The inbox of a thread that receives `arrivals` when woken.
     pub fn new(arrivals: Sender<Arrival>, waker: Waker) -> Inbox {
         Inbox { arrivals, waker, clients: Arc::default(), processor: AtomicUsize::new(usize::MAX) }
     }
 
-    /// Takes a client in; false: this thread has ended.
+    /// Sends a new client. Returns false if the thread has ended.
     pub fn take(&self, stream: Stream, session: Session) -> bool {
         self.send(Arrival::New(stream, session, Place::among(&self.clients))).is_none()
     }
 
-    /// Takes in a client of another thread; that is returned if this thread has ended.
+    /// Sends a client of another thread. Returns it if this thread has ended.
     pub fn take_over(&self, mut connection: Connection) -> Option<Connection> {
         connection.place = Place::among(&self.clients);
         match self.send(Arrival::Moved(Box::new(connection))) {
@@ -62,7 +65,7 @@ impl Inbox {
         }
     }
 
-    /// None: the thread takes it.
+    /// Returns the arrival if the thread has ended.
     fn send(&self, arrival: Arrival) -> Option<Arrival> {
         if let Err(SendError(arrival)) = self.arrivals.send(arrival) {
             return Some(arrival);
@@ -84,12 +87,13 @@ impl Inbox {
     }
 }
 
-/// Since when clients are too many for a thread each.
+/// Since when clients outnumber threads.
 #[derive(Debug, Default)]
 pub struct Crowd(Option<Instant>);
 
 impl Crowd {
-    /// Whether they have been for so long that the spare threads should give theirs away. A client that only asks for figures has left by then.
+    /// Whether clients have outnumbered threads long enough for the spare threads to give theirs away.
+    /// Short-lived clients, such as monitoring, have left by then.
     pub fn lasts(&mut self, threads: &Threads) -> bool {
         if threads.all_clients() <= threads.inboxes.len() {
             self.0 = None;
@@ -99,7 +103,7 @@ impl Crowd {
     }
 }
 
-/// All threads. The first `sharing` take any number of clients, the others one each.
+/// All threads. The first `sharing` are shared, the others have one client each.
 #[derive(Debug, Clone, Default)]
 pub struct Threads {
     inboxes: Arc<[Inbox]>,
@@ -119,22 +123,22 @@ impl Threads {
         }
     }
 
-    /// Is the thread of this number for one client?
+    /// Whether the thread is a spare one, for one client.
     pub fn is_spare(&self, number: usize) -> bool {
         number >= self.sharing
     }
 
-    /// Whether clients are so few that their threads may poll.
+    /// Whether clients are few enough for busy polling.
     pub fn may_busy_poll(&self) -> bool {
         self.all_clients() <= self.busy_poll_clients
     }
 
-    /// Whether clients are so many that they are brought to the processors of their threads; see [`super::affinity`].
+    /// Whether clients are enough for pairing, see [`super::affinity`].
     pub fn may_pair(&self) -> bool {
         self.all_clients() >= self.pairing_clients
     }
 
-    /// The thread of this number was seen on this processor.
+    /// Notes the processor of a thread.
     pub fn seen_on(&self, number: usize, processor: usize) {
         let inbox = &self.inboxes[number];
         if !inbox.is_on(processor) {
@@ -142,8 +146,8 @@ impl Threads {
         }
     }
 
-    /// Whether a thread may move from one processor to another: not if more threads that have clients are there already, and not from where it is the only
-    /// one to where one is.
+    /// Whether a thread may move between processors: not if `to` has more threads with clients than `from`,
+    /// and not if each has exactly one.
     pub fn may_move(&self, from: usize, to: usize) -> bool {
         let on = |processor: usize| {
             self.inboxes.iter().filter(|inbox| inbox.clients() > 0 && inbox.is_on(processor)).count()
@@ -152,7 +156,8 @@ impl Threads {
         there < here || (there == here && here > 1)
     }
 
-    /// The number of a thread that shares, on this processor, for a client of the thread `number`: one without more clients than that has.
+    /// A shared thread on this processor for a client of the thread `number`. It must not have more clients
+    /// than that thread.
     pub fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
         let clients = self.inboxes[number].clients();
         let is_fit = |at: &usize| {
@@ -162,12 +167,12 @@ impl Threads {
         (0..self.sharing).filter(is_fit).min_by_key(|at| self.inboxes[*at].clients())
     }
 
-    /// The thread of the next client.
+    /// The thread for the next new client.
     pub fn for_next(&self) -> &Inbox {
         &self.inboxes[next(self.clients(), self.sharing)]
     }
 
-    /// The number of one of those that share, for a client of a spare thread.
+    /// The shared thread for a client of a spare thread.
     pub fn for_moved(&self) -> usize {
         emptiest(self.clients().take(self.sharing))
     }
@@ -177,7 +182,7 @@ impl Threads {
         &self.inboxes[number]
     }
 
-    /// Has all of them look for clients that came, and for those that another has killed.
+    /// Wakes all threads to check for new and for killed clients.
     pub fn wake(&self) {
         self.inboxes.iter().for_each(Inbox::wake);
     }
@@ -191,7 +196,8 @@ impl Threads {
     }
 }
 
-/// The place among `clients` of threads, where the next client goes: an empty thread while they are few, else the emptiest of the first `sharing`.
+/// The index of the thread for the next client: any thread while clients are few, else one of the first
+/// `sharing`. The emptiest one wins.
 fn next(clients: impl ExactSizeIterator<Item = usize> + Clone, sharing: usize) -> usize {
     let are_few = clients.clone().sum::<usize>() < clients.len();
     let candidates = if are_few { clients.len() } else { sharing };
@@ -267,7 +273,7 @@ mod tests {
         ask(client, "PING\r\n", "+PONG\r\n");
     }
 
-    /// A client that has its thread.
+    /// Connects a client, and waits until it has a thread.
     fn come(address: SocketAddr) -> TcpStream {
         let mut client = connect(address);
         ping(&mut client);
@@ -291,7 +297,7 @@ mod tests {
         clients.pop();
         threads_have(&running, [1, 1, 0]);
         assert!(running.threads.may_busy_poll());
-        // Quick requests, which threads poll for, and one that comes late.
+        // Quick requests, for which threads poll, and a late one.
         for pause in [0; 1000].into_iter().chain([20]) {
             std::thread::sleep(Duration::from_millis(pause));
             ping(&mut clients[1]);
@@ -310,7 +316,8 @@ mod tests {
         let mut fourth = come();
         threads_have(&running, [2, 1, 1]);
         std::thread::sleep(LASTS);
-        // The first request finds that there is a crowd, a later one that it lasts. Half a request is waited for where it began.
+        // The first request begins the crowd's time, a later one ends it. The rest of an incomplete request
+        // arrives at its first thread.
         let received = || running.server.counters.input_bytes.load(Ordering::Relaxed);
         let before = received();
         third.write_all(b"GET").unwrap();
@@ -364,7 +371,7 @@ mod tests {
         );
     }
 
-    /// Lets the threads of this name (other tests have some, too, which end when they like) run on one processor only.
+    /// Binds the threads of this name to one processor. Threads of other tests may end at any time.
     fn bind(name: &str, processor: usize) {
         for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
             let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
@@ -374,7 +381,7 @@ mod tests {
         }
     }
 
-    /// Two processors; none: the machine has one.
+    /// Two processors. None: the machine has only one.
     fn two_processors() -> Option<[usize; 2]> {
         let two = processors().first_chunk().copied();
         if two.is_none() {
@@ -389,7 +396,7 @@ mod tests {
         serve_as(Config { threads: 2, spare_threads: 0, busy_poll_clients, pairing_clients, ..default })
     }
 
-    /// Two threads, each bound to one of the processors, and three clients.
+    /// Two threads, each bound to its own processor, and three clients.
     fn serve_three(processors: [usize; 2]) -> (Running, Vec<TcpStream>) {
         let (running, address) = serve_paired(3);
         let clients = (0..3).map(|_| come(address)).collect();
@@ -399,7 +406,7 @@ mod tests {
         (running, clients)
     }
 
-    /// Clients ask from one processor and then from the other.
+    /// Clients send requests from one processor, then from the other.
     #[test]
     fn clients_move_to_the_thread_of_their_processor() {
         let Some(processors) = two_processors() else { return };
@@ -415,7 +422,7 @@ mod tests {
         }
     }
 
-    /// A thread with one client is seen on the client's processor, whichever that is.
+    /// A thread with one client follows it to any processor.
     #[test]
     fn thread_follows_its_client() {
         let Some(processors) = two_processors() else { return };
@@ -431,7 +438,7 @@ mod tests {
         }
     }
 
-    /// Clients that change their processor again and again, until one kills another.
+    /// Clients change processors repeatedly, until one of them kills another.
     #[test]
     fn replies_stay_in_order_while_clients_are_paired() {
         let Some(processors) = two_processors() else { return };
@@ -443,7 +450,7 @@ mod tests {
             bind_to(processors[pipeline / 100 % 2]);
             let replies: String = (1..=10).map(|n| format!(":{}\r\n", pipeline * 10 + n)).collect();
             ask(&mut moving, &"INCR n\r\n".repeat(10), &replies);
-            // A thread without requests has no processor to go to.
+            // A thread without requests has no known processor.
             clients.iter_mut().for_each(ping);
             sides.push(running.threads.inbox(0).clients());
         }
@@ -454,7 +461,7 @@ mod tests {
         threads_have(&running, [0, 0]);
     }
 
-    /// Pipelines of a client, which moves between two of them, or within one.
+    /// A client sends pipelines, and moves between two of them or within one.
     #[test]
     fn replies_stay_in_order_while_a_client_moves() {
         let (running, address) = serve();

@@ -1,4 +1,11 @@
-//! Connections: threads with epoll ([`worker`]) that may poll before they sleep ([`busy_poll`]), which of them a client has ([`inbox`]), on which processor ([`affinity`]), one client each ([`connection`]), whose requests are parsed ahead ([`ahead`]), TCP and sockets in the file system ([`stream`]).
+//! Connections: threads with epoll ([`worker`]).
+//!
+//! - [`busy_poll`]: polling before a thread sleeps
+//! - [`inbox`]: assignment of clients to threads
+//! - [`affinity`]: assignment of threads and clients to processors
+//! - [`connection`]: one client
+//! - [`ahead`]: requests parsed ahead
+//! - [`stream`]: TCP and Unix sockets
 
 mod affinity;
 mod ahead;
@@ -20,10 +27,10 @@ use stream::Acceptor;
 pub use stream::Listener;
 use worker::Worker;
 
-/// How often keys that have expired are looked for.
+/// Interval of active expiry.
 const EXPIRE_EVERY: Duration = Duration::from_millis(100);
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Running {
     server: Arc<Server>,
@@ -34,11 +41,11 @@ pub struct Running {
 /// Starts the threads: `kv-N` serve clients, `expire` removes expired keys and stuck clients.
 ///
 /// # Errors
-/// No descriptors, no threads; a listener for memcached beside a password or a map of several servers.
+/// No descriptors or threads; a memcached listener together with a password or a cluster map.
 pub fn start(server: Arc<Server>, listeners: Vec<Listener>) -> io::Result<Running> {
     let is_open = server.config.password.is_none() && server.config.cluster.is_none();
     if !is_open && listeners.iter().any(|listener| matches!(listener, Listener::Memcached(_))) {
-        let why = "clients of memcached give no password and know no map of servers";
+        let why = "memcached clients support neither a password nor a cluster map";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
     let made = (0..server.config.all_threads()).map(|_| Worker::new(server.clone()));
@@ -73,7 +80,7 @@ impl Running {
         &self.server
     }
 
-    /// Closes all clients and ends the threads. Acknowledged writes are in the store, which its owner syncs.
+    /// Closes all clients and ends the threads. Acknowledged writes are in the store; its owner syncs it.
     pub fn stop(mut self) {
         self.end();
     }

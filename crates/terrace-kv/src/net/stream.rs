@@ -1,4 +1,4 @@
-//! TCP and sockets in the file system alike.
+//! TCP and Unix sockets behind one interface.
 
 use std::io;
 use std::net::TcpListener;
@@ -11,19 +11,19 @@ use rustix::net::sockopt::socket_incoming_cpu;
 
 use crate::wire::Protocol;
 
-/// Where clients come in; bound already, so that it outlives a server that dies.
+/// A bound listener. It can outlive a server that dies.
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(UnixListener),
-    /// TCP, for clients of memcached. They give no password and follow no map of several servers.
+    /// TCP for memcached clients. They support neither passwords nor cluster maps.
     Memcached(TcpListener),
 }
 
 impl Listener {
-    /// The same, for one more server.
+    /// Duplicates the listener for another server.
     ///
     /// # Errors
     /// No descriptors.
@@ -36,20 +36,20 @@ impl Listener {
     }
 }
 
-/// A listener that does not block.
+/// A non-blocking listener.
 #[derive(Debug)]
 pub enum Acceptor {
     /// TCP.
     Tcp(mio::net::TcpListener, Protocol),
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(mio::net::UnixListener),
 }
 
 impl Acceptor {
-    /// Over a listener.
+    /// Makes a listener non-blocking.
     ///
     /// # Errors
-    /// It is none.
+    /// The system call fails.
     pub fn new(listener: Listener) -> io::Result<Acceptor> {
         let tcp = |listener: TcpListener, protocol| {
             listener.set_nonblocking(true)?;
@@ -65,15 +65,15 @@ impl Acceptor {
         })
     }
 
-    /// The next client: its stream, its address and ours.
+    /// Accepts the next client: its stream, its address and the server's.
     ///
     /// # Errors
-    /// `WouldBlock`: there is none.
+    /// `WouldBlock`: no client waits.
     pub fn accept(&self) -> io::Result<(Stream, String, String)> {
         match self {
             Acceptor::Tcp(listener, _) => {
                 let (stream, address) = listener.accept()?;
-                // A reply that waits for the client's acknowledgement takes 40 ms.
+                // Nagle's algorithm delays a reply until the client's acknowledgement, up to 40 ms.
                 let _ = stream.set_nodelay(true);
                 let local = stream.local_addr();
                 let is_local = local
@@ -89,7 +89,7 @@ impl Acceptor {
         }
     }
 
-    /// What its clients speak.
+    /// The protocol of its clients.
     pub fn protocol(&self) -> Protocol {
         match self {
             Acceptor::Tcp(_, protocol) => *protocol,
@@ -97,7 +97,7 @@ impl Acceptor {
         }
     }
 
-    /// Its source of events.
+    /// The event source.
     pub fn source(&mut self) -> &mut dyn Source {
         match self {
             Acceptor::Tcp(listener, _) => listener,
@@ -106,17 +106,17 @@ impl Acceptor {
     }
 }
 
-/// A client's stream.
+/// The stream of a client.
 #[derive(Debug)]
 pub enum Stream {
     /// TCP.
     Tcp {
         /// The connection.
         stream: mio::net::TcpStream,
-        /// To a program of this machine.
+        /// The client is on this machine.
         is_local: bool,
     },
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(mio::net::UnixStream),
 }
 
@@ -128,7 +128,8 @@ impl Stream {
         }
     }
 
-    /// The processor on which its client sent the last bytes; none: not known, as of another machine or network namespace, and of a socket in the file system.
+    /// The processor where the client sent its last bytes. None: unknown, for other machines and network
+    /// namespaces, and for Unix sockets.
     pub fn client_processor(&self) -> Option<usize> {
         match self {
             Stream::Tcp { stream, is_local: true } => {
@@ -138,24 +139,24 @@ impl Stream {
         }
     }
 
-    /// Registers these events, with one notification for each change (edge-triggered).
+    /// Registers for these events, edge-triggered.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn register(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
         registry.register(self.source(), token, interest)
     }
-    /// Asks for no more events.
+    /// Deregisters from all events.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         registry.deregister(self.source())
     }
-    /// Registers other events; a condition that already holds causes one at once.
+    /// Changes the registered events. A condition that already holds raises an event at once.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn watch(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
         registry.reregister(self.source(), token, interest)
     }

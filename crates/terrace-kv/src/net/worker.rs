@@ -1,9 +1,9 @@
-//! A thread that serves clients: epoll, turns, the end of a batch, replies.
+//! A thread that serves clients: epoll, turns, end of the batch, replies.
 //!
 //! ```text
-//! events ──► each ready connection has a turn: read, carry out ──► end of the batch, if there are changes ──► send replies ──► events
+//! events ──► a turn for each ready connection: read, run ──► end of the batch ──► replies ──► events
 //! ```
-//! So a thousand clients that write wait for one sync, not a thousand.
+//! So a thousand writing clients wait for one sync, not for a thousand.
 
 use std::io;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ use crate::config::Durability;
 use crate::server::Server;
 use crate::wire::Protocol;
 
-/// Events taken at a time.
+/// Maximum number of events per wait.
 const EVENTS: usize = 1024;
-/// Token of the waker; listeners have those from 1 on, clients their numbers above all these.
+/// Token of the waker. Listeners have tokens from 1, clients from `CLIENTS_FROM`.
 const WAKER: Token = Token(0);
-/// Clients' tokens begin here.
+/// First token of clients.
 const CLIENTS_FROM: usize = 16;
-/// How soon a failed accept is tried again.
+/// Delay before a failed accept is retried.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// One thread's state.
+/// State of one thread.
 #[derive(Debug)]
 pub struct Worker {
     server: Arc<Server>,
@@ -44,11 +44,11 @@ pub struct Worker {
     arrivals: Receiver<Arrival>,
     connections: HashMap<usize, Connection>,
     next: usize,
-    /// Of the first thread only.
+    /// Only in the first thread.
     acceptors: Vec<Acceptor>,
     threads: Threads,
     number: usize,
-    /// It has one client, while these are few.
+    /// A spare thread has one client, while clients are few.
     is_spare: bool,
     crowd: Crowd,
     busy_poll: BusyPoll,
@@ -59,7 +59,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A thread to be.
+    /// Creates a thread's state.
     ///
     /// # Errors
     /// No descriptors.
@@ -88,15 +88,15 @@ impl Worker {
         Ok((worker, Inbox::new(send, waker)))
     }
 
-    /// Makes it the one of this number.
+    /// Sets the thread's number.
     pub fn join(&mut self, number: usize, threads: Threads) {
         (self.number, self.is_spare, self.threads) = (number, threads.is_spare(number), threads);
     }
 
-    /// Makes it the one that lets clients in.
+    /// Makes this thread the one that accepts clients.
     ///
     /// # Errors
-    /// Those of epoll.
+    /// Errors of epoll.
     pub fn accept_by(&mut self, acceptors: Vec<Acceptor>) -> io::Result<()> {
         assert!(acceptors.len() < CLIENTS_FROM - 1, "few listeners");
         self.acceptors = acceptors;
@@ -116,7 +116,7 @@ impl Worker {
             if let Err(err) = self.wait(&mut events, timeout)
                 && err.kind() != io::ErrorKind::Interrupted
             {
-                tracing::error!("clients: {err}");
+                tracing::error!("epoll_wait: {err}");
                 std::thread::sleep(ACCEPT_AGAIN);
             }
             let mut accepts = std::mem::take(&mut self.accept_again);
@@ -151,7 +151,6 @@ impl Worker {
         ids.into_iter().for_each(|id| self.close(id));
     }
 
-    /// Waits for events.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
         match timeout {
             None if self.connections.len() == 1 && self.threads.may_busy_poll() => {
@@ -161,7 +160,8 @@ impl Worker {
         }
     }
 
-    /// A turn for each, then the end of the batch, if they wrote, then the replies. Those that have more to do already.
+    /// A turn for each connection, then the end of the batch if there are changes, then the replies. Returns
+    /// the connections with more work.
     fn round(&mut self, ready: &[usize]) -> Vec<usize> {
         let mut writers = Vec::new();
         self.turns(ready, &mut writers);
@@ -181,8 +181,8 @@ impl Worker {
         again
     }
 
-    /// A turn for each, a few at a time: the memory fetches of their lookups overlap. `writers`: connections with a possible change:
-    /// its batch ends before their reply.
+    /// A turn for each connection, in groups whose memory fetches overlap. `writers` gets the connections
+    /// with a possible change: its batch ends before their reply.
     fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
         let (mut group, mut next) = (0, 0);
         while group < ready.len() {
@@ -206,11 +206,12 @@ impl Worker {
         }
     }
 
-    /// Ends the batch of what they wrote. If that fails they get errors, or no reply where each write is to be durable: what they wrote may be lost.
+    /// Ends the batch of the writers. After a failure they get errors, or are closed without replies if each
+    /// write must be durable: their changes may be lost.
     fn sync_for(&mut self, writers: &[usize]) {
         let Err(err) = self.server.keyspace.blobs().end_batch() else { return };
         if self.server.config.durability != Durability::Always {
-            tracing::error!("writes of {} clients are refused: {err}", writers.len());
+            tracing::error!("{} clients get errors, their changes may be lost: {err}", writers.len());
             let refused = BlobError::NotDurable(format!("the change may be lost: {err}"));
             for at in writers {
                 if let Some(connection) = self.connections.get_mut(at) {
@@ -219,7 +220,7 @@ impl Worker {
             }
             return;
         }
-        tracing::error!("writes are not safe, {} clients are closed unanswered: {err}", writers.len());
+        tracing::error!("{} clients are closed, their changes may be lost: {err}", writers.len());
         for at in writers {
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.forget_replies();
@@ -228,7 +229,7 @@ impl Worker {
         }
     }
 
-    /// Takes in new clients, and closes those that another has killed. Those that are ready.
+    /// Accepts clients from the inbox, and closes killed ones. Returns the connections that may be ready.
     fn take_arrivals_and_killed(&mut self) -> Vec<usize> {
         let mut ready = Vec::new();
         while let Ok(arrival) = self.arrivals.try_recv() {
@@ -260,14 +261,15 @@ impl Worker {
         ready
     }
 
-    /// Leaves its client to one of the threads that share, when it is done with a request.
+    /// Hands its idle clients to shared threads.
     fn give_away(&mut self) {
         let idle = self.connections.iter().filter(|(_, connection)| connection.is_idle());
         let idle: Vec<usize> = idle.map(|(at, _)| *at).collect();
         idle.into_iter().for_each(|at| self.hand_over(at, self.threads.for_moved()));
     }
 
-    /// Of those that are ready the clients that stay on another processor than this thread, and which that is. Now and then.
+    /// The ready clients that stay on another processor than this thread, and their processors. Sampled now
+    /// and then.
     fn remote_clients(&mut self, ready: &[usize]) -> Vec<(usize, usize)> {
         if !self.sample_interval.is_due() || !self.threads.may_pair() {
             return Vec::new();
@@ -278,7 +280,7 @@ impl Worker {
         ready.iter().filter_map(|at| Some((*at, processor_of(at)?))).collect()
     }
 
-    /// Brings this thread and a client to the same processor, `there`, unless they are in the middle of something.
+    /// Brings this thread and an idle client to the same processor, `there`.
     fn pair(&mut self, at: usize, there: usize) {
         if !self.connections.get(&at).is_some_and(Connection::is_idle) {
             return;
@@ -292,14 +294,14 @@ impl Worker {
                 Ok(true) => self.threads.seen_on(self.number, there),
                 Ok(false) => {}
                 Err(err) => {
-                    tracing::info!("this thread does not move to the processors of its clients: {err}");
+                    tracing::info!("cannot move a thread to the processor of its client: {err}");
                     self.sample_interval.end();
                 }
             }
         }
     }
 
-    /// Leaves a client to the thread of this number. Bytes that have come meanwhile are an event of that thread's.
+    /// Hands a client over to another thread. Bytes that arrived in between raise an event there.
     fn hand_over(&mut self, at: usize, number: usize) {
         let Some(mut connection) = self.connections.remove(&at) else { return };
         let left = match connection.stream_mut().deregister(self.poll.registry()) {
@@ -314,7 +316,7 @@ impl Worker {
         }
     }
 
-    /// Lets clients in and hands them out.
+    /// Accepts new clients and assigns them to threads.
     fn accept(&mut self) {
         for at in 0..self.acceptors.len() {
             loop {
@@ -325,8 +327,8 @@ impl Worker {
                     Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                     Err(err) if err.kind() == io::ErrorKind::ConnectionAborted => {}
                     Err(err) => {
-                        // Descriptors have run out, for a while: no event tells of the end of that.
-                        tracing::warn!("a client cannot come in: {err}");
+                        // Descriptors have run out for a while. No event reports the end of that.
+                        tracing::warn!("cannot accept a client: {err}");
                         self.accept_again = true;
                         break;
                     }
@@ -338,7 +340,7 @@ impl Worker {
     fn let_in(&self, stream: Stream, (address, local): (String, String), protocol: Protocol) {
         let max = self.server.config.clients_max;
         let inbox = self.threads.for_next();
-        // Whichever thread has it by then.
+        // Wakes all threads: any of them may have the client by then.
         let threads = self.threads.clone();
         let wake = move || threads.wake();
         let Some(client) = self.server.clients.add(address, local, max, wake) else {

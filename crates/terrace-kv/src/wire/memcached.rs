@@ -1,30 +1,31 @@
-//! memcached's text protocol: a line of words, and for commands that store something a block of data behind it.
+//! memcached's text protocol: a line of words. In storage commands a data block follows.
 //!
 //! ```text
 //! set KEY FLAGS EXPTIME BYTES [noreply]\r\n            get KEY...\r\n
 //! DATA\r\n
 //! ```
-//! The source is `doc/protocol.txt` of memcached. A request becomes the places of its words, as one of Redis' protocol does. Of a command that stores they are
-//! always the same: the words, then the one behind them (`noreply`, or nothing), then the data. Where the data are missing the line says why: they are longer than permitted, or did not end
-//! as they must. Data that nobody will use are dropped as they come.
+//! Source: `doc/protocol.txt` of memcached. A parsed request has the positions of its words, like one of
+//! Redis' protocol. A storage command has a fixed layout: the words, then `noreply` or nothing, then the
+//! data. Missing data have a reason that the line shows: above the limit, or with a wrong terminator.
+//! Rejected data are dropped as they arrive.
 
 use memchr::memchr;
 
 use super::number::digits;
 use super::request::{FOREIGN, Limits, Malformed, Progress, Request};
 
-/// Longest line, bytes.
+/// Maximum length of a line, bytes.
 const LINE_MAX: usize = 2048;
-/// Longest line of a command that takes many keys, bytes.
+/// Maximum length of a line with many keys, bytes.
 const MANY_KEYS_MAX: usize = 1 << 20;
-/// Longest key, bytes.
+/// Maximum length of a key, bytes.
 pub const KEY_MAX: usize = 250;
-/// Longest block of data that a line can name, bytes.
+/// Maximum length of a data block in a line, bytes.
 const BLOCK_MAX: u64 = i32::MAX as u64 - 2;
-/// The word in the line that is the length of the data.
+/// Index of the word with the data's length.
 const LENGTH_AT: usize = 4;
 
-/// Words in the line of a command that stores something, without `noreply`; 0: the command stores nothing.
+/// Number of words in a storage command's line, without `noreply`. 0: another command.
 pub fn words_before_data(name: &[u8]) -> usize {
     match name {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" => 5,
@@ -33,19 +34,19 @@ pub fn words_before_data(name: &[u8]) -> usize {
     }
 }
 
-/// Whether a word can be a key.
+/// Whether a word is a valid key.
 pub fn is_key(word: &[u8]) -> bool {
-    // All of them, so that the processor looks at many at a time.
+    // Checks all bytes without a branch, so that the compiler vectorizes the loop.
     let is_bad = |is_bad: bool, byte: &u8| is_bad | (*byte <= b' ') | (*byte == 0x7f);
     (1..=KEY_MAX).contains(&word.len()) && !word.iter().fold(false, is_bad)
 }
 
-/// A number without sign.
+/// Parses an unsigned number.
 pub fn unsigned(word: &[u8]) -> Option<u64> {
     digits(word).and_then(|value| u64::try_from(value).ok())
 }
 
-/// A number that may be negative.
+/// Parses a signed number.
 pub fn signed(word: &[u8]) -> Option<i64> {
     let value = match word {
         [b'-', rest @ ..] => -digits(rest)?,
@@ -54,57 +55,58 @@ pub fn signed(word: &[u8]) -> Option<i64> {
     i64::try_from(value).ok()
 }
 
-/// A time, seconds. Times have 32 bits with a sign: some clients send a negative one as its 32 bits without a sign.
+/// Parses a time in seconds. Times are signed 32-bit numbers, and some clients send a negative one as
+/// unsigned.
 pub fn seconds_of(word: &[u8]) -> Option<i64> {
     signed(word).map(|seconds| u32::try_from(seconds).map_or(seconds, |bits| i64::from(bits.cast_signed())))
 }
 
-/// The length of a block of data.
+/// Parses the length of a data block.
 pub fn length(word: &[u8]) -> Option<u64> {
     unsigned(word).filter(|length| *length <= BLOCK_MAX)
 }
 
-/// A block of data that is coming.
+/// A data block being received.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     begin: usize,
     end: usize,
 }
 
-/// Reads one connection's requests, one after the other.
+/// Incremental parser of one connection's requests.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// Bytes of the line in which its end was looked for.
+    /// Bytes of the line already searched for its end.
     searched: usize,
     block: Option<Block>,
-    /// Bytes still to come that are dropped.
+    /// Bytes still to be dropped.
     unwanted: u64,
     request: Request,
 }
 
 impl Parser {
-    /// One for a new connection.
+    /// The parser of a new connection.
     pub fn new(limits: Limits) -> Parser {
         Parser { limits, searched: 0, block: None, unwanted: 0, request: Request::default() }
     }
 
-    /// As [`super::request::Parser::take`].
+    /// Like [`super::request::Parser::take`].
     pub fn take(&mut self, request: &mut Request) {
         std::mem::swap(&mut self.request, request);
         self.request.clear();
         (self.searched, self.block) = (0, None);
     }
 
-    /// Memory that it keeps, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         self.request.bytes()
     }
 
-    /// Goes on with the request that begins with `bytes`. Bytes that are dropped are a request without words.
+    /// Continues with the request at the start of `bytes`. Dropped bytes count as a request without words.
     ///
     /// # Errors
-    /// A line is longer than permitted.
+    /// The line is too long.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
         if bytes.is_empty() {
             return Ok(Progress::Needs(1));
@@ -127,7 +129,7 @@ impl Parser {
         Ok(self.line(bytes, end + 1))
     }
 
-    /// Where the line feed is; none: it has not come.
+    /// Position of the line feed. None: not received yet.
     fn end_of_line(&mut self, bytes: &[u8]) -> Result<Option<usize>, Malformed> {
         let max = if takes_many_keys(bytes) { MANY_KEYS_MAX } else { LINE_MAX };
         let searched = bytes.get(self.searched..bytes.len().min(max)).unwrap_or_default();
@@ -141,7 +143,7 @@ impl Parser {
         }
     }
 
-    /// A line has come; what follows begins at `after`.
+    /// Handles a complete line. `after`: the position behind it.
     fn line(&mut self, bytes: &[u8], after: usize) -> Progress {
         let args = self.request.args(bytes);
         let (words, count) = (args.get(0).map_or(0, words_before_data), args.len());
@@ -157,7 +159,7 @@ impl Parser {
         }
         let is_whole = (words..=words + 1).contains(&count);
         if !is_whole {
-            // The command sees that words are missing.
+            // Too few words show the command that the line is wrong.
             self.request.places.truncate(LENGTH_AT);
         }
         match length {
@@ -185,7 +187,8 @@ impl Parser {
     }
 }
 
-/// The length of the data of a meta command, `ms key LENGTH ...` or once `ms key SLENGTH ...`, which is not there: its data are no commands.
+/// Data length of a meta command (`ms key LENGTH ...`, or `ms key SLENGTH ...` in old versions). Meta
+/// commands are not supported, and their data must not be parsed as commands.
 fn meta_length(word: &[u8]) -> Option<u64> {
     length(word.strip_prefix(b"S").unwrap_or(word))
 }
@@ -196,7 +199,7 @@ fn takes_many_keys(line: &[u8]) -> bool {
 
 fn split(line: &[u8], places: &mut Vec<(usize, usize)>) {
     let mut begin = 0;
-    // Words are too short for a search of many bytes at a time.
+    // Words are too short for a vectorized search.
     for (end, byte) in line.iter().chain(b" ").enumerate() {
         if *byte == b' ' {
             if end > begin {

@@ -1,4 +1,4 @@
-//! Requests whole, in pieces, and what is none.
+//! Whole requests, requests in pieces, and malformed ones.
 
 use super::*;
 use terrace_testkit::rng::{Rng, seed};
@@ -9,7 +9,7 @@ const LIMITS: Limits =
 
 type Words = Vec<Vec<u8>>;
 
-/// All requests of what has come in pieces that end at `ends`, the lines as far as they come; the error that ends them.
+/// Parses bytes that arrive in pieces ending at `ends`. Returns the requests, and the final error.
 fn requests(bytes: &[u8], ends: impl IntoIterator<Item = usize>) -> (Vec<Words>, Option<String>) {
     let (mut parser, mut begin, mut all) = (Parser::new(LIMITS), 0, Vec::new());
     for end in ends.into_iter().chain([bytes.len()]) {
@@ -58,7 +58,7 @@ fn lines_and_data_are_requests() {
 #[test]
 fn data_that_cannot_be_stored_are_dropped() {
     let large = "x".repeat(2000);
-    // Too large, without words, without length: the data are no commands.
+    // Data too large, without words, or without length: the data are not parsed as commands.
     assert_eq!(words(&format!("set k 0 0 2000\r\n{large}\r\nget k\r\n")), ["set|k|0|0|2000|", "get|k"]);
     assert_eq!(words("cas k 0 0 5 \r\nget x\r\nget k\r\n"), ["cas|k|0|0", "get|k"]);
     assert_eq!(words("set k 0 0 5 noreply more\r\nget x\r\nget k\r\n"), ["set|k|0|0", "get|k"]);
@@ -71,7 +71,7 @@ fn data_that_cannot_be_stored_are_dropped() {
         let text = format!("{line}\r\nget x\r\nget k\r\n");
         assert_eq!(words(&text), [line.replace(' ', "|"), "get|k".to_owned()]);
     }
-    // An end that is none.
+    // A wrong terminator.
     assert_eq!(words("set k 0 0 1\r\nabc\r\nget k\r\n"), ["set|k|0|0|1|", "get|k"]);
 }
 
@@ -116,7 +116,7 @@ fn keys_and_numbers_have_their_ranges() {
     assert_eq!((length(b"2147483645"), length(b"2147483646"), length(b"-1")), (Some(BLOCK_MAX), None, None));
 }
 
-/// Commands with all that can follow them, some of it mangled.
+/// Commands with everything that may follow them, some of it mangled.
 fn random_text(rng: &mut Rng) -> Vec<u8> {
     let mut text = Vec::new();
     for _ in 0..1 + rng.index(20) {

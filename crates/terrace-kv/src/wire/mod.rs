@@ -1,7 +1,8 @@
-//! Protocols: requests as they come ([`request`], [`memcached`]), replies as they go ([`reply`]), and numbers as both write them ([`number`]).
+//! Protocols: incremental request parsers ([`request`], [`memcached`]), replies ([`reply`]), and number
+//! formats ([`number`]).
 //!
-//! The parsers are our own: crates for Redis' protocol parse replies and pushes too, but not the inline form, and they begin anew with each piece of a
-//! long request.
+//! Existing crates for Redis' protocol were no alternative: they parse replies and pushes, but no inline
+//! requests, and they restart with each piece of a long request.
 
 pub mod memcached;
 pub mod number;
@@ -13,27 +14,27 @@ pub use request::{Args, Limits, Parser};
 
 use request::{Malformed, Progress, Request};
 
-/// What the clients of a listener speak.
+/// Protocol of a listener's clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Redis'.
+    /// Redis' protocol (RESP).
     #[default]
     Resp,
     /// memcached's text protocol.
     Memcached,
 }
 
-/// The requests of one connection.
+/// Request parser of one connection.
 #[derive(Debug)]
 pub enum Incoming {
-    /// In Redis' protocol.
+    /// Redis' protocol.
     Resp(Parser),
-    /// In memcached's.
+    /// memcached's protocol.
     Memcached(memcached::Parser),
 }
 
 impl Incoming {
-    /// Of a new connection.
+    /// The parser of a new connection.
     pub fn new(protocol: Protocol, limits: Limits) -> Incoming {
         match protocol {
             Protocol::Resp => Incoming::Resp(Parser::new(limits)),
@@ -41,10 +42,10 @@ impl Incoming {
         }
     }
 
-    /// Goes on with the request that begins with `bytes`: see [`Parser::advance`].
+    /// Continues with the request at the start of `bytes`: see [`Parser::advance`].
     ///
     /// # Errors
-    /// It is no request, or larger than permitted.
+    /// The request is malformed or above a limit.
     pub fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
         match self {
             Incoming::Resp(parser) => parser.advance(bytes, is_known),
@@ -52,7 +53,7 @@ impl Incoming {
         }
     }
 
-    /// Gives the request that is complete: see [`Parser::take`].
+    /// Takes the complete request: see [`Parser::take`].
     pub fn take(&mut self, request: &mut Request) {
         match self {
             Incoming::Resp(parser) => parser.take(request),
@@ -60,7 +61,7 @@ impl Incoming {
         }
     }
 
-    /// Memory that it keeps, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         match self {
             Incoming::Resp(parser) => parser.bytes(),

@@ -1,4 +1,4 @@
-//! Numbers as Redis reads and writes them: integers without spaces or leading zeros, floats with 17 digits at most.
+//! Number formats of Redis: integers without spaces or leading zeros, floats with at most 17 digits.
 
 /// An integer, as strict as Redis: no sign `+`, no leading zeros, no spaces.
 pub fn parse_int(text: &[u8]) -> Option<i64> {
@@ -37,11 +37,11 @@ pub fn parse_float(text: &[u8]) -> Option<f64> {
     if !infinite && !text.chars().all(is_number) {
         return None;
     }
-    // A number too large to be one becomes infinite, which no text without "inf" may mean.
+    // A number out of range parses as infinite, which only the text "inf" may mean.
     text.parse::<f64>().ok().filter(|value| infinite || value.is_finite())
 }
 
-/// An integer's text, appended.
+/// Appends an integer's text.
 pub fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
@@ -58,7 +58,7 @@ pub fn float_text(value: f64) -> String {
     if (1e-5..1e17).contains(&size) {
         return format!("{value}");
     }
-    // As printf's %.17g writes an exponent: a sign and two digits at least.
+    // The exponent format of printf's %.17g: a sign and at least two digits.
     let short = ryu::Buffer::new().format_finite(value).to_owned();
     let Some((digits, exponent)) = short.split_once('e') else { return short };
     let exponent: i32 = exponent.parse().unwrap_or(0);

@@ -1,47 +1,48 @@
-//! Replies, written straight into a connection's output: RESP2, or RESP3 where the client has asked for it (HELLO 3).
+//! Replies, written directly to a connection's output: RESP2, or RESP3 if the client has chosen it (HELLO 3).
 //!
-//! A type that RESP2 does not have becomes what Redis sends there: a map an array of twice the length, a double a string.
+//! A type that RESP2 lacks is sent as Redis does: a map as an array of twice the length, a double as a
+//! string.
 
 use super::number::{float_text, write_int};
 
-/// Bytes around a text, at the most: kind, length, ends of lines.
+/// Maximum framing of a text, bytes: type, length, line ends.
 const FRAME: usize = 64;
 
 /// Writes one reply.
 #[derive(Debug)]
 pub struct Reply<'a> {
     out: &'a mut Vec<u8>,
-    /// The length of `out` beyond which nothing more is written.
+    /// Maximum length of `out`. Nothing is written beyond it.
     end_max: usize,
-    /// Something was not written.
+    /// Part of the reply was not written.
     is_cut: bool,
     /// Whether the client understands RESP3.
     pub resp3: bool,
 }
 
 impl<'a> Reply<'a> {
-    /// At the end of `out`, of so many bytes at most.
+    /// Appends a reply to `out`, of at most `bytes_max` bytes.
     pub fn new(out: &'a mut Vec<u8>, bytes_max: usize, resp3: bool) -> Reply<'a> {
         let end_max = out.len().saturating_add(bytes_max);
         Reply { out, end_max, is_cut: false, resp3 }
     }
 
-    /// Whether it was too long, so that something is missing.
+    /// Whether the reply exceeded its limit, and is incomplete.
     pub fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// How much is written, bytes.
+    /// Length of the output so far, bytes.
     pub fn mark(&self) -> usize {
         self.out.len()
     }
-    /// Takes back what was written since `mark`.
+    /// Removes everything written since `mark`.
     pub fn take_back(&mut self, mark: usize) {
         self.out.truncate(mark);
         self.is_cut = false;
     }
 
-    /// Whether so many bytes have room.
+    /// Whether `bytes` more fit.
     fn has_room(&mut self, bytes: usize) -> bool {
         self.is_cut |= self.out.len().saturating_add(bytes) > self.end_max;
         if !self.is_cut {
@@ -50,8 +51,8 @@ impl<'a> Reply<'a> {
         !self.is_cut
     }
 
-    /// Has room for so many bytes in all: by doubling, but not far beyond the limit of the reply. All that is allocated counts as the client's, who is closed
-    /// where that is too much.
+    /// Grows the output to `bytes` in all: by doubling, but not far beyond the reply's limit. All capacity
+    /// counts as the client's, and too much of it closes the client.
     fn grow(&mut self, bytes: usize) {
         if bytes > self.out.capacity() {
             let doubled = (2 * self.out.capacity()).min(self.end_max.saturating_add(FRAME));
@@ -74,15 +75,15 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(line.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
-    /// Bytes as they are, of another protocol.
+    /// Raw bytes of another protocol.
     pub fn raw(&mut self, bytes: &[u8]) {
         if self.has_room(bytes.len()) {
             self.out.extend_from_slice(bytes);
         }
     }
-    /// A line as it is.
+    /// A raw line.
     pub fn raw_line(&mut self, line: &str) {
-        // As in `error`.
+        // See `error`.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.raw(line.as_bytes());
         self.raw(b"\r\n");
@@ -97,7 +98,7 @@ impl<'a> Reply<'a> {
     }
     /// An error: its code, a space, its text.
     pub fn error(&mut self, line: &str) {
-        // The text may hold bytes that a client has sent.
+        // The text may contain bytes from a client.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.line(b'-', &line);
     }
@@ -121,11 +122,11 @@ impl<'a> Reply<'a> {
             None => self.null(),
         }
     }
-    /// A string as it is.
+    /// A string from text.
     pub fn text(&mut self, text: impl AsRef<str>) {
         self.bulk(text.as_ref().as_bytes());
     }
-    /// Text for people.
+    /// Text for human readers.
     pub fn verbatim(&mut self, text: &str) {
         if !self.resp3 {
             return self.bulk(text.as_bytes());
@@ -135,37 +136,38 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(text.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
-    /// No value.
+    /// Null.
     pub fn null(&mut self) {
         self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
-    /// No array.
+    /// Null array.
     pub fn null_array(&mut self) {
         self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
-    /// The head of an array of so many.
+    /// The header of an array of `count` elements.
     pub fn array(&mut self, count: usize) {
         self.header(b'*', count);
     }
-    /// The head of an array of so many, before what was written since `mark`: nothing is gathered only to be counted.
+    /// Inserts the header of an array before everything written since `mark`. So elements are not gathered
+    /// just to be counted.
     pub fn array_since(&mut self, mark: usize, count: usize) {
         self.before(mark, |reply| reply.array(count));
     }
-    /// Writes something before what was written since `mark`.
+    /// Inserts output before everything written since `mark`.
     pub fn before(&mut self, mark: usize, write: impl FnOnce(&mut Reply<'a>)) {
         let end = self.out.len();
         write(self);
         let written = self.out.len() - end;
         self.out[mark..].rotate_right(written);
     }
-    /// The head of a map of so many pairs.
+    /// The header of a map of `pairs` pairs.
     pub fn map(&mut self, pairs: usize) {
         match self.resp3 {
             true => self.header(b'%', pairs),
             false => self.header(b'*', 2 * pairs),
         }
     }
-    /// The head of a set of so many.
+    /// The header of a set of `count` elements.
     pub fn set(&mut self, count: usize) {
         self.header(if self.resp3 { b'~' } else { b'*' }, count);
     }
@@ -177,7 +179,7 @@ impl<'a> Reply<'a> {
             false => self.bulk(text.as_bytes()),
         }
     }
-    /// Writes each of the elements, until the reply is too long: the others are not asked for.
+    /// Writes each element until the reply exceeds its limit. The remaining elements are not computed.
     pub fn each<T>(
         &mut self,
         elements: impl IntoIterator<Item = T>,

@@ -1,21 +1,24 @@
-//! Requests: arrays of bulk strings, or one line of words (inline), as telnet sends them.
+//! Requests of Redis' protocol: arrays of bulk strings, or one line of words (inline), as from telnet.
 //!
-//! A [`Parser`] is fed the bytes that a connection has received and not used. It remembers how far it came, so that a request in a thousand
-//! pieces is read once. Nothing that a client sends ends the server: a [`Malformed`] request ends its connection, after the error is sent.
+//! A [`Parser`] gets the received, unconsumed bytes of a connection. It keeps its position, so a request in a
+//! thousand pieces is parsed once. A [`Malformed`] request never ends the server: it ends its connection,
+//! after an error reply.
 
 use super::number::parse_int;
 
-/// Longest inline request, bytes.
+/// Maximum length of an inline request, bytes.
 const LINE_MAX: usize = 64 * 1024;
-/// Longest line with the length of an array or string, bytes. It is read from its start with each piece that comes.
+/// Maximum length of a line with an array's or string's length, bytes. It is parsed from its start with each
+/// piece received.
 const LENGTH_LINE_MAX: usize = 32;
-/// Most arguments of a client that has not given the password.
+/// Maximum number of arguments before the password.
 const ARGUMENTS_MAX_STRANGER: i64 = 10;
-/// Longest argument of such a client.
+/// Maximum length of an argument before the password.
 const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
 
-/// The first byte of a request in memcached's binary protocol, and of TLS. No command begins with one: it is a request of this one word, and its client,
-/// which waits for an answer in its own protocol, is closed.
+/// First bytes of requests in memcached's binary protocol and in TLS. No command begins with them. Such a
+/// byte counts as a request of this one word, and the client is closed: it waits for a reply in its own
+/// protocol.
 pub(super) const FOREIGN: [u8; 2] = [MEMCACHED_BINARY, TLS];
 /// See [`FOREIGN`].
 pub const MEMCACHED_BINARY: u8 = 0x80;
@@ -25,24 +28,24 @@ pub const TLS: u8 = 0x16;
 /// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Arguments.
+    /// Number of arguments.
     pub arguments_max: i64,
-    /// Bytes of one argument.
+    /// Length of one argument, bytes.
     pub argument_bytes_max: i64,
-    /// Bytes of the whole.
+    /// Length of a request, bytes.
     pub request_bytes_max: usize,
 }
 
-/// Bytes that are no request: the text of the error, after which the connection is closed.
+/// A malformed request: the text of the error. The connection is closed after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Malformed(pub String);
 
-/// How far a request is.
+/// Progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// More bytes are needed: so many at least.
+    /// Minimum number of missing bytes.
     Needs(usize),
-    /// It is complete ([`Parser::take`]), and takes so many bytes.
+    /// The request is complete ([`Parser::take`]), with this length in bytes.
     Complete(usize),
 }
 
@@ -54,7 +57,7 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// Number of arguments, the command's name included.
+    /// Number of arguments, including the command's name.
     pub fn len(&self) -> usize {
         self.places.len()
     }
@@ -62,27 +65,27 @@ impl<'a> Args<'a> {
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
-    /// One of them; the command's name is the first.
+    /// One argument. The command's name is the first.
     ///
     /// # Panics
-    /// There are not so many.
+    /// The index is out of range.
     pub fn at(&self, index: usize) -> &'a [u8] {
         let (begin, end) = self.places[index];
         &self.bytes[begin..end]
     }
-    /// One of them, if there are so many.
+    /// One argument, if the index is in range.
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.len()).then(|| self.at(index))
     }
-    /// Those behind the first `count`, as a request of their own.
+    /// The arguments behind the first `count`.
     pub fn after(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
-    /// The first `count`, as a request of their own.
+    /// The first `count` arguments.
     pub fn before(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[..count.min(self.places.len())] }
     }
-    /// All from `index` on.
+    /// The arguments from `index`.
     pub fn from(
         &self,
         index: usize,
@@ -92,7 +95,7 @@ impl<'a> Args<'a> {
     }
 }
 
-/// A request that has come whole, without its bytes.
+/// A complete request, without its bytes.
 #[derive(Debug, Default)]
 pub struct Request {
     pub(super) places: Vec<(usize, usize)>,
@@ -102,17 +105,17 @@ pub struct Request {
 }
 
 impl Request {
-    /// The arguments of the request, which begins with `bytes`.
+    /// The arguments of the request, which is at the start of `bytes`.
     pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         Args { bytes: if self.is_inline { &self.inline } else { bytes }, places: &self.places }
     }
 
-    /// Memory that it keeps, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
-    /// Forgets it, and gives back memory that most requests do not need.
+    /// Clears the request, and frees memory that most requests do not need.
     pub fn clear(&mut self) {
         self.places.clear();
         self.places.shrink_to(PLACES_KEPT);
@@ -121,42 +124,43 @@ impl Request {
     }
 }
 
-/// Reads one connection's requests, one after the other.
+/// Incremental parser of one connection's requests.
 #[derive(Debug)]
 pub struct Parser {
     limits: Limits,
-    /// Where the next byte to be looked at lies, from the start of the request.
+    /// Position of the next unparsed byte, from the request's start.
     at: usize,
-    /// Arguments that are still to come; none: not known yet.
+    /// Number of missing arguments. None: still unknown.
     left: Option<i64>,
     request: Request,
 }
 
-/// Arguments whose places a request keeps for the next one.
+/// Capacity of positions that a cleared request keeps.
 const PLACES_KEPT: usize = 64;
 
 impl Parser {
-    /// One for a new connection.
+    /// The parser of a new connection.
     pub fn new(limits: Limits) -> Parser {
         Parser { limits, at: 0, left: None, request: Request::default() }
     }
 
-    /// Gives the request that is complete, and begins a new one with the next bytes. What stood in `request` is gone.
+    /// Swaps the complete request into `request`, and begins a new one with the next bytes.
     pub fn take(&mut self, request: &mut Request) {
         std::mem::swap(&mut self.request, request);
         self.request.clear();
         (self.at, self.left) = (0, None);
     }
 
-    /// Memory that it keeps, bytes.
+    /// Memory, bytes.
     pub fn bytes(&self) -> usize {
         self.request.bytes()
     }
 
-    /// Goes on with the request that begins with `bytes`: all that has come of it so far. `is_known`: the client has given the password.
+    /// Continues with the request at the start of `bytes`, which has all of it received so far. `is_known`:
+    /// the client has given the password.
     ///
     /// # Errors
-    /// It is no request, or larger than permitted.
+    /// The request is malformed or above a limit.
     pub fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
         match bytes.first() {
             None => return Ok(Progress::Needs(1)),
@@ -234,8 +238,8 @@ impl Parser {
     }
 }
 
-/// The number of a line `*N` or `$N` that begins at `at` (the inner none: it is no number), and where the next line begins; the outer
-/// none: the line has not all come.
+/// The number of a line `*N` or `$N` at `at`, and the position behind the line. Inner None: not a number.
+/// Outer None: the line is incomplete.
 fn line_of(bytes: &[u8], at: usize, kind: u8, name: &str) -> Result<Option<(Option<i64>, usize)>, Malformed> {
     let bytes = bytes.get(at..).unwrap_or_default();
     match bytes.first() {
@@ -258,7 +262,8 @@ fn malformed(why: &str) -> Malformed {
     Malformed(format!("Protocol error: {why}"))
 }
 
-/// Words between spaces; `"..."` with escapes of C and `\xHH`, `'...'` with `\'` alone. None: a quote is open, or closes within a word.
+/// Splits words at spaces; `"..."` with C escapes and `\xHH`, `'...'` with `\'` only. None: a quote is
+/// unclosed, or closes within a word.
 fn split_words(line: &[u8], words: &mut Vec<u8>, places: &mut Vec<(usize, usize)>) -> Option<()> {
     let mut rest = line;
     loop {
@@ -293,7 +298,7 @@ fn one_word<'a>(mut rest: &'a [u8], words: &mut Vec<u8>) -> Option<&'a [u8]> {
     }
 }
 
-/// Text after a closed quote.
+/// Unescapes a quoted word. Returns the text behind it.
 fn quoted<'a>(mut rest: &'a [u8], quote: u8, words: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         rest = match rest {

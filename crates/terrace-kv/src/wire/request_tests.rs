@@ -1,4 +1,4 @@
-//! Requests whole, in pieces, and what is none.
+//! Whole requests, requests in pieces, and malformed ones.
 
 use super::*;
 use terrace_testkit::rng::{Rng, seed};

@@ -1,4 +1,4 @@
-//! What tests over sockets share.
+//! Helpers of the socket tests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,14 +17,15 @@ pub fn expect(stream: &mut impl Read, wanted: &[u8]) {
     assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
 }
 
-/// Bytes until the other side closes.
+/// Reads until the other side closes.
 pub fn rest(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Clients send `requests`, changed at random places by bytes of `alphabet` among others: the server goes on to answer `ping` by `pong`, and keeps nothing of them.
+/// Clients send randomly mangled `requests`, with bytes of `alphabet`. The server still replies to `ping`
+/// with `pong`, and keeps nothing of the clients.
 pub fn malformed_requests(
     running: &Running,
     client: impl Fn() -> TcpStream,

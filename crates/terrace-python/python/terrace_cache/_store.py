@@ -14,7 +14,7 @@ _UNITS = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 _SYNC = {"always": 0.0, "no": None}
 _SCAN = 1000
 
-# Open stores: those that a program leaves open are closed, and so durable, when it ends.
+# Open stores. Those still open are closed at exit, so their changes are durable.
 _open_stores = weakref.WeakSet()
 
 
@@ -41,20 +41,20 @@ def _seconds(sync):
 
 
 class Stat(NamedTuple):
-    """What is known of a blob."""
+    """Metadata of a blob."""
 
     size: int
     """Bytes."""
     meta: int
     """The program's own word."""
     version: int
-    """Changes with each change of the blob; of no meaning to another opening of the store."""
+    """Changes with each change of the blob. Valid only until the store is closed."""
     score: float
-    """How much it is worth to keep in memory, 0 to 1."""
+    """How much it is worth to keep the blob in memory, 0 to 1."""
 
 
 class Store(_native.Store, Mapping):
-    """A store in a directory: a mapping from names to buckets. `bucket` makes new ones. Closed at the end of `with`."""
+    """A store in a directory: a mapping from names to buckets. `bucket` creates new ones. Closed at the end of `with`."""
 
     def __new__(cls, path, *, name="store", memory="1GiB", capacity=None, sync="1s"):
         path = os.fspath(path)
@@ -66,10 +66,10 @@ class Store(_native.Store, Mapping):
         return self
 
     def bucket(self, name, *, scratch=False, persist=None):
-        """The bucket of this name, made if there is none.
+        """The bucket of this name, which is created if missing.
 
         scratch  its blobs are gone when the store is opened again
-        persist  a directory of its own, empty at first, that holds each blob as a file, as it was at the last sync
+        persist  a directory, initially empty, that has each blob as a file, as of the last sync
         """
         bucket = Bucket(self, name, True)
         if scratch and not bucket.is_scratch:
@@ -94,12 +94,12 @@ class Store(_native.Store, Mapping):
     def __len__(self):
         return len(self.buckets())
 
-    # Of two stores each is its own.
+    # Stores compare by identity.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     def stats(self):
-        """The counters and sizes of the cache: those of `terrace stat --json`."""
+        """The counters and sizes of the cache, as in `terrace stat --json`."""
         return json.loads(self.stats_json())
 
     def __enter__(self):
@@ -109,7 +109,7 @@ class Store(_native.Store, Mapping):
         self.close()
 
     def __del__(self):
-        # Here, since `close` frees the interpreter while it writes.
+        # In Python, not in Rust's Drop: `close` releases the interpreter lock while it writes.
         try:
             self.close()
         except OSError as e:
@@ -127,7 +127,7 @@ def _forked():
 
 
 class _Values(ValuesView):
-    """Values of a bucket. Blobs that are removed meanwhile are left out."""
+    """Values of a bucket. Blobs removed during the iteration are left out."""
 
     def __iter__(self):
         return (value for _, value in _items(self._mapping))
@@ -137,7 +137,7 @@ class _Values(ValuesView):
 
 
 class _Items(ItemsView):
-    """Keys and values of a bucket. Blobs that are removed meanwhile are left out."""
+    """Keys and values of a bucket. Blobs removed during the iteration are left out."""
 
     def __iter__(self):
         return _items(self._mapping)
@@ -153,8 +153,8 @@ def _items(bucket):
 class Bucket(_native.Bucket, MutableMapping):
     """A bucket: a mutable mapping from keys (`str`, or `bytes`) to `bytes`.
 
-    Values may be any object with the buffer protocol: bytes, bytearray, memoryview, NumPy arrays. What is read is `bytes`, and stays as it was read.
-    Iteration goes through the keys there were when it began, sorted, as `str`; bytes that are not UTF-8 come as surrogates, as in names of files.
+    Values may be any object with the buffer protocol: bytes, bytearray, memoryview, NumPy arrays. Reads return immutable `bytes`.
+    Iteration yields the keys that existed when it began, sorted, as `str`. Bytes that are not UTF-8 become surrogates, as in file names.
     """
 
     def __new__(cls, store, name, create=True):
@@ -178,7 +178,7 @@ class Bucket(_native.Bucket, MutableMapping):
     def __iter__(self):
         return iter(self.keys_from(b""))
 
-    # Of two buckets each is its own; the contents of two: `dict(a) == dict(b)`.
+    # Buckets compare by identity. To compare contents: `dict(a) == dict(b)`.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
@@ -193,7 +193,7 @@ class Bucket(_native.Bucket, MutableMapping):
         return default if value is None else value
 
     def put(self, key, value, *, meta=0, only_new=False):
-        """Puts a blob with a word of the program's. False: there is one, and `only_new`."""
+        """Puts a blob with a word of the program's. Returns False if it exists and `only_new` is true."""
         return self.write(key, value, meta, only_new)
 
     def setdefault(self, key, default=b""):
@@ -222,15 +222,15 @@ class Bucket(_native.Bucket, MutableMapping):
         raise KeyError("the bucket is empty")
 
     def get_at(self, key, offset, size):
-        """At most `size` bytes from `offset` on; fewer at the end of the blob only."""
+        """At most `size` bytes from `offset`; fewer only at the blob's end."""
         return self._found(key, self.read_at(key, offset, size))
 
     def readinto(self, key, buffer, offset=0):
-        """Fills a writable buffer, a NumPy array for instance, from `offset` on; how many bytes, fewer at the end of the blob only."""
+        """Fills a writable buffer, such as a NumPy array, from `offset`. Returns the number of bytes, fewer only at the blob's end."""
         return self._found(key, self.fill(key, buffer, offset))
 
     def truncate(self, key, size):
-        """Sets the size of a blob: what is behind is gone, what is new reads as zeros."""
+        """Truncates a blob, or extends it with zeros."""
         if not self.set_size(key, size):
             raise KeyError(key)
 
@@ -238,11 +238,11 @@ class Bucket(_native.Bucket, MutableMapping):
         return Stat(*self._found(key, self.stat_tuple(key)))
 
     def size(self, key):
-        """Bytes of a blob."""
+        """Size of a blob, bytes."""
         return self.stat(key).size
 
     def rename(self, old, new, *, bucket=None):
-        """Renames a blob, in the place of the one that had the new key; into another bucket, if one is given."""
+        """Renames a blob, replacing the blob of the new key. Moves it into another bucket, if given."""
         if not self.move_into(old, self if bucket is None else bucket, new, False):
             raise KeyError(old)
 
@@ -251,7 +251,7 @@ class Bucket(_native.Bucket, MutableMapping):
         return self.keys_from(prefix)
 
     def scan(self) -> Iterator[str]:
-        """Keys in the order of the table, without a list of all; a key that is there all the while comes at least once."""
+        """Keys in table order, without a list of all. A key present during the whole scan comes at least once."""
         cursor = 0
         while True:
             keys, cursor = self.scan_from(cursor, _SCAN)
@@ -269,22 +269,22 @@ class Bucket(_native.Bucket, MutableMapping):
 
 
 def open(path, *, name="store", memory="1GiB", capacity=None, sync="1s"):
-    """Opens the store of this name in a directory, and makes it if there is none.
+    """Opens the store of this name in a directory. It is created if missing.
 
     memory    limit of all its memory, bytes or text as "256MiB"
-    capacity  maximum of its file, None: what the file system has
+    capacity  maximum size of its file, None: limited by the file system
     sync      when changes become durable: "always" (before a call returns), seconds or text as "1s", "no" (at `sync` and `close`)
     """
     return Store(path, name=name, memory=memory, capacity=capacity, sync=sync)
 
 
 def destroy(path, *, name="store"):
-    """Removes the files of a store that nobody uses."""
+    """Removes the files of a store that is not in use."""
     _native.destroy(os.fspath(path), name)
 
 
 def opened(path, name="store"):
-    """The store of this process that is open in a directory, or None."""
+    """The store that this process has open in a directory, or None."""
     path = os.path.realpath(path)
     for store in tuple(_open_stores):
         if store.path == path and store.name == name and not store.closed:

@@ -1,45 +1,45 @@
-"""What a store raises. Errors of the system itself are Python's own: PermissionError, FileNotFoundError, OSError."""
+"""Exceptions of a store. System errors are Python's own: PermissionError, FileNotFoundError, OSError."""
 
 
 class TerraceError(OSError):
-    """An error of a store; `errno` is the one that comes closest."""
+    """An error of a store, with the closest `errno`."""
 
 
 class StoreFullError(TerraceError):
-    """The disk, or the store's own maximum, is full. The blob before stands."""
+    """The disk is full, or the store's own maximum is reached. The earlier blob stays."""
 
 
 class NoMemoryError(TerraceError, MemoryError):
-    """The names of buckets and blobs take all of the memory that they may."""
+    """The names of buckets and blobs take all of the memory they may."""
 
 
 class NotDurableError(TerraceError):
-    """The last sync has failed; no change is taken until a sync succeeds."""
+    """The last sync failed. Changes are refused until a sync succeeds."""
 
 
 class StoreInUseError(TerraceError):
-    """Another program, or another opening in this one, uses the store."""
+    """The store is open in another program, or a second time in this one."""
 
 
 class StoreDamagedError(TerraceError):
-    """A file is not what a store wrote."""
+    """A file is damaged, or not a store's."""
 
 
 class StoreClosedError(TerraceError, ValueError):
-    """The store was closed, as an operation on a closed file."""
+    """The store was closed. Also a ValueError, like an operation on a closed file."""
 
 
 class BucketExistsError(TerraceError, FileExistsError):
-    """There is a bucket of this name."""
+    """A bucket of this name exists."""
 
 
 class BucketRemovedError(TerraceError):
-    """The bucket was removed while an object of it was in use."""
+    """The bucket was removed while a Bucket object still used it."""
 
 
 class BlobChangedError(TerraceError):
-    """The blob was changed or removed after its file had been opened; `errno` is ESTALE."""
+    """The blob was changed or removed after its file was opened. `errno` is ESTALE."""
 
 
 class ForkedError(TerraceError):
-    """The process was forked after the store had been opened; the store is that of the process before."""
+    """The process was forked after the store was opened. Only the process that opened it may use it."""

@@ -1,9 +1,9 @@
 """A file system of blobs for fsspec: `terrace://BUCKET/KEY`.
 
-A bucket is a directory of the root; `/` in keys makes directories below, which are there as long as there are keys in them, as in object stores. So a
-directory may have the name of a blob beside it: both are listed, and `info` describes the blob. What is
-written becomes a blob when its file is closed, in one step: readers see the blob before or the one after. A file that is read gives the blob as it was when
-the file was opened; once that has changed, parts not read yet are an error, ESTALE.
+A bucket is a directory of the root. As in object stores, `/` in keys makes directories, which exist as long as they have keys. So a
+directory and a blob may have the same name: both are listed, and `info` describes the blob. A written file
+becomes a blob at its close, in one step: readers see the old blob or the new. A file open for reading is the blob as of
+its open. After a change of the blob, reads of parts not read before fail with ESTALE.
 """
 
 import datetime
@@ -18,14 +18,14 @@ from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 from . import _store
 from .errors import BlobChangedError
 
-# The buckets of files that are being written, for buckets that are kept and for scratch ones: a blob cannot move between the two. What a process that was
-# killed has left there is removed by the next.
+# Buckets for files being written, to kept and to scratch buckets: a blob cannot move between the two kinds. Remains of a killed
+# process are removed by the next.
 _UPLOADS = ".uploads"
 _SCRATCH_UPLOADS = ".uploads.scratch"
 _HIDDEN = (_UPLOADS, _SCRATCH_UPLOADS)
 _CHUNK = 4 << 20
 
-# Stores whose uploads of earlier processes are removed.
+# Stores whose remains of earlier processes have been removed.
 _swept: weakref.WeakSet[_store.Store] = weakref.WeakSet()
 
 
@@ -38,8 +38,8 @@ def _split(path):
 class TerraceFileSystem(AbstractFileSystem):
     """Blobs of a store as files.
 
-    store    an open terrace_cache.Store, or its directory: then a store of this process that is open there, or one that is opened with the options
-             `name`, `memory`, `capacity`, `sync`, and stays open until the process ends or `close` is called. Default: $TERRACE_STORE.
+    store    an open terrace_cache.Store, or its directory: then the store that this process has open there, or else one opened with the options
+             `name`, `memory`, `capacity`, `sync`, which stays open until `close` or the end of the process. Default: $TERRACE_STORE.
     """
 
     protocol = "terrace"
@@ -68,10 +68,10 @@ class TerraceFileSystem(AbstractFileSystem):
             for name in _HIDDEN:
                 store.remove_bucket(name)
 
-    # A store is open in one process: another, to which a copy would go, could not open it. The reader of a queue of processes would wait for ever.
+    # Not picklable: only one process can have the store open, so the receiver could not open it. A reader of a multiprocessing queue would wait forever.
     def __reduce__(self):
         raise TypeError(
-            f"terrace://: the store in {self.store.path} is open in this process only; let the other one open a store of its own, "
+            f"terrace://: the store in {self.store.path} is open in this process only; the other process must open its own store, "
             "or serve this one with `terrace serve kv`"
         )
 
@@ -86,7 +86,7 @@ class TerraceFileSystem(AbstractFileSystem):
         return super()._strip_protocol(path).lstrip("/")
 
     def close(self):
-        """Closes the store; everything is durable then."""
+        """Makes everything durable and closes the store."""
         self.store.close()
         self.clear_instance_cache()
 
@@ -124,7 +124,7 @@ class TerraceFileSystem(AbstractFileSystem):
         for other in bucket.list(prefix):
             head, is_below, _ = other[len(prefix):].partition("/")
             entry = f"{name}/{prefix}{head}"
-            # A directory without a name is none: a key with `//` is listed whole.
+            # No directories with an empty name: a key with `//` is listed whole.
             if is_below and head:
                 found.setdefault((entry, True), {"name": entry, "type": "directory", "size": 0})
             elif (stat := bucket.stat_tuple(other)) is not None:
@@ -137,7 +137,7 @@ class TerraceFileSystem(AbstractFileSystem):
         return list(found.values())
 
     def find(self, path, maxdepth=None, withdirs=False, detail=False, **kwargs):
-        """All blobs below a path, by their keys, so that none hides another; the path itself, if it is a blob and nothing is below."""
+        """All blobs below a path, by key, so that no blob hides another. The path itself, if it is a blob without blobs below."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path).rstrip("/")
@@ -230,7 +230,7 @@ class TerraceFileSystem(AbstractFileSystem):
             if "/" in one and not self.isfile(one):
                 raise (IsADirectoryError if self.isdir(one) else FileNotFoundError)(one)
         for one in reversed(paths):
-            # A directory within a bucket has gone with its last blob.
+            # A directory within a bucket is gone with its last blob.
             if "/" not in one or self.isfile(one):
                 self._rm(one)
 
@@ -242,7 +242,7 @@ class TerraceFileSystem(AbstractFileSystem):
                 target.write(chunk)
 
     def mv(self, path1, path2, recursive=False, maxdepth=None, **kwargs):
-        """Renames. One blob in one step; a directory blob by blob."""
+        """Renames a blob in one step, a directory blob by blob."""
         into = path2.endswith("/")
         path1, path2 = self._strip_protocol(path1).rstrip("/"), self._strip_protocol(path2).rstrip("/")
         if into or self.isdir(path2):
@@ -269,14 +269,14 @@ class TerraceFileSystem(AbstractFileSystem):
     mv_file = mv
 
     def _target(self, path):
-        """Bucket and key of a blob that is to be written."""
+        """Bucket and key of a blob to write."""
         name, key = _split(self._strip_protocol(path))
         if not key or not name or name in _HIDDEN:
             raise IsADirectoryError(path)
         return self.store.bucket(name), key
 
     def modified(self, path):
-        """Blobs have no times. This stands for one: another for each change of the blob, for those that compare it, as DuckDB does."""
+        """A pseudo time that differs after each change of the blob, since blobs have no times. DuckDB, for instance, compares it."""
         seconds = self._version(path) % (1 << 37)
         return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
 
@@ -313,7 +313,7 @@ class TerraceFileSystem(AbstractFileSystem):
 
 
 class TerraceFile(AbstractBufferedFile):
-    """A blob that is read, or one that will be there when the file is closed. Parts that were written stand in a blob of their own until then."""
+    """A blob open for reading or writing. Written parts are in a temporary blob until the file is closed."""
 
     def __init__(self, fs, path, mode, block_size, autocommit, **kwargs):
         self.bucket, self.key = fs._bucket(path) if mode == "rb" else fs._target(path)
@@ -326,7 +326,7 @@ class TerraceFile(AbstractBufferedFile):
             self.loc = stat[0] if stat else 0
 
     def _fetch_range(self, start, end):
-        # Size and version are those of one moment; blocks that the file has read stay those of this version.
+        # Size and version are from the same moment. Blocks already read stay those of this version.
         data = self.bucket.read_at(self.key, start, end - start, self.details["version"])
         if data is None:
             raise BlobChangedError(errno.ESTALE, f"{self.path}: the blob was removed after its file had been opened")
@@ -360,7 +360,7 @@ class TerraceFile(AbstractBufferedFile):
             raise FileExistsError(self.path)
 
     def commit(self):
-        """The blob takes its place."""
+        """Renames the temporary blob to its final name."""
         if self.part is None:
             return
         uploads = self._uploads()
@@ -374,7 +374,7 @@ class TerraceFile(AbstractBufferedFile):
         self.part = None
 
     def discard(self):
-        """What was written is gone."""
+        """Removes the temporary blob."""
         if self.part is not None:
             self._uploads().remove(self.part)
             self.part = None

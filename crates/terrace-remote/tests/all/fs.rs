@@ -1,4 +1,4 @@
-//! A target in a directory.
+//! Targets in a directory.
 
 use crate::world::{PAGES, World};
 use std::os::unix::fs::PermissionsExt;
@@ -31,7 +31,7 @@ fn restart_begins_warm() {
     assert!(before > PAGES / 2, "{before}");
 }
 
-/// Neither the open region nor the superblock got to the store; the lock stays behind, too.
+/// Neither the open region nor the superblock reached the store. The lock stays behind.
 #[test]
 fn restart_after_a_kill_shows_no_wrong_page() {
     let mut w = World::new(None);
@@ -45,7 +45,7 @@ fn restart_after_a_kill_shows_no_wrong_page() {
         w.flush(&life);
         w.check(&life);
         life.engine.halt();
-        // Of this process, that lives on.
+        // The lock names this process, which goes on, so it is released by hand.
         life.target.give_back();
     }
     let life = w.start();
@@ -63,7 +63,7 @@ fn daemon_that_dies_leaves_no_entry_of_what_was_lost() {
         w.work(&life, &mut rng, 4_000, 20);
         w.flush(&life);
         life = w.restart(life);
-        // Some of it while the store is being looked at.
+        // Some reads run while the store is being listed.
         w.read_all(&life);
         w.settle(&life);
         w.check(&life);
@@ -107,7 +107,7 @@ fn store_that_is_lost_and_comes_back_is_used_again() {
     let mut rng = Rng::new(6);
     let life = w.start();
     w.work(&life, &mut rng, 6_000, 20);
-    // A file in the place of the directory: nothing can be read or written below it.
+    // A file in place of the directory: nothing below it can be read or written.
     let aside = w.store().with_extension("aside");
     std::fs::rename(w.store(), &aside).unwrap();
     std::fs::write(w.store(), "").unwrap();
@@ -171,7 +171,7 @@ fn instance_whose_target_was_taken_writes_nothing_more() {
     let life = w.start();
     w.work(&life, &mut Rng::new(7), 4_000, 0);
     std::fs::write(w.store().join("lock/0000000009"), "host=far\npid=1\nstart=1\nboot=x\n").unwrap();
-    // As if it had slept for so long.
+    // Like a suspend of this length.
     let life = w.restart(life);
     wait_until("the loss", || w.row(&life).state == "off: another instance has taken the target");
     let written = w.row(&life).bytes_written;
@@ -192,7 +192,7 @@ fn target_that_is_given_up_is_empty_and_free() {
     let target = life.target.clone();
     life.engine.shutdown().unwrap();
     drop(life);
-    // Another has it already: nothing of his goes.
+    // Another instance has the target already: its objects stay.
     let theirs = w.open().unwrap();
     target.give_up().unwrap();
     assert!(regions() > 3, "{}", regions());

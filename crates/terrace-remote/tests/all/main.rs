@@ -1,4 +1,4 @@
-//! The engine over targets in a store.
+//! The engine with targets in a store.
 
 mod fs;
 mod s3;

@@ -1,4 +1,4 @@
-//! A target in a bucket.
+//! Targets in an S3 bucket.
 
 use crate::server::{Mode, Server, server};
 use crate::world::{PAGES, World};
@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
-/// What a reader waits at the most for a store that does not answer: a try, and the source; and what a busy machine adds.
+/// Maximum wait of a reader for a silent store: one try, then the source; with a margin for a busy machine.
 const LONGEST: Duration = Duration::from_secs(10);
 
 fn world(server: &Server) -> World {
@@ -47,7 +47,7 @@ fn server_killed_under_load_is_used_again_when_it_is_back() {
     w.work(&life, &mut rng, 500, 20);
     assert!(w.row(&life).bytes_written > row.bytes_written, "{row:?}");
     w.check(&life);
-    // The next daemon finds no server, and the one after the pages.
+    // The next daemon finds no server. The one after that finds the pages.
     w.flush(&life);
     server.kill();
     let life = w.restart(life);
@@ -79,7 +79,7 @@ fn silent_or_slow_server_holds_up_nobody_for_long() {
     wait_until("the store", || w.row(&life).state == "serving");
     w.check(&life);
     server.set(Mode::Dead);
-    // Not left clean, but it ends.
+    // The end is not clean, but it comes.
     life.engine.shutdown().unwrap();
 }
 
@@ -100,7 +100,7 @@ fn wrong_keys_bucket_and_address_are_told_in_one_line() {
     assert!(line.contains(": there is no such bucket; "), "{line}");
     assert!(refused(server.path("tier", "x", "missing")).contains("/missing: No such file or directory; "));
     server.kill();
-    assert!(refused(server.path("tier", "x", "keys")).contains("; look at its address, or start its server"));
+    assert!(refused(server.path("tier", "x", "keys")).contains("; check its address, or start its server"));
 }
 
 #[test]

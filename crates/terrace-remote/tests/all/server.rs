@@ -1,4 +1,4 @@
-//! A real S3 server (versitygw) on the loopback interface, and a wire to it that can be cut.
+//! A real S3 server (versitygw) on the loopback interface, behind a relay that can be cut.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use terrace_testkit::wait::wait_until;
 
-/// Names another program than that of `make tools`.
+/// Environment variable for another program than that of `make tools`.
 const SERVER: &str = "TERRACE_S3_SERVER";
 const KEY: &str = "terrace-test";
 const SECRET: &str = "not-a-secret";
-/// Pause of a slow wire for each piece of an answer.
+/// Delay of the slow relay for each piece of an answer.
 const SLOW: Duration = Duration::from_millis(400);
 
 /// A server with the bucket `tier`.
@@ -25,7 +25,7 @@ pub struct Server {
     wire: Wire,
 }
 
-/// A server; none, with a line that says why: there is no such program here.
+/// Starts a server. None, with a message: the program is missing.
 pub fn server() -> Option<Server> {
     let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin/versitygw");
     let program = std::env::var_os(SERVER).map_or_else(|| usual.into(), PathBuf::from);
@@ -59,7 +59,7 @@ impl Server {
             let _ = child.wait();
         }
     }
-    /// The path of a target; `keys`: the file with the right or the wrong ones.
+    /// The path of a target. `keys`: the file with the right or the wrong keys.
     pub fn path(&self, bucket: &str, prefix: &str, keys: &str) -> String {
         let keys = self.dir.path().join(keys);
         let region = "region=us-east-1";
@@ -80,12 +80,12 @@ impl Drop for Server {
     }
 }
 
-/// What the wire does.
+/// Behaviour of the relay.
 #[derive(Clone, Copy)]
 pub enum Mode {
     Good,
     Slow,
-    /// Bytes go nowhere, and connections stay open.
+    /// Bytes are dropped, and connections stay open.
     Dead,
 }
 

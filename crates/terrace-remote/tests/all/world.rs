@@ -1,4 +1,4 @@
-//! An engine with one target in a store: sources, what they should hold, and lives of instances.
+//! An engine with one target in a store: source files, their expected content, and instances.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -21,11 +21,11 @@ pub const PAGE: usize = 4096;
 pub const FILES: u64 = 2;
 pub const PAGES: u64 = 4096;
 const MEMORY: u64 = 16 << 20;
-/// So much longer a read of the source takes: a hit in the store saves something.
+/// Additional duration of a source read, so that a hit in the store saves time.
 const SLOWER_THAN_FILES: Duration = Duration::from_micros(400);
 const SLOWER_THAN_A_SERVER: Duration = Duration::from_millis(3);
 
-/// Source files of twice the memory, and a place for a target that holds them.
+/// Source files of twice the memory, and the path of a target that can hold them.
 pub struct World {
     dir: tempfile::TempDir,
     pub path: PathBuf,
@@ -34,7 +34,7 @@ pub struct World {
     slower: Duration,
 }
 
-/// An instance that lives.
+/// A running instance.
 pub struct Life {
     pub engine: Arc<Engine>,
     pub objects: Vec<ObjectRef>,
@@ -43,23 +43,23 @@ pub struct Life {
     pub medium: Arc<dyn Medium>,
 }
 
-/// Content of a page after so many changes.
+/// Content of a page after `version` changes.
 fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
     Rng::new(file << 48 | page << 16 | u64::from(version)).bytes(PAGE)
 }
 
-/// A source that takes its time.
+/// A slow source.
 #[derive(Debug)]
 struct Slow(BlockingIo, Duration);
 
 impl Io for Slow {
     unsafe fn read(&self, fd: i32, offset: u64, bufs: &[IoVec]) -> std::io::Result<usize> {
         std::thread::sleep(self.1);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `Io::read`.
         unsafe { self.0.read(fd, offset, bufs) }
     }
     unsafe fn write(&self, fd: i32, offset: u64, bufs: &[IoVec]) -> std::io::Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `Io::write`.
         unsafe { self.0.write(fd, offset, bufs) }
     }
     fn sync(&self, fd: i32, data_only: bool) -> std::io::Result<()> {
@@ -74,7 +74,7 @@ impl Io for Slow {
 }
 
 impl World {
-    /// With a target at this path; none: in a directory beside the sources.
+    /// A world with a target at `path`. None: in a directory beside the sources.
     pub fn new(path: Option<String>) -> World {
         let dir = tempfile::tempdir().unwrap();
         let slower = if path.is_some() { SLOWER_THAN_A_SERVER } else { SLOWER_THAN_FILES };
@@ -97,7 +97,7 @@ impl World {
         self.dir.path().join("store")
     }
 
-    /// For a target of so many bytes.
+    /// A request for a target of `size` bytes.
     pub fn request(&self, size: Option<u64>) -> TargetRequest {
         TargetRequest {
             path: self.path.clone(),
@@ -113,14 +113,14 @@ impl World {
         terrace_remote::open(&self.request(Some(48 << 20)), std::process::id() as i32)
     }
 
-    /// A new instance, once it has looked at the target.
+    /// Starts an instance, and waits until it has scanned the target.
     pub fn start(&self) -> Life {
         let life = self.live(Arc::new(self.open().unwrap()), None);
         self.settle(&life);
         life
     }
 
-    /// The next daemon of an instance whose daemon died: the memory stays as it was, and so does the lock.
+    /// The next daemon after a daemon's death: memory and lock stay.
     pub fn restart(&self, life: Life) -> Life {
         life.engine.halt();
         let Life { engine, objects, handles, target, medium } = life;
@@ -155,7 +155,8 @@ impl World {
         Life { engine, objects, handles, target, medium }
     }
 
-    /// The next instance after an orderly end has what the target had, and reads it from there. The pages that it had.
+    /// Starts the next instance after an orderly end: it must have the target's pages, and read them from
+    /// there. Returns their number.
     pub fn restart_warm(&self, life: Life) -> u64 {
         life.engine.shutdown().unwrap();
         let before = self.row(&life).pages;
@@ -170,7 +171,7 @@ impl World {
         before
     }
 
-    /// What `terrace stat` says of the target.
+    /// The target's row in `terrace stat`.
     pub fn row(&self, life: &Life) -> terrace_api::tiers::TierRow {
         life.engine.stats().tiers.pop().unwrap()
     }
@@ -183,7 +184,7 @@ impl World {
         assert!(buf == content(file, page, version), "file {file} page {page} version {version}");
     }
 
-    /// Reads pages at random, and writes one in `writes_in`, if that is not 0.
+    /// Reads random pages. If `writes_in` is not 0, one access in so many is a write.
     pub fn work(&mut self, life: &Life, rng: &mut Rng, steps: u64, writes_in: u64) {
         for _ in 0..steps {
             let (file, page) = (rng.below(FILES), rng.below(PAGES / 2) + rng.below(PAGES / 2));
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    /// All pages, the longest that one read took.
+    /// Reads all pages. Returns the longest duration of a read.
     pub fn read_all(&self, life: &Life) -> Duration {
         let mut longest = Duration::ZERO;
         for (file, page) in (0..FILES).flat_map(|file| (0..PAGES).map(move |page| (file, page))) {
@@ -209,7 +210,7 @@ impl World {
         longest
     }
 
-    /// Everything is in the source, long enough ago that the next change shows.
+    /// Flushes everything to the source, and waits until the next change gets a different time.
     pub fn flush(&self, life: &Life) {
         life.engine.flush_all(true).unwrap();
         std::thread::sleep(Duration::from_millis(30));

@@ -1,12 +1,14 @@
-//! The log written anew, when most of it is garbage: a record for each bucket and blob, while others go on changing them.
+//! Log compaction, when most of the log is garbage: one record for each bucket and blob, while other threads
+//! go on changing them.
 //!
-//! 1. Where the log ends now is noted.
-//! 2. Each table is written as it is when its turn comes. A blob may change after that, or have changed before: the records since step 1 are copied
-//!    behind, and as each says how things are afterwards, the last one counts.
-//! 3. What stands in it is made durable, while others go on.
-//! 4. While few are left to copy, nobody appends: the rest is copied, the file made durable, and put in the place of the old one.
+//! 1. The end of the log is noted.
+//! 2. Each table is written in turn. A blob may change before or after its table is written. So the records
+//!    since step 1 are copied behind; each states the result of a change, and the last one counts.
+//! 3. The new file is synced, while other threads go on.
+//! 4. When few records are left to copy, appends are blocked. The rest is copied and synced, and the new file
+//!    replaces the old one.
 //!
-//! Numbers of records grow: those of the new file begin far above.
+//! Record numbers never go back: those of the new file begin far above.
 
 use super::sync::{complete, note_durable};
 use crate::error::{Error, Result};
@@ -22,21 +24,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
-/// Records of one file at the most.
+/// Maximum number of records of one file.
 const NUMBERS: u64 = 1 << 32;
-/// Bytes of records that are copied while nobody may append.
+/// Bytes of records copied while appends are blocked.
 const LAST: u64 = 256 << 10;
-/// Rounds in which records are copied while others append.
+/// Maximum number of copy rounds while appends go on.
 const ROUNDS: usize = 16;
 
-/// The name under which a log is written before it replaces the old one.
+/// The name of the new log until it replaces the old one.
 pub(crate) fn new_path(names: &Path) -> PathBuf {
     let mut path = names.as_os_str().to_owned();
     path.push(".new");
     path.into()
 }
 
-/// Writes the log anew. All changes before the call are durable then.
+/// Compacts the log. All changes before the call are durable afterwards.
 ///
 /// # Errors
 /// No room; a failed write. The old log stays.
@@ -67,19 +69,21 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     }
     add_tags(state, &mut writer)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    // The turn comes before the end of the log, as in a sync: a sync of the old file must not end after the change. And what an earlier sync has
-    // covered the mark must cover, too, since room that was released may hold other blobs.
+    // The turn is taken before the log's end, as in a sync: a sync of the old file must not end after the
+    // switch. The new mark must also cover all that an earlier sync covered, since released room may hold
+    // other blobs.
     let _turn = state.durable.turn.lock();
     complete(state)?;
     begin = copy_most(state, &old, generation, begin, &mut writer)?;
-    // What is copied below is in the new log, and left to the next sync: who appends does not wait for the heap.
+    // Records copied below are left to the next sync, so that appends do not wait for the heap's sync.
     let (covered, upto) = (begin.number - 1, writer.next_number() - 1);
     state.log.journal.begin_sync(covered, upto);
     let replaced = replace(state, (&old, generation, begin), (path, upto), writer);
     let (frozen, written) = replaced.inspect_err(|_| state.log.journal.rename_turn())?;
     let synced = state.io.sync(state.dir.as_raw_fd(), false);
     frozen.switch(written);
-    // The rename is done; whether it is durable is not known if this failed. Either file may come back then, the old one without what is appended from now on.
+    // If this sync failed, the rename may not be durable. A power cut may then bring the old file back,
+    // without later records.
     synced.map_err(|e| state.log.fail("sync the directory of", e))?;
     state.log.journal.end_sync();
     note_durable(state, covered);
@@ -87,7 +91,7 @@ fn write(state: &StoreState, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Syncs the content of the new log, copies the rest of the old one, and puts the new one in its place. Appends wait while the result lives.
+/// Syncs the new log, copies the rest of the old one, and replaces it. Blocks appends while the result lives.
 fn replace<'a>(
     state: &'a StoreState,
     (old, generation, begin): (&File, u64, Position),
@@ -106,12 +110,13 @@ fn replace<'a>(
     Ok((frozen, writer.end()))
 }
 
-/// An empty file for a log. It has the names of all blobs and the bytes of small ones, for nobody else to read.
+/// Creates an empty log file. Private to its user: it has the names of all blobs and the bytes of small ones.
 pub(crate) fn create_new(path: &Path) -> std::io::Result<File> {
     File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(path)
 }
 
-/// Copies the records of the old log until few are left, or others append as fast as they are copied; where it ended.
+/// Copies records of the old log until few are left, or appends keep up with the copy. Returns the position
+/// reached.
 fn copy_most(
     state: &StoreState,
     old: &File,
@@ -147,7 +152,7 @@ fn add_blobs(bucket: &BucketState, writer: &mut Writer<'_>) -> Result<()> {
         }
     });
     result?;
-    // Blobs that changed after the start of the log that is copied behind are there again.
+    // Blobs changed since the noted end of the log are in the copied records again.
     let is_current = bucket.persist().is_some_and(|persist| {
         let _tables = bucket.write_all();
         persist.is_settled()
@@ -167,7 +172,7 @@ fn add_tags(state: &StoreState, writer: &mut Writer<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Copies the records of the old log between two positions, but not its marks; where it ended.
+/// Copies the records between two positions, except marks. Returns the position reached.
 fn copy(
     old: &File,
     generation: u64,
@@ -193,7 +198,7 @@ fn copy(
 
 /// Whether most of the log is garbage.
 pub(crate) fn is_due(state: &StoreState) -> bool {
-    /// A log below this is not worth it, bytes.
+    /// Smaller logs are not compacted, bytes.
     const SMALL: u64 = 32 << 20;
     let live = state.counts.logged.load(Ordering::Relaxed);
     state.log.bytes() > 2 * live + SMALL

@@ -1,4 +1,4 @@
-//! How changes become durable.
+//! Durability: syncs, log compaction, and the thread that does both.
 
 mod anew;
 mod retry;

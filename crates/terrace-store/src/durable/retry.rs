@@ -1,32 +1,32 @@
-//! What a thread does about work that fails: it says so once, and leaves the work alone for a while.
+//! Retry of a thread's failed work: it logs the first error, then pauses before each new try.
 
 use crate::error::Result;
 use std::time::{Duration, Instant};
 
-/// How long work that has failed is left alone, and after which a thread looks without a wake-up.
+/// Pause after a failure. Also the longest wait for a wake-up.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// When the work failed last, if it did.
+/// Time of the last failure, if the last try failed.
 #[derive(Debug, Default)]
 pub(crate) struct Retry(Option<Instant>);
 
 impl Retry {
-    /// How much longer the work is left alone, zero in the end; None: it has not failed.
+    /// The rest of the pause. None: the last try succeeded.
     pub(crate) fn left(&self) -> Option<Duration> {
         self.0.map(|failed| PAUSE.saturating_sub(failed.elapsed()))
     }
 
-    /// Whether the work is still to be left alone.
+    /// Whether the pause lasts.
     pub(crate) fn pauses(&self) -> bool {
         self.left().is_some_and(|left| !left.is_zero())
     }
 
-    /// Notes how a try ended.
+    /// Records the result of a try.
     pub(crate) fn note(&mut self, result: &Result<()>) {
         if let Err(e) = result
             && self.0.is_none()
         {
-            tracing::error!("{e}; tried again every second");
+            tracing::error!("{e}; retrying every second");
         }
         self.0 = result.is_err().then(Instant::now);
     }

@@ -1,11 +1,11 @@
 //! A sync: the heap, then a mark, then the log.
 //!
-//! 1. Of the records up to S all bytes stand in the heap: each was written before its record. fsync of the heap.
-//! 2. The record *mark S*: a start after a power cut believes the records up to S without a look at the heap. It must: the extents of older ones
-//!    among them may hold other blobs by then, and would seem damaged.
-//! 3. fdatasync of the log. Only now is the room free that records up to S have retired.
+//! 1. fsync of the heap. It covers all records up to S: the bytes of each were written before its record.
+//! 2. The record *mark S*. After a power cut a start trusts the records up to S without checking the heap. It
+//!    must not check: extents of older records may hold other blobs by then, and would seem damaged.
+//! 3. fdatasync of the log. Only then is the room free that records up to S have retired.
 //!
-//! Threads that ask at the same time wait for one of them; its sync covers those that asked before it began.
+//! Concurrent callers share a sync (group commit): it covers all callers that came before it began.
 
 use crate::error::Result;
 use crate::journal::Held;
@@ -14,7 +14,7 @@ use crate::record::Record;
 use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 
-/// Makes everything durable that was done before the call.
+/// Makes all changes before the call durable.
 ///
 /// # Errors
 /// A write or sync failed.
@@ -22,7 +22,7 @@ pub(crate) fn sync(state: &StoreState) -> Result<()> {
     sync_upto(state, state.log.last())
 }
 
-/// Makes the record with this number durable, and all before it.
+/// Makes the records up to this number durable.
 ///
 /// # Errors
 /// A write or sync failed.
@@ -37,7 +37,7 @@ pub(crate) fn sync_upto(state: &StoreState, number: u64) -> Result<()> {
     Ok(())
 }
 
-/// Has the kernel hold the record with this number and all before it, or makes them durable.
+/// Waits until the kernel holds the records up to this number, or makes them durable.
 ///
 /// # Errors
 /// A write or sync failed.
@@ -52,7 +52,7 @@ pub(crate) fn hold(state: &StoreState, number: u64) -> Result<()> {
     if state.log.journal.is_full() { sync_upto(state, number) } else { Ok(()) }
 }
 
-/// Completes a sync that has begun and then failed. The caller has the turn.
+/// Completes a sync that has begun and failed. The caller holds the turn.
 ///
 /// # Errors
 /// A write or sync failed.
@@ -60,7 +60,7 @@ pub(crate) fn complete(state: &StoreState) -> Result<()> {
     if state.log.journal.begun().is_some() { sync_now(state) } else { Ok(()) }
 }
 
-/// One sync: of all, or of what one that failed was to make durable. The caller has the turn.
+/// Runs one sync: of all records, or of those that a failed sync was to cover. The caller holds the turn.
 fn sync_now(state: &StoreState) -> Result<()> {
     let result = try_sync(state);
     if result.is_err() {
@@ -80,13 +80,13 @@ fn try_sync(state: &StoreState) -> Result<()> {
     let mark = state.append(&Record::Mark { upto: last }, Room::Own)?;
     state.log.sync()?;
     journal.end_sync();
-    // With nothing in between the mark itself leaves nothing to do.
+    // A mark that directly follows record S is covered, too: nothing else is left to sync.
     note_durable(state, if mark == last + 1 { mark } else { last });
     state.durable.syncs.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
-/// The records up to this one are durable.
+/// Records that all records up to this one are durable.
 pub(crate) fn note_durable(state: &StoreState, upto: u64) {
     state.durable.upto.fetch_max(upto, Ordering::AcqRel);
     state.durable.note(&Ok(()));

@@ -1,4 +1,4 @@
-//! The thread `store-sync`: writes the tail out, syncs as the policy says, and writes the log anew.
+//! The thread `store-sync`: writes the tail out, syncs by policy, and compacts the log.
 
 use super::retry::{PAUSE, Retry};
 use super::{anew, sync};
@@ -7,7 +7,7 @@ use crate::state::StoreState;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Runs until the store is closed. What has become durable is for another thread to write to files of buckets, which may take long.
+/// Runs until the store is closed. Files of buckets are written by another thread, since that may take long.
 pub(crate) fn run(state: &StoreState) {
     let every = match state.sync {
         SyncPolicy::Every(every) => Some(every),
@@ -22,7 +22,7 @@ pub(crate) fn run(state: &StoreState) {
         }
         let mut result = if state.log.has_piece() { state.log.flush().map(drop) } else { Ok(()) };
         let is_time = every.is_some_and(|every| synced.elapsed() >= every);
-        // Room that waits for a sync becomes the log's.
+        // Room that a sync releases can go to the log.
         let is_short = state.log.is_short() && state.heap.space().retired_bytes() > 0;
         if result.is_ok()
             && (is_time || is_short || state.heap.should_release() || state.log.journal.is_long())

@@ -1,10 +1,12 @@
-//! A bucket: a hash table of blobs, one while it is small, many of them, each with its lock, once it is large.
+//! A bucket's hash table of blobs. A large bucket has many tables, each with its own lock.
 //!
-//! Tables use the low bits of a hash for the place and the high ones to tell entries apart; which table a blob is in, bits between. Scans go in the
-//! order of the hash turned so that those bits come first: table by table, and within a table by the rest.
+//! A table uses the low bits of a hash for the slot, and the high ones as tags. The bits between choose the
+//! table. Scans order hashes rotated so that those bits come first: table by table, and within a table by the
+//! rest.
 //!
-//! A table holds pointers: what a look-up must fetch from memory is the place in a table of 9 bytes a blob, and one or two lines where description and
-//! short key stand together. With the descriptions in the table itself, six times as large, and keys elsewhere it was one line more.
+//! A table holds pointers. A look-up fetches a slot of a table with 9 bytes a blob, then one or two cache
+//! lines with description and short key. A table of descriptions is six times as large, and with separate
+//! keys it cost one cache line more.
 
 use super::memory::{Ahead, IndexMemory};
 use super::persist::Persist;
@@ -21,14 +23,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_sync::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Tables of a large bucket.
+/// Number of tables of a large bucket.
 const SHARDS: usize = 256;
-/// Blobs above which a bucket is large.
+/// Maximum number of blobs of a small bucket.
 const SMALL_MAX: usize = 2048;
-/// By how much a hash is turned: its bits 40 to 47 come first.
+/// Rotation of a hash for scans: its bits 40 to 47 come first.
 const TURN: u32 = 16;
 
-/// What is kept of walks takes at most this part of the index's memory, or so many bytes.
+/// The kept rests of scans take at most this part of the index's memory, or the minimum below.
 const WALKS_PART: usize = 64;
 const WALKS_BYTES_MIN: usize = 64 << 10;
 
@@ -37,11 +39,11 @@ const WALKS_BYTES_MIN: usize = 64 << 10;
 pub(crate) struct Entry {
     pub key: CompactBytes,
     pub blob: Blob,
-    /// Number of the record that says so.
+    /// Number of the record that describes the blob.
     pub number: u64,
 }
 
-/// One line of the processor's cache, if it begins with one.
+/// One cache line, if aligned.
 const _: () = assert!(size_of::<Entry>() == 64);
 
 impl Entry {
@@ -51,7 +53,7 @@ impl Entry {
     pub(crate) fn version(&self) -> Version {
         Version(self.number)
     }
-    /// Bytes that its record takes in a log without garbage.
+    /// Size of the blob's record in a log without garbage, bytes.
     pub(crate) fn logged_bytes(&self) -> u64 {
         PUT_BYTES + self.key.len() as u64
     }
@@ -60,30 +62,31 @@ impl Entry {
 /// Blobs by key.
 pub(crate) type Table = HashTable<Box<Entry>>;
 
-/// Memory of an entry outside its table, bytes.
+/// Memory of an entry outside the table, bytes.
 fn entry_bytes(key: &[u8]) -> u64 {
     allocated(size_of::<Entry>()) + spilled_bytes(key)
 }
 
-/// Memory of a key or name that is too long to stand in place, bytes.
+/// Heap memory of a key or name that is too long to be inline, bytes.
 pub(super) fn spilled_bytes(text: &[u8]) -> u64 {
     if text.len() > CompactBytes::MAX_INLINE { allocated(text.len()) } else { 0 }
 }
 
-/// An entry in its table, which nobody else changes meanwhile.
+/// An entry of a table that the caller has locked for writing.
 pub(crate) type HeldEntry<'a> = OccupiedEntry<'a, Box<Entry>>;
 
-/// A bucket as the index has it. The name comes first: it shares a line with the count of handles, which a look-up changes.
+/// The index's state of a bucket. The name comes first: it shares a cache line with the reference count,
+/// which a look-up changes.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct BucketState {
     name: RwLock<CompactBytes>,
     pub id: u64,
-    /// It was removed. Set while all its tables are locked.
+    /// The bucket was removed. Set while all its tables are locked.
     gone: AtomicBool,
-    /// Its blobs are not logged.
+    /// The bucket is scratch: its blobs are not logged.
     scratch: AtomicBool,
-    /// Its blobs are files, too.
+    /// The bucket's files, if it persists.
     persist: OnceLock<Box<Persist>>,
     small: RwLock<Table>,
     large: OnceLock<Box<[RwLock<Table>]>>,
@@ -91,12 +94,12 @@ pub(crate) struct BucketState {
     bytes: AtomicU64,
 }
 
-/// The place of a hash in the order of scans.
+/// The place of a hash in scan order.
 fn order(hash: u64) -> u64 {
     hash.rotate_left(TURN)
 }
 
-/// The hash at a place.
+/// The hash at a place in scan order.
 fn hash_at(place: u64) -> u64 {
     place.rotate_right(TURN)
 }
@@ -143,15 +146,15 @@ impl BucketState {
     pub(crate) fn set_scratch(&self) {
         self.scratch.store(true, Ordering::Relaxed);
     }
-    /// Its files, if it has the trait `persist`.
+    /// The bucket's files, if it persists.
     pub(crate) fn persist(&self) -> Option<&Persist> {
         self.persist.get().map(Box::as_ref)
     }
-    /// Gives it the trait, for good.
+    /// Makes the bucket persist, permanently.
     pub(crate) fn set_persist(&self, persist: Persist) {
         let _ = self.persist.set(Box::new(persist));
     }
-    /// The blob is about to change; all of them, without a key.
+    /// Notes a change of a blob; without a key, of all blobs. Comes before the change.
     pub(crate) fn note_change(&self, key: Option<&[u8]>, memory: &IndexMemory) {
         match (self.persist(), key) {
             (None, _) => {}
@@ -159,16 +162,14 @@ impl BucketState {
             (Some(persist), None) => persist.note_unknown(memory),
         }
     }
-    /// Blobs.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
-    /// Their bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The table of a hash, to look up.
+    /// Locks the table of a hash for reading.
     pub(crate) fn read(&self, hash: u64) -> RwLockReadGuard<'_, Table> {
         if let Some(large) = self.large.get() {
             return large[shard_of(hash)].read();
@@ -183,7 +184,7 @@ impl BucketState {
         }
     }
 
-    /// The table of a hash, to look up, unless somebody changes it.
+    /// Locks the table of a hash for reading, unless it is being changed.
     pub(crate) fn try_read(&self, hash: u64) -> Option<RwLockReadGuard<'_, Table>> {
         match self.large.get() {
             Some(large) => large[shard_of(hash)].try_read(),
@@ -191,7 +192,7 @@ impl BucketState {
         }
     }
 
-    /// The table of a hash, to change.
+    /// Locks the table of a hash for writing.
     pub(crate) fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Table> {
         if let Some(large) = self.large.get() {
             return large[shard_of(hash)].write();
@@ -206,7 +207,7 @@ impl BucketState {
         }
     }
 
-    /// The tables of two hashes, to change; one if both are in the same.
+    /// Locks the tables of two hashes for writing. One guard if both are in the same table.
     pub(crate) fn write_two(
         &self,
         a: u64,
@@ -231,7 +232,7 @@ impl BucketState {
         (large[i].write(), Some(second))
     }
 
-    /// All tables, to change.
+    /// Locks all tables for writing.
     pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, Table>> {
         let small = self.small.write();
         match self.large.get() {
@@ -240,7 +241,7 @@ impl BucketState {
         }
     }
 
-    /// Calls `f` with each table, one after the other.
+    /// Calls `f` for each table in turn.
     pub(crate) fn for_each_table(&self, mut f: impl FnMut(&Table)) {
         let small = self.small.read();
         match self.large.get() {
@@ -252,7 +253,7 @@ impl BucketState {
         }
     }
 
-    /// Makes the bucket large if it has grown so.
+    /// Splits the table if it has grown large.
     pub(crate) fn split_if_large(&self, hashes: &Hashes, memory: &IndexMemory) {
         if self.large.get().is_some() || self.len() <= SMALL_MAX as u64 {
             return;
@@ -270,19 +271,20 @@ impl BucketState {
         let _ = self.large.set(tables.into_iter().map(RwLock::new).collect());
     }
 
-    /// The counts change: blobs come or go (`len` 1 or -1, or 0), their bytes change from `old` to `new`.
+    /// Adjusts the counts: `len` (1, -1 or 0) blobs more, their bytes change from `old` to `new`.
     pub(crate) fn count(&self, len: i64, old: u64, new: u64) {
         self.len.fetch_add(len as u64, Ordering::Relaxed);
         self.bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
     }
 
-    /// It is empty. All its tables are locked.
+    /// Sets the counts to zero. The caller has locked all tables.
     pub(crate) fn count_none(&self) {
         self.len.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// At least `count` keys, while there are so many, from `from` in the order of scans, and where the next scan begins (0: the end).
+    /// Scans at least `count` keys from the place `from`, if there are as many. Returns them and the next
+    /// place (0: the end).
     pub(crate) fn scan(
         &self,
         walks: &Mutex<Walks>,
@@ -294,11 +296,12 @@ impl BucketState {
         let (count, mut found) = (count.max(1), Vec::new());
         loop {
             let wanted = count - found.len();
-            // Held all the while: a walk that begins meanwhile could not forget what was picked out before it.
+            // Held for the whole step: a scan that begins in between must be able to drop keys picked out
+            // before it.
             let mut walks = walks.lock();
             let before = walks.bytes();
             let mut rest = walks.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));
-            // Those that were removed since are left out.
+            // Keys removed since the look are left out.
             let is_there =
                 |place, key: &[u8]| find(&self.read(hash_at(place)), hash_at(place), key).is_some();
             let piece = rest.piece(wanted).filter(|(place, key)| is_there(*place, key));
@@ -313,7 +316,7 @@ impl BucketState {
         }
     }
 
-    /// Picks out keys of the table that has those from `from` on.
+    /// Picks out keys from `from` on, of the table that has this place.
     fn look(&self, hashes: &Hashes, from: u64, count: usize) -> Rest {
         let table = self.read(hash_at(from));
         let last = if self.large.get().is_some() { from | (u64::MAX >> SHARDS.ilog2()) } else { u64::MAX };
@@ -323,7 +326,7 @@ impl BucketState {
         Rest::look(from..=last, count, table.len(), keys)
     }
 
-    /// A key, each of them as likely. `random` draws a number below the one given.
+    /// A uniformly random key. `random` draws a number below its argument.
     pub(crate) fn any_key(&self, mut random: impl FnMut(usize) -> usize) -> Option<Box<[u8]>> {
         let mut key = None;
         while key.is_none() {
@@ -342,40 +345,40 @@ impl BucketState {
     }
 }
 
-/// A key of a table that is not empty.
+/// A random key of a non-empty table.
 fn any_of(table: &Table, mut random: impl FnMut(usize) -> usize) -> Box<[u8]> {
     loop {
-        // At least one of a few places has one: tables that become sparse are made smaller.
+        // A hit comes after few tries: sparse tables shrink.
         if let Some(entry) = table.get_bucket(random(table.num_buckets())) {
             return Box::from(&*entry.key);
         }
     }
 }
 
-/// The entry of a key.
+/// Finds the entry of a key.
 pub(crate) fn find<'a>(table: &'a Table, hash: u64, key: &[u8]) -> Option<&'a Entry> {
     table.find(hash, |entry| *entry.key == *key).map(Box::as_ref)
 }
 
-/// The entry of a key with this hash, or of another with a like one: its memory is not looked at.
+/// Finds an entry with this hash, or with the same tag bits, without access to its memory.
 pub(crate) fn hint(table: &Table, hash: u64) -> Option<&Entry> {
     table.find(hash, |_| true).map(Box::as_ref)
 }
 
-/// The entry of a key, to change.
+/// Finds the entry of a key, to change it.
 pub(crate) fn find_mut<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Option<&'a mut Entry> {
     table.find_mut(hash, |entry| *entry.key == *key).map(Box::as_mut)
 }
 
-/// A table that is filled to less than this part of its room becomes smaller.
+/// A table shrinks when it is filled to less than one part in this many.
 const SPARSE: usize = 8;
 
-/// The entry of a key, to take out.
+/// Finds the entry of a key, to take it out.
 pub(crate) fn find_held<'a>(table: &'a mut Table, hash: u64, key: &[u8]) -> Option<HeldEntry<'a>> {
     table.find_entry(hash, |entry| *entry.key == *key).ok()
 }
 
-/// Takes an entry out.
+/// Takes an entry out of its table.
 pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -> Box<Entry> {
     let (entry, vacant) = held.remove();
     let table = vacant.into_table();
@@ -387,7 +390,7 @@ pub(crate) fn take(held: HeldEntry<'_>, hashes: &Hashes, memory: &IndexMemory) -
     entry
 }
 
-/// Takes all entries out.
+/// Takes all entries out of a table.
 pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
     let all = std::mem::take(table);
     let entries: u64 = all.iter().map(|entry| entry_bytes(&entry.key)).sum();
@@ -395,7 +398,7 @@ pub(crate) fn take_all(table: &mut Table, memory: &IndexMemory) -> Table {
     all
 }
 
-/// Asks for the memory that another entry in the table takes at the most.
+/// Reserves the maximum memory that one more entry in the table takes.
 ///
 /// # Errors
 /// As [`IndexMemory::ask`].
@@ -407,7 +410,7 @@ pub(crate) fn ask_entry<'a>(table: &Table, key: &[u8], memory: &'a IndexMemory) 
     memory.ask(entry_bytes(key) + grown as u64)
 }
 
-/// Puts a new entry in; the memory that it takes, which the caller counts.
+/// Inserts a new entry. Returns the memory that it takes, for the caller to count.
 #[must_use]
 pub(crate) fn insert(table: &mut Table, hashes: &Hashes, hash: u64, entry: Box<Entry>) -> u64 {
     let (before, own) = (table.allocation_size(), entry_bytes(&entry.key));

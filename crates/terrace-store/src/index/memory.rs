@@ -1,28 +1,28 @@
-//! Memory of the index: counted to the byte, and asked for before it grows.
+//! Memory of the index: counted exactly, and reserved before it grows.
 //!
-//! A table doubles when it is full, and has the old room beside the new one for a moment. Both are counted before, so that the engine has given
-//! back as many frames by then, or the change is refused.
+//! A table doubles when it is full, and the old and the new room exist together for a moment. Both are
+//! counted beforehand. So the engine has given up as many frames by then, or the change is refused.
 
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrace_engine::Engine;
 
-/// Each time that so many bytes have been added, the engine is asked: memory that is added in smaller pieces stays within its reserve.
+/// The engine is asked for room each time this many bytes were added. Smaller growth stays within its
+/// reserve.
 const STEP: u64 = 32 << 10;
-/// Part of the limit that the index of an open store leaves to other users.
+/// An open store's index leaves one part in this many of the limit to other users.
 const SPARE_SHARE: u64 = 16;
 
-/// Memory of the index.
 #[derive(Debug)]
 pub(crate) struct IndexMemory {
     bytes: Arc<AtomicU64>,
     engine: Arc<Engine>,
-    /// The store is open: the index leaves room to others.
+    /// The store is open: the index leaves the spare part to other users.
     leaves_spare: AtomicBool,
 }
 
-/// Memory that was counted ahead; given back when it is dropped, but for what was kept.
+/// Reserved memory. Dropping it releases what was not kept.
 #[derive(Debug)]
 pub(crate) struct Ahead<'a> {
     memory: &'a IndexMemory,
@@ -30,7 +30,8 @@ pub(crate) struct Ahead<'a> {
 }
 
 impl Ahead<'_> {
-    /// So many bytes are in use now: they stay counted. Most often these are all, and the count, which all threads share, is left alone.
+    /// Keeps `bytes` of it counted: they are in use now. Usually these are all, and then the shared count is
+    /// not touched.
     pub(crate) fn keep(&mut self, bytes: u64) {
         self.memory.add(bytes.saturating_sub(self.bytes));
         self.bytes = self.bytes.saturating_sub(bytes);
@@ -44,7 +45,7 @@ impl Drop for Ahead<'_> {
 }
 
 impl IndexMemory {
-    /// Counted against the engine's limit from now on.
+    /// Counts against the engine's limit from now on.
     pub(crate) fn new(engine: Arc<Engine>) -> IndexMemory {
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = bytes.clone();
@@ -52,12 +53,11 @@ impl IndexMemory {
         IndexMemory { bytes, engine, leaves_spare: AtomicBool::new(false) }
     }
 
-    /// Bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// From now on room is left to others.
+    /// Leaves the spare part to other users from now on.
     pub(crate) fn leave_spare(&self) {
         self.leaves_spare.store(true, Ordering::Relaxed);
     }
@@ -74,10 +74,10 @@ impl IndexMemory {
         }
     }
 
-    /// Asks for so much.
+    /// Reserves memory.
     ///
     /// # Errors
-    /// All other memory has been given back, and it does not fit.
+    /// The memory does not fit, even after all other memory was given up.
     pub(crate) fn ask(&self, bytes: u64) -> Result<Ahead<'_>> {
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let ahead = Ahead { memory: self, bytes };

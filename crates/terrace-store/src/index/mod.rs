@@ -1,4 +1,4 @@
-//! The index in memory: names of buckets, and for each bucket its blobs by key.
+//! The index in memory: the names of buckets, and the blobs of each bucket by key.
 
 mod bucket;
 mod memory;
@@ -18,16 +18,16 @@ use std::hash::{BuildHasher, Hasher};
 
 use crate::record::Blob;
 
-/// The condition on a blob for a change to happen.
+/// The condition for a change of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Anything.
+    /// Always true.
     Any,
-    /// Not there.
+    /// The blob does not exist.
     Absent,
-    /// There.
+    /// The blob exists.
     Present,
-    /// There, and unchanged since it had this version.
+    /// The blob exists and still has this version.
     Version(Version),
 }
 
@@ -41,12 +41,12 @@ impl Expect {
     }
 }
 
-/// Changes with each change of a blob. Of no meaning to another opening of the store.
+/// Changes with each change of a blob. Valid only until the store is closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Version(pub(crate) u64);
 
 impl Version {
-    /// As a number, for languages that have no type for it.
+    /// The number, for languages without such a type.
     pub fn number(self) -> u64 {
         self.0
     }
@@ -61,7 +61,7 @@ pub struct Stat {
     pub meta: u64,
     /// For [`Expect::Version`].
     pub version: Version,
-    /// How much it is worth to keep in memory, 0 to 1.
+    /// How much it is worth to keep the blob in memory, 0 to 1.
     pub score: f32,
 }
 
@@ -72,7 +72,7 @@ impl From<&Entry> for Stat {
     }
 }
 
-/// Hashes of keys and names: the same as long as the store exists, others in each store.
+/// Hash function of keys and names. It is fixed for the life of a store, and differs between stores.
 #[derive(Debug, Clone)]
 pub(crate) struct Hashes(FixedState);
 

@@ -1,4 +1,5 @@
-//! Buckets by name, in tables with a lock each. As those of blobs they hold pointers alone ([`super::bucket`]).
+//! Buckets by name, in sharded tables with a lock each. The tables hold pointers only, like those of blobs
+//! ([`super::bucket`]).
 
 use super::bucket::spilled_bytes;
 use super::memory::{Ahead, IndexMemory};
@@ -12,7 +13,7 @@ use terrace_sync::{RwLock, RwLockWriteGuard};
 
 const SHARDS: usize = 64;
 
-/// Buckets of one shard of names.
+/// The buckets of one shard.
 pub(crate) type Named = HashTable<Arc<BucketState>>;
 
 /// All buckets.
@@ -24,9 +25,9 @@ pub(crate) struct Names {
     len: AtomicU64,
 }
 
-/// Memory of a bucket beside its tables, bytes.
+/// Memory of a bucket without its tables, bytes.
 fn bucket_bytes(name: &str) -> u64 {
-    /// The counts before a shared value.
+    /// The reference counts of an `Arc`, bytes.
     const SHARED: usize = 16;
     allocated(SHARED + size_of::<BucketState>()) + spilled_bytes(name.as_bytes())
 }
@@ -41,34 +42,33 @@ impl Names {
         Names { hashes, shards, next_id: AtomicU64::new(1), len: AtomicU64::new(0) }
     }
 
-    /// Buckets.
     pub(crate) fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The bucket of this name.
+    /// Returns the bucket of this name.
     pub(crate) fn get(&self, name: &str) -> Option<Arc<BucketState>> {
         let hash = self.hashes.of(name.as_bytes());
         find(&self.shards[shard_of(hash)].read(), hash, name).cloned()
     }
 
-    /// A number for a new bucket.
+    /// Takes a number for a new bucket.
     pub(crate) fn take_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Numbers up to this one are in use.
+    /// Notes that numbers up to this one are in use.
     pub(crate) fn note_id(&self, id: u64) {
         self.next_id.fetch_max(id + 1, Ordering::Relaxed);
     }
 
-    /// The shard of a name, to change, and the name's hash.
+    /// Locks the shard of a name for writing. Also returns the name's hash.
     pub(crate) fn lock(&self, name: &str) -> (RwLockWriteGuard<'_, Named>, u64) {
         let hash = self.hashes.of(name.as_bytes());
         (self.shards[shard_of(hash)].write(), hash)
     }
 
-    /// The shards of two names; one if both are in the same.
+    /// Locks the shards of two names. One guard if both are in the same shard.
     pub(crate) fn lock_two(
         &self,
         a: &str,
@@ -87,7 +87,8 @@ impl Names {
         (self.shards[i].write(), Some(second))
     }
 
-    /// Puts a bucket in, under the name that it has; the memory that it takes, which the caller counts. The shard is the name's.
+    /// Inserts a bucket under `name` into the name's shard. Returns the memory that it takes, for the caller
+    /// to count.
     #[must_use]
     pub(crate) fn insert(&self, shard: &mut Named, bucket: Arc<BucketState>, name: &str) -> u64 {
         let (before, own) = (shard.allocation_size(), bucket_bytes(name));
@@ -98,7 +99,7 @@ impl Names {
         own + allocated(shard.allocation_size()) - allocated(before)
     }
 
-    /// Asks for the memory of another bucket.
+    /// Reserves memory for one more bucket.
     ///
     /// # Errors
     /// As [`IndexMemory::ask`].
@@ -107,10 +108,10 @@ impl Names {
         memory.ask(bucket_bytes(name) + grown as u64)
     }
 
-    /// Takes a bucket of this name out, once `end` has let it go; none: there is none.
+    /// Removes the bucket of this name, if `end` succeeds. None: it does not exist.
     ///
     /// # Errors
-    /// That of `end`: the bucket stays.
+    /// The error of `end`: the bucket stays.
     pub(crate) fn remove(
         &self,
         (shard, hash): (&mut Named, u64),
@@ -125,13 +126,13 @@ impl Names {
         Ok(Some(found.remove().0))
     }
 
-    /// All buckets, in no order.
+    /// All buckets, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<BucketState>> {
         self.shards.iter().flat_map(|shard| shard.read().iter().cloned().collect::<Vec<_>>()).collect()
     }
 }
 
-/// The bucket of a name in its shard.
+/// Finds the bucket of a name in its shard.
 pub(crate) fn find<'a>(shard: &'a Named, hash: u64, name: &str) -> Option<&'a Arc<BucketState>> {
     shard.find(hash, |bucket| bucket.has_name(name))
 }

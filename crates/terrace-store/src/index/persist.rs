@@ -1,4 +1,4 @@
-//! The files of a bucket with the trait `persist`: where they are, and which are behind their blobs.
+//! State of a bucket with the trait `persist`: its directory, and which files lag behind their blobs.
 
 use super::memory::IndexMemory;
 use crate::allocated::allocated;
@@ -6,19 +6,19 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use terrace_sync::{Mutex, MutexGuard};
 
-/// Keys that are remembered; with more, all files of the bucket are compared.
+/// Maximum number of remembered keys. Above it, all files of the bucket are compared.
 const KEYS_MAX: usize = 1 << 16;
 
-/// What is to be written.
+/// The files that must be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Behind {
-    /// The files of these keys: their blobs have changed, or are gone.
+    /// The files of these keys: their blobs were changed or removed.
     Keys(HashSet<Box<[u8]>>),
-    /// Nobody knows which: each file is compared with its blob.
+    /// Unknown which: each file is compared with its blob.
     Unknown,
 }
 
-/// The directory of a bucket and its files.
+/// The directory of a bucket, and the state of its files.
 #[derive(Debug)]
 pub(crate) struct Persist {
     dir: PathBuf,
@@ -28,7 +28,7 @@ pub(crate) struct Persist {
 }
 
 fn key_bytes(key: &[u8]) -> u64 {
-    // The set's own entry, at its fullest after it has grown.
+    // The set's entry at its worst, right after the set has grown.
     allocated(key.len()) + 3 * size_of::<Box<[u8]>>() as u64
 }
 
@@ -41,12 +41,12 @@ impl Persist {
         &self.dir
     }
 
-    /// The right to write files.
+    /// Takes the turn: the right to write files.
     pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
         self.turn.lock()
     }
 
-    /// The blob is about to change. Said before its record is logged.
+    /// Notes a change of a blob. Comes before its record is logged.
     pub(crate) fn note(&self, key: &[u8], memory: &IndexMemory) {
         let mut behind = self.behind.lock();
         let Behind::Keys(keys) = &mut *behind else { return };
@@ -62,12 +62,12 @@ impl Persist {
         keys.insert(key.into());
     }
 
-    /// Any blob may have changed.
+    /// Notes that any blob may have changed.
     pub(crate) fn note_unknown(&self, memory: &IndexMemory) {
         let _ = self.replace(Behind::Unknown, memory);
     }
 
-    /// What is to be written; nothing from now on.
+    /// Takes the set of files to write, and leaves it empty.
     pub(crate) fn take(&self, memory: &IndexMemory) -> Behind {
         self.replace(Behind::Keys(HashSet::new()), memory)
     }
@@ -80,13 +80,14 @@ impl Persist {
         old
     }
 
-    /// Whether all files are as their blobs are, and none is being written: those that are under way count as written.
+    /// Whether all files are up to date and none is being written. (`take` empties the set before the files
+    /// are written.)
     pub(crate) fn is_settled(&self) -> bool {
         let turn = self.turn.try_lock();
         turn.is_some() && self.is_current()
     }
 
-    /// Whether all files are as their blobs are, for the holder of the turn.
+    /// Whether all files are up to date. For the holder of the turn.
     pub(crate) fn is_current(&self) -> bool {
         matches!(&*self.behind.lock(), Behind::Keys(keys) if keys.is_empty())
     }

@@ -1,4 +1,4 @@
-//! Tags: sets of blobs and buckets under a name.
+//! Tags: named sets of blobs and buckets.
 
 use super::memory::IndexMemory;
 use crate::allocated::allocated;
@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_sync::Mutex;
 
-/// The holder of a tag: a bucket, or a blob of it.
+/// The holder of a tag: a bucket, or a blob of a bucket.
 pub(crate) type Tagged = (u64, Option<Box<[u8]>>);
 
-/// Memory of a tag beside its name, and of a holder beside its key, in trees that are about two thirds full; bytes.
+/// Memory of a tag without its name, and of a holder without its key, in trees about two thirds full; bytes.
 const TAG_BYTES: u64 = 72;
 const HOLDER_BYTES: u64 = 40;
 
@@ -17,7 +17,7 @@ fn holder_bytes(who: &Tagged) -> u64 {
     HOLDER_BYTES + who.1.as_ref().map_or(0, |key| allocated(key.len()))
 }
 
-/// Memory that giving this tag takes, bytes.
+/// Memory that this tag takes for a new holder, bytes.
 pub(crate) fn bytes_of(tag: &str, who: &Tagged) -> u64 {
     TAG_BYTES + allocated(tag.len()) + holder_bytes(who)
 }
@@ -25,17 +25,17 @@ pub(crate) fn bytes_of(tag: &str, who: &Tagged) -> u64 {
 /// Holders by tag.
 type Holders = BTreeMap<Box<str>, BTreeSet<Tagged>>;
 
-/// All tags of a store. Locked inside the tables of a bucket, or alone.
+/// All tags of a store. The lock is taken inside the lock of a bucket's table, or alone.
 #[derive(Debug, Default)]
 pub(crate) struct Tags {
     holders: Mutex<Holders>,
-    /// There has been a tag. Set while a table of its holder's bucket is locked: who holds all of them and sees that it is not set needs no lock, which all threads
-    /// share.
+    /// The store has had a tag. Set while a table of the holder's bucket is locked. So a thread that has
+    /// locked all its tables and finds this unset can skip the shared lock of `holders`.
     used: AtomicBool,
 }
 
 impl Tags {
-    /// Gives or takes a tag; whether that changes something.
+    /// Adds a tag to a holder, or removes it. Returns whether that changes anything.
     pub(crate) fn set(&self, tag: &str, who: Tagged, on: bool, memory: &IndexMemory) -> bool {
         let mut tags = self.holders.lock();
         if on {
@@ -58,12 +58,12 @@ impl Tags {
         was
     }
 
-    /// Whether it has the tag.
+    /// Whether the holder has the tag.
     pub(crate) fn has(&self, tag: &str, who: &Tagged) -> bool {
         self.holders.lock().get(tag).is_some_and(|members| members.contains(who))
     }
 
-    /// It is gone, or has another name now: `to` gets its tags.
+    /// Moves the tags of a holder to its new name `to`; removes them if there is none.
     pub(crate) fn pass_on(&self, who: &Tagged, to: Option<&Tagged>, memory: &IndexMemory) {
         self.holders.lock().retain(|tag, members| {
             if members.remove(who) {
@@ -77,7 +77,7 @@ impl Tags {
         });
     }
 
-    /// All blobs of a bucket are gone, and with `bucket_too` it.
+    /// Removes the tags of all blobs of a bucket, and with `bucket_too` of the bucket itself.
     pub(crate) fn clear(&self, bucket: u64, bucket_too: bool, memory: &IndexMemory) {
         if !self.used.load(Ordering::Relaxed) {
             return;
@@ -92,18 +92,18 @@ impl Tags {
         });
     }
 
-    /// Holders of the tag.
+    /// The holders of a tag.
     pub(crate) fn members(&self, tag: &str) -> Vec<Tagged> {
         self.holders.lock().get(tag).map(|members| members.iter().cloned().collect()).unwrap_or_default()
     }
 
-    /// Its tags, sorted.
+    /// The tags of a holder, sorted.
     pub(crate) fn of(&self, who: &Tagged) -> Vec<String> {
         let tags = self.holders.lock();
         tags.iter().filter(|(_, members)| members.contains(who)).map(|(tag, _)| tag.to_string()).collect()
     }
 
-    /// All tags, each with who has it.
+    /// All pairs of tag and holder.
     pub(crate) fn all(&self) -> Vec<(Box<str>, Tagged)> {
         let tags = self.holders.lock();
         tags.iter()
@@ -112,7 +112,7 @@ impl Tags {
     }
 }
 
-/// Whether the tag stays; its memory is given back if not.
+/// Whether the tag still has holders. If not, subtracts its memory.
 fn has_members(tag: &str, members: &BTreeSet<Tagged>, memory: &IndexMemory) -> bool {
     memory.sub(if members.is_empty() { TAG_BYTES + allocated(tag.len()) } else { 0 });
     !members.is_empty()

@@ -1,8 +1,9 @@
 //! Choice of the records that a start trusts.
 //!
-//! After a power cut, or a kill of all processes, the log may be ahead of the heap: cache and kernel write each at a time of their own.
-//! A start trusts records up to the last mark without a check. It trusts later ones up to the last record after which the heap holds all blobs.
-//! A blob replaced since may be missing: its room holds other blobs by then, if no sync has covered it.
+//! After a power cut, or a kill of all processes, the log may be ahead of the heap: cache and kernel write
+//! each at its own time. A start trusts records up to the last mark without a check. It trusts later ones up
+//! to the last record after which the heap holds all blobs. The bytes of a blob replaced since may be
+//! missing: its room may hold other blobs, if no sync has covered it.
 //! A blob under a mark is never missing: its room stays unused until the next mark.
 
 use crate::index::Hashes;
@@ -17,18 +18,18 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use terrace_engine::io::Io;
 
-/// Bytes that are looked at at once.
+/// Bytes of one read.
 const PIECE: usize = 1 << 20;
 
-/// The last marked record of the log, and its last record.
+/// Numbers of the last marked record of the log, and of its last record.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scanned {
-    /// Number of the last record that is durable for certain.
+    /// Number of the last record known to be durable.
     pub marked: u64,
     pub last: u64,
 }
 
-/// A blob, from the record that describes it up to the record that replaces it.
+/// A blob, from the record that describes it to the record that replaces it.
 #[derive(Debug)]
 struct Span {
     from: u64,
@@ -39,7 +40,7 @@ struct Span {
 /// A bucket, and two hashes of a key.
 type Name = (u64, u64, u64);
 
-/// Blobs that records after the marks describe.
+/// Blobs of the records after the marks.
 struct Spans {
     hashes: [Hashes; 2],
     live: HashMap<Name, (u64, Blob)>,
@@ -59,7 +60,7 @@ impl Spans {
 
     fn begin(&mut self, name: Name, number: u64, blob: Blob) {
         self.end(&name, number);
-        // What stands in the record came with it.
+        // Inline bytes come with their record: they need no check.
         if !blob.has(UNCHECKED) && !blob.has(INLINE) {
             self.live.insert(name, (number, blob));
         }
@@ -86,10 +87,10 @@ impl Spans {
     }
 }
 
-/// Number of the last record that the start trusts. The heap's file is as long as the rooms of blobs then.
+/// Number of the last record that the start trusts. Afterwards the heap file covers the extents of all blobs.
 ///
 /// # Errors
-/// The device's.
+/// The device fails.
 pub(super) fn last(files: &Files, io: &dyn Io, Scanned { marked, last }: Scanned) -> io::Result<u64> {
     if marked >= last {
         return Ok(last);
@@ -115,7 +116,7 @@ pub(super) fn last(files: &Files, io: &dyn Io, Scanned { marked, last }: Scanned
             believed = from - 1;
         }
     }
-    // The last room of a heap that had grown since has no bytes behind its blob's.
+    // If the heap has grown, the file may end within the last extent.
     let end = end.next_multiple_of(PAGE);
     if heap.metadata()?.len() < end {
         io.truncate(heap.as_raw_fd(), end)?;
@@ -123,7 +124,7 @@ pub(super) fn last(files: &Files, io: &dyn Io, Scanned { marked, last }: Scanned
     Ok(believed)
 }
 
-/// Where the room ends that a record gives a blob; 0: it gives none.
+/// End of the extent that a record gives a blob. 0: it has none.
 fn end_of_room(record: &Record<'_>) -> u64 {
     match record {
         Record::Put { blob, .. } | Record::Move { blob, .. } => {

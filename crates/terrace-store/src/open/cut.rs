@@ -1,4 +1,5 @@
-//! The log loses what stands behind the last record that the start trusts: it must not become the next one's neighbour by chance.
+//! Cuts the log behind the last record that the start trusts. Otherwise the remains might by chance pass as
+//! successors of new records.
 
 use super::files::Files;
 use crate::durable::{create_new, new_path};
@@ -10,24 +11,24 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use terrace_engine::io::Io;
 
-/// The log that a start goes on with.
+/// The log that the opened store continues.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// None: the file that was there.
+    /// None: the existing file.
     pub file: Option<File>,
-    /// Where the next record goes.
+    /// Position of the next record.
     pub end: Position,
-    /// Number of the last record that is durable for certain.
+    /// Number of the last record known to be durable.
     pub marked: u64,
 }
 
-/// Cuts the log at `end`. Marks up to there cover the records up to `kept`, all marks those up to `marked`.
+/// Cuts the log at `end`. Marks before `end` cover the records up to `kept`, all marks those up to `marked`.
 ///
 /// # Errors
 /// Failing I/O.
 pub(super) fn cut(files: &Files, io: &dyn Io, end: Position, (kept, marked): (u64, u64)) -> Result<Kept> {
     let error = |action| move |e| Error::io(&files.names_path, action, e);
-    let size = files.names.metadata().map_err(error("look at"))?.len();
+    let size = files.names.metadata().map_err(error("stat"))?.len();
     if size <= end.at {
         return Ok(Kept { file: None, end, marked });
     }
@@ -43,7 +44,7 @@ pub(super) fn cut(files: &Files, io: &dyn Io, end: Position, (kept, marked): (u6
                 let _ = std::fs::remove_file(new_path(&files.names_path));
             }
             written => {
-                // With nothing in between the mark covers itself, too.
+                // A mark that directly follows the marked record covers itself, too.
                 let marked = if marked + 1 == end.number { end.number } else { marked };
                 let Written { file, end, .. } = written?;
                 return Ok(Kept { file: Some(file), end, marked });
@@ -55,8 +56,8 @@ pub(super) fn cut(files: &Files, io: &dyn Io, end: Position, (kept, marked): (u6
     Ok(Kept { file: None, end, marked: kept })
 }
 
-/// Puts a log in the place of this one that ends at `end`, with a mark. The next start would check what the lost mark has covered, and may miss bytes of
-/// a large blob that was changed in place since.
+/// Rewrites the log up to `end`, with a mark. Without the lost mark, the next start would check records that
+/// it covered. The check might miss bytes of a large blob that was changed in place since.
 fn write_marked(files: &Files, io: &dyn Io, end: Position, marked: u64) -> Result<Written> {
     let (path, error) = (&files.names_path, |action| move |e| Error::io(&files.names_path, action, e));
     let new = new_path(path);

@@ -1,19 +1,21 @@
-//! Tells a log that ends early because the power was cut from one that was damaged later.
+//! Tells a log cut short by a power cut from a log damaged later.
 //!
-//! A sync appends its mark after the sync before it has returned. Two marks behind the place where no record can be read therefore prove that the
-//! record there was durable once: something else has changed the file, and to go on without all that follows would lose it silently.
+//! A sync appends its mark only after the previous sync has returned. So two marks behind an unreadable
+//! record prove that the record was durable once. The file was damaged later, and a start without the records
+//! behind would lose them silently.
 
 use crate::record::{self, Header, MARK_BYTES, Record};
 use crate::records::read_full;
 use std::fs::File;
 use std::io;
 
-/// Bytes that are looked at at once.
+/// Bytes of one read.
 const CHUNK: usize = 1 << 20;
-/// Records between the last one that a mark covers and the mark at the most: what others append while the heap is synced.
+/// Maximum number of records between the last one that a mark covers and the mark: those appended during the
+/// heap's sync.
 const BETWEEN: u64 = 1 << 20;
 
-/// Whether records that cannot be read from byte `at` on were durable once.
+/// Whether the unreadable records from byte `at` were durable once.
 ///
 /// # Errors
 /// Failing I/O.

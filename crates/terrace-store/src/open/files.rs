@@ -1,4 +1,4 @@
-//! The two files of a store: made, locked, removed.
+//! The files of a store: created, locked, removed.
 
 use crate::durable::{create_new, new_path};
 use crate::error::{Error, Result};
@@ -16,17 +16,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrace_engine::io::Io;
 
-/// The heap of the store of this name.
+/// The heap file of the store `name`.
 fn heap_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.heap"))
 }
 
-/// Its record log.
+/// The record log of the store `name`.
 fn names_path(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!(".{name}.names"))
 }
 
-/// The files of a store, locked.
+/// The locked files of a store.
 #[derive(Debug)]
 pub(super) struct Files {
     pub dir: Arc<File>,
@@ -38,10 +38,10 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens the files, and makes those that are missing.
+    /// Opens the files, creating missing ones.
     ///
     /// # Errors
-    /// A directory that is none, or not writable; a store that is in use; a file that is not a store's.
+    /// The directory is missing or not writable; the store is in use; a file is not a store's.
     pub(super) fn open(dir_path: &Path, name: &str, io: &dyn Io) -> Result<Files> {
         let (heap_path, names_path) = (heap_path(dir_path, name), names_path(dir_path, name));
         let dir =
@@ -62,7 +62,7 @@ impl Files {
             }
             Err(e) => return Err(Error::io(&names_path, "open", e)),
         };
-        // A log that was to replace this one, by a process that died.
+        // Left by a process that died during a log compaction.
         let _ = std::fs::remove_file(new_path(&names_path));
         Ok(Files { dir, heap: Arc::new(heap), heap_path, names, names_path, header })
     }
@@ -93,12 +93,12 @@ fn read_header(file: &File, path: &Path) -> Result<Header> {
     Err(Error::Damaged { path: path.to_owned(), what: "has no header of a store of this version".into() })
 }
 
-/// A new log, durable under its name.
+/// Creates a log, durable under its name.
 fn create(dir: &File, path: &Path, io: &dyn Io) -> Result<(File, Header)> {
     let error = |action| move |e| Error::io(path, action, e);
     let mut random = [0; 16];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|e| Error::io(path, "random numbers for", e.into()))?;
+        .map_err(|e| Error::io(path, "get random numbers for", e.into()))?;
     let word = |at: usize| u64::from_le_bytes(random[at..at + 8].try_into().expect("8 bytes"));
     let header = Header { generation: 1, first: 1, store: word(0), seed: word(8) };
     let new = new_path(path);
@@ -113,7 +113,7 @@ fn create(dir: &File, path: &Path, io: &dyn Io) -> Result<(File, Header)> {
 /// Removes a store.
 ///
 /// # Errors
-/// It is in use; a file that cannot be removed.
+/// The store is in use; a file cannot be removed.
 pub(crate) fn destroy(dir: &Path, name: &str) -> Result<()> {
     check_name(name)?;
     let (heap, names) = (heap_path(dir, name), names_path(dir, name));

@@ -1,4 +1,4 @@
-//! A start: the files, what a killed process has left in the segment, the log, the allocator.
+//! A start: files, the tail that a killed process left in the segment, the log, the allocator.
 
 mod believe;
 mod cut;
@@ -30,10 +30,11 @@ use std::sync::atomic::Ordering;
 use terrace_engine::io::Io;
 use terrace_engine::{Engine, ObjectRef, SystemClock, Wakeup};
 
-/// Opens the store; the engine's threads run. Whether there are records that no mark covers.
+/// Opens the store and starts the engine's threads. Also returns whether the log has records that no mark
+/// covers.
 ///
 /// # Errors
-/// A directory or file that cannot be used; another user; damage; no memory.
+/// An unusable directory or file; the store is in use; damage; no memory.
 pub(crate) fn open(
     dir: &Path,
     options: &StoreOptions,
@@ -94,34 +95,35 @@ pub(crate) fn open(
     Ok((state, marked + 1 < end.number))
 }
 
-/// The room of the heap beside the extents of all blobs.
+/// The allocator of the heap, from the extents of all blobs.
 ///
 /// # Errors
 /// Two blobs overlap, or one lies beyond the end.
 fn rebuild_space(files: &Files, heap_bytes: u64, extents: Vec<Extent>) -> Result<Space> {
     let mut space = Space::rebuild(heap_bytes / PAGE, extents.into_iter()).map_err(|extent| {
-        let what = format!("two blobs stand at byte {}, or one beyond the end", extent.offset());
+        let what = format!("two blobs overlap at byte {}, or a blob lies beyond the end", extent.offset());
         Error::Damaged { path: files.heap_path.clone(), what }
     })?;
-    // Blocks were given back to a full disk, or are not there before they are written.
+    // Blocks are missing: they were given back to a full disk, or the file system allocates on write.
     if rustix::fs::fstat(&files.heap).is_ok_and(|stat| (stat.st_blocks as u64) * 512 < heap_bytes) {
         space.forget_blocks();
     }
     Ok(space)
 }
 
-/// Puts what a killed process has left in the segment into the log's file. Whether the segment holds what that process wrote.
+/// Writes the tail that a killed process left in the segment to the log file. Returns whether the segment
+/// holds that process's writes.
 fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
     let Header { store, generation, .. } = files.header;
     let Some(left) = tail.left() else { return Ok(false) };
     if left.store != store || left.generation > generation || left.generation + 1 < generation {
         let what = format!(
-            "{}: the segment is that of another store, or this one was opened without it; make a new segment",
+            "{}: the segment belongs to another store, or this store was opened without it; create a new segment",
             files.names_path.display()
         );
         return Err(Error::Invalid { what });
     }
-    // If the log was written anew and not yet taken into use, it holds all of the tail.
+    // A compacted log that was not yet switched to has all records of the tail.
     if left.generation == generation {
         for (at, bytes) in tail.unflushed(tail.flushed(), tail.committed()) {
             let done = write_all(io, &files.names, at, bytes);
@@ -131,7 +133,8 @@ fn take_tail(files: &Files, tail: &Tail, io: &dyn Io) -> Result<bool> {
     Ok(true)
 }
 
-/// Starts the engine over the segment, and takes over what an engine before it has left there; whether there was one. Its threads do not run yet.
+/// Starts the engine over the segment, and takes over the pages of an earlier engine. Also returns whether
+/// there was one. Its threads do not run yet.
 fn start_engine(
     options: &StoreOptions,
     segment: &Segment,
@@ -143,7 +146,7 @@ fn start_engine(
     let config = options.engine_config();
     let engine = Engine::start(config, segment.0.clone(), Arc::new(SystemClock), io).map_err(invalid)?;
     let stat = rustix::fs::fstat(&*files.heap);
-    let stat = stat.map_err(|e| Error::io(&files.heap_path, "look at", e.into()))?;
+    let stat = stat.map_err(|e| Error::io(&files.heap_path, "stat", e.into()))?;
     let fd: Arc<OwnedFd> = files.heap.clone();
     let is_used = tail.take_use();
     if is_used {

@@ -1,4 +1,5 @@
-//! The index is made anew from the log: first where the log ends and what its last mark covers, then record by record.
+//! Rebuilds the index from the log. A first pass finds the end and the last mark; a second applies each
+//! record.
 
 use super::believe::{self, Scanned};
 use super::cut::{Kept, cut};
@@ -28,7 +29,7 @@ pub(super) struct Found {
     pub tags: Tags,
 }
 
-/// Buckets by number, while the log is read.
+/// State of a replay: buckets by number.
 struct Replay<'a> {
     hashes: &'a Hashes,
     memory: &'a IndexMemory,
@@ -40,7 +41,7 @@ struct Replay<'a> {
 /// Reads the log to its end.
 ///
 /// # Errors
-/// Failing I/O; a record is damaged before others that were durable.
+/// I/O errors; a record is damaged before others that were durable.
 pub(super) fn scan(files: &Files) -> Result<Scanned> {
     let error = |e| Error::io(&files.names_path, "read", e);
     let (mut marked, mut last) = (files.header.first - 1, files.header.first - 1);
@@ -51,23 +52,24 @@ pub(super) fn scan(files: &Files) -> Result<Scanned> {
     }
     let unread = records.position().at;
     if is_damaged(&files.names, &files.header, unread).map_err(error)? {
-        let what = format!("the record at byte {unread} is damaged, and later ones were durable");
+        let what = format!("the record at byte {unread} is damaged, and later records were durable");
         return Err(Error::Damaged { path: files.names_path.clone(), what });
     }
     Ok(Scanned { marked, last })
 }
 
-/// The last record that this one says is durable; 0: it is no mark.
+/// The last record that a mark covers. 0: the record is no mark.
 fn marked_by(number: u64, record: &Record<'_>) -> u64 {
     match *record {
-        // A mark with nothing between covers itself.
+        // A mark that directly follows the marked record covers itself, too.
         Record::Mark { upto } if upto + 1 == number => number,
         Record::Mark { upto } => upto,
         _ => 0,
     }
 }
 
-/// Number of the last record that the start trusts. `is_trusted`: the segment holds all that the heap's file does not.
+/// Number of the last record that the start trusts. `is_trusted`: the segment has everything that the heap
+/// file lacks.
 ///
 /// # Errors
 /// Failing I/O.
@@ -76,10 +78,10 @@ pub(super) fn believed(files: &Files, io: &dyn Io, (is_trusted, scanned): (bool,
     if is_trusted { Ok(scanned.last) } else { believe::last(files, io, scanned).map_err(error) }
 }
 
-/// Fills the index from the records up to `believed`. Later ones are cut off the log.
+/// Fills the index from the records up to `believed`. Cuts later ones off the log.
 ///
 /// # Errors
-/// Failing I/O; the index needs more memory than there is.
+/// I/O errors; too little memory for the index.
 pub(super) fn replay(
     files: &Files,
     io: &dyn Io,
@@ -223,7 +225,7 @@ impl Replay<'_> {
         self.counts.blob(-1, entry.logged_bytes());
     }
 
-    /// Gives the buckets their names; the extents of all blobs.
+    /// Enters the buckets under their names. Returns the extents of all blobs, and the tags.
     fn finish(self, names: &Names) -> (Vec<Extent>, Tags) {
         let mut extents = Vec::new();
         for (id, bucket) in self.buckets {

@@ -1,4 +1,4 @@
-//! Buckets come, go and get other names.
+//! Creation, removal and renaming of buckets, and their traits `persist` and `scratch`.
 
 use super::commit;
 use super::{check, file_name, persist, remove};
@@ -17,7 +17,7 @@ fn check_name(name: &str) -> Result<()> {
     check("a bucket's name", name.len() as u64, KEY_MAX as u64)
 }
 
-/// The bucket of this name, made if there is none.
+/// Returns the bucket of this name. It is created if missing.
 ///
 /// # Errors
 /// The store is full or closed; the name is too long.
@@ -45,7 +45,7 @@ pub(crate) fn get_or_create(state: &StoreState, name: &str) -> Result<Arc<Bucket
     Ok(bucket)
 }
 
-/// Removes a bucket with its blobs; false: there is none.
+/// Removes a bucket with its blobs. Returns false if it does not exist.
 ///
 /// # Errors
 /// Failing I/O of the log.
@@ -59,9 +59,9 @@ pub(crate) fn remove_bucket(state: &StoreState, name: &str) -> Result<bool> {
     let bucket = bucket.clone();
     drop(shard);
     if let Err(e) = persist::write_out(state, &bucket) {
-        tracing::warn!("{e}; the bucket is removed all the same, and its files stay as they are");
+        tracing::warn!("{e}; the bucket is removed anyway, and its files are not updated");
     }
-    // Nobody writes files until the bucket is gone.
+    // The turn keeps the files from being written until the bucket is gone.
     let _turn = bucket.persist().map(Persist::turn);
     remove_locked(state, state.names.lock(name), name)
 }
@@ -79,15 +79,15 @@ fn remove_locked(
         state.counts.bucket(-1, name.len());
         Ok(())
     })?;
-    // Its memory is given back when others may have the lock.
+    // The bucket's memory is freed after the lock is released.
     drop(shard);
     Ok(removed.is_some())
 }
 
-/// Renames a bucket; false: there is none.
+/// Renames a bucket. Returns false if it does not exist.
 ///
 /// # Errors
-/// There is one of the new name; a full or failing log.
+/// A bucket of the new name exists; the log is full or fails.
 pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<bool> {
     state.check_change(false)?;
     check_name(to)?;
@@ -112,11 +112,11 @@ pub(crate) fn rename_bucket(state: &StoreState, from: &str, to: &str) -> Result<
     commit::finish(state, &bucket, number).map(|()| true)
 }
 
-/// Has all blobs of a bucket written to files of a directory, which is made if there is none.
+/// From now on writes all blobs of a bucket also to files of a directory, which is created if missing.
 ///
 /// # Errors
-/// A directory that has files, is another bucket's, or cannot be made; a scratch bucket, or one that persists elsewhere; a key that is no file's name; a
-/// full or failing log.
+/// The directory has files, belongs to another bucket, or cannot be created; the bucket is scratch, or
+/// persists in another directory; a key cannot be a file name; the log is full or fails.
 pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir: &Path) -> Result<()> {
     state.check_change(false)?;
     let invalid = |what: String| Err(Error::Invalid { what });
@@ -127,7 +127,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
     std::fs::create_dir_all(&dir).map_err(|e| Error::io(&dir, "make", e))?;
     let mut listed = std::fs::read_dir(&dir).map_err(|e| Error::io(&dir, "list", e))?;
     let has_files = listed.next().is_some();
-    // Not before: each sync takes this lock, and must not wait for a directory that hangs.
+    // Locked only now: each sync takes this lock, and must not wait for a directory that hangs.
     let mut persisting = state.persisting.lock();
     if persists_in(bucket, &dir)? {
         return Ok(());
@@ -143,7 +143,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
         let tables = bucket.write_all();
         commit::Place { bucket, key: &[], hash: 0 }.check_bucket()?;
         if bucket.is_scratch() {
-            return invalid(format!("bucket {:?}: is scratch, and so never persisted", bucket.name()));
+            return invalid(format!("bucket {:?}: is scratch and cannot persist", bucket.name()));
         }
         tables.iter().flat_map(|table| table.iter()).try_for_each(|entry| file_name::check(&entry.key))?;
         let text = dir.as_os_str().as_bytes();
@@ -161,7 +161,7 @@ pub(crate) fn make_persistent(state: &StoreState, bucket: &Arc<BucketState>, dir
 /// Whether the bucket persists in this directory.
 ///
 /// # Errors
-/// It does so in another.
+/// The bucket persists in another directory.
 fn persists_in(bucket: &BucketState, dir: &Path) -> Result<bool> {
     match bucket.persist() {
         Some(persist) if persist.dir() != dir => {
@@ -173,10 +173,10 @@ fn persists_in(bucket: &BucketState, dir: &Path) -> Result<bool> {
     }
 }
 
-/// Makes an empty bucket one whose blobs are not kept beyond the life of the store; nothing, if it is one.
+/// Makes an empty bucket scratch: its blobs end with the store. No change if it is scratch already.
 ///
 /// # Errors
-/// The bucket has blobs, or was removed; a full or failing log.
+/// The bucket has blobs, or was removed; the log is full or fails.
 pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<()> {
     state.check_change(false)?;
     let number = {
@@ -186,7 +186,7 @@ pub(crate) fn make_scratch(state: &StoreState, bucket: &BucketState) -> Result<(
             return Ok(());
         }
         if bucket.persist().is_some() {
-            let what = format!("bucket {:?}: persists, and so is not scratch", bucket.name());
+            let what = format!("bucket {:?}: persists and cannot become scratch", bucket.name());
             return Err(Error::Invalid { what });
         }
         if tables.iter().any(|table| !table.is_empty()) {

@@ -1,4 +1,5 @@
-//! A blob gets another description: the one place where a table of blobs, the log and the counts change together.
+//! Commit of a blob's new description: the one place that changes a table of blobs, the log and the counts
+//! together.
 
 use super::{file_name, persist};
 use crate::durable;
@@ -19,7 +20,7 @@ pub(super) struct Place<'a> {
     pub hash: u64,
 }
 
-/// Where bytes of a blob stand: in an extent of their own, or in the record.
+/// The place of a blob's bytes: an own extent, or inline in the record.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Content {
     Heap { extent: Extent, crc: u32 },
@@ -35,17 +36,17 @@ impl Content {
     }
 }
 
-/// The bytes that a blob gets.
+/// A blob's new bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Bytes {
     pub content: Content,
     pub size: u64,
-    /// The user's word; None: as it was.
+    /// The user's word. None: unchanged.
     pub meta: Option<u64>,
 }
 
 impl Bytes {
-    /// Makes them those of a blob.
+    /// Describes the blob by these bytes.
     pub(super) fn describe(self, blob: &mut Blob) {
         match self.content {
             Content::Heap { extent, crc } => {
@@ -89,14 +90,14 @@ impl<'a> Place<'a> {
         }
         super::check_key(key)?;
         let place = Place { bucket, key, hash: state.hashes.of(key) };
-        // Writes nothing in vain; the same under the lock decides.
+        // A quick check before bytes are written. The check under the lock decides.
         place.check_file_name().map(|()| place)
     }
 
-    /// Whether the bucket takes the key, as long as the caller holds its table.
+    /// Checks that the bucket takes the key, while the caller holds its table.
     ///
     /// # Errors
-    /// The bucket was removed, or persists since and the key is too long for a file's name.
+    /// The bucket was removed, or has come to persist and the key is too long for a file name.
     pub(super) fn check_bucket(&self) -> Result<()> {
         if self.bucket.is_gone() {
             return Err(Error::NoBucket { name: self.bucket.name() });
@@ -109,15 +110,15 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A change that was made.
+/// A committed change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replaced {
     pub number: u64,
-    /// The user's word of the blob before; None: there was none.
+    /// The user's word of the replaced blob. None: there was no blob.
     pub meta: Option<u64>,
 }
 
-/// Gives the blob bytes that stand in an extent of their own, if `expect` holds, by a record that may take `room`. Otherwise the extent is free again.
+/// Gives the blob new bytes if `expect` holds, with a record of the kind `room`. Otherwise frees the extent.
 pub(super) fn replace(
     state: &StoreState,
     place: &Place<'_>,
@@ -140,7 +141,7 @@ pub(super) fn replace(
             old = Extent::of(&blob);
             old_first = entry.filter(|entry| entry.blob.has(FIRST)).map(|entry| entry.number);
             bytes.describe(&mut blob);
-            // Asked for once it is known that there is a new name: most puts need no memory.
+            // Memory is needed only for a new name, so most puts skip this.
             let ahead = if is_new { ask_entry(&table, place.key, &state.memory).map(Some) } else { Ok(None) };
             let logged = ahead.and_then(|ahead| set_blob(state, &mut table, place, blob, (room, ahead)));
             logged.map(|logged| Some((logged, old_meta)))
@@ -169,10 +170,11 @@ fn new_blob() -> Blob {
     blob
 }
 
-/// Logs what the blob is now, and says so in its table, which the caller has locked. For a new name the caller has asked for memory: `ahead`.
+/// Logs the blob's description and enters it in its table, which the caller has locked. For a new name,
+/// `ahead` is the memory that the caller has reserved.
 ///
 /// # Errors
-/// The log is full, or broken: nothing has changed.
+/// The log is full or has failed: nothing has changed.
 pub(super) fn set_blob(
     state: &StoreState,
     table: &mut Table,
@@ -206,7 +208,7 @@ pub(super) fn set_blob(
     Ok(logged)
 }
 
-/// The record `number` has replaced what stands in the extent.
+/// Retires an extent that the record `number` has replaced.
 pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, extent: Extent) {
     if extent.units == 0 {
         return;
@@ -219,7 +221,8 @@ pub(super) fn retire(state: &StoreState, bucket: &BucketState, number: u64, exte
     }
 }
 
-/// The change `number` is done: waits until it is durable if the store is to, or in the kernel, unless a batch ends with that.
+/// Finishes the change `number`: waits until it is durable, or until the kernel holds it, as the policy says.
+/// With [`StoreState::batches`] the end of the batch does so.
 pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> Result<()> {
     if bucket.is_scratch() {
         return Ok(());
@@ -231,7 +234,7 @@ pub(super) fn finish(state: &StoreState, bucket: &BucketState, number: u64) -> R
     }
 }
 
-/// As [`finish`], of a change of a bucket.
+/// Like [`finish`], for a change of a bucket.
 pub(super) fn finish_bucket(state: &StoreState, number: u64) -> Result<()> {
     match state.sync {
         _ if state.batches => Ok(()),
@@ -255,7 +258,7 @@ mod tests {
         let io = terrace_engine::io::BlockingIo::default();
         let (state, _) = crate::open::open(dir.path(), &options, &segment, std::sync::Arc::new(io)).unwrap();
         let bucket = buckets::get_or_create(&state, "b").unwrap();
-        // The put has looked at the bucket before it persists, and comes to its table afterwards.
+        // The put has checked the bucket before it persists, and locks its table afterwards.
         let place = Place::new(&state, &bucket, &[b'k'; 300]).unwrap();
         buckets::make_persistent(&state, &bucket, &dir.path().join("files")).unwrap();
         let bytes = Bytes { content: Content::Inline([0; INLINE_MAX]), size: 0, meta: None };

@@ -1,11 +1,12 @@
-//! Keys as names of files: bytes that a name cannot have, or that would lead out of its directory, are `%` and two digits.
+//! Keys as file names. Bytes that a file name cannot have, or that would leave its directory, become `%` and
+//! two hex digits.
 
 use crate::error::{Error, Result};
 
-/// Bytes of a file's name at the most.
+/// Maximum length of a file name, bytes.
 const NAME_MAX: usize = 255;
 
-/// The name of a key's file. No two keys have the same, and none begins with a dot.
+/// The file name of a key. Unique for each key, and never begins with a dot.
 pub(super) fn encode(key: &[u8]) -> Vec<u8> {
     if key.is_empty() {
         return b"%".to_vec();
@@ -21,7 +22,7 @@ pub(super) fn encode(key: &[u8]) -> Vec<u8> {
     name
 }
 
-/// The key of a file of this name; None: no key has it.
+/// The key of a file name. None: the name of no key.
 pub(super) fn decode(name: &[u8]) -> Option<Vec<u8>> {
     if name == b"%" {
         return Some(Vec::new());
@@ -41,7 +42,7 @@ pub(super) fn decode(name: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// # Errors
-/// The key is too long for a file's name.
+/// The key is too long for a file name.
 pub(super) fn check(key: &[u8]) -> Result<()> {
     // Most keys are short.
     let bytes = if 3 * key.len() <= NAME_MAX { 0 } else { encode(key).len() };

@@ -1,4 +1,5 @@
-//! A get: the bytes are copied without a lock, and believed if the blob has not changed meanwhile.
+//! Reads of blobs. The bytes are copied without a lock; the copy counts if the blob has not changed in
+//! between (optimistic read).
 
 use crate::error::Result;
 use crate::index::{BucketState, Stat, find};
@@ -6,10 +7,10 @@ use crate::record::{Blob, INLINE};
 use crate::space::UNIT;
 use crate::state::StoreState;
 
-/// Tries before a get keeps writers out.
+/// Tries before a read holds the table's lock, which blocks writers.
 const VAIN_MAX: u32 = 3;
 
-/// Calls `copy` with the blob until the blob was the same before and after; None: there is no blob.
+/// Calls `copy` until the blob is the same before and after. None: there is no blob.
 pub(super) fn steady<T>(
     state: &StoreState,
     bucket: &BucketState,
@@ -22,7 +23,7 @@ pub(super) fn steady<T>(
             Some(entry) => (entry.blob, Stat::from(entry)),
             None => return Ok(None),
         };
-        // The result, an error too, is void if the extent was another blob's meanwhile.
+        // The result, even an error, is void if the extent went to another blob in between.
         let copied = copy(&blob);
         let is_current = blob.has(INLINE)
             || find(&bucket.read(hash), hash, key).is_some_and(|entry| entry.version() == stat.version);
@@ -37,7 +38,7 @@ pub(super) fn steady<T>(
     }
 }
 
-/// Reads bytes of a blob from `at` on, as many as `buf` has room for, which the blob must have.
+/// Reads bytes of a blob from `at` to fill `buf`. The blob must have them.
 ///
 /// # Errors
 /// Failing I/O.
@@ -51,7 +52,7 @@ pub(super) fn read_bytes(state: &StoreState, blob: &Blob, at: u64, buf: &mut [u8
     }
 }
 
-/// Reads a whole blob of at most `max` bytes into `out`, whose former content is gone. Of a larger one nothing is read.
+/// Reads a blob of at most `max` bytes into `out`, replacing its content. Of a larger blob it reads nothing.
 ///
 /// # Errors
 /// Failing I/O.
@@ -68,7 +69,7 @@ pub(crate) fn get(
             out.clear();
             return Ok(());
         }
-        // Bytes that are there are not cleared first: they are overwritten.
+        // Avoids clearing bytes that are overwritten anyway.
         out.resize(blob.size as usize, 0);
         read_bytes(state, blob, 0, out)
     })?;
@@ -78,7 +79,7 @@ pub(crate) fn get(
     Ok(found.map(|((), stat)| stat))
 }
 
-/// Reads at `offset` into `buf`; the bytes read, short at the end of the blob only.
+/// Reads at `offset` into `buf`. Returns the number of bytes, less than `buf` holds only at the blob's end.
 ///
 /// # Errors
 /// Failing I/O.

@@ -16,17 +16,17 @@ pub(crate) mod tag;
 use crate::error::{Error, Result};
 use crate::record::KEY_MAX;
 
-/// Bytes of a blob at the most.
+/// Maximum size of a blob, bytes.
 pub(crate) const BLOB_MAX: u64 = 128 << 30;
 
 /// # Errors
-/// A key over the maximum.
+/// The key exceeds the maximum.
 fn check_key(key: &[u8]) -> Result<()> {
     check("a key", key.len() as u64, KEY_MAX as u64)
 }
 
 /// # Errors
-/// A blob over the maximum.
+/// The blob exceeds the maximum.
 fn check_size(size: Option<u64>) -> Result<u64> {
     let bytes = size.unwrap_or(u64::MAX);
     check("a blob", bytes, BLOB_MAX).map(|()| bytes)

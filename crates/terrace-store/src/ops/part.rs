@@ -1,8 +1,11 @@
-//! Changes of a part of a blob: at an offset, at its end, of its size.
+//! Partial changes of a blob: write at an offset, append, truncate.
 //!
-//! - Behind the end, where the blob's extent has room: in place. No record names those bytes yet, and the old blob stands if ours does not arrive.
-//! - Within a large blob: in place, while readers of it wait or look again. After a power cut each page is the old one or the new.
-//! - Else by copy: the new blob is written elsewhere, as by a whole put. A blob that grows gets half as much again, so that appends copy little.
+//! - Behind the end, if the extent has room: in place. No record names those bytes yet, so a crash leaves the
+//!   old blob.
+//! - Within a large blob: in place, while its readers wait or retry. After a power cut each page is old or
+//!   new.
+//! - Otherwise by copy: the new blob is written elsewhere, like a whole put. A growing blob gets half as much
+//!   room again, so that appends copy little.
 
 use super::commit::{self, Bytes, Content, Place};
 use super::get::read_bytes;
@@ -14,12 +17,12 @@ use crate::record::{Blob, FIRST, INLINE, INLINE_MAX, PUT_BYTES, UNCHECKED};
 use crate::space::{Extent, PAGE, UNIT};
 use crate::state::StoreState;
 
-/// Blobs from this size on are changed in place, bytes.
+/// Minimum size of a blob that is changed in place, bytes.
 const LARGE: u64 = 64 << 10;
-/// Bytes that are copied at once.
+/// Bytes of one copy step.
 const PIECE: usize = 256 << 10;
 
-/// A change of bytes from `offset` on.
+/// New bytes of a blob from `offset`.
 #[derive(Clone, Copy)]
 struct Patch<'a> {
     offset: u64,
@@ -32,17 +35,18 @@ impl Patch<'_> {
     }
 }
 
-/// Where a patch begins: at an offset, or at the end.
+/// Start of a patch: an offset, or the end of the blob.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum At {
     Offset(u64),
     End,
 }
 
-/// Puts `data` into a blob, which is made if there is none; a gap before it reads as zeros. The size of the blob then.
+/// Writes `data` into a blob, which is created if missing; a gap reads as zeros. Returns the new size.
 ///
 /// # Errors
-/// The store is full; a removed bucket; a key or blob that is too large; failing I/O, after which of a large blob a part may have changed. Else the old one stands.
+/// The store is full; the bucket was removed; the key or blob is too large. Then the old blob stays. I/O
+/// errors may leave a large blob partly changed.
 pub(crate) fn write(
     state: &StoreState,
     bucket: &BucketState,
@@ -88,7 +92,8 @@ fn is_in_place(blob: &Blob, patch: &Patch<'_>) -> bool {
     !blob.has(INLINE) && patch.end() <= room && (patch.offset >= blob.size || blob.size >= LARGE)
 }
 
-/// Writes into the blob's own extent, if that is still the way; the number of the change and the size of the blob then.
+/// Writes into the blob's own extent, if that is still possible. Returns the number of the change and the new
+/// size.
 fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) -> Result<Option<(u64, u64)>> {
     let mut table = place.bucket.write(place.hash);
     place.check_bucket()?;
@@ -135,10 +140,11 @@ fn write_in_place(state: &StoreState, place: &Place<'_>, at: At, data: &[u8]) ->
     Ok(Some((logged.number, blob.size)))
 }
 
-/// Declares bytes that a record names unchecked before the first of them changes, and asks for the room of the change's record.
+/// Marks bytes that a record names as unchecked, before the first of them changes. Reserves room for the
+/// record of the change.
 ///
 /// # Errors
-/// The log is full, or broken.
+/// The log is full or has failed.
 fn declare_unchecked(
     state: &StoreState,
     table: &mut Table,
@@ -153,11 +159,11 @@ fn declare_unchecked(
     blob.set(UNCHECKED, true);
     blob.set(FIRST, false);
     commit::set_blob(state, table, place, *blob, (Room::Gives, None))?;
-    // A start after a kill would miss the old bytes otherwise, and drop all records from the blob's on.
+    // Otherwise a start after a kill would miss the old bytes, and drop all records from the blob's on.
     state.log.flush().map(drop)
 }
 
-/// Writes bytes of a blob, which the journal keeps, too.
+/// Writes bytes of a blob into the heap and the journal.
 fn write_kept(state: &StoreState, place: &Place<'_>, offset: u64, data: &[u8]) -> Result<()> {
     state.heap.write_all(offset, data)?;
     keep(state, place, offset, data);
@@ -170,7 +176,7 @@ fn keep(state: &StoreState, place: &Place<'_>, offset: u64, data: &[u8]) {
     }
 }
 
-/// The blob as it is to become, written elsewhere; None: it has changed meanwhile.
+/// Writes the changed blob to its new place. None: the blob has changed in between.
 fn copy(
     state: &StoreState,
     place: &Place<'_>,
@@ -192,7 +198,7 @@ fn copy(
             state.heap.free(content.extent());
             Ok(None)
         }
-        // An error of a read of what is another blob's by now is none.
+        // The error is void if the extent that was read went to another blob in between.
         Err(e) => {
             if is_current {
                 Err(e)
@@ -210,7 +216,7 @@ fn copy_to_heap(
     patch: &Patch<'_>,
     size: u64,
 ) -> Result<Content> {
-    // A blob that grows will grow again.
+    // A blob that grows will probably grow again.
     let room = if size > blob.size && blob.size >= PAGE { size + size / 2 } else { size };
     let claim = room::claim_more(state, size, room)?;
     let extent = claim.extent;
@@ -237,7 +243,7 @@ fn copy_to_heap(
     copied.map(|crc| Content::Heap { extent, crc })
 }
 
-/// The bytes from `at` on of the blob as it is to become: those that it has, zeros behind, the patch over both.
+/// Composes the bytes of the changed blob from `at`: old bytes, zeros behind them, the patch over both.
 fn compose(state: &StoreState, blob: &Blob, patch: &Patch<'_>, at: u64, piece: &mut [u8]) -> Result<()> {
     let old = blob.size.saturating_sub(at).min(piece.len() as u64) as usize;
     if old > 0 {
@@ -248,7 +254,7 @@ fn compose(state: &StoreState, blob: &Blob, patch: &Patch<'_>, at: u64, piece: &
     Ok(())
 }
 
-/// Writes a piece of a new blob; its last page, and a fresh page of slots, as a whole.
+/// Writes a piece of a new blob. Its last page, and a fresh page of slots, are written whole.
 fn write_piece(state: &StoreState, claim: &crate::space::Claim, at: u64, piece: &[u8]) -> Result<()> {
     let extent = claim.extent;
     let whole = if extent.is_pages() || claim.fresh { PAGE as usize } else { 1 };
@@ -260,7 +266,7 @@ fn write_piece(state: &StoreState, claim: &crate::space::Claim, at: u64, piece: 
     state.heap.write_all(extent.offset() + at, &padded)
 }
 
-/// Puts the part of a patch that lies in the piece from `at` on into it.
+/// Copies the patch's part that overlaps a piece at `at` into the piece.
 fn overlay(piece: &mut [u8], at: u64, patch: &Patch<'_>) {
     let (from, to) = (patch.offset.max(at), patch.end().min(at + piece.len() as u64));
     if from < to {
@@ -269,7 +275,7 @@ fn overlay(piece: &mut [u8], at: u64, patch: &Patch<'_>) {
     }
 }
 
-/// Sets the size of a blob; false: there is none.
+/// Sets the size of a blob. Returns false if it does not exist.
 ///
 /// # Errors
 /// As [`write`].

@@ -1,9 +1,10 @@
-//! Several blobs that are about to be looked up: the processor fetches for all of them at a time what no cache of it holds.
+//! Prefetch for batched look-ups: loads what several look-ups need into the CPU caches at the same time.
 //!
-//! Each look-up waits for memory three or four times, one after the other: a place in a table, the pointer there, the entry, the blob's bytes. Those of several keys
-//! do not depend on each other; done one key at a time, they wait for each other nevertheless, since the commands between are longer than what a processor looks
-//! ahead, and each lock ends what it does ahead. Here each step is done for all keys before the next. Source: Chen, Ailamaki, Gibbons, Mowry: Improving
-//! hash join performance through prefetching, 2004.
+//! Each look-up waits for memory three or four times in sequence: the table's slot, the pointer, the entry,
+//! the blob's bytes. Look-ups of several keys are independent, but done one by one they still wait in
+//! sequence: the commands between are longer than the processor's out-of-order window, and each lock ends
+//! speculation. Here each step is done for all keys before the next. Source: Chen, Ailamaki, Gibbons, Mowry:
+//! Improving hash join performance through prefetching, 2004.
 
 use crate::index::{BucketState, Entry, hint};
 use crate::record::{Blob, INLINE};
@@ -11,9 +12,9 @@ use crate::space::UNIT;
 use crate::state::StoreState;
 use std::array::from_fn;
 
-/// Keys of one step: so many requests of memory can be under way at a time, about.
+/// Keys of one step: about the number of concurrent memory requests of a processor.
 pub(crate) const STEP: usize = 16;
-/// Bytes of a blob that are fetched; a processor follows a longer copy by itself.
+/// Bytes of a blob to prefetch. The hardware prefetcher follows a longer copy by itself.
 const BYTES_MAX: u64 = 4096;
 
 /// A blob that is about to be looked up.
@@ -21,12 +22,12 @@ const BYTES_MAX: u64 = 4096;
 pub struct Wanted {
     /// The hash of its key ([`crate::Bucket::hash`]).
     pub hash: u64,
-    /// Its bytes are going to be read, too.
+    /// The bytes of the blob will be read, too.
     pub reads: bool,
 }
 
-/// Has the processor fetch what look-ups of these blobs need. Nothing depends on it: a table that somebody changes just now is passed over, and the entry
-/// of another key with a like hash may be the one that is fetched.
+/// Prefetches what look-ups of these blobs need. A mere hint: it skips a table that is being changed, and may
+/// fetch the entry of another key with a similar hash.
 pub(crate) fn prefetch(state: &StoreState, bucket: &BucketState, wanted: &[Wanted]) {
     for wanted in wanted.chunks(STEP) {
         let blobs = describe(bucket, wanted);
@@ -36,9 +37,10 @@ pub(crate) fn prefetch(state: &StoreState, bucket: &BucketState, wanted: &[Wante
     }
 }
 
-/// The blobs whose bytes are wanted.
+/// The blobs whose bytes are to be read.
 fn describe(bucket: &BucketState, wanted: &[Wanted]) -> [Option<Blob>; STEP] {
-    // All locks first: each of them waits for the reads before it. Trying cannot wait for a thread that waits for this one.
+    // All locks first: each lock waits for the loads before it. `try_read` cannot deadlock with a
+    // thread that waits for this one.
     let tables: [_; STEP] = from_fn(|at| wanted.get(at).and_then(|wanted| bucket.try_read(wanted.hash)));
     let entries: [Option<&Entry>; STEP] = from_fn(|at| {
         let entry = hint(tables[at].as_ref()?, wanted[at].hash)?;
@@ -75,7 +77,8 @@ mod tests {
                     wanted.chunks(40).for_each(|wanted| bucket.prefetch(wanted));
                 }
             });
-            // From a small bucket to a large one; values in the record, in a slot, in pages of their own; removed, and all removed.
+            // From a small bucket to a large one. Values are inline, in slots, and in own pages; single
+            // removals, and a clear.
             for round in 0..6_usize {
                 for i in 0..KEYS {
                     bucket.put(&key(i), &vec![i as u8; [3, 900, 9000][(i as usize + round) % 3]]).unwrap();
@@ -93,7 +96,7 @@ mod tests {
             let value = (i % 3 != 0).then(|| vec![i as u8; [3, 900, 9000][(i as usize + 5) % 3]]);
             assert_eq!(bucket.get(&key(i)).unwrap(), value, "{i}");
         }
-        // A thread that holds a table, as a change does, is not waited for.
+        // A prefetch does not wait for a thread that holds a table, as a change does.
         let tables = bucket.state().write_all();
         bucket.prefetch(&wanted);
         drop(tables);

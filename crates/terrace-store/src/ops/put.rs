@@ -1,4 +1,4 @@
-//! A whole put: new room, then the record.
+//! A whole put: writes to newly claimed room, then logs the record.
 
 use super::commit::{self, Bytes, Place};
 use super::{check, check_size, room};
@@ -8,11 +8,11 @@ use crate::log::Room;
 use crate::record::{FIRST, INLINE_MAX, Record};
 use crate::state::StoreState;
 
-/// Puts a blob whose bytes come in parts, if `expect` holds, with room for `room` bytes. None: it does not hold; else the user's word of the blob before,
-/// if there was one.
+/// Puts a blob from several parts, if `expect` holds, with room for `room` bytes. None: it does not hold.
+/// Otherwise the user's word of the replaced blob, if there was one.
 ///
 /// # Errors
-/// The store is full; a removed bucket; a key or blob that is too large; failing I/O. The old blob stands.
+/// The store is full; the bucket was removed; the key or blob is too large; I/O errors. The old blob stays.
 pub(crate) fn put(
     state: &StoreState,
     bucket: &BucketState,
@@ -25,7 +25,7 @@ pub(crate) fn put(
     let place = Place::new(state, bucket, key)?;
     let sum = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.len() as u64));
     let size = check_size(sum)?;
-    // Writes nothing in vain; the table decides below.
+    // A quick check before bytes are written. The check under the lock decides.
     if expect != Expect::Any && !expect.holds(find(&bucket.read(place.hash), place.hash, key)) {
         return place.check_bucket().map(|()| None);
     }
@@ -37,10 +37,11 @@ pub(crate) fn put(
     }
 }
 
-/// Puts a blob of a few bytes, which stand in its record, as long as there is room for removals: it is a note without which something else cannot be removed.
+/// Puts an inline blob, even on a disk so full that only removals are accepted. For notes that a removal
+/// depends on.
 ///
 /// # Errors
-/// As [`put`]; more bytes than a record takes.
+/// As [`put`]; the note is too large to be inline.
 pub(crate) fn put_note(state: &StoreState, bucket: &BucketState, key: &[u8], note: &[u8]) -> Result<()> {
     let place = Place::new(state, bucket, key)?;
     check("a note", note.len() as u64, INLINE_MAX as u64)?;
@@ -52,7 +53,7 @@ pub(crate) fn put_note(state: &StoreState, bucket: &BucketState, key: &[u8], not
     }
 }
 
-/// Changes what is known of a blob beside its bytes, if `expect` holds.
+/// Changes the metadata of a blob, if `expect` holds.
 ///
 /// # Errors
 /// As [`put`].

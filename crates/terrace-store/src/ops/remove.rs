@@ -1,4 +1,4 @@
-//! Blobs go: one, or all of a bucket.
+//! Removal of one blob, or of all blobs of a bucket.
 
 use super::commit::{self, Place};
 use super::room;
@@ -9,10 +9,10 @@ use crate::record::{Record, TAGGED};
 use crate::space::Extent;
 use crate::state::StoreState;
 
-/// Removes a blob, if there is one and `expect` holds.
+/// Removes a blob, if it exists and `expect` holds.
 ///
 /// # Errors
-/// A removed bucket; failing I/O of the log.
+/// The bucket was removed; I/O errors of the log.
 pub(crate) fn remove(state: &StoreState, bucket: &BucketState, key: &[u8], expect: Expect) -> Result<bool> {
     room::or_after_sync(state, || remove_now(state, bucket, key, expect))
 }
@@ -38,7 +38,7 @@ fn remove_now(state: &StoreState, bucket: &BucketState, key: &[u8], expect: Expe
     commit::finish(state, bucket, number).map(|()| true)
 }
 
-/// Takes a blob out of its table and the counts; its extent.
+/// Takes a blob out of its table and the counts. Returns its extent.
 pub(super) fn take_out(state: &StoreState, bucket: &BucketState, held: HeldEntry<'_>) -> Extent {
     let entry = take(held, &state.hashes, &state.memory);
     if entry.blob.has(TAGGED) {
@@ -50,7 +50,7 @@ pub(super) fn take_out(state: &StoreState, bucket: &BucketState, held: HeldEntry
     entry.extent()
 }
 
-/// Removes all blobs of a bucket, and with `gone` the bucket.
+/// Removes all blobs of a bucket, and with `gone` the bucket itself.
 ///
 /// # Errors
 /// As [`remove`].
@@ -69,7 +69,7 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
         } else {
             Record::BucketClear { bucket: bucket_id }
         };
-        // The files of a bucket that goes stay.
+        // The files of a removed bucket stay.
         if !gone {
             bucket.note_change(None, &state.memory);
         }
@@ -91,7 +91,7 @@ pub(crate) fn clear(state: &StoreState, bucket: &BucketState, gone: bool) -> Res
     for extent in extents {
         commit::retire(state, bucket, number, extent);
     }
-    // Files of a bucket that goes are not written any more, and who removes it keeps others from writing them.
+    // The files of a removed bucket are not written any more: its removal holds their turn.
     match gone {
         true => commit::finish_bucket(state, number)?,
         false => commit::finish(state, bucket, number)?,

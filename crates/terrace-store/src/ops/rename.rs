@@ -1,4 +1,4 @@
-//! A blob gets another key, in its bucket or in another.
+//! Renaming of blobs, within a bucket or into another.
 
 use super::commit::{self, Bytes, Place};
 use super::remove::take_out;
@@ -12,18 +12,19 @@ use crate::state::StoreState;
 use compact_bytes::CompactBytes;
 use terrace_sync::RwLockWriteGuard;
 
-/// A bucket and a key of it.
+/// A bucket and a key.
 type Named<'a> = (&'a BucketState, &'a [u8]);
 
-/// Renames a blob, if `expect` holds of the new key; what had that is gone then. False: there is no such blob, or it does not hold.
+/// Renames a blob if `expect` holds for the new key, replacing the blob of that key. Returns false if it does
+/// not hold, or the blob does not exist.
 ///
 /// # Errors
-/// A removed bucket; a full or failing log.
+/// The bucket was removed; the log is full or fails.
 pub(crate) fn rename(state: &StoreState, from: Named<'_>, to: Named<'_>, expect: Expect) -> Result<bool> {
     finish(state, (from.0, to.0), change(state, from, to, expect, None)?)
 }
 
-/// As [`rename`] in any case, of a blob that gets other bytes and another word by the same record.
+/// Like [`rename`] with [`Expect::Any`], with new bytes and a new user's word in the same record.
 ///
 /// # Errors
 /// As [`rename`]; the store is full.
@@ -53,7 +54,8 @@ fn finish(state: &StoreState, buckets: (&BucketState, &BucketState), number: Opt
     commit::finish(state, buckets.0, number).map(|()| true)
 }
 
-/// The number of the change, or of an earlier one if both keys are the same; none: there is no such blob, or `expect` does not hold.
+/// Returns the number of the change, or of an earlier one if both keys are equal. None: the blob does not
+/// exist, or `expect` does not hold.
 fn change(
     state: &StoreState,
     (bucket, from): Named<'_>,
@@ -115,11 +117,12 @@ fn change(
     Ok(Some(number))
 }
 
-/// Logs the tags of a blob that was moved; the number of the last such record. A log that is written anew may have them under the new key already, or not
-/// find them under the old one: the record of the move alone would lose them there.
+/// Logs the tags of a renamed blob. Returns the number of the last such record. A log compaction may already
+/// have written the tags under the new key, or miss them under the old key: the rename record alone would
+/// lose them there.
 ///
 /// # Errors
-/// A failing log.
+/// The log fails.
 fn log_tags(state: &StoreState, new: &Place<'_>, blob: Blob) -> Result<Option<u64>> {
     let Place { bucket, key, .. } = *new;
     if !blob.has(TAGGED) || bucket.is_scratch() {
@@ -134,7 +137,7 @@ fn log_tags(state: &StoreState, new: &Place<'_>, blob: Blob) -> Result<Option<u6
 }
 
 /// # Errors
-/// The blob would begin or cease to be logged.
+/// The blob would change between logged and unlogged.
 fn check_kinds(bucket: &BucketState, to_bucket: &BucketState) -> Result<()> {
     if bucket.is_scratch() == to_bucket.is_scratch() {
         return Ok(());
@@ -143,7 +146,7 @@ fn check_kinds(bucket: &BucketState, to_bucket: &BucketState) -> Result<()> {
     Err(Error::Invalid { what })
 }
 
-/// The tables of both, in the order in which all take them; one if both are in the same.
+/// Locks the tables of both places in the common lock order. One guard if both are in the same table.
 fn lock<'a>(
     old: &Place<'a>,
     new: &Place<'a>,

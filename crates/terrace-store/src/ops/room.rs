@@ -8,7 +8,7 @@ use crate::record::INLINE_MAX;
 use crate::space::{Claim, PAGE};
 use crate::state::StoreState;
 
-/// Claims room for `size` bytes. Waits for the room of overwritten blobs, if need be.
+/// Claims room for `size` bytes. If the disk is full, a sync first releases the room of overwritten blobs.
 ///
 /// # Errors
 /// The store is full.
@@ -16,10 +16,11 @@ pub(super) fn claim(state: &StoreState, size: u64) -> Result<Claim> {
     or_after_sync(state, || state.heap.claim(size))
 }
 
-/// Does `f`, and once more after a sync if the disk is full and room waits for that: of overwritten or removed blobs, or of the journal.
+/// Calls `f`, and again after a sync if the disk is full and a sync releases room: of overwritten or removed
+/// blobs, or of the journal.
 ///
 /// # Errors
-/// Those of `f`, or of the sync.
+/// Errors of `f`, or of the sync.
 pub(super) fn or_after_sync<T>(state: &StoreState, f: impl Fn() -> Result<T>) -> Result<T> {
     match f() {
         Err(e) if e.is_full() => {
@@ -33,14 +34,14 @@ pub(super) fn or_after_sync<T>(state: &StoreState, f: impl Fn() -> Result<T>) ->
     }
 }
 
-/// Has the journal keep bytes, with their checksum, that were written into the heap for a bucket.
+/// Adds bytes of a bucket's blob that were written into the heap to the journal, with their checksum.
 pub(super) fn keep(state: &StoreState, bucket: &BucketState, offset: u64, (parts, crc): (&[&[u8]], u32)) {
     if !bucket.is_scratch() {
         state.log.journal.keep(offset, parts, crc);
     }
 }
 
-/// As [`claim`], if possible with room for `room` bytes.
+/// Like [`claim`], with room for `room` bytes if possible.
 ///
 /// # Errors
 /// As [`claim`].
@@ -53,8 +54,8 @@ pub(super) fn claim_more(state: &StoreState, size: u64, room: u64) -> Result<Cla
     claim(state, size)
 }
 
-/// Writes the bytes of a blob into room of its own: `room` bytes, where there are as many. Of a few, for which no more room is wanted, nothing is written:
-/// they are to stand in the record.
+/// Writes the bytes of a blob to newly claimed room, of `room` bytes if possible. If size and `room` fit
+/// inline, nothing is written: the bytes go into the record.
 ///
 /// # Errors
 /// The store is full; writeback fails.
@@ -73,7 +74,7 @@ pub(super) fn place(
         return Ok(Content::Inline(bytes));
     }
     let claim = claim_more(state, size, room)?;
-    // No cache of the processor holds the room: it comes while the checksum is computed.
+    // The room is in no CPU cache: it is fetched while the checksum is computed.
     state.heap.prefetch(claim.extent.offset(), size.min(PAGE) as usize);
     let mut hasher = crc32fast::Hasher::new();
     parts.iter().for_each(|part| hasher.update(part));

@@ -1,4 +1,4 @@
-//! Tags are given and taken.
+//! Adding and removing of tags.
 
 use super::check;
 use super::commit::{self, Place};
@@ -8,10 +8,11 @@ use crate::log::Room;
 use crate::record::{KEY_MAX, Record, TAGGED};
 use crate::state::StoreState;
 
-/// Gives a blob (or the bucket: no key) a tag, or takes it; false: it had it, or not, before, or there is no such blob.
+/// Adds a tag to a blob (or to the bucket if `key` is None), or removes it. Returns false if nothing changes,
+/// or the blob does not exist.
 ///
 /// # Errors
-/// The bucket was removed; a tag over 64 KiB; a full or failing log.
+/// The bucket was removed; a tag over 64 KiB; the log is full or fails.
 pub(crate) fn set(
     state: &StoreState,
     bucket: &BucketState,
@@ -46,7 +47,7 @@ pub(crate) fn set(
         };
         state.tags.set(tag, who, on, &state.memory);
         if let Some(entry) = entry {
-            // It stays when the last tag is taken: who removes the blob looks in vain then.
+            // The flag stays when the last tag is removed: the blob's removal then finds no tags.
             entry.blob.set(TAGGED, true);
         }
         number

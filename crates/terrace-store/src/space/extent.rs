@@ -1,4 +1,4 @@
-//! A part of the heap.
+//! An extent: a part of the heap file.
 
 use crate::record::{Blob, INLINE};
 
@@ -9,20 +9,20 @@ pub(crate) const UNIT: u64 = 64;
 /// Bytes of a page.
 pub(crate) const PAGE: u64 = PAGE_UNITS * UNIT;
 
-/// A part of the heap.
+/// A part of the heap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// Where it begins, in units.
+    /// Start, in units.
     pub start: u64,
-    /// Its size, in units; 0: nothing.
+    /// Size, in units. 0: empty.
     pub units: u32,
 }
 
 impl Extent {
-    /// Of a blob without bytes.
+    /// The extent of a blob without bytes, or of an inline one.
     pub(crate) const NONE: Extent = Extent { start: 0, units: 0 };
 
-    /// That of a blob.
+    /// The extent of a blob.
     pub(crate) fn of(blob: &Blob) -> Extent {
         if blob.has(INLINE) { Extent::NONE } else { Extent { start: blob.start(), units: blob.units } }
     }
@@ -30,15 +30,15 @@ impl Extent {
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.units) * UNIT
     }
-    /// Its first byte in the heap's file.
+    /// Offset of the first byte in the heap file.
     pub(crate) fn offset(&self) -> u64 {
         self.start * UNIT
     }
-    /// Whether it is made of whole pages.
+    /// Whether the extent consists of whole pages.
     pub(crate) fn is_pages(&self) -> bool {
         u64::from(self.units).is_multiple_of(PAGE_UNITS)
     }
-    /// The page that it begins in.
+    /// The page of the extent's start.
     pub(super) fn page(&self) -> u64 {
         self.start / PAGE_UNITS
     }

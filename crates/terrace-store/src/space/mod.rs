@@ -1,9 +1,10 @@
-//! Which parts of the heap are free.
+//! The allocator of the heap.
 //!
-//! A blob up to 2 KiB stands in a slot of a page of its class (`slabs`), a larger one in a run of pages (`runs`). The room that an overwritten blob leaves
-//! becomes free in two steps: it is *retired* with the number of the record that replaced it, and *released* when that record is durable.
-//! Until then a power cut may bring the old blob back, so that nothing else may stand in its place. That of a blob which no sync has covered is free at
-//! once ([`crate::log::Logged`]).
+//! A blob up to 2 KiB gets a slot in a page of its class (`slabs`), a larger one a run of pages (`runs`). The
+//! room of an overwritten blob becomes free in two steps. It is *retired* with the number of the record that
+//! replaced it, and *released* when that record is durable. Until then a power cut may bring the old blob
+//! back, so the room must keep its bytes. The room of a blob that no sync has covered is free at once
+//! ([`crate::log::Logged`]).
 
 mod extent;
 mod pages;
@@ -16,11 +17,12 @@ use std::collections::VecDeque;
 
 pub(crate) use extent::{Extent, PAGE, PAGE_UNITS, UNIT};
 
-/// Room that was found for a blob.
+/// Claimed room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub extent: Extent,
-    /// The extent begins a page in which nothing stands yet: it is written whole, and its other slots are offered then ([`Space::offer`]).
+    /// The extent is the first slot of an empty page. The page is written whole, then its other slots are
+    /// offered ([`Space::offer`]).
     pub fresh: bool,
 }
 
@@ -28,11 +30,12 @@ pub(crate) struct Claim {
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     runs: Runs,
-    /// Free pages that may have no blocks on the disk: they must get them before something is put there.
+    /// Free pages that may lack blocks on the disk: blocks must be reserved before use.
     holes: Runs,
     slabs: Slabs,
     retired: VecDeque<(u64, Extent)>,
-    /// As `retired`, of extents that no sync has covered: they wait for the kernel to have the record.
+    /// Like `retired`, for extents that no sync has covered. They are released once the kernel has the
+    /// record.
     replaced: VecDeque<(u64, Extent)>,
     retired_bytes: u64,
     /// Pages of the heap's file.
@@ -40,7 +43,7 @@ pub(crate) struct Space {
 }
 
 impl Space {
-    /// Room for `bytes`; None: the heap must grow first.
+    /// Claims room for `bytes`. None: the heap must grow first.
     pub(crate) fn claim(&mut self, bytes: u64) -> Option<Claim> {
         if bytes == 0 {
             return Some(Claim { extent: Extent::NONE, fresh: false });
@@ -61,19 +64,19 @@ impl Space {
         Some(Claim { extent: slabs::extent(class, page, 0), fresh: true })
     }
 
-    /// As [`Space::claim`] in a heap that cannot grow: slots of pages that are mostly in use are taken, too.
+    /// Like [`Space::claim`], for a heap that cannot grow: also takes slots of mostly used pages.
     pub(crate) fn claim_last(&mut self, bytes: u64) -> Option<Claim> {
         let class = slabs::class_of(bytes)?;
         self.slabs.gather(class);
         self.claim(bytes)
     }
 
-    /// The first slot of a fresh page is written: others may use the rest.
+    /// Offers the other slots of a fresh page, after its first slot was written.
     pub(crate) fn offer(&mut self, extent: Extent) {
         self.slabs.offer(extent.page());
     }
 
-    /// Nothing stands in the extent, and nothing ever names it again.
+    /// Frees an extent that no record names, not even one that a power cut could bring back.
     pub(crate) fn free(&mut self, extent: Extent) {
         if extent.units == 0 {
             return;
@@ -85,7 +88,7 @@ impl Space {
         }
     }
 
-    /// The record with this number says that the extent is not in use any more.
+    /// Retires an extent that the record with this number has replaced.
     pub(crate) fn retire(&mut self, number: u64, extent: Extent) {
         if extent.units > 0 {
             self.retired_bytes += extent.bytes();
@@ -93,7 +96,7 @@ impl Space {
         }
     }
 
-    /// The record with this number says so of an extent that no sync has covered.
+    /// Retires an extent that no sync has covered, and the record with this number has replaced.
     pub(crate) fn replace(&mut self, number: u64, extent: Extent) {
         if extent.units > 0 {
             self.retired_bytes += extent.bytes();
@@ -101,7 +104,7 @@ impl Space {
         }
     }
 
-    /// The records up to this number are durable. Bytes that became free.
+    /// Releases extents retired by records up to this number, which are durable. Returns the bytes released.
     pub(crate) fn release(&mut self, upto: u64) -> u64 {
         let before = self.retired_bytes;
         let mut retired = std::mem::take(&mut self.retired);
@@ -110,7 +113,7 @@ impl Space {
         before - self.retired_bytes
     }
 
-    /// The records up to this number are in the kernel.
+    /// Releases extents replaced by records up to this number, which the kernel has.
     pub(crate) fn release_replaced(&mut self, upto: u64) {
         let mut replaced = std::mem::take(&mut self.replaced);
         self.release_from(&mut replaced, upto);
@@ -118,7 +121,7 @@ impl Space {
     }
 
     fn release_from(&mut self, extents: &mut VecDeque<(u64, Extent)>, upto: u64) {
-        // Threads retire a little out of order.
+        // Threads retire slightly out of order, so an extent may wait for a later record.
         while let Some(&(number, extent)) = extents.front()
             && number <= upto
         {
@@ -131,50 +134,50 @@ impl Space {
         }
     }
 
-    /// Bytes that wait for a sync.
+    /// Bytes of retired extents.
     pub(crate) fn retired_bytes(&self) -> u64 {
         self.retired_bytes
     }
 
-    /// Extents that wait for a sync.
     pub(crate) fn retired_len(&self) -> usize {
         self.retired.len()
     }
 
-    /// Bytes of whole pages that are free.
+    /// Bytes of free pages.
     pub(crate) fn free_bytes(&self) -> u64 {
         (self.runs.pages() + self.holes.pages()) * PAGE
     }
 
-    /// Free pages whose blocks are about to be given back: the first, and how many, at most `most`.
+    /// Takes free pages whose blocks will be given back: the first page and the number of pages, at most
+    /// `most`.
     pub(crate) fn take_free(&mut self, most: u64) -> Option<(u64, u64)> {
         self.runs.take_longest(most)
     }
-    /// Free pages that are about to get blocks, at least `least` if there are as many together, and at most `most`.
+    /// Takes free pages that will get blocks: at least `least` adjacent pages, at most `most`.
     pub(crate) fn take_holes(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
         self.holes.take(least, most)
     }
-    /// These pages are free and have blocks.
+    /// Adds free pages with blocks.
     pub(crate) fn add_free(&mut self, (page, pages): (u64, u64)) {
         self.runs.free(page, pages);
     }
-    /// These pages are free and have none.
+    /// Adds free pages without blocks.
     pub(crate) fn add_holes(&mut self, (page, pages): (u64, u64)) {
         self.holes.free(page, pages);
     }
-    /// It is not known which of the free pages have blocks.
+    /// Treats all free pages as pages without blocks.
     pub(crate) fn forget_blocks(&mut self) {
         while let Some(run) = self.runs.take_longest(u64::MAX) {
             self.add_holes(run);
         }
     }
 
-    /// Bytes of the heap's file.
+    /// Size of the heap file, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.pages * PAGE
     }
 
-    /// The heap's file has so many pages now.
+    /// Notes the new size of the heap file in pages.
     pub(crate) fn grow(&mut self, pages: u64) {
         if pages > self.pages {
             self.runs.free(self.pages, pages - self.pages);
@@ -182,7 +185,8 @@ impl Space {
         }
     }
 
-    /// The allocator of a heap of so many pages in which these extents are in use. An extent that cannot be: two in one place, beyond the end.
+    /// Rebuilds the allocator of a heap of `pages` with these extents in use. Fails with an extent that
+    /// overlaps another, or lies beyond the end.
     pub(crate) fn rebuild(pages: u64, extents: impl Iterator<Item = Extent>) -> Result<Space, Extent> {
         let mut space = Space { pages, ..Space::default() };
         let mut runs: Vec<(u64, u64)> = Vec::new();

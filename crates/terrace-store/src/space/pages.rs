@@ -1,30 +1,32 @@
-//! A table of pages by their numbers, for pages that mostly lie beside each other: in chunks of 64, and a chunk without any takes no memory.
+//! A table of pages by number, for pages that are mostly adjacent: chunks of 64 pages. An empty chunk takes
+//! no memory.
 //!
-//! A hash table took three times the memory, and grew by a copy of all of it while no other thread could claim room.
+//! A hash table took three times the memory, and its growth copied all entries while no other thread could
+//! claim room.
 
 use crate::allocated::allocated;
 
-/// A class of slots, by its number.
+/// A class of slots.
 pub(super) type Class = u8;
 
-/// A page that is cut into slots.
+/// A page divided into slots.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {
     /// Bit i: slot i is free.
     pub free: u64,
     pub class: Class,
-    /// It stands in the list of its class.
+    /// The page is in the list of its class.
     pub listed: bool,
 }
 
-/// Pages of a chunk.
+/// Pages per chunk.
 const CHUNK: usize = u64::BITS as usize;
 
 #[derive(Debug)]
 struct Chunk {
     /// Bit i: the i-th page is in the table.
     present: u64,
-    /// Bit i: it is listed.
+    /// Bit i: the i-th page is listed.
     listed: u64,
     free: [u64; CHUNK],
     class: [Class; CHUNK],
@@ -44,11 +46,10 @@ impl Chunk {
     }
 }
 
-/// The table.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     chunks: Vec<Option<Box<Chunk>>>,
-    /// Chunks that take memory.
+    /// Chunks that exist.
     len: usize,
 }
 
@@ -57,13 +58,13 @@ fn place(page: u64) -> (usize, usize) {
 }
 
 impl Pages {
-    /// What is known of a page; None: it is not in the table.
+    /// Returns a page. None: it is not in the table.
     pub(super) fn get(&self, page: u64) -> Option<Page> {
         let (chunk, at) = place(page);
         self.chunks.get(chunk)?.as_ref()?.get(at)
     }
 
-    /// Puts a page in, or changes what is known of it.
+    /// Inserts or replaces a page.
     pub(super) fn set(&mut self, page: u64, slab: Page) {
         let (chunk, at) = place(page);
         if chunk >= self.chunks.len() {
@@ -77,7 +78,6 @@ impl Pages {
         chunk.set(at, slab);
     }
 
-    /// Takes a page out.
     pub(super) fn remove(&mut self, page: u64) {
         let (number, at) = place(page);
         let Some(Some(chunk)) = self.chunks.get_mut(number) else { return };
@@ -96,7 +96,6 @@ impl Pages {
         })
     }
 
-    /// Bytes of memory.
     pub(super) fn memory(&self) -> usize {
         let chunks = self.len * allocated(size_of::<Chunk>()) as usize;
         chunks + self.chunks.capacity() * size_of::<Option<Box<Chunk>>>()

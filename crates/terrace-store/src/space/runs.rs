@@ -1,4 +1,4 @@
-//! Runs of free pages: the smallest that fits is taken (best fit), neighbours become one.
+//! Runs of free pages. A claim takes the smallest run that fits (best fit); adjacent runs are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,26 +7,26 @@ const RUN_BYTES: u64 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// First page and pages.
+    /// Length by first page.
     by_start: BTreeMap<u64, u64>,
-    /// Pages and first page.
+    /// Length and first page.
     by_len: BTreeSet<(u64, u64)>,
     pages: u64,
 }
 
 impl Runs {
-    /// The first of so many free pages, which are free no longer.
+    /// Takes `pages` free pages. Returns the first.
     pub(super) fn claim(&mut self, pages: u64) -> Option<u64> {
         self.take(pages, pages).map(|(start, _)| start)
     }
 
-    /// At least `least` free pages and at most `most`, which are free no longer: the first, and how many.
+    /// Takes at least `least` free pages and at most `most`. Returns the first, and how many.
     pub(super) fn take(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
         let &(len, start) = self.by_len.range((least, 0)..).next()?;
         Some(self.cut(start, len, most))
     }
 
-    /// The longest run, but at most so many pages of it.
+    /// Takes the longest run, at most `most` pages of it.
     pub(super) fn take_longest(&mut self, most: u64) -> Option<(u64, u64)> {
         let &(len, start) = self.by_len.last()?;
         Some(self.cut(start, len, most))
@@ -40,7 +40,7 @@ impl Runs {
         (start, len.min(most))
     }
 
-    /// These pages are free.
+    /// Adds free pages.
     pub(super) fn free(&mut self, mut start: u64, mut pages: u64) {
         if pages == 0 {
             return;
@@ -74,12 +74,11 @@ impl Runs {
         self.pages -= pages;
     }
 
-    /// Free pages.
     pub(super) fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// Bytes of memory, about.
+    /// Memory, about, bytes.
     pub(super) fn memory(&self) -> u64 {
         self.by_start.len() as u64 * RUN_BYTES
     }

@@ -1,12 +1,14 @@
-//! Slots for small blobs: a page is cut into equal slots of one class (Bonwick: The slab allocator, 1994).
+//! Slots for small blobs: a page is divided into equal slots of one class (Bonwick: The slab allocator,
+//! 1994).
 //!
-//! A page from which half of the slots are free is offered again, the last one first; one that is free as a whole goes back to the runs. Pages with
-//! fewer free slots wait: each slot that is filled in a page which has left memory costs a read of that page.
+//! A page is offered again once half of its slots are free; the last offered comes first. A page that is all
+//! free goes back to the runs. Pages with fewer free slots wait: filling a slot of a page that has left
+//! memory costs a read of the page.
 
 use super::extent::{Extent, PAGE_UNITS, UNIT};
 use super::pages::{Class, Page, Pages};
 
-/// Slots of a page, by class: each number that leaves slots of another size.
+/// Slots of a page, by class: each number that gives another slot size.
 const SLOTS: [u8; 14] = [64, 32, 21, 16, 12, 10, 9, 8, 7, 6, 5, 4, 3, 2];
 
 /// Slots of a page of the class.
@@ -19,24 +21,23 @@ pub(super) fn units_of(class: Class) -> u32 {
     PAGE_UNITS as u32 / u32::from(slots_of(class))
 }
 
-/// The class for blobs of so many bytes; None: they have pages of their own.
+/// The class for blobs of `bytes`. None: larger blobs have pages of their own.
 pub(super) fn class_of(bytes: u64) -> Option<Class> {
     let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
     (units <= 32).then(|| (0..SLOTS.len() as Class).find(|class| units_of(*class) >= units))?
 }
 
-/// The class whose slots have so many units.
+/// The class whose slots have `units` units.
 fn class_with(units: u32) -> Option<Class> {
     (0..SLOTS.len() as Class).find(|class| units_of(*class) == units)
 }
 
-/// A slot.
 pub(super) struct Slot {
     pub page: u64,
     pub index: u8,
 }
 
-/// Where a slot is.
+/// The extent of a slot.
 pub(super) fn extent(class: Class, page: u64, index: u8) -> Extent {
     let units = units_of(class);
     Extent { start: page * PAGE_UNITS + u64::from(units) * u64::from(index), units }
@@ -53,12 +54,12 @@ fn all(class: Class) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Slabs {
     pages: Pages,
-    /// Pages that are offered, by class. A page that was given back meanwhile is skipped.
+    /// Offered pages, by class. Pages given back since are skipped.
     listed: [Vec<u64>; SLOTS.len()],
 }
 
 impl Slabs {
-    /// A free slot of a page that is offered.
+    /// Takes a free slot of an offered page.
     pub(super) fn claim(&mut self, class: Class) -> Option<Slot> {
         let list = &mut self.listed[usize::from(class)];
         while let Some(&page) = list.last() {
@@ -81,7 +82,7 @@ impl Slabs {
         None
     }
 
-    /// A new page, of which the first slot is in use and the others are not offered yet.
+    /// Adds a page. Its first slot is in use, the others are not offered yet.
     pub(super) fn add_page(&mut self, class: Class, page: u64) {
         let mut slab = new_page(class);
         slab.free &= !1;
@@ -98,12 +99,12 @@ impl Slabs {
         }
     }
 
-    /// Offers all pages that have enough free slots.
+    /// Offers all pages with enough free slots.
     pub(super) fn offer_all(&mut self) {
         self.offer_where(|slab| slab.free.count_ones() * 2 >= u32::from(slots_of(slab.class)));
     }
 
-    /// Offers all pages of a class that have a free slot.
+    /// Offers all pages of a class with a free slot.
     pub(super) fn gather(&mut self, class: Class) {
         self.offer_where(|slab| slab.class == class && slab.free != 0);
     }
@@ -114,7 +115,7 @@ impl Slabs {
         offered.into_iter().for_each(|page| self.offer(page));
     }
 
-    /// Frees a slot. The page, if it is free as a whole now and no longer here.
+    /// Frees a slot. If that leaves the page all free, takes the page out and returns it.
     pub(super) fn free(&mut self, extent: Extent) -> Option<u64> {
         let page = extent.page();
         let mut slab = self.pages.get(page).expect("a slot of a page of slots");
@@ -122,7 +123,7 @@ impl Slabs {
         assert!(slab.free & bit == 0, "slot {extent:?} is free twice");
         slab.free |= bit;
         if slab.free == all(slab.class) {
-            // Its entry in the list, if there is one, is skipped there.
+            // Its entry in the list, if any, is skipped later.
             self.pages.remove(page);
             return Some(page);
         }
@@ -133,7 +134,7 @@ impl Slabs {
         None
     }
 
-    /// A slot is in use; false: it was before, or its page has another class.
+    /// Marks a slot as in use. Returns false if it is in use already, or its page has another class.
     pub(super) fn occupy(&mut self, extent: Extent) -> bool {
         let Some(class) = class_with(extent.units) else { return false };
         let within = extent.start % PAGE_UNITS;
@@ -148,12 +149,11 @@ impl Slabs {
         is_free
     }
 
-    /// All pages.
     pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
         self.pages.iter().map(|(page, _)| page)
     }
 
-    /// Bytes of memory.
+    /// Memory, bytes.
     pub(super) fn memory(&self) -> u64 {
         let lists: usize = self.listed.iter().map(|list| list.capacity() * 8).sum();
         (self.pages.memory() + lists) as u64

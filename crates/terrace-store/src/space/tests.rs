@@ -11,7 +11,7 @@ fn sizes(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Units of the extent that a blob of so many bytes gets.
+/// Units of the extent for a blob of `bytes`.
 fn units_for(bytes: u64) -> u32 {
     match slabs::class_of(bytes) {
         _ if bytes == 0 => 0,
@@ -20,7 +20,7 @@ fn units_for(bytes: u64) -> u32 {
     }
 }
 
-/// Which units are in use, by whom.
+/// Owner of each unit in use.
 #[derive(Default)]
 struct Model(HashMap<u64, u32>);
 

@@ -1,4 +1,4 @@
-//! Each operation once, with its answers at the edges.
+//! Each operation once, with edge cases.
 
 use crate::stage::{content, dir, get, is_one_line, open, small};
 use std::sync::atomic::Ordering;
@@ -40,7 +40,7 @@ fn a_blob_of_a_few_bytes_stands_in_the_log_alone() {
         bucket.put(&i.to_le_bytes(), &content(i, (i % 15) as usize)).unwrap();
     }
     assert_eq!(store.usage().heap_bytes, heap);
-    // It grows out of the log, and shrinks into it.
+    // The blob grows out of the log into the heap, and shrinks back.
     let mut want = content(14, 14);
     let mut is = |bytes: usize| {
         want.resize(bytes, 0);
@@ -188,7 +188,7 @@ fn overwriting_what_no_sync_has_covered_takes_no_room() {
     store.sync().unwrap();
     put_often(1000);
     assert_eq!(store.usage().heap_retired_bytes, 12 << 10, "the one that was synced");
-    // A description is a record of its own, which does not make the bytes any newer.
+    // A change of metadata is its own record, but makes the bytes no newer.
     bucket.set_score(b"k", 1.0).unwrap();
     put_often(2);
     assert_eq!(store.usage().heap_retired_bytes, 24 << 10);
@@ -305,7 +305,7 @@ fn any_key_is_each_as_likely() {
     let bucket = open(dir.path()).bucket("b").unwrap();
     let mut rng = Rng::new(seed("any_key_is_each_as_likely"));
     assert_eq!(bucket.any_key(|below| rng.index(below)), None);
-    // A small bucket, and a large one in whose tables different numbers of keys are.
+    // A small bucket, and a large one whose tables have different numbers of keys.
     for keys in [100, 2500] {
         for i in bucket.len()..keys {
             bucket.put(&i.to_le_bytes(), b"").unwrap();
@@ -315,7 +315,7 @@ fn any_key_is_each_as_likely() {
             let key = bucket.any_key(|below| rng.index(below)).unwrap();
             drawn[u64::from_le_bytes((*key).try_into().unwrap()) as usize] += 1;
         }
-        // Each is drawn 100 times, more or less five times the standard deviation of 10.
+        // Each key is drawn 100 times on average, within five standard deviations (of 10).
         let (least, most) = (drawn.iter().min().unwrap(), drawn.iter().max().unwrap());
         assert!(*least > 50 && *most < 155, "{least} to {most}");
     }
@@ -524,7 +524,7 @@ fn a_heap_that_fits_is_read_when_the_store_is_opened() {
     (0..1000u64).for_each(|i| bucket.put(&i.to_le_bytes(), &content(i, 3000)).unwrap());
     drop(bucket);
     store.close().unwrap();
-    // Pages in memory before all blobs were read, and then.
+    // Pages in memory before and after all blobs are read.
     let read = |warm| {
         let store = Store::open(dir.path(), &StoreOptions { warm, ..small() }).unwrap();
         let pages = || store.stats().memory.pages;

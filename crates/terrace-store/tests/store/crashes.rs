@@ -1,4 +1,4 @@
-//! A store that ends without being closed: its segment stays, or goes with it.
+//! Stores that end without a close. The segment is kept or lost.
 
 use crate::power_io::PowerIo;
 use crate::stage::{content, dir, get, open, open_over, small};
@@ -55,7 +55,7 @@ fn synced_data_are_kept_without_the_segment() {
     }
 }
 
-/// Each round overwrites all, so that room is used again and again between the syncs.
+/// Each round overwrites all blobs, so room is reused often between the syncs.
 #[test]
 fn old_records_whose_room_was_used_again_are_believed() {
     let dir = dir();
@@ -192,14 +192,14 @@ fn syncs_at_once_leave_no_change_behind() {
 
 const THREADS: u64 = 6;
 
-/// Bytes of the blob with this number: they say which it is.
+/// Value of the blob with this number, which it contains.
 fn numbered(number: u64) -> Vec<u8> {
     let mut value = number.to_le_bytes().to_vec();
     value.extend(content(number, (number * 7919 % 9000) as usize));
     value
 }
 
-/// Opens the store of a process that is killed after so many writes and syncs; none: during the start.
+/// Opens a store whose process is killed after so many writes and syncs. None: killed during the start.
 fn open_until_the_kill(dir: &Path, options: &StoreOptions, calls: u64) -> Option<Store> {
     let io = Arc::new(PowerIo::over(dir));
     io.cut_after(calls);
@@ -212,8 +212,8 @@ fn open_until_the_kill(dir: &Path, options: &StoreOptions, calls: u64) -> Option
     }
 }
 
-/// Threads put numbered blobs under keys that all share and keys of their own, until the process is killed. The last number that each own key had when its put
-/// returned, and the last that was tried.
+/// Threads put numbered blobs under shared keys and under their own keys, until the process is killed.
+/// Returns for each own key the last number whose put returned, and the last number tried.
 fn overwrite_until_the_kill(store: Store, first: u64) -> Vec<(u64, u64)> {
     let Ok(bucket) = store.bucket("b") else { return Vec::new() };
     std::thread::scope(|scope| {
@@ -239,7 +239,7 @@ fn overwrite_until_the_kill(store: Store, first: u64) -> Vec<(u64, u64)> {
     })
 }
 
-/// The numbers of all blobs, by their keys.
+/// The numbers of all blobs, by key.
 fn numbers(store: &Store, round: u64) -> BTreeMap<Vec<u8>, u64> {
     let bucket = store.bucket("b").unwrap();
     let numbers = bucket.list(b"").into_iter().map(|key| {
@@ -267,7 +267,7 @@ fn starts_agree(sync: SyncPolicy, name: &str) {
             store.crash();
             written
         });
-        // The next process may be killed while it starts.
+        // The next process may be killed during its start.
         while rng.chance(30) {
             if let Some(store) = open_until_the_kill(dir.path(), &options, 1 + rng.below(10)) {
                 store.crash();
@@ -310,7 +310,7 @@ fn a_mark_behind_a_record_that_is_cut_off_is_not_missed() {
     let store = Store::open_with(dir.path(), &small(), &segment, Arc::new(io)).unwrap();
     let bucket = store.bucket("b").unwrap();
     store.sync().unwrap();
-    // The room of the first blob is the third one's.
+    // The third blob reuses the room of the first.
     for (key, seed) in [("x", 1), ("x", 2), ("y", 3)] {
         bucket.put(key.as_bytes(), &content(seed, 5000)).unwrap();
     }
@@ -318,7 +318,7 @@ fn a_mark_behind_a_record_that_is_cut_off_is_not_missed() {
     store.sync().unwrap();
     drop(bucket);
     store.crash();
-    // A power cut has taken the bytes of the late blob.
+    // A power cut loses the bytes of the late blob.
     for n in 0..2 {
         let _ = std::fs::remove_file(dir.path().join(format!(".store.journal{n}")));
     }

@@ -1,4 +1,4 @@
-//! Files of a store that something else has changed: an opening is refused in one line, or the store answers; nothing panics or hangs.
+//! Damaged store files: the open fails with a one-line error, or the store works. Nothing panics or hangs.
 
 use crate::model::Op;
 use crate::stage::{dir, is_one_line, open, small};
@@ -8,7 +8,7 @@ use terrace_testkit::rng::{Rng, seed};
 
 const SIZE_MAX: u64 = 12_000;
 
-/// The files of a store that was used for a while; with `anew` its log was written anew in between.
+/// The files of a used store; with `anew`, its log was compacted in between.
 fn files_of_a_store(rng: &mut Rng, anew: bool) -> [Vec<u8>; 2] {
     let place = dir();
     let store = open(place.path());
@@ -25,7 +25,7 @@ fn files_of_a_store(rng: &mut Rng, anew: bool) -> [Vec<u8>; 2] {
     [".store.names", ".store.heap"].map(|name| std::fs::read(place.path().join(name)).unwrap())
 }
 
-/// Changes a few bytes, or a part, or the end.
+/// Damages a few bytes, a part, or the end.
 fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     let at = rng.index(bytes.len());
     let end = (at + 1 + rng.index(5000)).min(bytes.len());
@@ -46,7 +46,7 @@ fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads, changes and closes what was opened; an answer may be an error.
+/// Reads, changes and closes the opened store. Errors are allowed.
 fn use_it(store: &Store) {
     for name in store.buckets() {
         let bucket = store.bucket(&name).unwrap();
@@ -79,7 +79,7 @@ fn damaged_files_are_refused_or_answer() {
             whole = files_of_a_store(&mut rng, anew);
         }
         let mut files = whole.clone();
-        // Mostly the log: of the heap any byte may be a blob's.
+        // Mostly the log: any byte of the heap may be part of a blob.
         let which = usize::from(rng.chance(20));
         damage(&mut rng, &mut files[which]);
         let place = dir();
@@ -115,7 +115,7 @@ fn damaged_log_is_refused_where_later_records_were_durable() {
     drop(bucket);
     store.close().unwrap();
     let whole = std::fs::read(&log).unwrap();
-    // In the second put; then in the last one, whose loss cannot be told from that by a power cut.
+    // Damage in the second put is detected. Damage in the last one looks like a power cut.
     for (at, is_seen) in [(sizes[0] + 20, true), (sizes[2] + 20, false)] {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;

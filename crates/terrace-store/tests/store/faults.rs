@@ -1,6 +1,7 @@
 //! Faults that other stores had, and faults of disks.
 //!
-//! Ten faults were found in Hermes 1.0.5, a buffer of tiers for jobs. What holds each of them off here:
+//! Ten faults were found in Hermes 1.0.5, a tiered buffer for jobs. These tests show that terrace does not
+//! have them:
 //!
 //! | fault | tests |
 //! |---|---|
@@ -90,7 +91,8 @@ fn a_full_store_can_be_overwritten_for_ever() {
     let dir = dir();
     let store = Store::open(dir.path(), &with_capacity(4 << 20)).unwrap();
     let bucket = store.bucket("b").unwrap();
-    // Two thirds of it: the old blob and the new one stand side by side for a while, and the log retires room without a sync of ours.
+    // Two thirds of the capacity: old and new blob coexist for a while, and the log retires room without a
+    // sync of the test.
     for i in 0..2000u64 {
         bucket.put(format!("k{}", i % 66).as_bytes(), &content(i, 40_000)).unwrap();
     }
@@ -167,7 +169,7 @@ fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
     assert!(matches!(error, Error::Io { .. }) && is_one_line(&error), "{error}");
     assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
     io.set(Faults::default());
-    // The heap was not synced, so the log has no mark, and all is well again.
+    // The heap was not synced, so the log has no mark. Without the fault the sync succeeds.
     store.sync().unwrap();
     io.set(Faults { write_eio: 1000, ..Faults::default() });
     let error = bucket.put(b"other", &content(3, 50_000)).unwrap_err();
@@ -179,8 +181,7 @@ fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
     assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
 }
 
-/// Mounts a small file system that this thread alone sees, and those that it starts.
-/// Where a thread syncs, no call reports that a sync has failed: the next change does.
+/// If a thread syncs, no call reports a failed sync. The next change does.
 #[test]
 fn no_change_is_taken_while_syncs_fail() {
     let (dir, fails) = (dir(), Arc::new(AtomicBool::new(false)));
@@ -197,7 +198,7 @@ fn no_change_is_taken_while_syncs_fail() {
     scratch.make_scratch().unwrap();
     bucket.put(b"old", &content(1, 10_000)).unwrap();
     store.sync().unwrap();
-    // Nothing is left to sync: the sync of the heap will be the first to fail.
+    // Nothing is left to sync, so the heap's sync is the first to fail.
     fails.store(true, Ordering::Relaxed);
     bucket.put(b"k", &content(2, 10_000)).unwrap();
     wait_until("a put is refused", || match bucket.put(b"k", &content(3, 10_000)) {
@@ -231,11 +232,12 @@ fn no_change_is_taken_while_syncs_fail() {
     assert_eq!(get(&bucket, "k").unwrap(), content(4, 10_000));
 }
 
+/// Runs `f` over a small file system, mounted for this thread and the threads that it starts.
 fn with_tmpfs(bytes: u64, f: impl FnOnce(&Path) + Send + 'static) {
     let run = move || {
         use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
         let dir = dir();
-        // SAFETY: of this thread only; it shares no descriptors anew.
+        // SAFETY: affects this thread only, and unshares no descriptors.
         let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();
@@ -293,7 +295,7 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
         let big = content(7, 100_000);
         bucket.put(b"big", &big).unwrap();
         while bucket.put(&bucket.len().to_le_bytes(), &content(1, 30_000)).is_ok() {}
-        // Nor has the log room but for removals.
+        // The log, too, has room for removals only.
         for len in [1000, 100, 1] {
             while bucket.put(&vec![b'k'; len], b"small").is_ok() {}
         }
@@ -302,7 +304,7 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
         assert!(error.is_full() && is_one_line(&error), "{error}");
         assert_eq!(get(&bucket, "big").unwrap(), big);
         assert_eq!(bucket.stat(b"big").unwrap().version, version);
-        // What is to be removed may need a note.
+        // A removal may depend on a note.
         bucket.put_note(b"note", b"14 bytes of it").unwrap();
         assert!(bucket.put_note(b"note", b"15 bytes of it.").is_err());
         assert_eq!(get(&bucket, "note").unwrap(), b"14 bytes of it");
@@ -351,7 +353,7 @@ fn a_blob_grows_where_there_is_room_for_it_alone() {
     let mut blob = content(1, 1 << 20);
     bucket.put(b"k", &blob).unwrap();
     bucket.put(b"other", &content(2, (1 << 20) + (1 << 19))).unwrap();
-    // Half as much again, as appends have it otherwise, would not fit.
+    // The usual half as much room again for appends would not fit.
     assert_eq!(bucket.append(b"k", b"x").unwrap(), (1 << 20) + 1);
     blob.push(b'x');
     assert_eq!(get(&bucket, "k").unwrap(), blob);
@@ -376,7 +378,7 @@ fn a_log_that_may_not_be_durable_takes_no_change() {
     fails.store(true, Ordering::Relaxed);
     store.checkpoint().unwrap_err();
     fails.store(false, Ordering::Relaxed);
-    // The log before may come back at a power cut, without what is appended now.
+    // A power cut may bring the old log back, without records appended now.
     let error = bucket.put(b"k", b"other").unwrap_err();
     assert!(is_one_line(&error) && store.sync().is_err(), "{error}");
     drop(bucket);
@@ -414,7 +416,7 @@ fn a_read_only_directory_is_one_clear_line() {
     });
 }
 
-/// The duration that `part` of a hundred of these do not exceed.
+/// The given percentile of the durations.
 fn percentile(mut took: Vec<Duration>, part: usize) -> Duration {
     took.sort_unstable();
     took[took.len() * part / 100]
@@ -425,7 +427,7 @@ fn readers_go_on_while_blobs_leave_memory() {
     const SLOW: Duration = Duration::from_millis(40);
     let dir = dir();
     let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults::default()));
-    // A put does not wait for the log and the journal, whose writes are as slow here.
+    // A put does not wait for the log and the journal, whose writes are slow here, too.
     let options = StoreOptions { batches: true, ..small() };
     let segment = Segment::create(&options).unwrap();
     let store = Store::open_with(dir.path(), &options, &segment, io.clone()).unwrap();
@@ -444,7 +446,7 @@ fn readers_go_on_while_blobs_leave_memory() {
             }
             took
         });
-        // Three times the memory, written back by a device that takes its time.
+        // Three times the memory, on a slow device.
         for i in 0..1600u64 {
             bucket.put(format!("k{i}").as_bytes(), &content(i, 30_000)).unwrap();
         }

@@ -1,4 +1,4 @@
-//! The store as programs see it: against a model, across restarts, crashes and power cuts.
+//! Tests of the public interface: against a model, across restarts, crashes and power cuts.
 
 mod basics;
 mod crashes;

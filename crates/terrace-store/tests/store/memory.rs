@@ -1,4 +1,4 @@
-//! The index counts against the limit of memory, and is refused more than there is.
+//! The index counts against the memory limit, and cannot grow beyond it.
 
 use crate::stage::{dir, is_one_line, small};
 use terrace_store::{Bucket, Error, Store, StoreOptions};
@@ -17,7 +17,7 @@ fn key(i: u64) -> Vec<u8> {
     format!("a key of some length {i:08}").into_bytes()
 }
 
-/// Creates blobs until memory is full; how many.
+/// Creates blobs until memory is full. Returns how many.
 fn fill(store: &Store, bucket: &Bucket) -> u64 {
     for i in 0.. {
         match bucket.put(&key(i), &i.to_le_bytes()) {
@@ -41,7 +41,7 @@ fn blobs_are_refused_when_their_names_fill_memory() {
     let (memory, usage) = (store.stats().memory, store.usage());
     assert!(usage.index_bytes > memory.limit_bytes / 3 && blobs > 50_000, "{blobs} blobs, {usage:?}");
     within_limit(&store);
-    // A blob that is there can be overwritten; others can be read, and removed for new ones.
+    // Existing blobs can be overwritten and read. Removals make room for new ones.
     bucket.put(&key(3), &[3; 9000]).unwrap();
     for i in (100..blobs).step_by(101) {
         assert_eq!(bucket.get(&key(i)).unwrap().unwrap(), i.to_le_bytes());
@@ -90,6 +90,6 @@ fn memory_of_the_index_comes_back() {
         store.sync().unwrap();
         after.push(store.usage().index_bytes);
     }
-    // Tables of names and of the allocator stay as large as they were after the first round.
+    // Tables of names and of the allocator do not grow after the first round.
     assert!(after[3] < after[0] + (8 << 10), "{after:?}");
 }

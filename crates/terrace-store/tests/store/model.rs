@@ -1,4 +1,5 @@
-//! The store against a plain map: random operations, with restarts, crashes over the segment, and the log written anew.
+//! The store against a plain map: random operations with restarts, crashes over the segment, and log
+//! compactions.
 
 use crate::stage::{content, dir, open_over, small};
 use std::collections::BTreeMap;
@@ -52,7 +53,7 @@ pub enum Op {
         bucket: String,
         key: Vec<u8>,
     },
-    /// With other bytes and another word, if they are given.
+    /// `Some`: with new bytes and a new user's word.
     Rename {
         from: (String, Vec<u8>),
         to: (String, Vec<u8>),
@@ -126,7 +127,7 @@ impl Op {
         }
     }
 
-    /// Buckets that it makes if there are none of these names, in this order.
+    /// The buckets that the operation creates if missing, in this order.
     pub fn makes(&self) -> Vec<String> {
         match self {
             Op::Rename { from, to, .. } => vec![to.0.clone(), from.0.clone()],
@@ -143,7 +144,7 @@ impl Op {
         }
     }
 
-    /// Does it to the model.
+    /// Applies the operation to the model.
     pub fn apply(&self, model: &mut Model) {
         let blobs =
             |model: &mut Model, name: &String| std::mem::take(model.0.entry(name.clone()).or_default());
@@ -208,12 +209,12 @@ impl Op {
         }
     }
 
-    /// Does it to the store.
+    /// Applies the operation to the store.
     pub fn run(&self, store: &Store) -> Result<(), Error> {
         match self {
             Op::Put { bucket, key, value, meta } => {
                 let (a, b) = value.split_at(value.len() / 3);
-                // Some are to grow: appends find room.
+                // Some blobs get room to grow.
                 match meta % 4 {
                     0 => store.bucket(bucket)?.put_with_room(key, &[a, b], *meta, 64 << 10).map(drop),
                     _ => store.bucket(bucket)?.put_if(key, &[a, b], *meta, Expect::Any).map(drop),
@@ -250,7 +251,7 @@ impl Op {
     }
 }
 
-/// All that a store holds.
+/// The whole content of a store.
 pub fn dump(store: &Store) -> Model {
     let mut model = Model::default();
     for name in store.buckets() {
@@ -269,7 +270,7 @@ pub fn dump(store: &Store) -> Model {
     model
 }
 
-/// Where two models differ first.
+/// The first difference of two models.
 pub fn difference(a: &Model, b: &Model) -> Option<String> {
     if a.0.keys().ne(b.0.keys()) {
         return Some(format!("buckets {:?} and {:?}", a.0.keys(), b.0.keys()));
@@ -329,7 +330,7 @@ fn agrees_with_a_map_across_restarts_and_crashes() {
     assert_eq!(usage.blobs, model.0.values().map(|blobs| blobs.len() as u64).sum::<u64>());
 }
 
-/// Threads on the same keys: a get answers a whole value that was put, a sum of appends has all of them.
+/// Threads use the same keys: a get returns a whole value that was put, and the appended bytes add up.
 #[test]
 fn threads_see_whole_values_only() {
     let dir = dir();

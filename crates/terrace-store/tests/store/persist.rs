@@ -1,4 +1,4 @@
-//! Buckets whose blobs are files, too.
+//! Buckets with the trait `persist`.
 
 use crate::stage::{content, dir, get, is_one_line, open, open_over, small};
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_store::{Bucket, Error, Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::wait::wait_until;
 
-/// The files of a directory, without hidden ones.
+/// The files of a directory, except hidden ones.
 fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries =
         std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap()).filter(|entry| entry.path().is_file());
@@ -18,7 +18,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// The blobs of a bucket, by the names of their files if those are the keys.
+/// The blobs of a bucket, by file name. For keys that need no encoding.
 fn blobs(bucket: &Bucket) -> BTreeMap<String, Vec<u8>> {
     let keys = bucket.list(b"").into_iter().map(|key| String::from_utf8(key.into()).unwrap());
     keys.map(|key| (key.clone(), get(bucket, &key).unwrap())).collect()
@@ -99,7 +99,7 @@ fn files_are_compared_after_a_crash() {
         bucket.put(format!("k{i}").as_bytes(), &content(i, 3000)).unwrap();
     }
     store.sync().unwrap();
-    // None of this is in the files when the store ends.
+    // The files have none of these changes when the store ends.
     bucket.remove(b"k1").unwrap();
     bucket.put(b"k2", &content(100, 3000)).unwrap();
     bucket.put(b"k99", b"new").unwrap();
@@ -115,7 +115,7 @@ fn files_are_compared_after_a_crash() {
     store.checkpoint().unwrap();
     drop(bucket);
     store.close().unwrap();
-    // Nothing has changed since: nothing is compared, or this would be mended.
+    // No change since: files are not compared, otherwise this one would be corrected.
     std::fs::write(out.path().join("k3"), b"by others").unwrap();
     let store = open_over(dir.path(), &segment);
     store.sync().unwrap();
@@ -151,7 +151,8 @@ fn a_directory_that_cannot_be_used_is_one_clear_line() {
     store.bucket("first").unwrap().persist(&used).unwrap();
     assert_eq!(files(out.path())["mine"], b"precious");
     assert!(bucket.persist_dir().is_none());
-    // A directory that is taken away is told at each sync, and written when it is there again; the store itself is durable.
+    // Each sync reports a directory that was removed, and writes it once it exists again. The store itself is
+    // durable.
     store.bucket("first").unwrap().put(b"k", b"v").unwrap();
     std::fs::remove_dir(&used).unwrap();
     let error = store.sync().unwrap_err();
@@ -195,18 +196,19 @@ fn files_are_those_of_some_moment_while_blobs_change() {
     assert_eq!(files(out.path()), blobs(&bucket));
 }
 
-/// A named pipe in a bucket's directory, where a blob's file is expected: who compares the two waits in `open` until it is let through.
+/// A named pipe in place of a blob's file. The thread that compares it waits in `open` until the test lets it
+/// through.
 struct Pipe(PathBuf);
 
 impl Pipe {
-    /// `link`: another name, outside of the directory.
+    /// `link`: a second name, outside of the directory.
     fn new(file: &Path, link: PathBuf) -> Pipe {
         rustix::fs::mkfifoat(rustix::fs::CWD, file, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
         std::fs::hard_link(file, &link).unwrap();
         Pipe(link)
     }
 
-    /// Lets through who waits; false: nobody does.
+    /// Lets the waiting thread through. Returns false if no thread waits.
     fn is_let_through(&self) -> bool {
         let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::NONBLOCK;
         rustix::fs::open(&self.0, flags, rustix::fs::Mode::empty()).is_ok()
@@ -214,14 +216,15 @@ impl Pipe {
 }
 
 impl Drop for Pipe {
-    /// Nobody waits for it any more, also in a test that has failed.
+    /// Lets all threads through, even when the test fails.
     fn drop(&mut self) {
         let both = rustix::fs::open(&self.0, rustix::fs::OFlags::RDWR, rustix::fs::Mode::empty());
         std::mem::forget(both);
     }
 }
 
-/// A directory with a store, and one with the files of its bucket `b`; another opening compares the blobs `keys` with their files.
+/// Creates a store, and a directory with the files of its bucket `b`. The next open compares the blobs `keys`
+/// with their files.
 fn persistent_after_a_crash(segment: &Segment, keys: &[&str]) -> (tempfile::TempDir, tempfile::TempDir) {
     let (dir, out) = (dir(), dir());
     let store = open_over(dir.path(), segment);
@@ -257,14 +260,14 @@ fn files_under_way_are_not_called_written() {
     let store = open_over(dir.path(), &segment);
     std::thread::scope(|scope| {
         let syncs = scope.spawn(|| store.sync());
-        // The first of the two files is done, and the second awaited.
+        // The first of the two files is compared, and the sync waits for the second.
         let mut first = 0;
         wait_until("a file is compared", || {
             pipes.iter().position(Pipe::is_let_through).inspect(|i| first = *i).is_some()
         });
         wait_until("it is written", || files_of.join(["k", "l"][first]).is_file());
         store.checkpoint().unwrap();
-        // The second one fails, whether it is looked for before or after that.
+        // The second file fails, whether it is opened before or after the rename.
         std::fs::rename(&files_of, out.path().join("away")).unwrap();
         wait_until("the other file is compared", || pipes[1 - first].is_let_through() || syncs.is_finished());
         assert!(syncs.join().unwrap().is_err());
@@ -309,7 +312,7 @@ fn removed_blobs_cost_one_sync_for_all_their_files() {
     store.sync().unwrap();
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Another bucket changes all the time: each sync has something to do.
+        // Another bucket changes all the time, so each sync has work.
         scope.spawn(|| {
             let busy = store.bucket("busy").unwrap();
             while !ends.load(Ordering::Relaxed) {

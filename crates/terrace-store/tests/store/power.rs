@@ -1,4 +1,4 @@
-//! Power cuts: after each, the store holds a prefix of all changes that has at least what was synced.
+//! Power cuts: afterwards the store holds a prefix of all changes, at least up to the last sync.
 
 use crate::model::{Model, Op, difference, dump};
 use crate::power_io::PowerIo;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_store::{Segment, Store, StoreOptions, SyncPolicy};
 use terrace_testkit::rng::{Rng, seed};
 
-/// Blobs stay smaller than those that are changed in place.
+/// Blobs stay smaller than those changed in place.
 const SIZE_MAX: u64 = 30_000;
 
 fn open(dir: &Path, sync: SyncPolicy, io: Arc<PowerIo>) -> Result<Store, terrace_store::Error> {
@@ -16,7 +16,7 @@ fn open(dir: &Path, sync: SyncPolicy, io: Arc<PowerIo>) -> Result<Store, terrace
     Store::open_with(dir, &options, &Segment::create(&options)?, io)
 }
 
-/// Works until the power is cut; what the store may hold then.
+/// Runs operations until the power is cut. Returns the contents that the store may have then.
 fn work(rng: &mut Rng, store: &Store, io: &PowerIo, always: bool, mut model: Model) -> Vec<Model> {
     let mut history = vec![model.clone()];
     loop {
@@ -26,7 +26,7 @@ fn work(rng: &mut Rng, store: &Store, io: &PowerIo, always: bool, mut model: Mod
             4 => store.engine().flush_all(false).map(|()| false).or(Ok(false)),
             _ => {
                 let op = Op::random(rng, SIZE_MAX);
-                // The buckets that it makes are changes of their own.
+                // Each bucket that the operation creates is its own change.
                 for bucket in op.makes() {
                     Op::Make { bucket }.apply(&mut model);
                     history.push(model.clone());
@@ -38,7 +38,7 @@ fn work(rng: &mut Rng, store: &Store, io: &PowerIo, always: bool, mut model: Mod
             }
         };
         match done {
-            // All up to here is durable.
+            // All changes up to here are durable.
             Ok(true) => drop(history.drain(..history.len() - 1)),
             Ok(false) => {}
             Err(e) => {
@@ -69,7 +69,7 @@ fn cuts(always: bool, rounds: u64) {
         };
         let mut after = dir();
         io.image(after.path(), &mut rng);
-        // The power may be cut again while the store starts.
+        // The power may be cut again during the start.
         while rng.chance(40) {
             let io = Arc::new(PowerIo::over(after.path()));
             io.cut_after(1 + rng.below(10));

@@ -1,4 +1,5 @@
-//! I/O of a machine whose power is cut: what was synced is durable, what was written since may be, in whole, in part, or not.
+//! I/O of a machine whose power is cut. Synced bytes are durable. Later writes survive in whole, in part, or
+//! not at all.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -14,28 +15,29 @@ use terrace_testkit::rng::Rng;
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 
-/// The twin of plain I/O that a test ends.
+/// Blocking I/O that a test can end.
 #[derive(Debug)]
 pub struct PowerIo {
     inner: BlockingIo,
     dir: PathBuf,
     state: Mutex<State>,
-    /// Reads that were made.
+    /// Number of reads.
     pub reads: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Calls until the cut.
+    /// Writes and syncs until the cut.
     left: Option<u64>,
     is_dead: bool,
     /// By inode.
     files: HashMap<u64, Image>,
-    /// Names that are durable, and the inodes behind them.
+    /// Durable names, and their inodes.
     names: HashMap<OsString, u64>,
 }
 
-/// A file: what is durable, what has happened to it since, and a descriptor, so that its number is not another's meanwhile.
+/// A file: its durable content, the changes since, and a descriptor that keeps its inode number from being
+/// reused.
 #[derive(Debug)]
 struct Image {
     durable: Vec<u8>,
@@ -60,7 +62,7 @@ impl Change {
         }
     }
 
-    /// As much of it as arrived: any pages, some in part.
+    /// Applies the part of a change that reached the device: any pages, some partly.
     fn apply_some(&self, bytes: &mut Vec<u8>, kept: u64, rng: &mut Rng) {
         let Change::Write(at, data) = self else {
             if rng.chance(kept) {
@@ -92,12 +94,12 @@ fn listing(dir: &Path) -> HashMap<OsString, u64> {
 }
 
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the caller of `Io` keeps it open during the call.
+    // SAFETY: the caller of `Io` keeps the descriptor open during the call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl PowerIo {
-    /// Everything in the directory is durable.
+    /// Everything in the directory counts as durable.
     pub fn over(dir: &Path) -> PowerIo {
         let mut state = State { names: listing(dir), ..State::default() };
         for (name, inode) in &state.names {
@@ -114,7 +116,7 @@ impl PowerIo {
         }
     }
 
-    /// After so many writes and syncs the power is cut.
+    /// Cuts the power after so many writes and syncs.
     pub fn cut_after(&self, calls: u64) {
         self.state.lock().unwrap().left = Some(calls);
     }
@@ -123,7 +125,7 @@ impl PowerIo {
         self.state.lock().unwrap().is_dead
     }
 
-    /// The directory as it is when power comes back.
+    /// Writes the directory as it is after the power cut to `to`.
     pub fn image(&self, to: &Path, rng: &mut Rng) {
         let state = self.state.lock().unwrap();
         let names = if rng.chance(50) { state.names.clone() } else { listing(&self.dir) };
@@ -138,7 +140,7 @@ impl PowerIo {
         }
     }
 
-    /// Notes a change, if the power is still there.
+    /// Records a change, unless the power is cut.
     fn change(&self, fd: RawFd, change: Change) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         if state.is_dead {
@@ -151,7 +153,7 @@ impl PowerIo {
         state.count()
     }
 
-    /// The file is durable as it is.
+    /// Makes the current content of the file durable.
     fn synced(&self, fd: RawFd) -> io::Result<()> {
         let mut state = self.state.lock().unwrap();
         if state.is_dead {
@@ -180,17 +182,17 @@ impl State {
 impl Io for PowerIo {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `Io::read`.
         unsafe { self.inner.read(fd, offset, bufs) }
     }
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()> {
         let mut data = Vec::new();
         for buf in bufs {
-            // SAFETY: the caller vouches for the memory.
+            // SAFETY: the caller of `Io` keeps the buffer valid.
             data.extend_from_slice(unsafe { std::slice::from_raw_parts(buf.ptr, buf.len) });
         }
         self.change(fd, Change::Write(offset as usize, data))?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract of `Io::write`.
         unsafe { self.inner.write(fd, offset, bufs) }
     }
     fn sync(&self, fd: RawFd, _data_only: bool) -> io::Result<()> {

@@ -1,9 +1,9 @@
-//! A directory with a store in it.
+//! Helpers: a directory with a store.
 
 use std::path::Path;
 use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
 
-/// Options of a small store that syncs when it is told to.
+/// Options of a small store that syncs only on request.
 pub fn small() -> StoreOptions {
     let mut options = StoreOptions {
         memory_bytes: 16 << 20,
@@ -16,7 +16,7 @@ pub fn small() -> StoreOptions {
     options
 }
 
-/// A directory below the one for tests.
+/// A new directory below the build's directory for tests.
 pub fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -29,17 +29,17 @@ pub fn open_over(dir: &Path, segment: &Segment) -> Store {
     Store::open_over(dir, &small(), segment).unwrap()
 }
 
-/// A blob's content, or nothing.
+/// Content of a blob, if it exists.
 pub fn get(bucket: &Bucket, key: &str) -> Option<Vec<u8>> {
     bucket.get(key.as_bytes()).unwrap()
 }
 
-/// Bytes that no other seed gives.
+/// Bytes that depend on the seed.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     terrace_testkit::rng::Rng::new(seed).bytes(len)
 }
 
-/// One line without a line break.
+/// Whether the error is one line.
 pub fn is_one_line(error: &terrace_store::Error) -> bool {
     let text = error.to_string();
     !text.is_empty() && !text.contains('\n')

@@ -1,4 +1,4 @@
-//! Starts after a process was killed at a chosen place.
+//! Starts after a kill at a chosen place.
 
 use crate::power_io::PowerIo;
 use crate::stage::{content, dir, get, open, small};
@@ -44,12 +44,12 @@ fn a_large_blob_overwritten_at_a_kill_takes_no_others_with_it() {
     }
 }
 
-/// Inode of the log, which another one has when it was written anew.
+/// Inode of the log. A compaction changes it.
 fn log_inode(dir: &Path) -> u64 {
     std::fs::metadata(dir.join(".store.names")).unwrap().ino()
 }
 
-/// Leaves a log that is garbage for the most part.
+/// Leaves a log that is mostly garbage.
 fn leave_garbage(dir: &Path) {
     let is_dead = Arc::new(AtomicBool::new(false));
     let fails = is_dead.clone();
@@ -62,7 +62,7 @@ fn leave_garbage(dir: &Path) {
     let (bucket, ballast) = (store.bucket("b").unwrap(), store.bucket("ballast").unwrap());
     let key = |n: u8| vec![n; 60_000];
     (0..20).for_each(|n| ballast.put(&key(n), b"").unwrap());
-    // What stays makes the log worth more garbage.
+    // Live records raise the garbage that a compaction needs.
     while store.usage().log_bytes < 34 << 20 {
         bucket.put(&key(0), b"").unwrap();
     }
@@ -81,7 +81,7 @@ fn a_log_written_anew_during_a_start_does_not_cost_the_journal() {
         if let Call::Sync(fd) = call
             && std::fs::read_link(format!("/proc/self/fd/{fd}"))?.ends_with(".store.journal0")
         {
-            // The journal begins: the thread writes the log anew beside it, or waits for it.
+            // The journal begins: meanwhile the thread compacts the log, or waits for the journal.
             let is_begun = || path.join(".store.names.new").exists() || log_inode(&path) != before;
             if holds_within(Duration::from_secs(5), is_begun) {
                 holds_within(Duration::from_millis(300), || log_inode(&path) != before);
@@ -111,7 +111,8 @@ fn cut_file(path: &Path, size: impl FnOnce(u64) -> u64) {
     file.set_len(size(file.metadata().unwrap().len())).unwrap();
 }
 
-/// The store without its process: of a sync, the mark and a blob that was put while it was under way. `before` comes before the sync, `after` behind it.
+/// Leaves a killed store: a sync, its mark, and a blob put during the sync. `before` runs before the sync,
+/// `after` behind it.
 fn with_late_blob(dir: &Path, before: impl FnOnce(&Bucket), after: impl FnOnce(&Store, &Bucket)) {
     let during_sync: Arc<Mutex<Option<Bucket>>> = Arc::default();
     let late = during_sync.clone();
@@ -135,7 +136,8 @@ fn with_late_blob(dir: &Path, before: impl FnOnce(&Bucket), after: impl FnOnce(&
     store.crash();
 }
 
-/// Kills a start over a copy of the directory at each of its calls. What the next start finds goes to `check`.
+/// Kills a start over a copy of the directory at each of its calls. Then calls `check` with the bucket of the
+/// next start.
 fn kill_each_start(dir: &Path, check: impl Fn(&Bucket, u64)) {
     for calls in 1.. {
         let again = crate::stage::dir();
@@ -161,14 +163,14 @@ fn kill_each_start(dir: &Path, check: impl Fn(&Bucket, u64)) {
 #[test]
 fn a_second_start_redoes_no_turn_that_a_mark_covered() {
     let dir = dir();
-    // The room of the first blob is the third one's.
+    // The third blob reuses the room of the first.
     let before = |bucket: &Bucket| {
         for (key, seed) in [("x", 1), ("x", 2), ("y", 3)] {
             bucket.put(key.as_bytes(), &content(seed, 5000)).unwrap();
         }
     };
     with_late_blob(dir.path(), before, |_, _| {});
-    // A power cut has taken the bytes of the late blob, and of the turn before those of the third.
+    // A power cut loses the bytes of the late blob, and those of the third blob in the turn before.
     cut_file(&dir.path().join(".store.journal0"), |_| 44);
     cut_file(&dir.path().join(".store.journal1"), |size| size - 1);
     kill_each_start(dir.path(), |bucket, calls| {
@@ -189,7 +191,7 @@ fn a_second_start_keeps_bytes_that_changed_in_place() {
         store.engine().flush_all(false).unwrap();
     };
     with_late_blob(dir.path(), before, after);
-    // A power cut has taken the bytes of the late blob.
+    // A power cut loses the bytes of the late blob.
     let heap = dir.path().join(".store.heap");
     let mut bytes = std::fs::read(&heap).unwrap();
     let late = content(9, 5000);
@@ -212,7 +214,7 @@ fn room_at_the_end_of_a_heap_outlives_a_power_cut() {
     bucket.put_with_room(b"k", &[&content(1, 5000)], 0, 900_000).unwrap();
     drop(bucket);
     store.crash();
-    // The heap has the bytes of the blob, and not the size that it had.
+    // The heap has the bytes of the blob, but not its full size.
     cut_file(&dir.path().join(".store.heap"), |_| 8192);
     for _ in 0..2 {
         let store = open(dir.path());

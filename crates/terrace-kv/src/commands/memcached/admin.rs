@@ -9,7 +9,7 @@ use crate::error::Outcome;
 use crate::events::Event;
 use crate::wire::memcached::unsigned;
 
-/// The memcached whose text commands are these: the last without meta commands.
+/// The reported memcached version: the last one without meta commands.
 const VERSION: &str = "1.5.22";
 
 /// version
@@ -18,7 +18,7 @@ pub fn version(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// verbosity level [noreply]: the log has its level from the configuration.
+/// verbosity level [noreply]: no effect, the configuration sets the log level.
 pub fn verbosity(context: &mut Context<'_>) -> Outcome {
     match context.args.get(1) {
         None => Err(line("ERROR")),

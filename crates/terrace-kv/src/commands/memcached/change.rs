@@ -13,7 +13,7 @@ const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
 /// delete key [0] [noreply]
 pub fn delete(context: &mut Context<'_>) -> Outcome {
     let key = key(context.key())?;
-    // Once it was a time for which the key could not be added again.
+    // Earlier versions had a time here in which the key could not be added again.
     if context.args.from(2).ne([b"0"]) && context.args.len() > 2 {
         return Err(line("CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"));
     }
@@ -23,7 +23,7 @@ pub fn delete(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Longest text of a number that counts as one, bytes.
+/// Maximum length of a numeric value, bytes.
 const NUMBER_MAX: usize = 20;
 
 fn count(
@@ -41,7 +41,7 @@ fn count(
         return Ok(());
     };
     context.server.events.count(hit);
-    // memcached itself fills up with spaces what has become shorter.
+    // memcached itself pads a value that became shorter with spaces.
     let old = context.scratch.trim_ascii_end();
     let old = Some(old).filter(|old| old.len() <= NUMBER_MAX).and_then(unsigned);
     let old = old.ok_or_else(|| line("CLIENT_ERROR cannot increment or decrement non-numeric value"))?;
@@ -53,11 +53,11 @@ fn count(
     Ok(())
 }
 
-/// incr key amount [noreply]: behind 64 bits it begins at 0 again.
+/// incr key amount [noreply]: wraps around at 64 bits.
 pub fn incr(context: &mut Context<'_>) -> Outcome {
     count(context, (Event::IncrHits, Event::IncrMisses), u64::wrapping_add)
 }
-/// decr key amount [noreply]: it ends at 0.
+/// decr key amount [noreply]: stops at 0.
 pub fn decr(context: &mut Context<'_>) -> Outcome {
     count(context, (Event::DecrHits, Event::DecrMisses), u64::saturating_sub)
 }
@@ -84,7 +84,7 @@ pub fn touch(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// flush_all [0] [noreply]: all keys of the database, those of other types, too.
+/// flush_all [0] [noreply]: removes all keys of the database, of all types.
 pub fn flush_all(context: &mut Context<'_>) -> Outcome {
     match (context.args.len(), context.args.get(1).map(seconds_of)) {
         (1, _) | (2, Some(Some(..=0))) => {}

@@ -32,10 +32,11 @@ fn time(context: &Context<'_>) -> Outcome<i64> {
     seconds_of(context.args.at(1)).ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))
 }
 
-/// What is read of an item beside its bytes, which are in the scratch: its word, and what changes with each write.
+/// An item without its bytes, which are in the scratch buffer: its word, and a number that changes with each
+/// write.
 type Found = Option<(Word, u64)>;
 
-/// Bytes of the line before an item at the most: its key and three numbers.
+/// Maximum length of the line before an item, bytes: its key and three numbers.
 const HEAD_MAX: usize = KEY_MAX + 80;
 
 fn fetch(
@@ -50,7 +51,7 @@ fn fetch(
     for word in keys {
         let key = key(word)?;
         let found = match read(context, key) {
-            // As MGET: a key of another type counts as missing.
+            // Like MGET: a key of another type counts as missing.
             Err(Refusal::WrongType) => None,
             found => found?,
         };
@@ -93,7 +94,7 @@ fn read(context: &mut Context<'_>, key: &[u8]) -> Outcome<Found> {
     context.keyspace().read_string(DB, key, context.scratch)
 }
 
-/// Lets the item expire at another time. It changes by that: what is told of it is what it is afterwards.
+/// Reads an item and sets its expiry time. That changes the item: the result describes it afterwards.
 fn read_and_touch(context: &mut Context<'_>, key: &[u8], seconds: i64) -> Outcome<Found> {
     let mut held = context.keyspace().hold(DB, [key]);
     let events = &context.server.events;

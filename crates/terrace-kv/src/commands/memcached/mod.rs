@@ -1,6 +1,7 @@
 //! Commands of memcached's text protocol, on the strings of database 0.
 //!
-//! They are rows of a table as those of Redis' protocol are, so that requests are parsed ahead in the same way ([`crate::net`]). Replies are lines.
+//! The commands are rows of a table like those of Redis' protocol, so requests are parsed ahead in the same
+//! way ([`crate::net`]). Replies are lines.
 
 mod admin;
 mod change;
@@ -38,7 +39,7 @@ const fn row(
     Row { name, arity, keys, flags, elements: NONE, run }
 }
 
-/// All commands. Number of words without `noreply`; those that store check it themselves.
+/// All commands, with the number of words without `noreply`. Storage commands check it themselves.
 static ROWS: &[Row] = &[
     row("get", -2, ALL, READ, fetch::get),
     row("gets", -2, ALL, READ, fetch::gets),
@@ -61,12 +62,12 @@ static ROWS: &[Row] = &[
     row("quit", 1, NONE, OTHER, admin::quit),
 ];
 
-/// The row of a name; names are in lower case.
+/// Finds the row of a name, in lower case.
 pub fn find(name: &[u8]) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name.as_bytes() == name)
 }
 
-/// As [`super::run`], by memcached's protocol.
+/// [`super::run`] for memcached's protocol.
 pub fn run(
     server: &Server,
     session: &mut Session,
@@ -88,7 +89,7 @@ pub fn run(
         true => Err(line("SERVER_ERROR out of memory writing the reply; ask for fewer keys at a time")),
         false => done,
     };
-    // The store has changed nothing then.
+    // The store has changed nothing in that case.
     let is_refused = matches!(done, Err(Refusal::Store(BlobError::NotDurable(_))));
     if let Err(refusal) = done {
         server.counters.errors.fetch_add(1, Ordering::Relaxed);
@@ -101,16 +102,16 @@ pub fn run(
     !is_refused && row.is_some_and(|row| row.flags.contains(WRITE))
 }
 
-/// The first words of what a browser sends to any port of this machine when a page asks it to. All commands are in lower case.
+/// Whether a web page made a browser send this: HTTP to a local port. All commands are in lower case.
 pub fn is_of_a_browser(name: &[u8]) -> bool {
     let words: [&[u8]; 7] = [b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"Host:"];
     words.contains(&name)
 }
 
-/// Whether the client wants no reply, and the words without that one.
+/// Whether the client wants no reply, and the words without `noreply`.
 fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     match words_before_data(row.name.as_bytes()) {
-        // It has its place there, and the data stand behind it.
+        // In storage commands `noreply` has a fixed position, followed by the data.
         words @ 1.. => (args.get(words) == Some(NOREPLY), args),
         // All further words are keys.
         0 if row.keys.last < 0 => (false, args),
@@ -123,7 +124,7 @@ fn without_noreply<'a>(row: &Row, args: Args<'a>) -> (bool, Args<'a>) {
     }
 }
 
-/// The line of a refusal.
+/// The reply line for a refusal.
 pub(super) fn line_of(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Other(line) => line.clone(),

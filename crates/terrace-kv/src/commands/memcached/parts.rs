@@ -1,4 +1,4 @@
-//! What the commands share: lines of errors, keys, times.
+//! Shared by the commands: error lines, keys, times.
 
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
@@ -8,28 +8,29 @@ use crate::wire::memcached::is_key;
 /// The database whose strings are the items.
 pub const DB: Db = 0;
 
-/// A line that is no such command.
+/// The error line for a malformed command.
 pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
-/// Data that are longer than permitted.
+/// The error line for data above the limit.
 pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
-/// A refusal that is this line.
+/// A refusal with this line.
 pub fn line(text: &str) -> Refusal {
     Refusal::Other(text.to_owned())
 }
 
-/// A word that is a key.
+/// Checks a word that must be a key.
 ///
 /// # Errors
-/// It can be none.
+/// Not a valid key.
 pub fn key(word: &[u8]) -> Outcome<&[u8]> {
     if is_key(word) { Ok(word) } else { Err(line(BAD_FORMAT)) }
 }
 
-/// Longest time from now on, seconds; larger numbers are seconds since 1970.
+/// Maximum relative time, seconds. Larger numbers are seconds since 1970.
 const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
-/// When an item expires, milliseconds since 1970; none: never. One with a negative time has expired.
+/// Expiry time of an item, milliseconds since 1970. None: it does not expire. A negative time has expired
+/// already.
 pub fn expires(seconds: i64, held: &Held<'_>) -> Option<i64> {
     match seconds {
         0 => None,

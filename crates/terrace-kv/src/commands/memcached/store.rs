@@ -9,12 +9,12 @@ use crate::keyspace::Held;
 use crate::keyspace::word::{Kind, Word};
 use crate::wire::memcached::{length, seconds_of, unsigned, words_before_data};
 
-/// What a line says, and the data behind it.
+/// A storage command: the words of its line, and its data.
 struct Item<'a> {
     key: &'a [u8],
     flags: u32,
     seconds: i64,
-    /// Of `cas`.
+    /// Only for `cas`.
     unique: u64,
     data: &'a [u8],
 }
@@ -39,7 +39,7 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// Replaces what the key holds.
+    /// Replaces the key's value.
     fn write(&self, context: &mut Context<'_>, held: &mut Held<'_>) -> Outcome {
         let word = Word { flags: self.flags, ..Word::new(Kind::String) };
         strings::write(held, DB, self.key, word, expires(self.seconds, held), self.data)?;
@@ -79,7 +79,7 @@ pub fn replace(context: &mut Context<'_>) -> Outcome {
 pub fn cas(context: &mut Context<'_>) -> Outcome {
     let item = Item::of(context)?;
     let mut held = context.keyspace().hold(DB, [item.key]);
-    // One that has expired goes first.
+    // Removes an expired item first.
     let version = held.stat(DB, item.key).and_then(|_| held.version(DB, item.key));
     let events = &context.server.events;
     match version.map(|version| context.server.unique_of(version) == item.unique) {
@@ -117,7 +117,7 @@ fn join(
     Ok(())
 }
 
-/// append key flags exptime bytes [noreply]: flags and time stay as they are.
+/// append key flags exptime bytes [noreply]: flags and expiry time stay.
 pub fn append(context: &mut Context<'_>) -> Outcome {
     join(context, |held, item, _| held.append(DB, item.key, item.data))
 }

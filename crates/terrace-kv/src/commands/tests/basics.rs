@@ -1,4 +1,4 @@
-//! Each family of commands, and what is refused.
+//! Each family of commands, with refusals.
 
 use std::sync::atomic::Ordering;
 
@@ -130,7 +130,7 @@ fn keys_of_an_earlier_server_expire_too() {
     let mut lab = Lab::new();
     lab.ask("SET a x PX 10");
     lab.ask("SET b x");
-    // Another server over the same store knows nothing of them.
+    // Another server over the same store does not have them.
     let (blobs, clock) = (lab.blobs.clone(), lab.clock.clone());
     let now = std::sync::Arc::new(move || clock.load(Ordering::Relaxed));
     let next = crate::keyspace::Keyspace::new(blobs, 1 << 20, now);
@@ -279,7 +279,7 @@ fn keys_are_renamed_copied_moved() {
 
 #[test]
 fn walks_beside_changes_do_not_make_a_full_collection_fail() {
-    // What a walk keeps does not fit beside the hash, nor is it to be in the way of what changes it.
+    // The kept rest of a scan does not fit beside the hash, and must not block its changes.
     let mut lab = Lab::with(Config::for_memory(1 << 30), 320_000);
     let mut fields = 0;
     while lab.ask(&format!("HSET hash field:{fields} v")) == ":1" {
@@ -359,7 +359,7 @@ fn decoded_collections_keep_their_limit() {
         }
         assert!(lab.server.keyspace.memory_bytes() <= 100_000);
     }
-    // A key larger than the store's maximum.
+    // The collection exceeds the limit for decoded collections.
     let refused = (20..100).find(|field| lab.ask(&format!("HSET a f{field} {value}")).starts_with("-OOM "));
     assert!(refused.is_some_and(|field| field > 40), "{refused:?}");
     assert_eq!(lab.ask("HGET a f0"), format!("$2000 {value}"));

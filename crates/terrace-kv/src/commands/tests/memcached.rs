@@ -1,4 +1,4 @@
-//! Commands of memcached's text protocol, and what clients of Redis see of them.
+//! Commands of memcached's text protocol, and their effects as seen by Redis clients.
 
 use std::sync::atomic::Ordering;
 
@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::wire::request::{Progress, Request};
 use crate::wire::{Incoming, Protocol};
 
-/// The replies to a text of requests, their lines joined by spaces.
+/// Sends a text of requests. Returns the replies, lines joined by spaces.
 fn say(lab: &mut Lab, text: &str) -> String {
     let text = text.replace('\n', "\r\n").into_bytes();
     let mut session = Session::new(lab.session.client.clone(), Protocol::Memcached, true);
@@ -34,7 +34,7 @@ fn check(lab: &mut Lab, talk: &[(&str, &str)]) {
     }
 }
 
-/// The number that `gets` tells.
+/// The unique number in the reply of `gets`.
 fn unique(lab: &mut Lab, key: &str) -> String {
     let reply = say(lab, &format!("gets {key}\n"));
     reply.split(' ').nth(4).unwrap_or_else(|| panic!("{reply}")).to_owned()
@@ -93,7 +93,7 @@ fn noreply_is_answered_by_nothing() {
             ("delete a noreply\nget a", "END"),
             ("set a 0 0 1\n1\ndelete a 0 noreply\nget a", "STORED END"),
             ("set a 0 0 1\n1\nflush_all noreply\nflush_all 0 noreply\nget a", "STORED END"),
-            // Keys of that name, and data.
+            // Keys named `noreply`, and data.
             ("set noreply 0 0 7\nnoreply\nget noreply", "STORED VALUE noreply 0 7 noreply END"),
             ("delete noreply", "DELETED"),
         ],
@@ -139,7 +139,7 @@ fn malformed_commands_are_refused() {
         ("set t 0 0 2\nhi\nincr t 1", "STORED CLIENT_ERROR cannot increment or decrement non-numeric value"),
         (&format!("append t 0 0 999\n{}", "x".repeat(999)), "SERVER_ERROR object too large for cache"),
     ] {
-        // The next command is read as one.
+        // The next command is parsed as a command.
         assert_eq!(say(&mut lab, &format!("{text}\nget q\n")), format!("{reply} END"), "{text}");
     }
     assert_eq!(lab.ask("DBSIZE"), ":1");
@@ -155,7 +155,7 @@ fn cas_stores_unless_someone_has_written() {
     let first = unique(&mut lab, "a");
     assert_eq!(first, unique(&mut lab, "a"));
     assert_eq!((cas(&mut lab, &first), cas(&mut lab, &first)), ("STORED".into(), "EXISTS".into()));
-    // Whatever changes the item, by whichever protocol.
+    // Any change of the item, by either protocol, changes the number.
     type Change = fn(&mut Lab) -> String;
     let changes: [Change; 9] = [
         |lab| say(lab, "set a 4 0 1\n5\n"),
@@ -175,7 +175,7 @@ fn cas_stores_unless_someone_has_written() {
         let now = unique(&mut lab, "a");
         assert_eq!(cas(&mut lab, &now), "STORED", "change {at}: {changed}");
     }
-    // What gats tells is what the item is then.
+    // `gats` reports the number after the change.
     let told = say(&mut lab, "gats 100 a\n").split(' ').nth(4).unwrap().to_owned();
     assert_eq!(cas(&mut lab, &told), "STORED");
     assert!(told.parse::<u64>().unwrap() < 1 << 53);
@@ -211,7 +211,7 @@ fn items_expire_when_they_should() {
     check(&mut lab, &[("get soon", "VALUE soon 9 1 x END"), ("touch soon 10", "TOUCHED")]);
     lab.pass(9_999);
     check(&mut lab, &[("get soon", "VALUE soon 9 1 x END"), ("gat 0 soon", "VALUE soon 9 1 x END")]);
-    // With such flags the time is kept in steps of four seconds.
+    // With large flags the expiry time is stored in steps of four seconds.
     check(&mut lab, &[("get wide", "END"), ("touch wide 1", "NOT_FOUND")]);
     lab.pass(29 * 86_400_000);
     check(&mut lab, &[("get never soon month", "VALUE never 0 1 x VALUE soon 9 1 x VALUE month 0 1 x END")]);
@@ -220,7 +220,7 @@ fn items_expire_when_they_should() {
     lab.pass(10 * 86_400_000);
     check(&mut lab, &[("get late", "END"), ("gat -1 never", "VALUE never 0 1 x END"), ("get never", "END")]);
     check(&mut lab, &[("touch soon -5", "TOUCHED"), ("add soon 0 0 1\nx", "STORED")]);
-    // The list of keys by their time knows the time that is kept.
+    // The expiry list uses the stored time.
     check(&mut lab, &[("set w 70000 5 1\nx", "STORED"), ("touch w 7", "TOUCHED"), ("delete w", "DELETED")]);
     check(&mut lab, &[("flush_all", "OK")]);
     check(
@@ -228,7 +228,7 @@ fn items_expire_when_they_should() {
         &[("set w 70000 5 1\nx", "STORED"), ("gat 7 w", "VALUE w 70000 1 x END"), ("delete w", "DELETED")],
     );
     assert_eq!(lab.server.keyspace.volatile(0), 0);
-    // Nobody has to ask for them.
+    // Active expiry needs no request for them.
     check(&mut lab, &[("set a 1 5 1\nx", "STORED"), ("set b 70000 5 1\nx", "STORED")]);
     lab.pass(10_000);
     assert_eq!((lab.server.keyspace.expire(), lab.blobs.changes.load(Ordering::Relaxed) > 0), (2, true));
@@ -253,7 +253,7 @@ fn both_protocols_see_the_same_strings() {
         &[("SET c new EX 5", "+OK"), ("SELECT 1", "+OK"), ("SET d 1", "+OK"), ("SELECT 0", "+OK")],
     );
     check(&mut lab, &[("get c d", "VALUE c 0 3 new END")]);
-    // A hash is no item, and nothing but what replaces or removes it touches it.
+    // A hash is not an item: only commands that replace or remove keys affect it.
     super::check(&mut lab, &[("HSET h f v", ":1")]);
     check(
         &mut lab,

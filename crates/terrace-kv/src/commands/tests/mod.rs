@@ -1,4 +1,4 @@
-//! Commands as a client sees them, over a store in memory.
+//! Tests of commands from a client's view, over a store in memory.
 
 mod basics;
 mod memcached;
@@ -15,7 +15,7 @@ use crate::testing::MemoryBlobs;
 use crate::wire::Protocol;
 use crate::wire::request::{Parser, Progress, Request};
 
-/// A server with one client and a clock that stands still.
+/// A server with one client and a manual clock.
 pub struct Lab {
     pub server: Server,
     pub blobs: Arc<MemoryBlobs>,
@@ -23,7 +23,7 @@ pub struct Lab {
     session: Session,
 }
 
-/// Where the clock begins, milliseconds since 1970.
+/// Initial time of the clock, milliseconds since 1970.
 pub const BEGAN: u64 = 1_000_000_000_000;
 
 impl Lab {
@@ -41,12 +41,12 @@ impl Lab {
         Lab { server, blobs, clock, session }
     }
 
-    /// Time passes, milliseconds.
+    /// Advances the clock.
     pub fn pass(&self, milliseconds: u64) {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
     }
 
-    /// The reply to a command, as it is sent.
+    /// Runs a command. Returns the raw reply.
     pub fn raw<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
         let mut text = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -70,7 +70,7 @@ impl Lab {
         out
     }
 
-    /// The reply to a line of words, its lines joined by spaces.
+    /// Runs a line of words. Returns the reply, lines joined by spaces.
     pub fn ask(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
         let reply = String::from_utf8(self.raw(&words)).unwrap();
@@ -82,7 +82,7 @@ impl Lab {
     }
 }
 
-/// Asks each line, and compares the reply.
+/// Runs each line and compares the reply.
 pub fn check(lab: &mut Lab, talk: &[(&str, &str)]) {
     for (line, reply) in talk {
         assert_eq!(lab.ask(line), *reply, "{line}");

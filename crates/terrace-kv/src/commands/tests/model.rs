@@ -1,4 +1,5 @@
-//! Random commands beside a plain map: every reply, and all keys in the end. Collections cross the border between compact and log all the time.
+//! Random commands against a plain map: each reply, and all keys at the end. Collections often cross the
+//! limit between compact and log.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ enum Value {
     Zset(BTreeMap<Vec<u8>, i64>),
 }
 
-/// The expected values, and when they expire.
+/// The expected values and expiry times.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<Vec<u8>, (Value, Option<u64>)>,
@@ -41,7 +42,7 @@ impl Model {
         self.keys.retain(|_, (_, expires)| expires.is_none_or(|expires| expires > now));
     }
 
-    /// The reply that the command should have, and its effect.
+    /// Applies a command. Returns the expected reply.
     fn run(&mut self, words: &[Vec<u8>]) -> Vec<u8> {
         self.expire();
         let (name, key) = (std::str::from_utf8(&words[0]).unwrap(), words[1].clone());
@@ -164,7 +165,7 @@ fn random_command(rng: &mut Rng) -> Vec<Vec<u8>> {
 fn random_commands_answer_as_a_plain_map() {
     let mut rng = Rng::new(seed("random_commands_answer_as_a_plain_map"));
     for _ in 0..20 {
-        // Little room for decoded collections, so that they come and go.
+        // Little memory for decoded collections, so that they are often dropped.
         let mut lab = Lab::with(Config::for_memory(1 << 30), 120_000);
         let mut model = Model { now: BEGAN, ..Model::default() };
         for _ in 0..1500 {

@@ -1,4 +1,4 @@
-//! What is not there, and how a client is told.
+//! Missing commands and subcommands, and their errors.
 
 use std::sync::atomic::Ordering;
 
@@ -104,7 +104,7 @@ fn absent_families_of_commands_are_told() {
         ("SUBSCRIBE PSUBSCRIBE publish", "there are no channels, nothing is published"),
         (
             "LPUSH RPUSH SADD XADD sscan BLPOP",
-            "there are no lists, sets and streams; strings, hashes and sorted sets are what is served",
+            "there are no lists, sets and streams; use strings, hashes and sorted sets",
         ),
     ] {
         for name in names.split(' ') {

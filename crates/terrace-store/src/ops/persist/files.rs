@@ -1,4 +1,4 @@
-//! The files of a bucket: written anew, compared, removed.
+//! The files of a persistent bucket: written, compared, removed.
 
 use super::super::file_name;
 use super::super::get::{read_bytes, stat, steady};
@@ -15,17 +15,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// The file that is being written. No key's file is called so.
+/// Name of a file while it is written. No key has this file name.
 const NEW: &str = ".terrace-new";
-/// Bytes that are copied at once.
+/// Bytes of one copy step.
 const PIECE: usize = 256 << 10;
-/// Keys that are looked up at once.
+/// Keys of one scan step.
 const KEYS: usize = 1000;
 
-/// Writes the files of these keys, and removes those of blobs that are gone.
+/// Writes the files of these keys, and removes those of removed blobs.
 ///
 /// # Errors
-/// A failed write in the directory, or a sync of the store.
+/// A write in the directory, or a sync of the store, failed.
 pub(super) fn write_changed(
     state: &StoreState,
     bucket: &BucketState,
@@ -51,7 +51,8 @@ fn path_of(persist: &Persist, key: &[u8]) -> PathBuf {
     persist.dir().join(OsStr::from_bytes(&file_name::encode(key)))
 }
 
-/// Writes the file of a blob; false: the blob is gone, and its file is to be removed. The directory is not synced.
+/// Writes the file of a blob. Returns false if the blob is gone: its file must be removed. Does not sync the
+/// directory.
 fn write_file(state: &StoreState, bucket: &BucketState, persist: &Persist, key: &[u8]) -> Result<bool> {
     if stat(state, bucket, key).is_none() {
         return Ok(false);
@@ -73,7 +74,8 @@ fn write_file(state: &StoreState, bucket: &BucketState, persist: &Persist, key: 
     std::fs::rename(&new, &path).map_err(error(&path, "replace")).map(|()| true)
 }
 
-/// Removes the files of blobs that are gone. One that is put meanwhile is behind, and its file written in the next turn.
+/// Removes the files of removed blobs. A blob put in between is noted again, and the next turn writes its
+/// file.
 fn remove_files(state: &StoreState, persist: &Persist, keys: &[impl AsRef<[u8]>]) -> Result<()> {
     if keys.is_empty() {
         return Ok(());
@@ -93,7 +95,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Copies a blob into a file, whose former content is gone.
+/// Copies a blob into a file, replacing its content.
 fn copy(state: &StoreState, blob: &Blob, file: &File, path: &Path) -> Result<()> {
     let mut buffer = vec![0; PIECE.min(blob.size as usize)];
     let mut at = 0;
@@ -106,7 +108,8 @@ fn copy(state: &StoreState, blob: &Blob, file: &File, path: &Path) -> Result<()>
     file.set_len(blob.size).map_err(|e| Error::io(path, "cut", e))
 }
 
-/// Writes each file that differs from its blob, and removes those without one. Files whose names are no key's are left alone.
+/// Writes each file that differs from its blob, and removes files without one. Files that are named by no key
+/// stay.
 ///
 /// # Errors
 /// As [`write_changed`].
@@ -116,7 +119,7 @@ pub(super) fn write_different(state: &StoreState, bucket: &BucketState, persist:
         let (keys, next) = bucket.scan(&state.walks, &state.hashes, &state.memory, cursor, KEYS);
         for key in &keys {
             if !is_same(state, bucket, key, &path_of(persist, key))? {
-                // If it is gone by now, it is among those below.
+                // If the blob is gone by now, `remove_strangers` removes its file.
                 write_file(state, bucket, persist, key)?;
             }
         }
@@ -148,20 +151,20 @@ fn remove_strangers(state: &StoreState, bucket: &BucketState, persist: &Persist)
     remove_files(state, persist, &gone)
 }
 
-/// Whether the file holds what the blob does.
+/// Whether the file's content equals the blob's.
 fn is_same(state: &StoreState, bucket: &BucketState, key: &[u8], path: &Path) -> Result<bool> {
     let file = match File::open(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(|e| Error::io(path, "open", e))?,
     };
-    let size = file.metadata().map_err(|e| Error::io(path, "look at", e))?.len();
+    let size = file.metadata().map_err(|e| Error::io(path, "stat", e))?.len();
     let compared = steady(state, bucket, key, |blob| {
         let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
         let (mut at, mut is_same) = (0, size == blob.size);
         while is_same && at < blob.size {
             let n = (blob.size - at).min(PIECE as u64) as usize;
             read_bytes(state, blob, at, &mut ours[..n])?;
-            // A file that became shorter meanwhile is not the same.
+            // A file that was shortened in between differs.
             is_same = file.read_exact_at(&mut theirs[..n], at).is_ok() && ours[..n] == theirs[..n];
             at += n as u64;
         }

@@ -1,11 +1,12 @@
-//! The trait `persist`: each blob of a bucket is a file of a directory, too.
+//! The trait `persist`: each blob of a bucket is also a file of a directory.
 //!
-//! Files follow at each sync: 1. the store itself is durable; 2. blobs that have changed since are written into a new file each, which is synced and takes
-//! the old one's place: a program that reads the directory sees a blob before or after a put; 3. the record *persisted* says that all files are as
-//! their blobs are. It is logged while nobody changes the bucket. Steps 2 and 3 have a thread of their own: a large bucket delays no sync.
+//! The files follow each sync. 1. The store itself is made durable. 2. Each changed blob is written to a new
+//! file, which is synced and renamed over the old one: a reader of the directory sees the blob before or
+//! after a put. 3. The record *persisted* states that all files are up to date. It is logged while the bucket
+//! is locked. Steps 2 and 3 run in their own thread: a large bucket delays no sync.
 //!
-//! A file is never ahead of what is durable: after a power cut its blob is at least as new. A start that finds changes of the bucket behind the last
-//! such record does not know which files were written, and compares all of them with their blobs.
+//! A file is never newer than the durable blob. A start may find changes behind the last *persisted* record.
+//! It then does not know which files were written, and compares all of them with their blobs.
 
 mod files;
 mod thread;

@@ -1,4 +1,4 @@
-//! One turn: the files of a bucket are brought up to its blobs.
+//! One turn: brings the files of a bucket up to date with its blobs.
 
 use super::files;
 use crate::durable;
@@ -8,29 +8,29 @@ use crate::log::Room;
 use crate::record::{Record, TRAIT_PERSISTED};
 use crate::state::StoreState;
 
-/// Makes everything durable that was done before the call, and brings the files of buckets that have them up to it.
+/// Makes all changes before the call durable, and updates the files of persistent buckets.
 ///
 /// # Errors
-/// A write or sync of the store failed, or of such a file.
+/// A write or sync of the store, or of such a file, failed.
 pub(crate) fn sync(state: &StoreState) -> Result<()> {
     durable::sync(state)?;
     write_all_out(state)
 }
 
-/// [`write_out`] of all buckets that have files.
+/// [`write_out`] for all persistent buckets.
 ///
 /// # Errors
-/// The first.
+/// The first error.
 pub(super) fn write_all_out(state: &StoreState) -> Result<()> {
     let buckets = state.persisting.lock().clone();
-    // One whose directory fails does not hold up the others.
+    // A failing directory does not hold up other buckets.
     buckets.iter().map(|bucket| write_out(state, bucket)).fold(Ok(()), Result::and)
 }
 
-/// Brings the files of a bucket up to its blobs; nothing, if it has none.
+/// Brings the files of a bucket up to date with its blobs. No change if the bucket does not persist.
 ///
 /// # Errors
-/// A failed write in the directory, or a sync of the store: what was to be written still is.
+/// A write in the directory, or a sync of the store, failed: the next turn tries again.
 pub(crate) fn write_out(state: &StoreState, bucket: &BucketState) -> Result<()> {
     let Some(persist) = bucket.persist() else { return Ok(()) };
     let _turn = persist.turn();
@@ -52,7 +52,7 @@ pub(crate) fn write_out(state: &StoreState, bucket: &BucketState) -> Result<()> 
     note_persisted(state, bucket, persist)
 }
 
-/// Logs that the files are as the blobs are, if they still are.
+/// Logs that all files are up to date, if they still are.
 fn note_persisted(state: &StoreState, bucket: &BucketState, persist: &Persist) -> Result<()> {
     let _tables = bucket.write_all();
     if persist.is_current() && !bucket.is_gone() {
