@@ -43,7 +43,7 @@ impl Kind {
         Self::from_file_type(FileType::from_raw_mode(mode)).unwrap_or(Self::File)
     }
 
-    /// The kind of a directory entry, if the file system told it.
+    /// The kind of a directory entry, if the file system reports it.
     pub fn from_file_type(file_type: FileType) -> Option<Self> {
         Some(match file_type {
             FileType::RegularFile => Self::File,
@@ -88,7 +88,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// The attributes that `stat` of the source says, under the number `ino`.
+    /// Attributes from the source's `stat`, with the number `ino`.
     pub fn from_stat(ino: u64, stat: &Stat) -> Self {
         Self {
             ino,

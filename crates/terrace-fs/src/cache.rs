@@ -16,7 +16,7 @@ use crate::page_cache::{CachedFile, PageCache};
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
-/// The first page of a range of bytes, and how many it touches.
+/// The first page of a range of bytes, and the number of pages that it touches.
 fn pages_of(range: Range<u64>) -> (u64, u64) {
     let first = range.start / PAGE;
     (first, range.end.div_ceil(PAGE) - first)
@@ -89,8 +89,8 @@ impl PageCache for Engine {
         Engine::remembers(self, object)
     }
     fn objects_max(&self) -> usize {
-        // The namespace uses at most half of it: then objects and their inodes take at most a quarter of the
-        // limit.
+        // The namespace uses at most half of the objects: they and their inodes then take at most a quarter
+        // of the limit.
         let affordable = self.memory_limit() as usize / 4 / OBJECT_BYTES * 2;
         affordable.min(self.handles().segment.geometry().objects_max as usize)
     }

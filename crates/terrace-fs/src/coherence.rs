@@ -1,18 +1,22 @@
-//! Recent reads for the kernel's page cache, and the writes that may have made them stale.
+//! Detects stale pages in the kernel's page cache: recent reads that a write may have overtaken.
 //!
-//! The kernel copies a write into its page cache, unlocks each page that is whole then, and asks us only after that (fs/fuse/file.c,
-//! `fuse_fill_write_pages`). If the page cache is emptied in between, a read that fills it again may be answered before the write is done, and what it
-//! brings would stay there for good, older than the write. So a write looks, when it is done, whether there was such a read; what the
-//! page cache has of its range is dropped then.
+//! The kernel copies a write into its page cache, unlocks each page that is whole then, and sends the request
+//! only after that (fs/fuse/file.c, `fuse_fill_write_pages`). If the page cache is emptied in between, a read
+//! that fills it again may be answered before the write is done. Its content would stay in the page cache for
+//! good, older than the write. So each finished write checks for such a read. If there was one, its range is
+//! dropped from the page cache.
 //!
-//! Pages of a write that is under way are held, so that nothing drops them but what empties a whole file, and we know when that may be: while somebody has it
-//! open past the page cache (each mapping he makes does it, and each of his writes), and when we tell the kernel not to keep what it has ([`Emptied`]). Elsewhere
-//! nothing is noted, and no write looks.
+//! Pages of a write under way are pinned: only what empties a whole file drops them. The daemon knows these
+//! times ([`Emptied`]): while a handle bypasses the page cache (each of its mappings and writes empties it),
+//! and when the daemon tells the kernel not to keep the content. At other times reads are not recorded and
+//! writes check nothing.
 //!
-//! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the write's is suspect. The moment between
-//! unlocking and queueing shows in no number: so is any read of the last seconds.
+//! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the
+//! write's is suspect. The time between unlocking and queueing shows in no number, so any read of the last
+//! seconds is suspect, too.
 //!
-//! The books of reads are a table of fixed size, hashed by file and place: two that share a slot cost a needless drop.
+//! Records of reads are a table of fixed size, hashed by file and position. A shared slot costs a needless
+//! drop.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -22,62 +26,62 @@ use std::time::Duration;
 const SLOTS: u64 = 4096;
 /// Bytes of a file that share a slot.
 const BLOCK: u64 = 64 << 10;
-/// How long a write may take from the unlocking of its pages until it reaches us, on a machine that is very busy.
+/// Longest time from the unlocking of a write's pages until its request arrives, on a very busy machine.
 const LINGERS_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
 
-/// Whether the kernel's page cache of a file may have been emptied of late.
+/// Whether the kernel's page cache of a file may have been emptied recently.
 #[derive(Debug, Default)]
 pub(crate) struct Emptied {
     /// Handles that are open past the page cache.
     bypassing: AtomicU32,
-    /// When it was emptied last.
+    /// When the page cache was emptied last.
     at: Moment,
 }
 
 impl Emptied {
-    /// A handle is opened that bypasses the page cache.
+    /// A handle that bypasses the page cache opens.
     pub(crate) fn begin_bypass(&self) {
         self.bypassing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many there are.
+    /// Number of handles that bypass the page cache.
     pub(crate) fn bypassing(&self) -> u32 {
         self.bypassing.load(Ordering::Relaxed)
     }
 
-    /// One is closed.
+    /// Such a handle closes.
     pub(crate) fn end_bypass(&self) {
         self.note();
         self.bypassing.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The kernel is about to drop what it has of the file.
+    /// The kernel is about to drop its pages of the file.
     pub(crate) fn note(&self) {
         self.at.note();
     }
 
-    /// Up to `now`, or a little before.
+    /// Whether the page cache may have been emptied at `now` or shortly before.
     pub(crate) fn of_late(&self, now: u64) -> bool {
         self.bypassing() > 0 || self.at.within(LINGERS_NS, now)
     }
 }
 
-/// When something happened last.
+/// Time of the last event.
 #[derive(Debug, Default)]
 pub(crate) struct Moment(AtomicU64);
 
 impl Moment {
-    /// It happens.
+    /// Records an event now.
     pub(crate) fn note(&self) {
         self.0.fetch_max(now(), Ordering::Relaxed);
     }
 
-    /// It is as if it had never happened.
+    /// Deletes the record.
     pub(crate) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Was it so many nanoseconds before `now`, or later?
+    /// Whether an event was recorded within `time` ns before `now`, or later.
     pub(crate) fn within(&self, time: u64, now: u64) -> bool {
         let at = self.0.load(Ordering::Relaxed);
         at > 0 && at + time > now
@@ -87,17 +91,17 @@ impl Moment {
 /// The last read of a block.
 #[derive(Debug, Default)]
 struct Slot {
-    /// The largest number of a request.
+    /// The largest request number.
     unique: AtomicU64,
-    /// When the last one came, as [`now`].
+    /// Time of the last read, as [`now`].
     at: AtomicU64,
 }
 
-/// The reads of late.
+/// Records of recent reads.
 #[derive(Debug)]
 pub(crate) struct Paging {
     slots: Box<[Slot]>,
-    /// Until then it is not known who read before.
+    /// Until this time earlier reads are unknown: a daemon has crashed.
     blind_until: AtomicU64,
 }
 
@@ -106,7 +110,8 @@ impl Paging {
         Paging { slots: (0..SLOTS).map(|_| Slot::default()).collect(), blind_until: AtomicU64::new(0) }
     }
 
-    /// There were reads that nobody has noted; the last ones are sent again from now on.
+    /// A restarted daemon does not know its predecessor's reads. The kernel resends the last ones from now
+    /// on.
     pub(crate) fn note_restart(&self) {
         self.blind_until.store(now() + LINGERS_NS, Ordering::Relaxed);
     }
@@ -118,12 +123,14 @@ impl Paging {
             slot.unique.fetch_max(unique, Ordering::Relaxed);
             slot.at.fetch_max(now, Ordering::Relaxed);
         }
-        // With that of `overtook`: either the read sees what was written, or the write sees the note.
+        // Pairs with the fence of `overtook`: the read sees the written content, or the write sees this
+        // record.
         fence(Ordering::SeqCst);
     }
 
-    /// Request `unique`, which came at `came`, has written this range: may the kernel's page cache have what was there before? `past_it`: since
-    /// when the writer has the file open past the page cache. The kernel drops the range of such a write once, and may then send it in many requests.
+    /// Whether the kernel's page cache may have older content of this range than a finished write. `unique`
+    /// is the write's request and `came` its arrival. `past_it` is when the writer opened the file past the
+    /// page cache. The kernel drops the range of such a write once and may then send it in many requests.
     pub(crate) fn overtook(
         &self,
         nodeid: u64,
@@ -139,7 +146,7 @@ impl Paging {
         })
     }
 
-    /// After a crash every write is suspect for a while.
+    /// After a crash every write is suspect for some seconds.
     pub(crate) fn is_blind(&self, came: u64) -> bool {
         came < self.blind_until.load(Ordering::Relaxed)
     }
@@ -153,7 +160,7 @@ impl Paging {
     }
 }
 
-/// Nanoseconds of the coarse monotonic clock, from so late on that nothing unset is of late.
+/// Nanoseconds of the coarse monotonic clock plus `LINGERS_NS`, so that an unset time (0) is never recent.
 pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 + LINGERS_NS

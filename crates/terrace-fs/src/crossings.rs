@@ -1,5 +1,6 @@
-//! Mounts of terrace below the source are not entered: a mount that lies in its own source, or two in each other's, would wait for their own
-//! answers. The daemon says by which names such mounts are reached; other names cost nothing.
+//! Mounts of terrace below the source are not entered. A mount inside its own source, or two mounts inside
+//! each other's sources, would deadlock. The daemon lists the names of such mount points; lookups of other
+//! names cost nothing.
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +15,7 @@ pub struct Crossings(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The last parts of their mount points.
+    /// File names of the mount points.
     names: HashSet<OsString>,
     devices: HashSet<u64>,
 }
@@ -26,7 +27,7 @@ impl Crossings {
         *self.0.write() = Known { names, devices };
     }
 
-    /// Whether `name` leads into a mount of terrace, which gets no request.
+    /// Whether `name` is a mount point of terrace. The check sends no request to that mount.
     pub(crate) fn leads(&self, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
         let known = self.0.read();
         // The kernel's cached attributes suffice: only the device of an entry under this name matters.

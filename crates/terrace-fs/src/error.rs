@@ -18,7 +18,7 @@ pub enum Error {
     UnknownHandle(u64),
     /// The operation does not fit the kind of inode or handle.
     WrongKind,
-    /// A fixed table is full; the word names it.
+    /// A fixed table is full; the field names it.
     TableFull(&'static str),
 }
 
@@ -26,7 +26,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// The errno that the calling program is given.
+    /// The errno that the calling program gets.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Source(errno) => errno.raw_os_error(),
@@ -43,7 +43,7 @@ impl Error {
         matches!(self, Self::Source(e) if *e == errno)
     }
 
-    /// Is something used up that others give back: descriptors, places in a table?
+    /// Whether a resource is used up that later closes free: descriptors, table slots.
     pub(crate) fn is_shortage(&self) -> bool {
         matches!(self, Self::Source(Errno::MFILE | Errno::NFILE) | Self::TableFull(_))
     }

@@ -1,4 +1,4 @@
-//! The kernel as the namespace sees it: who asks, and what it caches.
+//! The kernel as the namespace sees it: callers of requests, and its caches.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,29 +22,29 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Was the request sent to an earlier daemon, which may have done it?
+    /// Whether the request was sent to an earlier daemon, which may have done it.
     pub fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
 }
 
-/// The kernel's caches, as far as the namespace must speak to them.
+/// The kernel's caches, as far as the namespace controls them.
 pub trait Kernel: Send + Sync + 'static {
     /// The kernel's attributes of `nodeid` are out of date.
     fn invalidate_attributes(&self, nodeid: u64);
-    /// Drops the kernel's names of these inodes where nobody uses them; false if this kernel cannot.
+    /// Drops unused names of these inodes from the kernel. Returns false if this kernel cannot.
     fn prune(&self, nodeids: &[u64]) -> bool;
-    /// Drops what is cached of this range of a file's content.
+    /// Drops the cached content of this range of a file.
     fn invalidate_content(&self, nodeid: u64, range: Range<u64>);
-    /// Registers a file of the source, with which the kernel then does reads, writes and mappings of an inode itself. The number is an
-    /// [`crate::Opened::backing`], and holds the file until it is given back.
+    /// Registers a source file for passthrough: the kernel itself then does reads, writes and mappings of an
+    /// inode. Returns the id of an [`crate::Opened::backing`], which holds the file until `close_backing`.
     ///
     /// # Errors
-    /// This kernel or this process cannot, or not with this file.
+    /// The kernel or this process cannot register files, or not this file.
     fn open_backing(&self, file: BorrowedFd<'_>) -> io::Result<u32>;
-    /// Gives a number back.
+    /// Releases an id.
     fn close_backing(&self, backing: u32);
-    /// The kernel is to look a name up again before it uses it; what is mounted on it stays.
+    /// Makes the kernel look a name up again before its next use. Mounts on it stay.
     fn expire_name(&self, parent: u64, name: &OsStr);
     /// Drops one name.
     fn invalidate_name(&self, parent: u64, name: &OsStr);

@@ -1,37 +1,37 @@
-//! The file system: what a mount over a source directory answers to the kernel.
+//! The file system: answers the kernel's requests for a mount over a source directory.
 //!
-//! It maps the kernel's node ids to inodes of the source directory, does every operation on names and attributes with
-//! the source file system's own system calls, and hands content to the page cache. Everything is relative to one
-//! O_PATH descriptor an inode, so that renames from any side cannot lead it astray.
+//! Node ids of the kernel map to inodes of the source. Operations on names and attributes are system calls on
+//! the source; content goes through the page cache. Every inode has an O_PATH descriptor, and all paths are
+//! relative to one, so that renames cannot mislead the daemon.
 //!
-//! Authority: names, owners, modes, links and extended attributes are the source's; content, size and mtime are the page
-//! cache's while it holds something newer. The kernel in front may cache attributes and names for long, since all
-//! changes pass through it; a source changed behind the mount's back is noticed when a file is opened.
+//! Authority: names, owners, modes, links and extended attributes are the source's. Content, size and mtime
+//! are the page cache's while it holds something newer. The kernel may cache attributes and names for long,
+//! since all changes pass through it. A source changed behind the mount is detected when a file is opened.
 //!
 //! From the top down; nothing imports what stands above it.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`fuse`] | the kernel's requests, each one call of [`Namespace`]; all that knows FUSE |
+//! | [`fuse`] | the kernel's requests, each one call of [`Namespace`]; the only code that knows FUSE |
 //! | `cache` | the engine as the namespace's page cache |
-//! | `pressure/shrink` | when descriptors become few |
+//! | `pressure/shrink` | frees descriptors when few are left |
 //! | `pressure/deleted` | files deleted behind the mount that cannot be written |
 //! | `ops/make`, `ops/remove` | operations that change names |
 //! | `ops/dir`, `ops/file`, `ops/xattr` | listings, content, extended attributes |
-//! | `ops/stage`, `ops/hold` | parts of files brought here, and files known, before a program needs them |
+//! | `ops/stage`, `ops/hold` | staging of content, and files opened ahead of programs |
 //! | `ops/lookup`, `ops/change` | names to inodes, attributes; changes of attributes |
 //! | `namespace` | the tables put together, recovery, the end of an inode |
 //! | `ops/creds` | acting for the caller |
-//! | `inode/handle`, `inode/stream`, `inode/table` | tables of what is open and what the kernel knows |
-//! | `inode/journal`, `inode/durable` | what a restarted daemon needs |
-//! | `pressure`, [`limits`], `pressure/heap` | how full the tables are, descriptors, memory that a burst leaves behind |
+//! | `inode/handle`, `inode/stream`, `inode/table` | open handles, listings, inodes that the kernel knows |
+//! | `inode/journal`, `inode/durable` | state that a restarted daemon needs |
+//! | `pressure`, [`limits`], `pressure/heap` | fill levels of tables, descriptors, memory left by bursts |
 //! | `crossings` | mounts of terrace that are not entered |
-//! | `coherence` | writes that the kernel's own page cache may not show |
-//! | `page_cache`, `kernel` | the two sides that the namespace stands between |
+//! | `coherence` | writes that reads for the kernel's page cache may have missed |
+//! | `page_cache`, `kernel` | the interfaces to the page cache and to the kernel |
 //! | `made_up` | files with a size other than the length of their content |
 //! | `attr`, `error` | plain data |
 
-// Helpers that the tests of requests by hand share with those through a mount use this name.
+// Unit tests and mount tests share helpers, which use this name.
 #[cfg(test)]
 extern crate self as terrace_fs;
 

@@ -1,4 +1,4 @@
-//! One mount's namespace: its tables put together, their recovery, and the end of an inode.
+//! One mount's namespace: its tables, their recovery, and the end of an inode.
 
 use std::fmt;
 use std::io;
@@ -30,23 +30,26 @@ use crate::pressure::{Pressure, limits};
 pub struct NamespaceConfig {
     /// Capacities of the durable tables.
     pub layout: DurableLayout,
-    /// How long the kernel may keep attributes.
+    /// Lifetime of attributes in the kernel.
     pub attr_ttl: Duration,
-    /// How long the kernel may keep a name.
+    /// Lifetime of a name in the kernel.
     pub entry_ttl: Duration,
-    /// How long the kernel may remember that a name does not exist. Short: only changes behind the mount's back make
-    /// it wrong, and those are most often new files.
+    /// Lifetime of a negative dentry in the kernel. Short: only changes behind the mount make it wrong, and
+    /// those are mostly new files.
     pub negative_ttl: Duration,
-    /// Does the last close of a descriptor write the file back, so that programs beside the mount see it?
+    /// Whether the last close of a descriptor writes the file back, so that programs beside the mount see it.
     pub flush_on_close: bool,
-    /// Descriptors below the limit that are not for this daemon.
+    /// Descriptors below the limit that are reserved for other uses.
     pub descriptors_spared: u64,
-    /// Is the kernel to read and write files itself for programs that the preload path does not serve? It and this process must be able to.
+    /// Whether the kernel itself reads and writes files (passthrough) for programs outside the preload path.
+    /// The kernel and this process must support it.
     pub passthrough: bool,
-    /// Is the kernel to check permissions, with ACLs? Else the source's answers to this daemon decide.
+    /// Whether the kernel checks permissions, with ACLs. Otherwise the source's answers to this daemon
+    /// decide.
     pub acls: bool,
-    /// Do writes to a new file bypass the kernel's page cache of the mount, if it is opened for writing only? The kernel must drop the range of
-    /// such a write from there itself, as Linux does from 6.6 on. See docs/design/burst.md, What a burst costs.
+    /// Whether writes to a new file opened for writing only bypass the kernel's page cache of the mount. The
+    /// kernel must drop the range of such a write from there itself, as Linux does since 6.6. See
+    /// docs/design/burst.md, What a burst costs.
     pub direct_writes: bool,
 }
 
@@ -80,11 +83,11 @@ pub struct Namespace<C: PageCache> {
     pub(crate) unsettled: Unsettled,
     pub(crate) crossings: Crossings,
     pub(crate) refused: Refused,
-    /// `None`: this kernel has none for this user.
+    /// `None`: this kernel offers no watches to this user.
     pub(crate) watches: Option<Watches>,
-    /// The watches tell nothing any more.
+    /// The watches no longer report changes.
     pub(crate) is_deaf: AtomicBool,
-    /// Do the modes of source files hold for this daemon?
+    /// Whether the modes of source files restrict this daemon.
     pub(crate) bound_by_modes: bool,
 }
 
@@ -103,11 +106,12 @@ impl<C: PageCache> Namespace<C> {
         Ok(Self::assemble(cache, config, inodes, handles, durable))
     }
 
-    /// The namespace of an earlier daemon, from its region; its descriptors must still be open. When the cache
-    /// has taken its pages over as well, call `finish_recovery`.
+    /// The namespace of an earlier daemon, from its region. Its descriptors must still be open. Call
+    /// `finish_recovery` after the cache has recovered its pages as well.
     ///
     /// # Errors
-    /// The tables are damaged, or the cache has no room. Then all descriptors stay open: the next daemon goes by the same records.
+    /// The tables are damaged, or the cache has no room. All descriptors then stay open, since the next
+    /// daemon uses the same records.
     pub fn recover(cache: Arc<C>, region: DurableRegion, config: NamespaceConfig) -> Result<Self> {
         let durable = Arc::new(Durable::open(region, config.layout)?);
         let inodes = ManuallyDrop::new(InodeTable::recover(durable.clone())?);
@@ -120,9 +124,9 @@ impl<C: PageCache> Namespace<C> {
             if let Some(object) = life.object.clone() {
                 namespace.pressure.object_made();
                 if namespace.passes_through() {
-                    // A mapping may be left of a handle that is gone.
+                    // A mapping may outlive its closed handle.
                     life.outside.may_map |= object.is_slow();
-                    // The cache does not have its pages yet, which may have to go.
+                    // The cache has not recovered its pages yet, so they cannot be dropped here.
                     if life.unseen_writers == 0 && object.is_slow() {
                         namespace.unsettled.push(inode.nodeid);
                     }
@@ -143,11 +147,12 @@ impl<C: PageCache> Namespace<C> {
             if inode.kind == Kind::File && inode.had_object() {
                 let object = match cache.reattach(inode.nodeid, inode.shared_fd()) {
                     Some(object) => object,
-                    // Killed between the note and the object.
+                    // The daemon was killed between the record and the object.
                     None => cache.object(inode.nodeid, inode.shared_fd(), inode.stat()?.st_size as u64)?,
                 };
                 if inode.noted_writer() >= 0 {
-                    // SAFETY: noted after it was opened, and taken out before it is closed; the table owns it no longer.
+                    // SAFETY: the number was recorded after the open and is removed before the close. The
+                    // table owns it no longer.
                     object.source().adopt_writer(unsafe { OwnedFd::from_raw_fd(inode.noted_writer()) });
                 }
                 inode.life.lock().object = Some(object);
@@ -158,10 +163,11 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Drops the inodes whose last reference went just before the crash, and closes what the last close of a writer would have closed.
+    /// Drops inodes whose last reference ended just before the crash, and closes descriptors that a last
+    /// close would have closed.
     pub fn finish_recovery(&self) {
         for inode in self.inodes.all() {
-            // Where modes bind, a request that is sent again may need it: `sweep` closes it later.
+            // Where modes restrict the daemon, a resent request may need it: `sweep` closes it later.
             if !self.bound_by_modes {
                 inode.close_writer(&inode.life.lock());
             }
@@ -201,43 +207,43 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Says how to reach the kernel's caches.
+    /// Sets the interface to the kernel's caches.
     pub fn set_kernel(&self, kernel: Box<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
     }
 
-    /// The mounts of terrace that are not entered.
+    /// Mounts of terrace that are not entered.
     pub fn crossings(&self) -> &Crossings {
         &self.crossings
     }
 
-    /// Begins a request that changes names or lookup counts; the result is dropped after the answer.
+    /// Begins a request that changes names or lookup counts. Drop the result after the answer.
     pub fn begin(&self, caller: Caller) -> Op<'_> {
         self.journal.begin(caller)
     }
 
-    /// Notes that the kernel was asked to resend what the earlier daemon had not answered.
+    /// Records that the kernel was asked to resend requests that the earlier daemon left unanswered.
     pub fn note_resend_asked(&self) {
         self.journal.note_resend_asked();
         self.paging.note_restart();
     }
 
-    /// Notes that the connection to the kernel is about to be initialised.
+    /// Records that the connection to the kernel is about to be initialised.
     pub fn note_initialised(&self) {
         self.durable.header.initialised.store(1, Ordering::Release);
     }
 
-    /// Was the connection initialised, by this daemon or an earlier one?
+    /// Whether this daemon or an earlier one initialised the connection.
     pub fn is_initialised(&self) -> bool {
         self.durable.header.initialised.load(Ordering::Acquire) != 0
     }
 
-    /// Notes that the kernel is going to read and write files itself where it is told to.
+    /// Records that passthrough is agreed on with the kernel.
     pub fn note_passthrough(&self) {
         self.durable.header.passthrough.store(1, Ordering::Release);
     }
 
-    /// Does the kernel read and write files itself where it is told to?
+    /// Whether passthrough is agreed on with the kernel.
     pub fn passes_through(&self) -> bool {
         self.durable.header.passthrough.load(Ordering::Acquire) != 0
     }
@@ -257,14 +263,15 @@ impl<C: PageCache> Namespace<C> {
         (self.inodes.bytes() + self.handles.bytes() + self.durable.bytes()) as u64
     }
 
-    /// Refuses changes from now on (EROFS), also by later daemons; false: a program has a file open for writing, and nothing is refused.
+    /// Refuses changes from now on (EROFS), also by later daemons. Returns false, and refuses nothing, if a
+    /// file is open for writing.
     pub fn give_up_changes(&self) -> bool {
         let given_up = &self.durable.header.given_up;
         if self.handles.writers() > 0 {
             return false;
         }
         given_up.store(1, Ordering::SeqCst);
-        // Opens look after they are counted.
+        // Opens check this flag after they are counted.
         let is_unused = self.handles.writers() == 0;
         if !is_unused {
             given_up.store(0, Ordering::SeqCst);
@@ -272,7 +279,7 @@ impl<C: PageCache> Namespace<C> {
         is_unused
     }
 
-    /// Are changes refused?
+    /// Whether changes are refused.
     pub fn is_given_up(&self) -> bool {
         self.durable.header.given_up.load(Ordering::SeqCst) != 0
     }
@@ -291,7 +298,8 @@ impl<C: PageCache> Namespace<C> {
         self.inodes.get(nodeid)
     }
 
-    /// The object of a regular file, made on first use. The caller holds the inode's `life`, and so does not wait for room here.
+    /// The object of a regular file, made on first use. The caller holds the inode's `life`, so this does not
+    /// wait for room.
     pub(crate) fn object_of(
         &self,
         inode: &Inode<C::Object>,
@@ -314,7 +322,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(object)
     }
 
-    /// Drops an inode that the kernel has forgotten and nobody has open, unless something of it is cached.
+    /// Retires an inode that neither the kernel nor a handle refers to, unless some of its content is cached.
     pub(crate) fn retire_if_unused(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if !inode.is_forgotten(&life)
@@ -325,25 +333,25 @@ impl<C: PageCache> Namespace<C> {
         self.retire(inode, life);
     }
 
-    /// Lets a forgotten inode rest: it keeps its pages and shadows, and the next lookup finds it as if the kernel had never forgotten it. The
-    /// next open compares the source with what it is now. False: there is nothing to keep.
+    /// Lets a forgotten inode rest: it keeps its pages and shadows, and the next lookup finds it. The next
+    /// open compares the source with this moment's. Returns false if nothing is to be kept.
     pub(crate) fn rest(&self, inode: &Inode<C::Object>, life: &Life<C::Object>) -> bool {
         let Some(object) = &life.object else { return false };
         if !self.cache.remembers(object) || self.cache.flush(object, 0..u64::MAX).is_err() {
             return false;
         }
-        // The old identity stays: the next open must find out what has changed since.
+        // The last look is kept: the next open must detect changes since then.
         let stat = if inode.is_unseen() { inode.look(object).map(|look| look.stat) } else { inode.stat() };
         stat.is_ok_and(|stat| stat.st_nlink > 0)
     }
 
-    /// Drops a forgotten inode with all that is cached of it. False: that could not be written back.
+    /// Drops a forgotten inode with its cached content. Returns false if writeback failed.
     pub(crate) fn retire(&self, inode: &Inode<C::Object>, mut life: MutexGuard<'_, Life<C::Object>>) -> bool {
         if let Some(object) = &life.object {
             if self.is_deleted(inode) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
-                // Pages that could not be written back stay, with the inode, until a later forget or the end.
+                // Pages whose writeback failed stay, with the inode, until a later forget or the end.
                 inode.note_writer(object.source());
                 return false;
             }

@@ -1,4 +1,4 @@
-//! The namespace without a kernel: requests by hand, and daemons killed at the worst moment.
+//! The namespace without a kernel: hand-made requests, and daemons killed at critical moments.
 
 use std::ffi::OsStr;
 use std::os::fd::{OwnedFd, RawFd};
@@ -59,21 +59,22 @@ impl<C: PageCache> World<C> {
         self.dir.path().join(name)
     }
 
-    /// A request that is answered.
+    /// Runs a request that is answered.
     fn ask<T>(&mut self, act: impl FnOnce(&Namespace<C>, &mut Op<'_>) -> T) -> T {
         self.unique += 2;
         let mut op = self.namespace.begin(caller(self.unique));
         act(&self.namespace, &mut op)
     }
 
-    /// The daemon dies; its descriptors stay open, and the next one takes over.
+    /// Kills the daemon: its descriptors stay open, and a successor recovers.
     fn kill(&mut self) {
         let successor = Namespace::recover(self.cache.clone(), self.region, config()).unwrap();
         std::mem::forget(std::mem::replace(&mut self.namespace, successor));
         self.namespace.finish_recovery();
     }
 
-    /// A request that is done, but not answered; then it is sent again. The outcome of the second try.
+    /// Runs a request without an answer, kills the daemon, and resends it. Returns the outcome of the second
+    /// try.
     fn ask_twice<T>(&mut self, act: impl Fn(&Namespace<C>, &mut Op<'_>) -> Result<T>) -> Result<T> {
         self.unique += 2;
         let mut op = self.namespace.begin(caller(self.unique));
@@ -106,7 +107,7 @@ fn references_are_counted_and_forgotten() {
     assert_eq!((world.nlookup(a), world.namespace.inodes_known()), (2, 2));
     world.namespace.forget(a, 1);
     assert_eq!(world.nlookup(a), 1);
-    // A handle keeps the inode after the last reference; FORGET may overtake RELEASE.
+    // A handle keeps the inode after the last reference: FORGET may overtake RELEASE.
     let opened = world.ask(|ns, op| ns.open(op, a, libc::O_RDWR as u32)).unwrap();
     assert_eq!(world.namespace.pressure.objects(), 1);
     world.namespace.forget(a, 1);
@@ -131,11 +132,11 @@ fn recovery_closes_only_descriptors_named_before_it() {
     assert_eq!(world.namespace.inodes_known(), 1);
     let left = descriptors_named(world.region, LAYOUT).unwrap();
     assert!(!left.contains(&inode.raw_fd()) && left.is_subset(&named), "its number may be used again");
-    // Closed by the recovery.
+    // The recovery has closed its descriptors.
     std::mem::forget(inode);
 }
 
-/// The records name the descriptors that a recovery takes over: it must not close them when it cannot be finished.
+/// The records name the descriptors that a recovery takes over. A failed recovery must not close them.
 #[test]
 fn a_recovery_that_fails_leaves_everything_to_the_next() {
     let mut world = World::new();
@@ -320,7 +321,7 @@ fn listings_with_attributes_count_what_they_hand_out() {
     assert_eq!(again, files);
     files.iter().for_each(|(_, ino)| assert_eq!(world.nlookup(*ino), 2, "a resent listing counts once"));
 
-    // Another file stands under a listed name when the request comes again.
+    // Another file has a listed name when the request is resent.
     world.unique += 2;
     let mut op = world.namespace.begin(caller(world.unique));
     five(&world.namespace, &mut op).unwrap();
@@ -372,12 +373,12 @@ fn a_name_is_found_for_old_kernels_to_forget() {
     assert_eq!(world.namespace.name_of(&root, f), Some((d, "f".into())));
     assert_eq!(world.namespace.name_of(&root, d), Some((ROOT, "d".into())));
     std::fs::remove_file(world.path("d/f")).unwrap();
-    // Second chance: the first visit takes the marks away.
+    // Second chance: the first visit clears the marks.
     let unused = world.namespace.unused(10);
     assert!(unused.contains(&f) && unused.contains(&d) && !unused.contains(&ROOT));
 }
 
-/// A file of ten pages behind an engine, read through the preload path's kind of open, and forgotten.
+/// A file of ten pages behind an engine, opened and read as by a client of the preload path, and forgotten.
 struct Rested {
     world: World<Engine>,
     ino: u64,
@@ -395,7 +396,8 @@ impl Rested {
         rested
     }
 
-    /// Looks the file up, reads it, and has it forgotten: its content, and how many pages were not in memory.
+    /// Looks the file up, reads it, and forgets it. Returns its content and the number of pages that were not
+    /// in memory.
     fn read(&mut self) -> (Vec<u8>, u64) {
         let misses = |world: &World<Engine>| world.cache.stats().fuse.misses;
         let before = misses(&self.world);
@@ -410,7 +412,7 @@ impl Rested {
         (content, misses(&self.world) - before)
     }
 
-    /// Looks the file up and opens it for writing: the handle.
+    /// Looks the file up and opens it for writing. Returns the handle.
     fn open_to_write(&mut self) -> u64 {
         let opened = self.world.ask(|ns, op| {
             let ino = ns.lookup(op, ROOT, name("f")).unwrap().attr.ino;
@@ -473,8 +475,8 @@ fn written_file_changed_behind_the_mount_is_read_anew() {
         world.namespace.flush(&caller, fh).unwrap();
     };
     write(&rested.world, 3);
-    assert_eq!(rested.read(), ([3; 50000].to_vec(), 0), "it is nobody else's change");
-    // No lookup came since.
+    assert_eq!(rested.read(), ([3; 50000].to_vec(), 0), "the change is the mount's own");
+    // No lookup has come since.
     write(&rested.world, 4);
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [5; 50000]).unwrap();
@@ -487,7 +489,7 @@ fn crash_between_look_and_open_keeps_change_behind_mount() {
     let mut rested = Rested::new();
     std::thread::sleep(Duration::from_millis(20));
     std::fs::write(rested.world.path("f"), [2; 50000]).unwrap();
-    // So far an open has come.
+    // The first half of an open.
     let inode = rested.world.namespace.inode(rested.ino).unwrap();
     assert!(inode.look(inode.life.lock().object.as_ref().unwrap()).unwrap().changed);
     drop(inode);
@@ -542,7 +544,7 @@ fn resting_file_is_dropped_without_name_or_with_full_tables() {
     assert_eq!((rested.known(), rested.world.namespace.pressure.objects()), (1, 0));
     assert_eq!(rested.read().1, 10);
 
-    // A file whose last name goes through the mount is no file to keep.
+    // A file whose last name is removed through the mount does not rest.
     let ino = rested.ino;
     rested.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap();
     rested.world.ask(|ns, op| ns.unlink(op, ROOT, name("f"))).unwrap();
@@ -555,7 +557,7 @@ fn set_time_is_reported_whatever_writeback_does_to_source() {
     let mut rested = Rested::new();
     let (ino, fh) = (rested.ino, rested.open_to_write());
     rested.world.namespace.write(ino, fh, 0, &[3; 100], WriteKind::default()).unwrap();
-    // As a writeback does, which moves the source's times until it has put them back.
+    // A writeback changes the source's times until it restores them.
     let (path, done) = (rested.world.path("f"), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {

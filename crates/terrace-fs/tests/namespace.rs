@@ -1,7 +1,7 @@
-//! The namespace behind a real mount: everything a local directory does, and the same after kill -9 of the daemon.
+//! The namespace behind a real mount: it behaves as a local directory, also after kill -9 of the daemon.
 //!
-//! Each test runs on the null cache, which shows faults of the namespace alone, and on the engine. Needs root and /dev/fuse;
-//! without them it says so and passes.
+//! Each test runs on the null cache, which shows faults of the namespace alone, and on the engine. The tests
+//! need root and /dev/fuse; otherwise they are skipped with a message.
 
 #[path = "namespace/direct.rs"]
 mod direct;
@@ -274,7 +274,7 @@ fn open_flags_mean_what_they_say() {
         assert_eq!(fs::read(&path).unwrap(), b"onetwothree");
         drop(open(&path, OFlags::WRONLY | OFlags::TRUNC).unwrap());
         assert_eq!(fs::metadata(&path).unwrap().len(), 0);
-        // Past the page cache, and both ways mixed.
+        // Bypassing the page cache, and both ways mixed.
         let direct = open(&path, OFlags::RDWR | OFlags::DIRECT).unwrap();
         let mut pages = aligned::<8192>();
         pages.0.fill(5);
@@ -304,7 +304,7 @@ fn mappings_are_shared_with_readers() {
     each(|mount| {
         let file = open(&mount.path("m"), OFlags::RDWR | OFlags::CREATE).unwrap();
         file.set_len(8192).unwrap();
-        // SAFETY: a fresh mapping of our own file, used below and then unmapped.
+        // SAFETY: a fresh mapping of the test's file, used below and then unmapped.
         let bytes = unsafe {
             let prot = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
             let map =
@@ -327,14 +327,14 @@ fn mappings_are_shared_with_readers() {
     });
 }
 
-/// The kernel unlocks the pages of a write before it asks us to write them. A mapping of the same file, opened past the page cache, empties that,
-/// and what reads the page then may be served before the write.
+/// The kernel unlocks the pages of a write before it sends the request. A mapping of the same file, opened
+/// past the page cache, empties that cache. A read of the page may then be served before the write.
 #[test]
 fn a_read_that_overtakes_a_write_leaves_nothing_old_behind() {
     each(|mount| overtake(&mount.path("m"), OFlags::RDWR));
 }
 
-/// The same with a writer that is itself past the page cache.
+/// The same with a writer that bypasses the page cache.
 #[test]
 fn a_read_that_overtakes_a_burst_leaves_nothing_old_behind() {
     each(|mount| overtake(&mount.path("m"), OFlags::WRONLY));
@@ -375,7 +375,7 @@ fn overtake(path: &Path, writing: OFlags) {
     });
 }
 
-/// Does something at the end, also that by a panic.
+/// Runs a function at the end of its scope, also after a panic.
 struct Defer<F: Fn()>(F);
 
 impl<F: Fn()> Drop for Defer<F> {
@@ -446,7 +446,7 @@ fn times_and_blocks_follow_the_source() {
         let theirs = fs::metadata(mount.src.join("b")).unwrap();
         let ours = fs::metadata(&path).unwrap();
         assert_eq!((ours.blocks(), ours.len()), (theirs.blocks(), 300_000), "early: {}", early.blocks());
-        // A first read moves the access time, as relatime says, and nothing else.
+        // A first read updates the access time by the rule of relatime, and nothing else.
         let old = std::time::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
         File::open(&path).unwrap().set_times(fs::FileTimes::new().set_accessed(old)).unwrap();
         let before = fs::metadata(&path).unwrap();
@@ -462,7 +462,7 @@ fn times_and_blocks_follow_the_source() {
     });
 }
 
-/// Makes the kernel forget what it holds of a file, so that the daemon is asked.
+/// Drops a file's pages from the kernel's page cache, so that reads reach the daemon.
 fn drop_pages(path: &Path) {
     rustix::fs::fadvise(File::open(path).unwrap(), 0, None, rustix::fs::Advice::DontNeed).unwrap();
 }
@@ -498,7 +498,8 @@ fn more_files_than_descriptors() {
     }
 }
 
-/// More programs at once than threads answer them: whoever needs a descriptor waits, and the others make room.
+/// More concurrent programs than threads that answer: requests that need a descriptor wait, and others make
+/// room.
 #[test]
 fn many_writers_with_few_descriptors_meet_no_error() {
     if !possible() {
@@ -529,7 +530,7 @@ fn many_writers_with_few_descriptors_meet_no_error() {
     }
 }
 
-/// The kernel remembers names that are not there, and their directories with them.
+/// Negative dentries pin their directories in the kernel.
 #[test]
 fn negative_lookups_in_more_directories_than_descriptors_work() {
     if !possible() {
@@ -546,7 +547,7 @@ fn negative_lookups_in_more_directories_than_descriptors_work() {
 
 /// Runs `act` in a process of user and group 4242.
 fn as_other_user(act: impl FnOnce() -> bool) {
-    // SAFETY: the child runs only `act`, which makes files, and leaves.
+    // SAFETY: the child runs only `act`, which creates files, and exits.
     unsafe {
         let pid = libc::fork();
         if pid == 0 {
@@ -603,7 +604,7 @@ fn open_as(path: &Path, flags: i32, mode: u32) -> std::io::Result<File> {
 #[test]
 fn a_new_file_keeps_its_set_id_bits() {
     each(|mount| {
-        // More than there are threads to answer: none may be lost over it.
+        // More files than threads: a thread must not lose its capabilities by the change of user.
         let paths: Vec<_> = (0..12).map(|i| mount.path(&format!("new{i}"))).collect();
         as_other_user(|| {
             paths
@@ -622,7 +623,7 @@ fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
         for round in 0..3 {
             let (name, text) = (format!("secret{round}"), b"for root alone");
             let path = mount.path(&name);
-            // The kernel remembers for a second that there is no such name.
+            // The kernel keeps the negative dentry for a second.
             assert_eq!(errno(fs::metadata(&path)), libc::ENOENT);
             let mut file = OpenOptions::new()
                 .write(true)
@@ -642,7 +643,7 @@ fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
     });
 }
 
-/// An open file goes on with what its mode forbids to later opens, also if the daemon has no more rights than programs.
+/// An open file can still be used as its mode forbids to later opens, also by a daemon without root's rights.
 #[test]
 fn modes_hold_for_opens_and_not_for_open_files() {
     if !possible() {
@@ -657,11 +658,11 @@ fn modes_hold_for_opens_and_not_for_open_files() {
         let text = [b'x'; 5000];
         as_other_user(|| {
             let create = libc::O_CREAT | libc::O_EXCL;
-            // As git makes its objects.
+            // As git creates its objects.
             let made = open_as(&made, create | libc::O_RDWR, 0o444).unwrap();
             made.write_all_at(&text, 0).unwrap();
             made.sync_all().unwrap();
-            // Closed to all after the open and before the first write.
+            // The mode changes to 000 after the open and before the first write.
             let file = open_as(&closed, create | libc::O_RDWR, 0o644).unwrap();
             file.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
             file.write_all_at(&text, 0).unwrap();
@@ -670,11 +671,11 @@ fn modes_hold_for_opens_and_not_for_open_files() {
             rustix::fs::fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 20_000).unwrap();
             let mut back = [0; 5000];
             file.read_exact_at(&mut back, 0).unwrap();
-            // Never to be read.
+            // Unreadable from the start.
             let file = open_as(&blind, create | libc::O_WRONLY, 0o200).unwrap();
             file.write_all_at(&text, 0).unwrap();
             file.sync_all().unwrap();
-            // Closed to all after the open and before the first read.
+            // The mode changes to 000 after the open and before the first read.
             let file = File::open(&late).unwrap();
             file.set_permissions(fs::Permissions::from_mode(0o000)).unwrap();
             let mut found = [0; 4];
@@ -742,7 +743,7 @@ fn closed_files_keep_no_data_descriptors() {
             assert_eq!(fs::read(&path).unwrap().len(), 5000);
             rustix::fs::ftruncate(OpenOptions::new().write(true).open(&path).unwrap(), 100).unwrap();
         }
-        // The kernel tells of the last close when it likes.
+        // The kernel sends RELEASE with a delay.
         let closed = holds_within(Duration::from_secs(10), || mount.data_descriptors() == 0);
         assert!(closed, "{} data descriptors", mount.data_descriptors());
     });
@@ -814,7 +815,7 @@ fn many_threads_at_once() {
     });
 }
 
-/// Programs at work while the daemon is killed again and again: no error, nothing lost, nothing done twice.
+/// Programs run while the daemon is killed repeatedly: no error, no loss, no repetition.
 #[test]
 fn nothing_is_lost_when_the_daemon_is_killed() {
     each(|mount| {
@@ -851,7 +852,7 @@ fn nothing_is_lost_when_the_daemon_is_killed() {
     });
 }
 
-/// Ends the work, also when a check in between fails.
+/// Ends the work, also when a check fails.
 struct EndOfWork<'a>(&'a AtomicBool);
 
 impl Drop for EndOfWork<'_> {
@@ -860,7 +861,7 @@ impl Drop for EndOfWork<'_> {
     }
 }
 
-/// Names and content made, checked and removed, every step of which must succeed exactly once.
+/// Creates, checks and removes names and content. Every step must succeed exactly once.
 fn work(dir: &Path, worker: usize, rounds: &AtomicU64, enough: &AtomicBool) {
     while !enough.load(Ordering::Relaxed) {
         let round = rounds.load(Ordering::Relaxed);

@@ -1,10 +1,11 @@
-//! Is this buffer memory that may be written? The kernel answers EFAULT for one that is not; a copy of ours would end in
-//! SIGSEGV.
+//! Checks that a read's buffer is writable. The kernel answers EFAULT for one that is not; a copy by the
+//! library would end in SIGSEGV.
 //!
-//! Asked once for each page of memory that the program reads into, with MADV_POPULATE_WRITE, which prepares the page for
-//! the write that follows anyway and fails where that would fault. Programs use the same buffers again and again: the
-//! answer is remembered for the thread's last range, and for pages in a small table. A page that was good once and was
-//! unmapped since is the one case left where a bad address is a signal instead of an error (docs/SEMANTICS.md).
+//! Each page of memory that the program reads into is checked once, with MADV_POPULATE_WRITE. It prepares the
+//! page for the write that follows anyway, and fails where that would fault. Programs reuse buffers: the
+//! result is kept for the thread's last range, and for pages in a small table. One case is left where a bad
+//! address is a signal instead of an error: a page that passed once and was unmapped since
+//! (docs/SEMANTICS.md).
 
 use crate::local::Local;
 use crate::quiet;
@@ -17,11 +18,12 @@ use terrace_shm::PAGE_SIZE;
 const PAGES_MAX: usize = 1 << 14;
 
 static PAGES: [AtomicUsize; PAGES_MAX] = [const { AtomicUsize::new(0) }; PAGES_MAX];
-/// The kernel cannot tell (before 5.14): every buffer counts as good.
+/// The kernel cannot check (before 5.14): every buffer counts as writable.
 static CANNOT_TELL: AtomicBool = AtomicBool::new(false);
 
 fn place(page: usize) -> &'static AtomicUsize {
-    // Buffers of a pool are adjacent, those of different threads lie at the same offsets of different arenas: mix both.
+    // Buffers of a pool are adjacent, and those of different threads lie at the same offsets of arenas: the
+    // hash mixes both.
     &PAGES[(page ^ (page >> 14) ^ (page >> 24)) % PAGES_MAX]
 }
 
@@ -42,15 +44,15 @@ fn look_up(local: &Local, start: usize, end: usize) -> bool {
     {
         return false;
     }
-    // One page at a time may be unmapped by the program, so the range is what was asked for, not a union.
+    // The program may unmap single pages, so only the requested range is kept, not a union.
     local.good_from.set(pages.start * PAGE_SIZE);
     local.good_to.set(pages.end * PAGE_SIZE);
     pages.for_each(remember);
     true
 }
 
-/// True if `[start, start + n)`, which does not wrap, can be read; n > 0. For small things of the program that lie on its
-/// stack mostly, in a page known to be writable.
+/// True if `[start, start + n)`, which does not wrap, can be read; n > 0. For small structures of the
+/// program, which mostly lie on its stack, in a page known to be writable.
 pub fn is_readable(start: *const u8, n: usize) -> bool {
     let pages = start as usize / PAGE_SIZE..(start as usize + n).div_ceil(PAGE_SIZE);
     pages.start > 0
@@ -86,7 +88,8 @@ fn probe(pages: &std::ops::Range<usize>, how: c_int) -> bool {
     if ret == 0 {
         return true;
     }
-    // EINVAL comes from old kernels, and for device memory: ask for a page of this thread's stack, which is surely good.
+    // EINVAL comes from old kernels, and for device memory. A page of this thread's stack, which is writable,
+    // tells which.
     if ret == -(libc::EINVAL as isize) {
         let mine = std::ptr::from_ref(pages) as usize / PAGE_SIZE;
         let ret = populate(&(mine..mine + 1), how);

@@ -2,15 +2,15 @@
 //!
 //! | lives | where | what |
 //! |---|---|---|
-//! | as long as the process, and in its forks | statics | mappings of segment and touch table, configuration |
+//! | as long as the process, and in its forks | statics | segment and touch table, configuration |
 //! | in one process only | a page that fork wipes | socket, ring, the lock |
 //!
-//! Registered lazily: a process that opens no large file of the mount, and changes none, never connects. Losing the daemon costs the socket;
-//! the mappings stay, and hits go on. All of it may run inside a signal handler, so nobody waits for the lock on a read
-//! path: whoever finds it taken uses the mount path.
+//! A process registers lazily: one that opens no large file of the mount, and changes none, never connects.
+//! Loss of the daemon costs the socket; the mappings stay, and hits continue. All of this may run inside a
+//! signal handler, so read paths do not wait for the lock: a read that finds it taken uses the mount path.
 //!
-//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a connection of their own, which
-//! goes on after the preload path has closed for this process.
+//! Requests that other processes rely on (MAPPED), and slow ones (FLUSH), use a separate connection. They
+//! work after the preload path has closed for this process.
 
 use crate::exchange::{HELLO_FDS, exchange};
 use crate::local::local;
@@ -26,17 +26,19 @@ use terrace_shm::proto::{self, Hint, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::{Segment, TouchTable, scratch};
 
-/// Between two bells.
+/// Shortest time between two wake-ups of the daemon.
 const BELL_NS: u64 = 500_000;
-/// Between two tries to register.
+/// Shortest time between two tries to register.
 const RETRY_MS: u64 = 1000;
-/// For an answer that needs no I/O of the daemon. The open or read at hand would wait for it as long, on a busy machine.
+/// Longest wait for an answer that needs no I/O of the daemon. On a busy machine the program's open or read
+/// would take as long.
 const ANSWER_MS: u64 = 5000;
-/// For an answer that means writing everything back, where it has to come over the registered connection.
+/// Longest wait for an answer to FLUSH over the registered connection.
 const FLUSH_MS: u64 = 60_000;
-/// For a daemon that hangs up instead of answering: it is being restarted, or is at the end of its means.
+/// Longest time of retries while the daemon hangs up instead of answering: it is being restarted, or out of
+/// resources.
 const PATIENCE_MS: u64 = 30_000;
-/// A lock held longer than this was left behind by a thread that a longjmp or a cancellation took away.
+/// A lock held longer than this belongs to a thread that a longjmp or a cancellation took away.
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
 /// State that every path of the process reads.
 #[derive(Debug)]
@@ -49,7 +51,7 @@ pub struct World {
 }
 
 impl World {
-    /// Does anybody answer for the leases? Always, where there is a mount.
+    /// Whether the leases are kept. Always true with a mount.
     #[inline]
     pub fn has_keeper(&self) -> bool {
         self.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
@@ -59,13 +61,13 @@ impl World {
 /// State that a fork must not inherit (MADV_WIPEONFORK): all zero = not registered.
 #[derive(Debug)]
 struct Volatile {
-    /// Time when it was taken; 0 = free.
+    /// Time at which the lock was taken; 0 = free.
     lock: AtomicU64,
     /// Index of the ring in use + 1.
     ring: AtomicU32,
     last_try_ms: AtomicU64,
     last_check_ms: AtomicU64,
-    /// This process has been here: what [`INHERITED`] and [`rings`] hold is its own.
+    /// 1: [`INHERITED`] and [`rings`] are this process's own, not its parent's.
     known: AtomicU32,
     socket: helper::Slot,
 }
@@ -84,10 +86,10 @@ static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
 static DEV: AtomicU64 = AtomicU64::new(0);
 /// See [`large_file`].
 static LARGE_FILE: AtomicU64 = AtomicU64::new(1 << 20);
-/// Nothing is classified and no read served any more.
+/// The preload path is closed: no descriptor is classified and no read served.
 static OFF: AtomicBool = AtomicBool::new(false);
 
-/// The socket once more, for the child of a fork, which finds the page wiped.
+/// A copy of the socket, for the child of a fork, in which the page is wiped.
 static INHERITED: helper::Slot = helper::Slot::new();
 
 static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::uninit()));
@@ -118,34 +120,35 @@ pub fn configure() {
     {
         LARGE_FILE.store(large, Ordering::Relaxed);
     }
-    // SAFETY: written before DEV makes anybody look at it.
+    // SAFETY: written before DEV publishes it.
     unsafe { (*ADDRESS.0.get()).write(address) };
     DEV.store(dev, Ordering::Release);
 }
 
-/// st_dev of the mount, if its daemon has to be told of things: also after the preload path has closed, for the descriptors
-/// opened before are a client's all the same.
+/// st_dev of the mount, if its daemon needs announcements. Also after the preload path has closed:
+/// descriptors opened before are still a client's.
 #[inline]
 pub fn told_dev() -> Option<u64> {
     speaks_of().filter(|_| !directory::is_leased())
 }
 
-/// st_dev of the files, if the daemon may be spoken to.
+/// st_dev of the files, if requests to the daemon are allowed.
 #[inline]
 fn speaks_of() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !quiet::is_silent()).then_some(dev)
 }
 
-/// st_dev of the mount, if the preload path is to be used at all.
+/// st_dev of the mount, if the preload path is open.
 #[inline]
 pub fn mount_dev() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
 
-/// The preload path closes for this process: it did something after which descriptors cannot be told apart, or we have a bug.
-/// It is no client any more, so that the kernel caches for it what it opens from here on.
+/// Closes the preload path for this process, after a bug of the library, or a call after which descriptors
+/// cannot be tracked. The process is no client any more, so the kernel caches the files that it opens from
+/// here on.
 #[cold]
 pub fn turn_off() {
     if DEV.load(Ordering::Relaxed) != 0 {
@@ -159,9 +162,9 @@ pub fn turn_off() {
     }
 }
 
-/// A filter of system calls comes into force, under which ours may be the program's death: from here on there are none.
-/// Mappings can no longer be announced, so every file that may get one is announced now; what is opened later is opened
-/// by no client.
+/// A filter of system calls comes into force, under which a call of the library may kill the program. From
+/// here on there are none. Mappings can no longer be announced, so every file that may get one is announced
+/// now. Files opened later are opened by a process that is no client.
 #[cold]
 pub fn fall_silent() {
     if speaks_of().is_none() {
@@ -176,7 +179,7 @@ pub fn fall_silent() {
     quiet::be_silent();
 }
 
-/// True if a shared mapping of this descriptor can be written to.
+/// True if a writable shared mapping of this descriptor is possible.
 pub fn is_mappable(fd: c_int) -> bool {
     let mode = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
     mode >= 0
@@ -196,22 +199,22 @@ pub fn large_file() -> u64 {
     LARGE_FILE.load(Ordering::Relaxed)
 }
 
-/// The page, if this process (or one that it was forked from) ever asked the daemon anything.
+/// The page, if this process (or one that it was forked from) ever used the connection.
 #[inline]
 fn known() -> Option<&'static Volatile> {
-    // SAFETY: null or our page, which is never unmapped; all of it atomics and cells guarded by the lock.
+    // SAFETY: null or a page that is never unmapped; all of it atomics and cells guarded by the lock.
     unsafe { VOLATILE.load(Ordering::Acquire).as_ref() }
 }
 
-/// The page, made if need be: most programs need none.
+/// The page, made if necessary: most programs need none.
 fn volatile() -> Option<&'static Volatile> {
     if known().is_none() && speaks_of().is_some() {
         let page = sys::map_anonymous(VOLATILE_BYTES);
-        // SAFETY: a page of ours, which is published once it is as it should be.
+        // SAFETY: a new page of the library, published after madvise has succeeded.
         if page.is_null() || !unsafe { sys::madvise(page, VOLATILE_BYTES, libc::MADV_WIPEONFORK) } {
             return None;
         }
-        // A page too many, of a thread that was as quick, stays untouched.
+        // The page of a thread that loses this race stays untouched.
         let _ =
             VOLATILE.compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire);
     }
@@ -230,13 +233,13 @@ fn ring_number() -> Option<usize> {
     (known()?.ring.load(Ordering::Acquire) as usize).checked_sub(1)
 }
 
-/// The ring of this process, to count in.
+/// The ring of this process, for counts.
 #[inline]
 pub fn ring() -> Option<&'static Ring> {
     ring_number().map(rings::at)
 }
 
-/// The ring of this process, to offer something.
+/// The ring of this process, for fills and trace records.
 #[inline]
 pub fn hold_ring() -> Option<rings::Held> {
     ring_number().and_then(rings::hold)
@@ -256,7 +259,8 @@ impl Held {
         local().holding.set(1);
         Some(Held(v))
     }
-    /// For calls that may wait (open, mmap, sync): up to `ANSWER_MS`, unless this is a handler that interrupted the holder.
+    /// For calls that may wait (open, mmap, sync): waits up to `ANSWER_MS`, unless this is a handler that
+    /// interrupted the holder.
     fn take(v: &'static Volatile) -> Option<Held> {
         if local().holding.get() != 0 {
             return None;
@@ -277,8 +281,9 @@ impl Drop for Held {
     }
 }
 
-/// Registers this process unless it is, or was tried less than a second ago. True if it is registered now. An open waits
-/// for another thread that is at it: what it opens is classified now or never. A read does not.
+/// Registers this process, unless it is registered, or a try was less than a second ago. Returns whether it
+/// is registered. An open waits for a thread that is registering: its descriptor can be classified only now.
+/// A read does not wait.
 pub fn register(wait: bool) -> bool {
     let Some(v) = volatile() else { return false };
     if is_registered() {
@@ -288,7 +293,7 @@ pub fn register(wait: bool) -> bool {
     held.is_some_and(|held| is_registered() || connect(&held).is_some())
 }
 
-/// Asks for the source of an open file. None: not now; the answer's descriptor is the caller's.
+/// Requests the source of an open file. None: not available now. The caller owns the returned descriptor.
 pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
@@ -296,14 +301,15 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     Some((reply, (fds[0] >= 0).then_some(fds[0])))
 }
 
-/// Has an open file taken into service, where there is no mount. The answer, which may be a no; None: not now.
+/// Requests that an open file be served, without a mount. The reply may be a refusal. None: not available
+/// now.
 pub fn serve(fd: c_int) -> Option<Reply> {
     let held = Held::try_take(volatile()?)?;
     ask(&held, proto::SERVE, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS)
 }
 
-/// Asks for target number `n` of the tiers on devices. None: not now. Its table and the target are the caller's; or there is none, or none for clients
-/// (`EOPNOTSUPP`).
+/// Requests target number `n` of the device tiers. None: not available now. The caller owns the table and the
+/// target. Err: there is no such target, or none for clients (`EOPNOTSUPP`).
 pub fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
@@ -315,25 +321,27 @@ pub fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
     Some(Err(reply.errno as c_int))
 }
 
-/// Tells the daemon that `fd` gets a shared mapping which may be written, and waits until it knows. False: it cannot be
-/// told, and would go on to give others what they stored before.
+/// Announces a writable shared mapping of `fd`, and waits for the daemon's answer. False: the announcement
+/// failed, so the daemon would serve content older than the mapping's stores.
 pub fn mapped(fd: c_int) -> bool {
     match insist(proto::MAPPED, Some(fd)) {
         Ok(reply) if reply.errno == 0 => true,
-        // No client: the kernel caches what it opens, of which the daemon knows by itself; and it notices mappings of what was
-        // handed down, if later. (A server's children that gave up its rights cannot reach the connection.)
+        // Not a client: the kernel caches files that this process opens, of which the daemon knows. It
+        // notices mappings of inherited descriptors later. (A server's children without its rights cannot
+        // reach the connection.)
         _ => !is_registered(),
     }
 }
 
-/// Has the daemon write everything back. Zero, or the errno of what went wrong.
+/// Requests that the daemon write everything back. Returns zero or an errno.
 pub fn flush() -> c_int {
     insist(proto::FLUSH, None).map_or(libc::EIO, |reply| reply.errno as c_int)
 }
 
-/// Asks until there is an answer, or nobody to give one: a daemon that is being restarted answers late, and the program
-/// would wait for it in any other call as well. Asks on a connection of its own: others are not kept waiting by a slow
-/// answer, and it is needed where the registered one is not (after a fork, in a handler that interrupted its holder).
+/// Repeats a request until there is an answer, or no daemon to give one. A restarting daemon answers late,
+/// and other calls of the program would wait for it as well. It uses a separate connection: a slow answer
+/// must not delay other requests, and the registered connection may be unusable (after a fork, in a handler
+/// that interrupted its holder).
 fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
     let v = volatile().ok_or(libc::ENOENT)?;
     let end = sys::now_ms() + PATIENCE_MS;
@@ -344,7 +352,8 @@ fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
                 Some(reply) => return Ok(reply),
                 None => libc::ECONNRESET,
             },
-            // No descriptor left, another root directory, another user: the registered connection may be there still.
+            // No descriptor left, another root directory, another user: the registered connection may still
+            // work.
             Err(why) => match ask_registered(v, op, fd) {
                 Some(reply) => return Ok(reply),
                 None => why,
@@ -360,7 +369,7 @@ fn insist(op: u32, fd: Option<c_int>) -> Result<Reply, c_int> {
 }
 
 fn ask_apart(s: c_int, op: u32, fd: Option<c_int>) -> Option<Reply> {
-    // A vfork child shares our table with its parent, but not its descriptors.
+    // A vfork child shares the table of descriptors here with its parent, but not the descriptors.
     let kept = if local().vforked() { None } else { helper::lift(s) };
     let s = kept.map_or(s, |kept| kept.fd);
     let reply = exchange(s, op, fd, &mut [-1; HELLO_FDS], u64::MAX);
@@ -380,8 +389,9 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
     reply
 }
 
-/// Wakes the daemon, unless a thread of this process has just done so: until it runs, all of them find it asleep. Over the socket, whose
-/// inode is its alone: a number that the program took from us and gave to an eventfd of its own could not be told from an eventfd of ours.
+/// Wakes the daemon, unless a thread of this process has just done so: until it runs, every thread sees it
+/// asleep. The wake-up uses the socket, whose inode is unique. An eventfd would not do: if the program closed
+/// it and made its own with that number, both would look the same.
 pub fn ring_bell() {
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
     let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));
@@ -396,22 +406,22 @@ pub fn ring_bell() {
     }
 }
 
-/// Tells the daemon what the program said of a span. Nobody waits, and what does not fit into the socket is lost.
+/// Passes on a program's advice for a span. It does not wait, and is dropped if the socket is full.
 pub fn hint(hint: &Hint) {
     if let Some(fd) = known().and_then(|v| v.socket.get()) {
         tell(fd, hint.as_bytes());
     }
 }
 
-/// Sends a message that has no answer, without waiting.
+/// Sends a message without an answer, and does not wait.
 fn tell(fd: c_int, bytes: &[u8]) {
     let flags = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) as usize;
     // SAFETY: reads the message, which outlives the call.
     unsafe { sys::raw(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags, 0, 0]) };
 }
 
-/// Called when no slot of the ring is free, at most once a second to some effect: if nobody drains it any more, or every
-/// slot was left behind by threads that never came back, the next miss registers anew.
+/// Called when no slot of the ring is free; acts at most once a second. If the daemon has hung up, or if
+/// threads that never returned hold every slot, this process registers again.
 pub fn check_ring(leaked: bool) {
     let Some(v) = volatile() else { return };
     let now = sys::now_ms();
@@ -451,13 +461,13 @@ pub fn forked() {
     }
 }
 
-/// The inherited socket is the parent's, as are the rings.
+/// The inherited socket and the rings belong to the parent.
 fn leave_parent() {
     INHERITED.discard();
     rings::leave_parent();
 }
 
-/// One question and its answer, over the connection there is or a new one.
+/// One request and its answer, over the present connection or a new one.
 fn ask(held: &Held, op: u32, fd: Option<c_int>, fds: &mut [c_int; HELLO_FDS], wait_ms: u64) -> Option<Reply> {
     let socket = match held.0.socket.get() {
         Some(s) => s,
@@ -465,13 +475,13 @@ fn ask(held: &Held, op: u32, fd: Option<c_int>, fds: &mut [c_int; HELLO_FDS], wa
     };
     let reply = exchange(socket, op, fd, fds, wait_ms);
     if reply.is_none() {
-        // A late answer would be taken for that to the next question.
+        // A late answer would count as that of the next request.
         hang_up(held.0);
     }
     reply
 }
 
-/// Connects, says hello, maps what comes. The socket, if all went well.
+/// Connects, registers (HELLO), and maps the ring and, once, the segment. Returns the socket on success.
 fn connect(held: &Held) -> Option<c_int> {
     let v = held.0;
     let now = sys::now_ms().max(1);
@@ -480,7 +490,7 @@ fn connect(held: &Held) -> Option<c_int> {
         return None;
     }
     mount_dev()?;
-    // A fork that ran no handlers (a raw system call, clone) has what its parent left it.
+    // A fork that ran no handlers (a raw system call, clone) still has its parent's state.
     if v.known.swap(1, Ordering::Relaxed) == 0 {
         leave_parent();
     }
@@ -510,7 +520,7 @@ fn connect(held: &Held) -> Option<c_int> {
 /// A new connection, or errno.
 fn dial() -> Result<c_int, c_int> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the address was written before DEV was set, which every caller has seen.
+    // SAFETY: the address was written before DEV was set, and every caller has seen DEV.
     unsafe {
         let s = sys::raw(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]);
         if s < 0 {
@@ -526,7 +536,7 @@ fn dial() -> Result<c_int, c_int> {
     }
 }
 
-/// Takes what came with the answer to HELLO; descriptors that are kept are taken out of `fds`.
+/// Maps the memory received with HELLO's answer. The caller closes the descriptors.
 fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) -> Option<()> {
     if reply.errno != 0 || Some(reply.mount_dev) != mount_dev() || fds.contains(&-1) {
         return None;
@@ -535,24 +545,24 @@ fn welcome(v: &'static Volatile, reply: &Reply, fds: &mut [c_int; HELLO_FDS]) ->
     match world() {
         None => attach(segment, fds)?,
         Some(w) if w.identity == segment => {}
-        // Another instance under the device number that we know: what the table says is about the old one.
+        // Another instance has the known device number: the table describes the old one.
         Some(_) => {
             turn_off();
             return None;
         }
     }
-    // SAFETY: received descriptors, open until our caller closes them.
+    // SAFETY: received descriptors, which the caller closes later.
     let ring = rings::take(unsafe { BorrowedFd::borrow_raw(fds[2]) }, reply.ring_slots as usize)?;
     v.ring.store(ring as u32 + 1, Ordering::Release);
     Some(())
 }
 
 fn attach(identity: Identity, fds: &[c_int; HELLO_FDS]) -> Option<()> {
-    // SAFETY: received descriptors, open until our caller closes them.
+    // SAFETY: received descriptors, which the caller closes later.
     let (segment, touches) = unsafe { (BorrowedFd::borrow_raw(fds[0]), BorrowedFd::borrow_raw(fds[1])) };
     let segment = Segment::attach(segment).ok()?;
     let touches = TouchTable::attach(touches, &segment.geometry()).ok()?;
-    // SAFETY: the lock is held and nothing is published yet, so nobody else looks at the place.
+    // SAFETY: the lock is held and nothing is published yet, so no other thread accesses the place.
     let place = unsafe { (*WORLD_PLACE.0.get()).write(World { segment, touches, identity }) };
     WORLD.store(place, Ordering::Release);
     Some(())

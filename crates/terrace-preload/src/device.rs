@@ -1,8 +1,9 @@
-//! The targets of the tiers on devices, as this process reads them: their tables and descriptors. They are asked for when the first is needed, and again
-//! whenever one was added, resized or removed ([`Header::targets`](terrace_shm::layout::Header)).
+//! The targets of the device tiers, as read by this process: their tables and descriptors. They are requested
+//! before the first read of a target, and after a target was added, resized or removed
+//! ([`Header::targets`](terrace_shm::layout::Header)).
 //!
-//! A table stays mapped, for another thread may be looking at it. What such a thread reads of a target that is gone counts for nothing: the entry that
-//! named the slot was withdrawn before.
+//! A table stays mapped, since another thread may be reading it. Content read from a removed target is
+//! discarded: the entry that named the slot was withdrawn before.
 
 use crate::{connection, helper, sys};
 use std::cell::UnsafeCell;
@@ -13,23 +14,24 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::{DeviceSlot, DeviceTable, Segment};
 
-/// Tables that a process maps in its life. Targets that come after so many changes are read by the mount path.
+/// Tables that a process can map in its life. Targets that come after that many changes are read through the
+/// mount path.
 const PLACES_MAX: usize = 64;
 
 static PLACES: [Place; PLACES_MAX] = [const { Place::new() }; PLACES_MAX];
 /// Places that were used.
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// The place of each target, plus 1; 0: there is none.
+/// The place of each target, plus 1; 0: no such target.
 static CURRENT: [AtomicU32; TARGETS_MAX] = [const { AtomicU32::new(0) }; TARGETS_MAX];
-/// The number of the change that `CURRENT` was asked for after, plus 1; 0: not asked yet.
+/// The number of the change after which `CURRENT` was requested, plus 1; 0: not requested yet.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
-/// 1: a thread is asking.
+/// 1: a thread is requesting targets.
 static ASKING: AtomicU32 = AtomicU32::new(0);
 
-/// Room for a target.
+/// A place for a target.
 struct Place {
     fd: helper::Slot,
-    /// Which memory file the table is.
+    /// Inode of the table's memory file.
     inode: AtomicU64,
     table: UnsafeCell<MaybeUninit<DeviceTable>>,
 }
@@ -37,16 +39,17 @@ struct Place {
 // SAFETY: the table is written by the thread that set ASKING, before `CURRENT` names the place, and never after.
 unsafe impl Sync for Place {}
 
-/// A target that can be read now.
+/// A readable target.
 #[derive(Debug, Clone, Copy)]
 pub struct Device {
-    /// Its number, by which its reads are counted.
+    /// Number of the target, for counters.
     pub number: usize,
     pub fd: c_int,
     pub table: &'static DeviceTable,
 }
 
-/// The target that has a slot, if it can be read. The caller has seen the slot in an entry: the change that brought its target is seen, too.
+/// The target of a slot, if it can be read. The caller has read the slot from an entry, so the change that
+/// added its target is visible.
 pub fn of(segment: &Segment, slot: DeviceSlot) -> Option<Device> {
     let change = u64::from(segment.header().targets.load(Ordering::Acquire)) + 1;
     if KNOWN.load(Ordering::Acquire) != change && !ask(change) {
@@ -57,7 +60,7 @@ pub fn of(segment: &Segment, slot: DeviceSlot) -> Option<Device> {
     Some(Device { number, fd: place.fd.get()?, table: place.table() })
 }
 
-/// Gives targets back that were removed, at an occasion that comes before the next read of one.
+/// Closes targets that were removed. Called before a read.
 pub fn look(segment: &Segment) {
     let change = u64::from(segment.header().targets.load(Ordering::Relaxed)) + 1;
     let known = KNOWN.load(Ordering::Relaxed);
@@ -71,7 +74,7 @@ fn place(at: &AtomicU32) -> Option<&'static Place> {
     PLACES.get(at as usize)
 }
 
-/// Asks the daemon for all of them. Other threads read by the mount path meanwhile. False: not all of them could be asked for.
+/// Requests all targets. Other threads use the mount path meanwhile. False: a request failed.
 #[cold]
 fn ask(change: u64) -> bool {
     if ASKING.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
@@ -98,10 +101,10 @@ fn ask_one(number: usize) -> bool {
             }
             current.store(keep([table, target], inode, before).map_or(0, |at| at + 1), Ordering::Release);
         }
-        // There is none, or the daemon alone reads it.
+        // There is no such target, or only the daemon reads it.
         Err(_) => current.store(0, Ordering::Release),
     }
-    // Not before the next is named: a thread that comes now finds another.
+    // Closed after its successor is published, so that other threads find the new one.
     if let Some(before) =
         before.filter(|before| !place(current).is_some_and(|now| now.fd.is_same(&before.fd)))
     {
@@ -110,7 +113,7 @@ fn ask_one(number: usize) -> bool {
     true
 }
 
-/// Maps the table, and keeps the target open. One that cannot be kept is read by the mount path.
+/// Maps the table and keeps the target open. A target that cannot be kept is read through the mount path.
 fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>) -> Option<u32> {
     // SAFETY: received descriptors, open until they are closed here or kept.
     let mapped = DeviceTable::attach(unsafe { BorrowedFd::borrow_raw(table) });
@@ -120,7 +123,7 @@ fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>)
         sys::close(target);
         return None;
     };
-    // The same target with another size: other threads may be reading by the descriptor that is known, so that one stays.
+    // The same target with another size: other threads may be reading with the known descriptor, so it stays.
     let known = before.and_then(|before| before.fd.kept()).filter(|known| is_same_file(known.fd, target));
     let kept = match known {
         Some(known) => {
@@ -131,7 +134,8 @@ fn keep([table, target]: [c_int; 2], inode: u64, before: Option<&'static Place>)
     };
     place.fd.set(kept);
     place.inode.store(inode, Ordering::Relaxed);
-    // SAFETY: this thread set ASKING: no other writes, and none reads before `CURRENT` names the place.
+    // SAFETY: this thread has set ASKING: no other thread writes, and none reads before `CURRENT` names the
+    // place.
     unsafe { (*place.table.get()).write(mapped) };
     MADE.store(at + 1, Ordering::Relaxed);
     Some(at)
@@ -147,9 +151,10 @@ impl Place {
         Place { fd: helper::Slot::new(), inode: AtomicU64::new(0), table }
     }
 
-    /// Of a place that `CURRENT` names, or has named.
+    /// For a place that `CURRENT` names, or has named.
     fn table(&'static self) -> &'static DeviceTable {
-        // SAFETY: the name was read with Acquire, so the table is written; and it is never changed or unmapped.
+        // SAFETY: the place's number was read with Acquire, so the table is written. It is never changed or
+        // unmapped.
         unsafe { (*self.table.get()).assume_init_ref() }
     }
 }

@@ -1,4 +1,4 @@
-//! Which directory is served without a mount (`leased.rs`), as `terrace run` tells it.
+//! The directory that is served without a mount (`leased.rs`), as set by `terrace run`.
 
 use crate::sys;
 use std::cell::UnsafeCell;
@@ -10,27 +10,28 @@ struct Text(UnsafeCell<[u8; TEXT_MAX]>);
 // SAFETY: written once, before its length is published.
 unsafe impl Sync for Text {}
 
-/// The directory, and those in it that are not served: one a line. A copy, for programs write over their environment.
+/// The directory, and subdirectories that are not served: one a line. A copy, since programs may overwrite
+/// their environment.
 static TEXT: Text = Text(UnsafeCell::new([0; TEXT_MAX]));
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment. Called once, from .init_array.
 pub fn configure() {
     let told = sys::variable(c"TERRACE_LEASED").unwrap_or_default();
-    // Of more nobody could tell what is not to be served: no path begins so.
+    // A longer list could not be checked. No path begins with `//`, so nothing is served.
     let told = if told.len() > TEXT_MAX { b"//" } else { told };
-    // SAFETY: nobody reads it before LEN says so.
+    // SAFETY: not read before LEN publishes it.
     unsafe { (&mut *TEXT.0.get())[..told.len()].copy_from_slice(told) };
     LEN.store(told.len(), Ordering::Release);
 }
 
-/// Is it served by leases, without a mount?
+/// Whether a directory is served by leases, without a mount.
 #[inline]
 pub fn is_leased() -> bool {
     LEN.load(Ordering::Acquire) != 0
 }
 
-/// Does a path lie in the directory, and in none that is left out?
+/// Whether a path lies in the directory, and not in an excluded subdirectory.
 pub fn is_served(path: &[u8]) -> bool {
     // SAFETY: written before LEN was, and never again.
     let text = unsafe { &(&*TEXT.0.get())[..LEN.load(Ordering::Acquire)] };

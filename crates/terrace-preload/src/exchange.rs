@@ -5,15 +5,15 @@ use std::ffi::{c_int, c_void};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{Reply, Request};
 
-/// Descriptors that come with HELLO: segment, touch table, ring. No answer has more.
+/// Descriptors that come with HELLO's answer: segment, touch table, ring. No answer has more.
 pub const HELLO_FDS: usize = 3;
 
-/// Room for the control message that carries up to `HELLO_FDS` descriptors, aligned as the kernel wants it.
+/// Buffer for a control message of up to `HELLO_FDS` descriptors, aligned for the kernel.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
 
-/// Sends a request and waits for its answer. None: the connection is of no use any more.
+/// Sends a request and waits for its answer. None: the connection is no longer usable.
 pub fn exchange(
     s: c_int,
     op: u32,
@@ -25,7 +25,7 @@ pub fn exchange(
     let bytes = request.as_bytes();
     let mut iov = libc::iovec { iov_base: bytes.as_ptr() as *mut c_void, iov_len: bytes.len() };
     let mut control = Control([0; 64]);
-    // SAFETY: zero is a valid msghdr; all that it names lives on this frame.
+    // SAFETY: zero is a valid msghdr. Everything that it points to lives on this frame.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut iov;
     message.msg_iovlen = 1;
@@ -56,12 +56,12 @@ fn receive(s: c_int, fds: &mut [c_int; HELLO_FDS]) -> Option<Reply> {
     let mut bytes = [0_u8; size_of::<Reply>()];
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut control = Control([0; 64]);
-    // SAFETY: zero is a valid msghdr; all that it names lives on this frame.
+    // SAFETY: zero is a valid msghdr. Everything that it points to lives on this frame.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    // Room for exactly as many descriptors as there is place for: the kernel closes the rest.
+    // Room for exactly `HELLO_FDS` descriptors: the kernel closes the rest.
     message.msg_controllen = (CONTROL_HEAD + HELLO_FDS * size_of::<c_int>()) as _;
     let flags = (libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT) as usize;
     // SAFETY: see above.
@@ -70,7 +70,7 @@ fn receive(s: c_int, fds: &mut [c_int; HELLO_FDS]) -> Option<Reply> {
         return None;
     }
     if message.msg_controllen as usize > CONTROL_HEAD {
-        // SAFETY: the kernel wrote a header and whole descriptors, inside the room given.
+        // SAFETY: the kernel wrote a header and whole descriptors, inside the given room.
         unsafe {
             let head = control.0.as_ptr().cast::<libc::cmsghdr>().read();
             if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {

@@ -1,4 +1,4 @@
-//! A classified descriptor, as a read works on it, and what is counted and recorded of its reads.
+//! A classified descriptor during a read, and the counters and trace records of its reads.
 
 use crate::connection;
 use crate::local::{Local, local};
@@ -10,12 +10,12 @@ use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
-/// An open file, as a read sees it.
+/// An open file during a read.
 #[derive(Debug, Clone, Copy)]
 pub struct File<'a> {
     pub fd: c_int,
     pub class: Class,
-    /// The object that the descriptor was opened on; the slot may be another's by now, where there is no mount.
+    /// The object of the descriptor. Without a mount, the slot may belong to another object by now.
     pub object: u64,
     pub slot: &'a ObjectSlot,
     pub world: &'static connection::World,
@@ -42,12 +42,12 @@ impl File<'static> {
 }
 
 impl File<'_> {
-    /// Is the slot the object's?
+    /// Whether the slot still belongs to the object.
     #[inline]
     pub fn has_slot(&self) -> bool {
         self.slot.id.load(Ordering::Acquire) == self.object
     }
-    /// May it be read from memory? Where there is no mount, not after the keeper of the leases has died.
+    /// Whether it may be read from memory. Without a mount, the leases must be kept.
     #[inline]
     pub fn is_served(&self) -> bool {
         self.has_slot() && self.world.has_keeper()
@@ -65,7 +65,7 @@ impl File<'_> {
             }
         }
     }
-    /// Somebody records a trace of the mount. The word lies on a line that a look at the index has loaded.
+    /// Whether a trace of the mount is recorded. The flag lies on a cache line that the look-up has loaded.
     #[inline]
     pub fn is_traced(&self) -> bool {
         self.world.segment.header().tracing.load(Ordering::Relaxed) != 0
@@ -76,7 +76,7 @@ impl File<'_> {
             self.trace(&ring, offset, n, false);
         }
     }
-    /// Leaves word of a read for the recorder.
+    /// Records a read for the trace.
     #[cold]
     pub fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
         let page = offset / PAGE_SIZE as u64;

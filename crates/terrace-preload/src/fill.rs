@@ -1,4 +1,4 @@
-//! Offers of a client to the daemon through its ring: page fills, and requests for a frame.
+//! Page fills and requests for a frame, sent to the daemon through the ring.
 
 use crate::connection;
 use crate::file::File;
@@ -10,7 +10,8 @@ use terrace_shm::protocol::slot;
 use terrace_shm::ring::{PageFill, Ring};
 use terrace_shm::unzstd::unzstd;
 
-/// A client's side of hits in the compressed tier: it counts them, and asks for a frame for those that were read there before.
+/// Callbacks for hits in the compressed tier: counts them, and requests a frame for a page that is read
+/// often.
 #[derive(Debug)]
 pub struct FromTier<'a>(pub &'a File<'a>);
 
@@ -23,41 +24,42 @@ impl Unpack for FromTier<'_> {
     fn served(&mut self, page: u64, before: u8) {
         let Some(ring) = connection::ring() else { return };
         count(&ring.counters(self.0.local.stripe()).tier_hits, 1);
-        // Once, when it gets there: asking is not free, and promoting takes a while.
+        // Requested once, at the threshold: a request has a cost, and promotion takes a while.
         if u32::from(before) + 1 == self.0.world.segment.header().promote_at.load(Ordering::Relaxed) {
             ask_for(self.0, page);
         }
     }
 }
 
-/// Asks the daemon for a frame for a page: a fill without content.
+/// Requests a frame for a page: a fill without content.
 fn ask_for(file: &File, page: u64) {
     let Some(ring) = connection::hold_ring() else { return };
     let Some(slot) = is_serving(file).then(|| claim(&ring, file)).flatten() else { return };
-    // Of a page that is not absent nothing was seen that the daemon would look at.
+    // A request without content needs no version.
     offer(ring.fill(slot.into()), file, page, PageVersion { identity: 0, clock: 0 }, 0);
 }
 
-/// Makes a claimed slot ready: `len` bytes of content, or 0: the key alone.
+/// Makes a claimed slot ready: with `len` bytes of content, or with the key alone (0).
 pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
     d.object.store(file.object, Ordering::Relaxed);
     d.page.store(page, Ordering::Relaxed);
     d.seen.store(seen.identity, Ordering::Relaxed);
     d.clock.store(seen.clock, Ordering::Relaxed);
     d.len.store(len as u64, Ordering::Relaxed);
-    // Where the frame should lie. No system call: the kernel keeps the number where programs can read it. -1: it does not.
+    // The processor, near which the frame should lie. Not a system call: the kernel publishes the number in
+    // memory. -1: it does not.
     // SAFETY: the call takes and changes nothing.
     let cpu = unsafe { libc::sched_getcpu() };
     d.cpu.store(u64::try_from(cpu + 1).unwrap_or(0), Ordering::Relaxed);
     slot::ready(&d.state);
 }
 
-/// False while the daemon stops: nobody takes fills then.
+/// False while the daemon stops: fills are not consumed then.
 pub fn is_serving(file: &File) -> bool {
     file.world.segment.header().serving.load(Ordering::Relaxed) != 0
 }
 
-/// Takes a free slot of the ring. Threads start their search at different places and go on where they left off, so that
+/// Takes a free slot of the ring. Threads begin at different slots and continue after their last one, so that
 /// adjacent pages mostly get adjacent slots.
 pub fn claim(ring: &Ring, file: &File) -> Option<u8> {
     static START: AtomicU64 = AtomicU64::new(0);

@@ -1,21 +1,22 @@
-//! Descriptors of ours in the program's table: socket, source files.
+//! The library's descriptors in the program's table: socket, source files, targets.
 //!
-//! They stand at the upper end, so that the numbers a program gets do not change, and their closing by the program is
-//! answered with EBADF. A program that closes by raw system call and reuses the number is found out before each use: the
-//! recorded identity no longer fits.
+//! They have the highest numbers, so that the program's numbers do not change. If the program closes one, the
+//! call returns EBADF. If it does so by a raw system call and reuses the number, the check before each use
+//! detects that: the recorded identity no longer matches.
 
 use crate::sys::{self, Identity};
 use crate::table;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Of the program's limit of open files, the part that we use: one in 32, at most 1,024.
+/// The library's share of the program's limit of open files: one in 32, at most 1,024.
 fn room() -> (u64, u64) {
     let limit = sys::files_max().min(table::FDS_MAX as u64);
     (limit, (limit / 32).min(1024))
 }
 
-/// A descriptor of ours, and its file: by raw system calls a program closes it unseen, or gives its number to another file.
+/// A descriptor of the library, and its file: by raw system calls a program may close it unseen, or reuse its
+/// number.
 #[derive(Debug, Clone, Copy)]
 pub struct Kept {
     pub fd: c_int,
@@ -28,7 +29,7 @@ impl Kept {
     }
 }
 
-/// A copy of a descriptor at the upper end, closed on exec and hidden.
+/// A copy of a descriptor at the highest numbers, closed on exec and hidden.
 fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
     let (limit, mine) = room();
     let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (limit - mine) as usize) as c_int;
@@ -43,14 +44,14 @@ fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
     Some(Kept { fd: high, what })
 }
 
-/// Moves a descriptor to the upper end. None (and it is closed) if there is no room.
+/// Moves a descriptor to the highest numbers. None (and it is closed) if there is no room.
 pub fn raise(fd: c_int) -> Option<Kept> {
     let high = sys::identity(fd).and_then(|(what, _)| copy_up(fd, what));
     sys::close(fd);
     high
 }
 
-/// Moves a descriptor to the upper end; it stays where it is if there is no room. None: it is none.
+/// Moves a descriptor to the highest numbers; it stays in place if there is no room. None: it is not open.
 pub fn lift(fd: c_int) -> Option<Kept> {
     let (what, _) = sys::identity(fd)?;
     let high = copy_up(fd, what);
@@ -61,7 +62,7 @@ pub fn lift(fd: c_int) -> Option<Kept> {
     Some(high.unwrap_or(Kept { fd, what }))
 }
 
-/// Closes a descriptor of ours, if it still is.
+/// Closes a descriptor of the library, if it is still the library's.
 pub fn lower(kept: Kept) {
     if kept.is_still() {
         table::forget(kept.fd);
@@ -69,7 +70,7 @@ pub fn lower(kept: Kept) {
     }
 }
 
-/// The program is about to close a descriptor: forgets it. False for one of ours, which is none of the program's.
+/// The program is about to close a descriptor: forgets it. False for one of the library's.
 pub fn may_close(fd: c_int) -> bool {
     let is_theirs = !is_ours(fd);
     if is_theirs {
@@ -82,12 +83,12 @@ fn is_ours(fd: c_int) -> bool {
     table::helper(fd).is_some_and(|what| sys::is_still(fd, what))
 }
 
-/// Descriptors of ours in `[first, last]`, ascending.
+/// The library's descriptors in `[first, last]`, ascending.
 pub fn within(first: u32, last: u32) -> impl Iterator<Item = u32> {
     table::helpers(first, last).filter(|&fd| is_ours(fd as c_int))
 }
 
-/// A place for one such descriptor. All zero = none.
+/// A place for one descriptor of the library. All zero = empty.
 #[derive(Debug)]
 pub struct Slot {
     fd1: AtomicI32,
@@ -106,7 +107,7 @@ impl Slot {
         self.ino.store(kept.what.ino, Ordering::Relaxed);
         self.fd1.store(kept.fd + 1, Ordering::Release);
     }
-    /// The descriptor, if it still is ours.
+    /// The descriptor, if it is still the library's.
     pub fn get(&self) -> Option<c_int> {
         self.kept().map(|kept| kept.fd)
     }
@@ -129,18 +130,18 @@ impl Slot {
         let fd1 = self.fd1.load(Ordering::Relaxed);
         fd1 != 0 && fd1 == other.fd1.load(Ordering::Relaxed)
     }
-    /// Closes the descriptor, if it still is ours.
+    /// Closes the descriptor, if it is still the library's.
     pub fn discard(&self) {
         if let Some(kept) = self.kept() {
             self.forget(kept.fd);
             lower(kept);
         }
     }
-    /// Makes the place empty and leaves the descriptor alone.
+    /// Empties the place without closing the descriptor.
     pub fn clear(&self) {
         self.fd1.store(0, Ordering::Release);
     }
-    /// Unless another one has taken the place meanwhile.
+    /// Empties the place, unless another descriptor has been set meanwhile.
     fn forget(&self, fd: c_int) {
         let _ = self.fd1.compare_exchange(fd + 1, 0, Ordering::AcqRel, Ordering::Relaxed);
     }

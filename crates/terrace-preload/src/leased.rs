@@ -1,8 +1,10 @@
-//! Without a mount (`terrace run` by leases): programs use the directory itself, and large files in it that are opened for reading alone are
-//! served from memory as long as nobody has them open for writing, once their reads jump: reads in order are the kernel's.
+//! Reads without a mount (`terrace run` by leases): programs use the directory itself. Large files opened for
+//! reading only are served from memory while they have no writer, and once their reads jump: the kernel
+//! serves reads in order.
 //!
-//! A descriptor is the source's own. So whatever is not a read of a resident page is the kernel's call, and no other call needs a hook. The daemon
-//! holds a lease on each file that it serves; it sends its clients to the source ([`terrace_shm::layout::FLAG_SLOW`]) before anybody can write.
+//! A descriptor is the source's own. So everything but a read of a resident page is the kernel's call, and no
+//! other call needs a hook. The daemon holds a lease on each served file. Before a writer gets access, it
+//! sends its clients to the source ([`terrace_shm::layout::FLAG_SLOW`]).
 
 use crate::local::{STREAK_MAX, local};
 use crate::table::Order;
@@ -11,11 +13,12 @@ use std::ffi::{c_char, c_int};
 use std::sync::atomic::Ordering;
 use terrace_shm::scratch::Scratch;
 
-/// Jumps of a descriptor's reads from which it is served. Reads in order have the kernel's read-ahead, and a header and an index at the
-/// end of a file are no reason to ask the daemon. A program that announces random reads (posix_fadvise) is served from the first jump.
+/// Jumps of a descriptor's reads after which it is served. Reads in order have the kernel's readahead, and a
+/// header and an index at the end of a file are not worth a request. With announced random reads
+/// (posix_fadvise) the first jump suffices.
 const JUMPS_MIN: u64 = 4;
 
-/// An open for reading alone has made a descriptor.
+/// Called after an open for reading only.
 pub fn opened(fd: c_int, dev: u64) {
     // SAFETY: a path that ends.
     let Ok((id, kind, size)) = (unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }) else {
@@ -26,13 +29,14 @@ pub fn opened(fd: c_int, dev: u64) {
     }
 }
 
-/// An open or a truncate that failed is to be made again: one for writing waits for a lease to be given back, which takes a moment, and on a plain
-/// file of a disk none gives EINTR or, with O_NONBLOCK, EWOULDBLOCK.
+/// Whether a failed open or truncate is to be repeated. An open for writing waits until a lease is returned,
+/// which takes a moment. The wait may end with EINTR or, with O_NONBLOCK, EWOULDBLOCK, which programs do not
+/// expect for a plain file.
 ///
 /// # Safety
-/// The program's path, which the kernel has just read.
+/// `path` is the program's, and the kernel has just read it.
 pub unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &mut u32) -> bool {
-    /// Milliseconds. A lease of another program's, which is given back later, is that program's matter.
+    /// Milliseconds. A lease that is not returned by then belongs to another program.
     const NAPS_MAX: u32 = 500;
     // SAFETY: errno is this thread's.
     let failed = unsafe { *libc::__errno_location() };
@@ -49,10 +53,10 @@ pub unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &
     true
 }
 
-/// Leads a path to a file of which terraced may hold a lease?
+/// Whether terraced may hold a lease on the path's file.
 ///
 /// # Safety
-/// The program's path, which goes to the kernel as it is.
+/// `path` is the program's. It is passed on to the kernel unchanged.
 pub unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
     let Some(dev) = connection::mount_dev().filter(|_| directory::is_leased()) else { return false };
     // SAFETY: the caller's promise.
@@ -60,7 +64,8 @@ pub unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
     found.is_ok_and(|(id, kind, _)| id.dev == dev && kind == libc::S_IFREG)
 }
 
-/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` looks at the access mode alone): terraced is to look at it.
+/// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` checks the access mode
+/// only): terraced must look at it.
 pub fn truncated(fd: c_int, dev: u64) {
     let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
     if is_ours && lies_inside(fd) != Some(false) && connection::register(true) {
@@ -68,7 +73,8 @@ pub fn truncated(fd: c_int, dev: u64) {
     }
 }
 
-/// The kernel is about to read a candidate at an offset (None: at its position). If its reads jump, the next ones are served.
+/// Called before the kernel reads a candidate at an offset (None: at its position). If its reads jump, the
+/// next ones are served.
 #[cold]
 pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
     let local = local();
@@ -79,20 +85,20 @@ pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
     let Some(at) = at.or_else(|| u64::try_from(sys::lseek_cur(fd, 0)).ok()) else { return };
     match local.streak(fd, at, n) {
         0 if table::order(fd) == Order::Random || table::note_jump(fd) >= JUMPS_MIN => begin(fd),
-        // To ask for the position costs a system call: not of who reads on and on.
+        // The position costs a system call, so a sequential reader is no longer a candidate.
         STREAK_MAX.. if by_position => table::forget(fd),
         _ => {}
     }
 }
 
-/// Does the file of a descriptor lie in the directory? None: there is no room for its path now.
+/// Whether the file of a descriptor lies in the directory. None: no buffer for its path is free.
 fn lies_inside(fd: c_int) -> Option<bool> {
     let mut scratch = Scratch::take()?;
     let (_, path) = scratch.pages();
     Some(sys::path_of(fd, path).is_some_and(directory::is_served))
 }
 
-/// Has a candidate served, if it lies in the directory.
+/// Starts serving a candidate, if it lies in the directory.
 fn begin(fd: c_int) {
     match lies_inside(fd) {
         Some(true) => {}
@@ -104,7 +110,7 @@ fn begin(fd: c_int) {
     let is_served_now = |slot: u32| {
         connection::world().is_some_and(|w| w.segment.object(slot).flags.load(Ordering::Acquire) == 0)
     };
-    // A daemon that was stopped does not answer us either.
+    // A stopped daemon would not answer.
     let is_answered = connection::world().is_none_or(connection::World::has_keeper);
     if !is_answered || !connection::register(false) {
         return table::reconsider(fd);
@@ -112,10 +118,10 @@ fn begin(fd: c_int) {
     let found = match find().filter(|&slot| is_served_now(slot)) {
         Some(slot) => Some(slot),
         None => match connection::serve(fd).map(|reply| reply.errno as c_int) {
-            // Of a file that somebody has open for writing there is an object as well: it is served as soon as it may be.
+            // A file with writers has an object as well: it is served as soon as the writers have closed it.
             Some(0 | libc::EBUSY) => find(),
             None | Some(libc::EAGAIN) => None,
-            // Another user's file, for example: asked for once.
+            // Refused, as another user's file, for example: not requested again.
             Some(_) => return table::forget(fd),
         },
     };

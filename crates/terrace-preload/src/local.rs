@@ -1,13 +1,13 @@
 //! State of the preload path for each thread.
 //!
-//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer. The model
-//! that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later dlopen; a hook that runs
-//! under an allocator or in a signal handler must not.
+//! Initial-exec TLS, which every library loaded at start gets: an address computed from the thread pointer.
+//! The model that `thread_local!` gives a cdylib calls `__tls_get_addr`, which may allocate after a later
+//! dlopen. A hook in an allocator or in a signal handler must not do that.
 
 use std::cell::Cell;
 use std::ffi::c_int;
 
-/// Recent reads of a thread that followed each other, to tell scans and strides from random reads.
+/// Consecutive reads of a thread, to distinguish scans and strides from random reads.
 #[derive(Debug)]
 #[repr(C)]
 struct Stream {
@@ -15,7 +15,7 @@ struct Stream {
     streak: Cell<u32>,
     start: Cell<u64>,
     end: Cell<u64>,
-    /// From the start of the read before to that of the last; 0: not known.
+    /// Distance between the starts of the last two reads; 0: not known.
     step: Cell<u64>,
 }
 
@@ -31,11 +31,11 @@ impl Stream {
 }
 
 const STREAMS: usize = 4;
-/// Reads further apart have nothing to do with each other, bytes.
+/// Reads further apart are unrelated, bytes.
 const STEP_MAX: u64 = 4 << 20;
-/// A stream that has ended gives way after so many others, halved each time.
+/// Maximum streak. A new stream halves the streaks of others, so that ended streams are replaced.
 pub const STREAK_MAX: u32 = 15;
-/// Bytes of [`Local`]; the assembler needs a number.
+/// Bytes of [`Local`]; the assembly needs a number.
 const LOCAL_BYTES: usize = 48 + STREAMS * size_of::<Stream>();
 
 /// A thread's block. All zero at its start.
@@ -116,7 +116,7 @@ impl Local {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         self.stripe.set(1 + NEXT.fetch_add(1, Ordering::Relaxed) % 1024);
     }
-    /// Notes a read and says how many reads before it were adjacent, or as far apart as it is from the last.
+    /// Records a read. Returns the number of reads before it that were adjacent, or at the same distance.
     #[inline]
     pub fn streak(&self, fd: c_int, offset: u64, n: usize) -> u32 {
         let last = &self.streams[self.stream.get() as usize % STREAMS];
@@ -128,12 +128,12 @@ impl Local {
         s.streak.set((streak + 1).min(STREAK_MAX));
         streak
     }
-    /// The stream of a read that does not go on with the last one, to whose streak it is added: one that expects it, or a new one. That begins
-    /// where the nearest of its descriptor was, which may be a step away.
+    /// The stream of a read that does not continue the last one: a stream that expects it, or a new one. A
+    /// new stream starts at the nearest stream of the same descriptor, which may be a stride away.
     #[inline(never)]
     fn other_stream(&self, fd: c_int, offset: u64) -> &Stream {
         let place = |at: usize| &self.streams[at % STREAMS];
-        // Readers of equal parts of a file are as far apart as steps: adjacent reads decide.
+        // Readers of equal parts of a file are at constant distances too: adjacent reads decide.
         let found = (0..STREAMS).find(|&at| place(at).goes_on(fd, offset));
         if let Some(at) = found.or_else(|| (0..STREAMS).find(|&at| place(at).steps_to(fd, offset))) {
             self.stream.set(at as u32);

@@ -1,10 +1,12 @@
-//! An own miss: read the source, give the page to the caller, offer a copy to the daemon (a page fill).
+//! A miss in the client: reads the source or a target, copies the page to the caller, and offers it to the
+//! daemon (a page fill).
 //!
-//! 1. *observe*: note what the index says of each absent page.
-//! 2. *land*: where the page goes: into a claimed slot of the ring, or straight into the caller's buffer.
-//! 3. *read* all of them with one direct read.
-//! 4. *still?*: a page that something changed since 1 is not what was read; the mount path has the right one.
-//! 5. *hand over*: copy to the caller, make the slot ready, ring the bell if the daemon sleeps over a half-full ring.
+//! 1. `snapshot`: records the index's version of each absent page.
+//! 2. `land`: chooses each page's destination: a claimed slot of the ring, or the caller's buffer.
+//! 3. `read`: reads all pages with one direct read.
+//! 4. `is_current`: ends the batch at a page that changed since 1; the mount path reads that one.
+//! 5. `hand_over`: after 4, copies each page to the caller and makes its slot ready. Wakes the daemon if it
+//!    sleeps and the ring is half full.
 
 use crate::connection;
 use crate::device::{self, Device};
@@ -25,29 +27,29 @@ use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::scratch::Scratch;
 use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE};
 
-/// Pages of one direct read at the most: 1 MiB, so that large reads stay as fast as the device has them.
+/// Maximum number of pages in one direct read: 1 MiB, so that large reads reach the device's speed.
 const BATCH_MAX: usize = 256;
-/// Pieces of memory of one direct read at the most. Adjacent slots and adjacent pages of the buffer are one piece each.
+/// Maximum number of vectors in one direct read. Adjacent slots, and adjacent pages of the buffer, share one.
 const VECTORS_MAX: usize = SLOTS_MAX;
-/// Files up to this size are the daemon's to read: it fetches them whole, and no descriptor is spent on them.
+/// The daemon reads files up to this size: it fetches them whole, and they need no descriptor here.
 const SMALL_FILE: u64 = (BLOCK_PAGES * PAGE_SIZE) as u64;
-/// Instead of a slot: the caller's buffer.
+/// In place of a slot: the caller's buffer.
 const NO_SLOT: u8 = u8::MAX;
-/// Instead of a slot: a page of the library's.
+/// In place of a slot: a page of the library.
 const PAST: u8 = u8::MAX - 1;
-/// Longest read that goes on page by page where the ring is full.
+/// Longest read that continues page by page while the ring is full.
 const PAST_MAX: usize = 4 * PAGE_SIZE;
 
-/// How a read ended.
+/// End of a read.
 #[derive(Debug)]
 pub enum Progress {
-    /// Bytes delivered; there is no more.
+    /// Bytes delivered, up to the end of the read.
     Done(usize),
-    /// Bytes delivered; the rest is for the mount path.
+    /// Bytes delivered. The mount path reads the rest.
     MountPath(usize),
 }
 
-/// Goes on with a read whose page at `offset + done` is absent.
+/// Continues a read whose page at `offset + done` is absent.
 ///
 /// # Safety
 /// `buf` is the program's buffer of `n` bytes.
@@ -60,7 +62,7 @@ pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: 
         let at = offset + done as u64;
         // SAFETY: done < n, so the rest of the buffer is the program's as well.
         let got = unsafe { fetch(file, source, buf.add(done), n - done, at) };
-        // What was read of a slot that is another file's by now is short by that one's size.
+        // The size of a slot that was reused for another file may have cut this read.
         if got == 0 || !file.has_slot() {
             return Progress::MountPath(done);
         }
@@ -91,14 +93,15 @@ fn source_of(file: &File) -> Option<Source> {
     if file.slot.size.load(Ordering::Relaxed) <= SMALL_FILE {
         return None;
     }
-    // A fork finds itself without a ring, and is a client of its own from here on.
+    // A forked child has no ring, and registers here.
     if !connection::is_registered() && !connection::register(false) {
         return None;
     }
     source::of(file.fd, file.class, file.object)
 }
 
-/// Reads adjacent absent pages, from the one at `offset` on. Bytes delivered; 0: the mount path has to.
+/// Reads adjacent absent pages, from the one at `offset` on. Returns the bytes delivered; 0: the mount path
+/// has to read.
 unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64) -> usize {
     let Some(ring) = connection::hold_ring() else { return 0 };
     let Some(mut scratch) = Scratch::take() else { return 0 };
@@ -122,7 +125,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         full: false,
     };
     batch.snapshot();
-    // Read after the look at the clock: if the size changed since, `still` will say so.
+    // Loaded after the clock: if the size has changed since, `is_current` detects it.
     let size = file.slot.size.load(Ordering::Acquire);
     let seen = batch.len;
     batch.land(size);
@@ -131,7 +134,7 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
         return unsafe { batch.read_past(size) };
     }
     if batch.len == 0 {
-        // Perhaps for want of a slot: somebody has to look why.
+        // Perhaps because no slot is free: then the ring is checked.
         batch.look_at_ring();
         return 0;
     }
@@ -139,12 +142,12 @@ unsafe fn fetch(file: &File, source: Source, buf: *mut u8, n: usize, offset: u64
     unsafe { batch.fetch(size) }
 }
 
-/// What is known of each page, up to `Batch::len`; and room for the vectors of the read.
+/// State of each page, up to `Batch::len`, and the vectors of the read.
 #[repr(C)]
 struct Tables {
-    /// The answer of the index.
+    /// The page's version in the index.
     seen: [u64; BATCH_MAX],
-    /// Where the page lands: slot of the ring, NO_SLOT or PAST.
+    /// The page's destination: a slot of the ring, NO_SLOT or PAST.
     slots: [u8; BATCH_MAX],
     vectors: [iovec; VECTORS_MAX],
 }
@@ -152,9 +155,9 @@ struct Tables {
 const _: () = assert!(size_of::<Tables>() <= PAGE_SIZE);
 
 impl Tables {
-    /// Tables of any content, in a page of scratch memory.
+    /// Tables of arbitrary content, in a page of scratch memory.
     fn of(page: &mut MaybeUninit<Page>) -> &mut Tables {
-        // SAFETY: the page is aligned to its size, and all its bytes have always been written; each content is a valid one.
+        // SAFETY: the page is aligned to its size and always initialised, and any content is valid.
         unsafe { &mut *page.as_mut_ptr().cast() }
     }
 }
@@ -163,18 +166,18 @@ struct Batch<'a> {
     file: &'a File<'a>,
     source: Source,
     ring: &'a Ring,
-    /// The pages lie on the device, from this slot on; None: they are read from the source.
+    /// The pages lie on a device, from this slot on. None: they are read from the source.
     on_device: Option<(Device, DeviceSlot)>,
-    /// The program's buffer, its length, and the place in the file where it starts.
+    /// The program's buffer, its length, and its start in the file.
     buf: *mut u8,
     n: usize,
     offset: u64,
     /// Start of the first page.
     base: u64,
-    /// Event clock before the first look.
+    /// Event clock before the first load of an entry.
     clock: u64,
     tables: &'a mut Tables,
-    /// The page of the library's.
+    /// The library's page.
     past: *mut u8,
     len: usize,
     /// The ring had no slot for a page.
@@ -188,7 +191,7 @@ impl Batch<'_> {
     fn start(&self, i: usize) -> u64 {
         self.base + (i * PAGE_SIZE) as u64
     }
-    /// The address in the caller's buffer that page `i` has, if all of it is wanted there.
+    /// The address in the caller's buffer for page `i`, if the whole page belongs there.
     fn direct(&self, i: usize, size: u64) -> Option<*mut u8> {
         let (start, end) = (self.start(i), self.start(i) + PAGE_SIZE as u64);
         if start < self.offset || end > self.offset + self.n as u64 || end > size {
@@ -199,10 +202,10 @@ impl Batch<'_> {
         (at as usize).is_multiple_of(self.source.align.max(1)).then_some(at)
     }
 
-    /// The address where page `i` lands.
+    /// The address of page `i`'s destination.
     fn content(&self, i: usize, size: u64) -> *mut u8 {
         match self.tables.slots[i] {
-            // `land` left only pages for which this is Some.
+            // `land` has left only pages for which this is Some.
             NO_SLOT => self.direct(i, size).unwrap_or(std::ptr::null_mut()),
             PAST => self.past,
             slot => self.ring.content(slot.into()),
@@ -230,7 +233,8 @@ impl Batch<'_> {
         self.len = if at.is_some() && self.on_device.is_none() { 0 } else { len };
     }
 
-    /// The version of page `i`, and its slot if it is on the device. None: it is in neither place.
+    /// The version of page `i`, and its slot if it is on a device. None: it is neither absent nor on a
+    /// device.
     fn look(&self, i: usize) -> Option<(PageVersion, Option<DeviceSlot>)> {
         let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
         if let Some(seen) = snapshot(segment, slot, page) {
@@ -240,7 +244,7 @@ impl Batch<'_> {
         Some((seen, Some(at)))
     }
 
-    /// Phase 2. Ends the batch at the first page that has no place to land.
+    /// Phase 2. Ends the batch at the first page without a destination.
     fn land(&mut self, size: u64) {
         let serving = is_serving(self.file);
         let observed = std::mem::replace(&mut self.len, 0);
@@ -259,11 +263,12 @@ impl Batch<'_> {
         }
     }
 
-    /// Phases 3 to 5. Bytes delivered to the caller. Apart, so that its frame does not count twice.
+    /// Phases 3 to 5. Returns the bytes delivered. A function of its own, so that its frame is not counted
+    /// twice.
     #[inline(never)]
     unsafe fn fetch(&mut self, size: u64) -> usize {
         let began = sys::now_ns();
-        // SAFETY: every vector is a page of the ring, of the caller's buffer or of ours.
+        // SAFETY: every vector is a page of the ring, of the caller's buffer or of the library.
         let read = unsafe { self.read() };
         let took = sys::now_ns().saturating_sub(began);
         let stripe = self.file.local.stripe();
@@ -279,15 +284,15 @@ impl Batch<'_> {
         unsafe { self.hand_over(read, size) }
     }
 
-    /// Reads the first page, which has no place to land, past the ring, without a fill. The program's own read would leave it in the page cache, which grows by all
-    /// that the ring has no room for and takes its memory from this cache.
+    /// Reads the first page past the ring, without a fill, when it has no destination. The program's own read
+    /// would leave it in the page cache, which would grow at the expense of this cache.
     unsafe fn read_past(&mut self, size: u64) -> usize {
         (self.tables.slots[0], self.len) = (PAST, 1);
         // SAFETY: the program's buffer.
         unsafe { self.fetch(size) }
     }
 
-    /// Phase 3. Bytes read.
+    /// Phase 3. Returns the bytes read.
     unsafe fn read(&mut self) -> usize {
         let mut vectors = 0;
         for i in 0..self.len {
@@ -297,7 +302,7 @@ impl Batch<'_> {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == at.cast() => {
                     last.iov_len += PAGE_SIZE
                 }
-                // A remainder counts as not read.
+                // The remaining pages count as not read.
                 _ if vectors == VECTORS_MAX => break,
                 _ => {
                     iov[vectors] = iovec { iov_base: at.cast(), iov_len: PAGE_SIZE };
@@ -316,26 +321,26 @@ impl Batch<'_> {
         usize::try_from(got).unwrap_or(0)
     }
 
-    /// A page that is read is offered to other processes with its content.
+    /// Whether pages of the batch are offered to other processes with content.
     fn offers_content(&self) -> bool {
         let slots = &self.tables.slots[..self.len];
         self.source.may_write && slots.iter().any(|slot| !matches!(*slot, NO_SLOT | PAST))
     }
 
-    /// Phases 4 and 5. Bytes delivered to the caller.
+    /// Phases 4 and 5. Returns the bytes delivered.
     unsafe fn hand_over(&mut self, read: usize, size: u64) -> usize {
         let serving = is_serving(self.file);
         let (mut delivered, mut good) = (0, 0);
         for i in 0..self.len {
-            // The source has the object's size; a read that ends before it met something else (an error, another daemon
-            // action): not ours to explain.
+            // The source has the object's size. A shorter read met an error or a concurrent change: the mount
+            // path reads the rest.
             let valid = usize::try_from(size - self.start(i)).unwrap_or(PAGE_SIZE).min(PAGE_SIZE);
             let whole = i * PAGE_SIZE + valid <= read;
             let seen = PageVersion { identity: self.tables.seen[i], clock: self.clock };
             if !whole || !self.is_current(i, seen, size) {
                 break;
             }
-            // SAFETY: the page's part of the caller's buffer, inside it; the slot is ours until it is ready.
+            // SAFETY: the page's part of the caller's buffer. The slot is this thread's until it is ready.
             delivered += unsafe { self.deliver(i, valid) };
             if serving {
                 self.fill(i, valid);
@@ -356,7 +361,7 @@ impl Batch<'_> {
         delivered
     }
 
-    /// Whether page `i` is what was read.
+    /// Phase 4. Whether page `i` still is the content that was read.
     fn is_current(&self, i: usize, seen: PageVersion, size: u64) -> bool {
         let (segment, slot, page) = (&self.file.world.segment, self.file.slot, self.page(i));
         let Some((device, first)) = self.on_device else { return is_current(segment, slot, page, seen) };
@@ -365,13 +370,13 @@ impl Batch<'_> {
         if content.is_null() {
             return false;
         }
-        // SAFETY: a whole page of the ring or of the caller's buffer, which was just read into.
+        // SAFETY: a whole page of the ring or of the caller's buffer, which was just read.
         let check = check_of_page(unsafe { std::slice::from_raw_parts(content, PAGE_SIZE) });
         let intact = device.table.check(at).is_some_and(|known| known.load(Ordering::Relaxed) == check);
         intact && client::is_current_on_device(segment, slot, page, seen)
     }
 
-    /// Counts pages and bytes that were delivered.
+    /// Counts pages and bytes delivered.
     fn count(&self, pages: u64, bytes: u64) {
         let c = self.ring.counters(self.file.local.stripe());
         match self.on_device {
@@ -388,7 +393,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Copies the wanted part of page `i` to the caller, unless it landed there.
+    /// Copies the wanted part of page `i` to the caller, unless it was read there.
     unsafe fn deliver(&self, i: usize, valid: usize) -> usize {
         let skip = self.offset.saturating_sub(self.start(i)) as usize;
         let to = (self.start(i) + skip as u64 - self.offset) as usize;
@@ -401,7 +406,7 @@ impl Batch<'_> {
         bytes
     }
 
-    /// Content from a process that may write the file, the key alone from others.
+    /// Sends a fill: with content if this process may write the file, otherwise the key alone.
     fn fill(&mut self, i: usize, valid: usize) {
         let slot = match self.tables.slots[i] {
             PAST => None,
@@ -432,7 +437,7 @@ impl Batch<'_> {
         }
     }
 
-    /// Wakes the daemon if it sleeps over a ring that is half full; looks for the reason if the ring is full.
+    /// Wakes the daemon if it sleeps and the ring is half full. Checks the ring if it is full.
     fn look_at_ring(&self) {
         if !is_serving(self.file) {
             return;
@@ -446,7 +451,7 @@ impl Batch<'_> {
             connection::ring_bell();
         }
         if self.full {
-            // Left behind are slots that are held after a read as before it: at one moment others may just have all of them.
+            // Leaked slots are those still held after a read: at any one moment other threads may hold all.
             let has_read = self.len > 0 && self.source.may_write;
             connection::check_ring(has_read && states().all(|s| s == slot::CLAIMED));
         }

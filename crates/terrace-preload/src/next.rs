@@ -1,7 +1,8 @@
-//! The functions behind our hooks: the next definition in the program's search order, which may be another interposer.
+//! The real functions behind the hooks: the next definition in the program's search order, which may be
+//! another interposer.
 //!
-//! Each is looked up at its first call (docs/design/preload.md). Calls before the library has started (other
-//! libraries' constructors, an allocator's start) go to the kernel directly, as if we were not there.
+//! Each is looked up at its first call (docs/design/preload.md). Calls before the library's start (other
+//! libraries' constructors, an allocator's start) go to the kernel directly.
 
 use crate::{symbols, sys};
 use libc::{
@@ -12,8 +13,8 @@ use std::ffi::{CStr, c_char};
 use std::mem::transmute;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Defines for each function an atomic pointer, and a call through it. "C-unwind": these are cancellation points, and
-/// glibc cancels a thread by unwinding it.
+/// Defines for each function an atomic pointer, and a call through it. "C-unwind": these are cancellation
+/// points, and glibc cancels a thread by unwinding it.
 macro_rules! next {
     ($pointers:ident: $($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $early:expr;)*) => {
         #[allow(non_upper_case_globals)]
@@ -34,22 +35,22 @@ macro_rules! next {
                     #[allow(clippy::redundant_closure_call, unused_unsafe)]
                     return unsafe { ($early)($($arg),*) };
                 }
-                // SAFETY: dlsym gave this address for this name, whose C prototype this is.
+                // SAFETY: dlsym returned this address for this name, whose C prototype this is.
                 unsafe { transmute::<usize, unsafe extern "C-unwind" fn($($t),*) -> $r>(p)($($arg),*) }
             }
         )*
     };
 }
 
-/// The library has started.
+/// Whether the library has started.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// From here on functions are looked up.
+/// Enables look-ups.
 pub fn start() {
     STARTED.store(true, Ordering::Relaxed);
 }
 
-/// Looks a function up. 0: it is not there, or not yet.
+/// Looks a function up. 0: it does not exist, or the library has not started.
 #[cold]
 #[inline(never)]
 fn find(name: &str, to: &AtomicUsize) -> usize {
@@ -65,8 +66,9 @@ fn c_name(name: &str) -> &CStr {
     CStr::from_bytes_with_nul(name.as_bytes()).expect("macro adds the NUL")
 }
 
-/// Functions that exist in libraries alone, as streams and io_uring: there is no system call instead. The loader looks up those
-/// that were asked for before we started or that no library of the program's start has. The value behind `=` stands for a missing one.
+/// Functions that exist in libraries only, as for streams and io_uring: no system call can replace them. The
+/// loader looks up those that are called before the library's start, or that no library loaded with the
+/// program has. The value behind `=` replaces a missing function's result.
 macro_rules! library {
     ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty = $none:expr;)*) => {
         next! {
@@ -83,13 +85,13 @@ fn found(name: &str, to: &AtomicUsize) -> bool {
     to.load(Ordering::Relaxed) != 0
 }
 
-/// A raw system call with libc's way of telling errors.
+/// A raw system call with errors as libc returns them.
 macro_rules! call {
     ($n:ident $(, $a:expr)*) => {{
         let given: &[usize] = &[$($a as usize),*];
         let mut args = [0; 6];
         args[..given.len()].copy_from_slice(given);
-        // SAFETY: the program's own arguments, for the call that it asked for.
+        // SAFETY: the program's own arguments, for the call that it made.
         sys::libc_ret(unsafe { sys::raw(libc::$n, args) })
     }};
 }
@@ -213,14 +215,14 @@ library! {
 
 const CREAT: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
 
-/// posix_fadvise returns its errors.
+/// posix_fadvise returns the error instead of setting errno.
 fn early_fadvise(fd: c_int, o: off_t, n: off_t, a: c_int) -> c_int {
     // SAFETY: touches no memory.
     -unsafe { sys::raw(libc::SYS_fadvise64, [fd as usize, o as usize, n as usize, a as usize, 0, 0]) }
         as c_int
 }
 
-/// dup2 in terms of dup3, for machines whose kernel has only that.
+/// dup2 by dup3, for kernels without dup2.
 fn early_dup2(a: c_int, b: c_int) -> c_int {
     if a == b {
         return if call!(SYS_fcntl, a, libc::F_GETFD) < 0 { -1 } else { b };

@@ -1,29 +1,30 @@
-//! The library's own system calls, and filters of system calls (seccomp) that may end the program at one of them.
+//! Counts the library's own system calls, and silences it under filters of system calls (seccomp), which may
+//! kill the program at such a call.
 //!
-//! A filter that the program sets silences the library first: no such call is begun any more, and those of other threads are waited for, since a
-//! filter may come into force for all threads. A filter that was there at the start is one under which `terrace run` has tried all calls, or the library
-//! stays out of the program.
+//! When the program sets a filter, the library starts no more calls, and waits for those of other threads,
+//! since a filter may apply to all threads. If a filter exists at the program's start, `terrace run` has
+//! tried all calls under it, or the library stays inactive.
 
 use crate::local::{Local, local};
 use crate::sys;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Not a call more: also no announcements.
+/// The library makes no more calls, not even announcements.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 const LINES: usize = 16;
 
-/// Threads that are at such calls; several lines, so that threads seldom share one.
+/// Threads in such calls. Several lines, so that threads rarely share one.
 #[repr(align(64))]
 struct Line(AtomicU32);
 
 static INSIDE: [Line; LINES] = [const { Line(AtomicU32::new(0)) }; LINES];
 
-/// For a thread that is at a call, and for one that a longjmp took away.
+/// Longest wait for another thread's call; a longjmp may have left one open.
 const WAIT_MS: u32 = 2000;
 
-/// A thread is at calls of ours, until this is dropped.
+/// A thread is in calls of the library until this is dropped.
 #[derive(Debug)]
 pub struct Inside(&'static Local);
 
@@ -31,7 +32,7 @@ fn line(local: &Local) -> &'static AtomicU32 {
     &INSIDE[local.stripe() % LINES].0
 }
 
-/// Begins. The addition is seen before what is read next: whether the library is silent.
+/// Enters. SeqCst: the count is visible before the thread checks whether the library is silent.
 #[inline]
 pub fn enter() -> Inside {
     let local = local();
@@ -48,13 +49,13 @@ impl Drop for Inside {
     }
 }
 
-/// Is the library silent?
+/// Whether the library is silent.
 #[inline]
 pub fn is_silent() -> bool {
     SILENT.load(Ordering::Relaxed)
 }
 
-/// Silences the library, and waits for other threads that are at its calls.
+/// Silences the library, and waits until other threads have left its calls.
 pub fn be_silent() {
     SILENT.store(true, Ordering::SeqCst);
     let mine = local().inside.get();
@@ -67,7 +68,7 @@ pub fn be_silent() {
     }
 }
 
-/// In the child of a fork: its parent's other threads are not here.
+/// In the child of a fork, which lacks its parent's other threads.
 pub fn forked() {
     let local = local();
     for at in &INSIDE {
@@ -76,17 +77,17 @@ pub fn forked() {
     line(local).store(local.inside.get(), Ordering::Relaxed);
 }
 
-/// True at the start under a filter without a trial of the library's calls.
+/// True if a filter exists at the start and the library's calls were not tried under it.
 pub fn is_filtered() -> bool {
     const FILTERED: isize = 2;
-    // SAFETY: a question.
+    // SAFETY: a query.
     let mode = unsafe { sys::raw(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
     mode == FILTERED
         && (sys::variable(c"TERRACE_FILTERS").is_none()
             || sys::variable(c"TERRACE_FILTERS") != filters(&mut [0; 2048]))
 }
 
-/// The number of filters in force, as the kernel's text has it (Linux 5.9).
+/// The number of filters in force, from /proc/self/status (Linux 5.9).
 fn filters(text: &mut [u8; 2048]) -> Option<&[u8]> {
     let path = c"/proc/self/status".as_ptr() as usize;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;

@@ -1,7 +1,7 @@
-//! A read of a classified descriptor: hits here, misses in [`crate::miss`], the rest by the mount path.
+//! A read of a classified descriptor: hits here, misses in [`crate::miss`], the rest through the mount path.
 //!
-//! Every function here answers `None` for "nothing was done: make the real call", or what the call returns: bytes, or
-//! -errno.
+//! Every function here returns `None` if nothing was done and the real call must be made. Otherwise it
+//! returns the call's result: bytes, or -errno.
 
 use crate::file::File;
 use crate::fill::FromTier;
@@ -15,15 +15,17 @@ use terrace_shm::client::{self, Outcome};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
 const READ_MAX: usize = 0x7fff_f000;
-/// No program memory from here on.
+/// End of the program's address space.
 const ADDRESS_END: usize = 0x7fff_ffff_f000;
-/// Reads in order before it, from which on a miss counts as part of a scan: the daemon reads ahead, we do not.
+/// Sequential reads after which a miss counts as part of a scan: the daemon then reads ahead, and the client
+/// does not read the source.
 const SCAN_STREAK: u32 = 2;
-/// Vectors of one call that are looked at.
+/// Maximum number of vectors in one call.
 const VECTORS_MAX: c_int = 1024;
 
 impl File<'_> {
-    /// Reads what is resident at `offset`, and how many of the `n` bytes the file has there. None: `buf` cannot be written.
+    /// Reads the resident pages at `offset`, and returns how many of the `n` bytes the file has there. None:
+    /// `buf` is not writable.
     #[inline]
     unsafe fn look_up(&self, buf: *mut u8, n: usize, offset: u64) -> Option<(Outcome, usize)> {
         if !self.is_served() {
@@ -37,17 +39,17 @@ impl File<'_> {
         if wanted > 0 && !buffer::is_writable(self.local, buf, wanted) {
             return None;
         }
-        // No more than was looked at, should the file grow meanwhile.
+        // Reads no more than was checked, if the file grows meanwhile.
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome = unsafe {
             let world = self.world;
             client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut FromTier(self))
         };
-        // What was read is another file's if the slot was given up and taken meanwhile.
+        // If the slot was reused meanwhile, the content is another file's.
         Some((if self.has_slot() { outcome } else { Outcome::MountPath { done: 0 } }, wanted))
     }
 
-    /// Reads at `offset`, as far as the preload path gets. None: not at all.
+    /// Reads at `offset`, as far as the preload path can. None: nothing was read.
     #[inline]
     unsafe fn try_at(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
         // Before the copy: instructions between two copies keep them from overlapping.
@@ -84,7 +86,8 @@ impl File<'_> {
         }
     }
 
-    /// Reads at `offset` if all of it is resident; else `buf` may hold parts of it. At the file's end it is less than `n`.
+    /// Reads at `offset` if all of it is resident; otherwise `buf` may have parts of it. Returns less than
+    /// `n` at the file's end.
     unsafe fn resident(&self, buf: *mut u8, n: usize, offset: u64) -> Option<usize> {
         // SAFETY: the program's buffer of n bytes.
         let (Outcome::Done(k), _) = (unsafe { self.look_up(buf, n, offset)? }) else { return None };
@@ -92,7 +95,7 @@ impl File<'_> {
         Some(k)
     }
 
-    /// The mount path finishes what the preload path began.
+    /// Finishes a read through the mount path.
     #[cold]
     unsafe fn rest(&self, buf: *mut u8, n: usize, offset: u64, done: usize) -> Option<usize> {
         self.count_fallback();
@@ -101,11 +104,11 @@ impl File<'_> {
         }
         // SAFETY: done <= n, the program's buffer.
         let more = unsafe { sys::pread(self.fd, buf.add(done), n - done, offset + done as u64) };
-        // An error after some bytes is the next call's to report, as always with read.
+        // An error after some bytes is returned by the next call, as usual for read.
         Some(done + usize::try_from(more).unwrap_or(0))
     }
 
-    /// [`File::try_at`], finished by the mount path in any case.
+    /// [`File::try_at`], finished through the mount path in any case.
     unsafe fn at(&self, buf: *mut u8, n: usize, offset: u64) -> Ret {
         // SAFETY: the caller's promise.
         unsafe {
@@ -117,7 +120,7 @@ impl File<'_> {
     }
 }
 
-/// True if the kernel would not refuse or shorten such a read for its arguments alone.
+/// True if the kernel would not refuse or shorten this read because of its arguments.
 #[inline]
 fn plausible(buf: *const u8, n: usize) -> bool {
     n > 0 && n <= READ_MAX && (buf as usize).checked_add(n).is_some_and(|end| end <= ADDRESS_END)
@@ -162,7 +165,7 @@ pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64
     unsafe { file.try_at(buf, n, offset).map(|k| k as Ret) }
 }
 
-/// pread, if nobody has to wait for it: only what is resident.
+/// pread of resident pages only, for a caller that must not wait.
 ///
 /// # Safety
 /// The program's buffer.
@@ -221,14 +224,15 @@ fn scatter(v: &[iovec], offset: u64, read: impl Fn(*mut u8, usize, u64) -> Optio
     Some(done)
 }
 
-/// The vectors by the preload path, if it gets anywhere in the first of them, finished by the mount path.
+/// Reads the vectors by the preload path and finishes through the mount path. None: nothing of the first
+/// vector was read.
 unsafe fn read_vectors(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
     let read = |buf, n, at| {
         // SAFETY: the program's buffers.
         unsafe {
             match at == offset {
                 true => file.try_at(buf, n, at),
-                // An error after some bytes is the next call's to report.
+                // An error after some bytes is returned by the next call.
                 false => Some(usize::try_from(file.at(buf, n, at)).unwrap_or(0)),
             }
         }
@@ -271,17 +275,18 @@ pub unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Optio
     }
 }
 
-/// Moves the position forward by `n`, as a full read would, and says where it stood. The kernel does that atomically, so
-/// that two readers of one position never get the same bytes. Near the end of the file the real read decides.
+/// Moves the position forward by `n`, as a full read would, and returns the old one. The kernel does that
+/// atomically, so two readers of one position never get the same bytes. Near the end of the file the real
+/// call decides.
 fn advance(file: &File, n: usize) -> Option<u64> {
     if directory::is_leased() && (!file.is_served() || file.slot.flags.load(Ordering::Relaxed) != 0) {
-        // The kernel reads it anyway, and moves the position.
+        // The kernel reads, and moves the position.
         table::position(file.fd).store(UNKNOWN, Ordering::Relaxed);
         file.count_fallback();
         return None;
     }
     if file.class.shared() {
-        // Another process may move the position between our look at the size and the move.
+        // Another process may move the position between the check of the size and the move.
         file.count_fallback();
         return None;
     }
@@ -298,11 +303,11 @@ fn advance(file: &File, n: usize) -> Option<u64> {
     }
     let end = u64::try_from(sys::lseek_cur(file.fd, n as i64)).ok()?;
     hint.store(end, Ordering::Relaxed);
-    // Less: the number belongs to something whose position stands still.
+    // None: the number belongs to another file, whose position does not move.
     end.checked_sub(n as u64)
 }
 
-/// Takes back what [`advance`] moved too far. Relative, so that moves of other threads meanwhile stay.
+/// Corrects the position after a short read. Relative, so that concurrent moves of other threads stay.
 fn retreat(file: &File, n: usize, got: Ret) -> Ret {
     let short = n as i64 - got.max(0) as i64;
     if short > 0 {

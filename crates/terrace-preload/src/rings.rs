@@ -1,12 +1,12 @@
-//! The rings of this process. One comes with each connection, and takes the place of one that no thread is at any more.
+//! The rings of this process. One comes with each connection, and replaces a ring that has no user.
 //!
-//! | who uses it | what lasts as long |
+//! | user | lifetime that it needs |
 //! |---|---|
-//! | a hit, which counts itself | the memory at the place's address, from its first ring on: a count that comes late is the next ring's |
-//! | a miss, which fills slots; a read that is recorded | the ring: a [`Held`] keeps it where it is |
+//! | a hit, which only counts | the memory at its address: a late count goes to the next ring |
+//! | a miss, which fills slots; a traced read | the ring: a [`Held`] keeps it in place |
 //!
-//! A place that a thread left behind (it was cancelled, it jumped out of a signal handler, a fork has only its number) is never replaced. Each ring loses one at the
-//! most; with the last, fills end.
+//! A place that a thread never left (cancellation, a jump out of a signal handler, a fork that has only its
+//! number) is never replaced. Each ring loses at most one place. Without places there are no more fills.
 
 use crate::sys;
 use std::cell::UnsafeCell;
@@ -20,15 +20,15 @@ use terrace_shm::ring::Ring;
 /// Rings that a process and its ancestors can lose.
 const PLACES_MAX: usize = 64;
 
-/// What is at a place.
+/// Content of a place.
 mod kind {
-    /// There was no ring yet.
+    /// No ring yet.
     pub const EMPTY: u32 = 0;
-    /// A ring of this process; in a fork a hole.
+    /// A ring of this process; in a forked child a hole.
     pub const RING: u32 = 1;
-    /// Memory of nobody.
+    /// Anonymous memory in place of a ring.
     pub const COVERED: u32 = 2;
-    /// Perhaps the program's.
+    /// Unknown; perhaps the program's mapping.
     pub const LOST: u32 = 3;
 }
 
@@ -38,10 +38,11 @@ struct Place {
     ring: UnsafeCell<MaybeUninit<Ring>>,
 }
 
-// SAFETY: the ring is written once, before its place is opened and named, and read-only after.
+// SAFETY: the ring is written once, before its place is opened and published, and read-only after.
 unsafe impl Sync for Place {}
 
-/// Not in a page that fork wipes: a fork out of a signal handler leaves frames behind that are at one.
+/// Not in a page that fork wipes: after a fork in a signal handler, interrupted frames of the child still use
+/// a place.
 static PLACES: [Place; PLACES_MAX] = [const {
     Place {
         users: AtomicU32::new(0),
@@ -50,7 +51,7 @@ static PLACES: [Place; PLACES_MAX] = [const {
     }
 }; PLACES_MAX];
 
-/// A ring that stays where it is until this is dropped.
+/// A ring that stays in place until this is dropped.
 pub struct Held(&'static Place);
 
 impl Deref for Held {
@@ -66,7 +67,7 @@ impl Drop for Held {
     }
 }
 
-/// Ring number `i`, for counts. Its slots may be those of another connection in the next moment.
+/// Ring number `i`, for counts. It may be replaced at any time.
 pub fn at(i: usize) -> &'static Ring {
     PLACES[i].ring()
 }
@@ -76,7 +77,7 @@ pub fn hold(i: usize) -> Option<Held> {
     place::enter(&PLACES[i].users).then(|| Held(&PLACES[i]))
 }
 
-/// Maps a ring where no thread is; its number. By the holder of the connection's lock.
+/// Maps a ring at a place without users and returns its number. The caller holds the connection's lock.
 pub fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
     let (i, place) = PLACES.iter().enumerate().find(|(_, p)| p.close_if_suits(slots))?;
     let mapped = place.map(fd, slots);
@@ -84,8 +85,8 @@ pub fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
     mapped.then_some(i)
 }
 
-/// In the child of a fork: where its parent's rings were, memory of nobody takes their place. If the fork came from a
-/// signal handler, the frames that it interrupted run on in the child as well, and go on filling their slots.
+/// In the child of a fork: puts anonymous memory in place of its parent's rings. After a fork in a signal
+/// handler, interrupted frames run on in the child and still write to their slots.
 pub fn leave_parent() {
     for p in PLACES.iter().filter(|p| p.kind.load(Ordering::Relaxed) == kind::RING) {
         p.cover(kind::LOST);
@@ -93,9 +94,9 @@ pub fn leave_parent() {
 }
 
 impl Place {
-    /// Of a place that was named.
+    /// For a published place.
     fn ring(&self) -> &Ring {
-        // SAFETY: a ring is written before its place is named, and stays.
+        // SAFETY: a ring is written before its place is published, and stays.
         unsafe { (*self.ring.get()).assume_init_ref() }
     }
 
@@ -107,7 +108,7 @@ impl Place {
         }
     }
 
-    /// True if it is closed now, and can take a ring of so many slots.
+    /// Closes the place if it has no user and suits a ring of `slots` slots. Returns whether it is closed.
     fn close_if_suits(&self, slots: usize) -> bool {
         if !place::close(&self.users) {
             return false;
@@ -119,26 +120,26 @@ impl Place {
         suits
     }
 
-    /// Of a closed place.
+    /// For a closed place.
     fn map(&self, fd: BorrowedFd<'_>, slots: usize) -> bool {
         if self.kind.load(Ordering::Relaxed) == kind::EMPTY {
             let Ok(ring) = Ring::attach(fd, slots) else { return false };
-            // SAFETY: the place is closed and was never named.
+            // SAFETY: the place is closed and was never published.
             unsafe { (*self.ring.get()).write(ring) };
-        // SAFETY: the place is closed: nobody is at a slot or a lane.
+        // SAFETY: the place is closed, so no slot or lane is in use.
         } else if unsafe { self.ring().replace(fd) }.is_err() {
-            // What was there may be gone.
+            // The old ring may be unmapped.
             self.cover(kind::RING);
             return false;
         }
         self.kind.store(kind::RING, Ordering::Relaxed);
         let memory = self.ring().memory();
-        // SAFETY: the ring's own mapping. A child must not write there.
+        // SAFETY: the ring's own mapping. A child must not write to it.
         unsafe { sys::madvise(memory.as_ptr().cast(), memory.len(), libc::MADV_DONTFORK) };
         true
     }
 
-    /// Fills the hole where a ring was; if there is none, the place becomes `otherwise`.
+    /// Fills the hole of a ring with memory. If the range is in use, the place becomes `otherwise`.
     fn cover(&self, otherwise: u32) {
         let memory = self.ring().memory();
         let covered = sys::cover(memory.as_ptr() as usize, memory.len());

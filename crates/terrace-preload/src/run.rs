@@ -1,26 +1,28 @@
-//! Which adjacent pages one direct read fetches, and from where: the device, if they lie there one behind the other, or the source.
+//! Chooses the adjacent pages of one direct read, and where to read them: on the device if their slots are
+//! adjacent there, or else from the source.
 //!
-//! Some pages of a run may be on the device while those around them are not. The source has these, too. To read them where they lie would
-//! cut one request to the source into several, with one to the device between each two: so a gap of up to [`GAP_MAX`] pages is read from
-//! the source along with its neighbours. In a scan beside a tier that is as fast as the source, that is the difference between a sixth of the speed and all of it.
+//! Some pages of a run may be on the device while those around them are not. The source has these pages, too.
+//! Reading them on the device would split one request to the source, with a request to the device in between.
+//! So a gap of up to [`GAP_MAX`] pages is read from the source with its neighbours. In a scan beside a tier
+//! as fast as the source, that gives six times the speed.
 
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::GAP_MAX;
 
-/// Adjacent pages that are in no frame, from the first one on.
+/// Adjacent pages without a frame, from the first one on.
 #[derive(Debug, Default)]
 pub struct Run {
     pages: usize,
     /// Slot of the first page.
     first: Option<DeviceSlot>,
-    /// Pages from the first one on that lie one behind the other on the device.
+    /// Number of pages from the first one on with adjacent slots on the device.
     on_device: usize,
-    /// Pages up to the last one that only the source has.
+    /// Number of pages up to the last one that only the source has.
     to_source: usize,
 }
 
 impl Run {
-    /// One more page: its slot, if the device has it. False: no further page can join.
+    /// Adds a page, with its slot if the device has it. False: no further page can join.
     pub fn add(&mut self, slot: Option<DeviceSlot>) -> bool {
         let i = self.pages;
         self.pages += 1;
@@ -37,7 +39,7 @@ impl Run {
         }
     }
 
-    /// Where the read goes (None: to the source), and how many pages it has.
+    /// The slot to read from (None: the source), and the number of pages.
     pub fn end(&self) -> (Option<DeviceSlot>, usize) {
         match self.to_source {
             0 => (self.first, self.on_device),
@@ -54,7 +56,7 @@ fn follows(first: DeviceSlot, at: DeviceSlot, by: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// `-`: absent; a letter: on the device, adjacent letters one behind the other there.
+    /// `-`: absent. A letter: on the device; adjacent letters have adjacent slots.
     fn run(pages: &str) -> (bool, usize) {
         let mut run = Run::default();
         for page in pages.bytes() {
@@ -84,7 +86,7 @@ mod tests {
 
     #[test]
     fn what_the_device_has_alone_is_read_there() {
-        assert_eq!(run("--ab"), (false, 2), "no absent page is behind");
+        assert_eq!(run("--ab"), (false, 2), "no absent page follows");
         let long = "abcdefghijklmnopqrstuvwxyz";
         assert_eq!(run(&format!("{long}--")), (true, 26));
         assert_eq!(run(&format!("--{long}--")), (false, 2), "a gap of 26 pages");

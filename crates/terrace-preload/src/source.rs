@@ -1,10 +1,12 @@
-//! Where this process reads pages that it missed.
+//! The source of pages that this process missed.
 //!
-//! With a mount: a descriptor of the source, opened by the daemon, kept for the life of the process, because closing any descriptor of an
-//! inode drops the process's POSIX locks on it. Written under the connection's lock, read without; an entry never changes its object.
+//! With a mount: a descriptor of the source, opened by the daemon and kept for the life of the process.
+//! Closing any descriptor of an inode would drop the process's POSIX locks on it. Entries are written under
+//! the connection's lock and read without it. An entry never changes its object.
 //!
-//! Without a mount: the program's own descriptor, so that what it reads does not stay in the page cache. A descriptor of the library's would
-//! be in the program's way: its close ends locks, and until then it holds the room of a deleted file and a number.
+//! Without a mount: the program's own descriptor, whose content does not stay in the page cache. A descriptor
+//! of the library would disturb the program: its close ends locks, and until then it keeps a deleted file's
+//! space and a descriptor number.
 
 use crate::sys::Identity;
 use crate::table::{self, Class};
@@ -19,7 +21,7 @@ const PROBES_MAX: usize = 16;
 struct Entry {
     /// Object id; 0 = free.
     object: AtomicU64,
-    /// Alignment of direct reads, bytes; 0 = the source takes none.
+    /// Alignment of direct reads, bytes; 0 = the source does not support them.
     align: AtomicU32,
     may_write: AtomicU32,
     fd: helper::Slot,
@@ -40,29 +42,30 @@ pub struct Source {
     pub fd: c_int,
     /// Alignment of the address of a direct read, bytes.
     pub align: usize,
-    /// Page fills of this process are taken.
+    /// Whether page fills of this process are accepted.
     pub may_write: bool,
-    /// Without a mount: `fd` is the program's own, of this file.
+    /// Without a mount: identity of `fd`, which is the program's own.
     own: Option<Identity>,
 }
 
-/// Without a mount: files of which terraced was asked whether page fills are taken, and its answers. One file a place, the latest.
+/// Without a mount: terraced's answers whether page fills of a file are accepted. One file a place, the
+/// latest.
 /// ```text
 ///  63..1    0
 /// | object | may_write |
 /// ```
 static ANSWERS: [AtomicU64; SOURCES_MAX] = [const { AtomicU64::new(0) }; SOURCES_MAX];
 
-/// The kernel knows RWF_DONTCACHE (Linux 6.14), as far as it has been asked.
+/// Whether the kernel supports RWF_DONTCACHE (Linux 6.14). True until a read shows otherwise.
 static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
 
 impl Source {
-    /// Without a mount: what is not read here is the kernel's read of the program's own descriptor.
+    /// Without a mount: the kernel reads the rest with the program's own descriptor.
     pub fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
-    /// Reads at `at`; bytes. `offers`: the pages read are also for other processes.
+    /// Reads at `at`. Returns the bytes. `offers`: the pages are also offered to other processes.
     ///
     /// # Safety
     /// The vectors must name memory that may be written.
@@ -74,7 +77,8 @@ impl Source {
                 Some(_) => self.read_uncached(iov, at),
             }
         };
-        // A number that came to mean another file, unseen, must not fill this one's pages. The program itself gets what its number means.
+        // If the number was reused unseen for another file, its content must not fill this file's pages. The
+        // program itself gets that file's content by its own read.
         let is_right = !offers || self.own.is_none_or(|what| sys::is_still(self.fd, what));
         usize::try_from(got).ok().filter(|_| is_right).unwrap_or(0)
     }
@@ -119,7 +123,7 @@ pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     Some(Source { fd: e.fd.get()?, align, may_write, own: None })
 }
 
-/// The program's own descriptor, without a mount. The answer is noted with the descriptor.
+/// The program's own descriptor, without a mount. The answer is recorded with the descriptor.
 fn own(fd: c_int, class: Class, object: u64) -> Option<Source> {
     let may_write = match class.source() {
         Some(known) => known != 0,
@@ -145,16 +149,16 @@ fn find(object: u64) -> Option<usize> {
     probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == object)
 }
 
-/// Request to the daemon without a mount: true if it takes page fills.
+/// Request to the daemon without a mount. Returns whether it accepts page fills.
 fn ask(fd: c_int, object: u64) -> Option<bool> {
     if !connection::world()?.has_keeper() {
-        return None; // Nobody would answer.
+        return None; // No daemon would answer.
     }
     let reply = connection::serve(fd).filter(|reply| reply.errno == 0 && reply.object == object)?;
     Some(reply.may_write != 0)
 }
 
-/// Asks the daemon, once for each object: an answer is kept, also a no.
+/// Requests the source from the daemon, once for each object: a refusal is kept as well.
 fn fetch(fd: c_int, object: u64) -> Option<usize> {
     let i = probe(object).find(|&i| SOURCES[i].object.load(Ordering::Acquire) == 0)?;
     let (reply, received) = connection::source(fd)?;
@@ -162,7 +166,7 @@ fn fetch(fd: c_int, object: u64) -> Option<usize> {
         reply.errno == 0 && reply.object == object && (reply.direct_align as usize) <= terrace_shm::PAGE_SIZE;
     let source = received.and_then(helper::raise);
     let e = &SOURCES[i];
-    // Two threads may have asked for different objects; who takes the place first, keeps it.
+    // Two threads may have requested different objects: the first keeps the place.
     if e.object.compare_exchange(0, u64::MAX, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         source.into_iter().for_each(helper::lower);
         return None;

@@ -1,8 +1,10 @@
-//! A function behind ours in the program's search order: what dlsym(RTLD_NEXT) finds, without its lock.
+//! The next definition of a function in the program's search order: as dlsym(RTLD_NEXT), but without the
+//! loader's lock.
 //!
-//! Functions are looked up when they are first called: in signal handlers, in the child of a fork, in a thread for which a
-//! constructor under dlopen waits. dlsym would wait there for the loader's lock. The objects between this library and
-//! libc were loaded at the program's start and are never unloaded, so their tables can be read at any time.
+//! A function is looked up at its first call: in a signal handler, in the child of a fork, in a thread that a
+//! constructor under dlopen waits for. dlsym would wait there for the loader's lock. The objects between this
+//! library and libc were loaded at the program's start and are never unloaded, so their tables can be read at
+//! any time.
 //!
 //! Formats: System V ABI (dynamic section, symbol table), and the GNU hash table, which glibc has had since 2.5.
 
@@ -33,7 +35,7 @@ struct Debug {
     map: UnsafeCell<*const LinkMap>,
 }
 
-// SAFETY: the loader's; only the head of its list is read, which is the program and never changes.
+// SAFETY: the loader's. Only the head of its list is read, which is the program and never changes.
 unsafe impl Sync for Debug {}
 
 unsafe extern "C" {
@@ -48,11 +50,11 @@ const DT_SYMTAB: i64 = 6;
 const DT_SONAME: i64 = 14;
 const DT_GNU_HASH: i64 = 0x6fff_fef5;
 const DT_VERSYM: i64 = 0x6fff_fff0;
-/// A version that only those get who ask for it by name.
+/// Flag of a version that is used only by explicit request.
 const VERSYM_HIDDEN: u16 = 0x8000;
 const STT_GNU_IFUNC: u8 = 10;
 
-/// The tables of an object that the look-up needs.
+/// Tables of an object for the look-up.
 struct Object {
     base: usize,
     strings: *const c_char,
@@ -62,7 +64,7 @@ struct Object {
     soname: usize,
 }
 
-/// True if the tables can be read; 0: not looked yet, 1: yes, 2: no.
+/// Whether the tables can be read: 0: not checked yet, 1: yes, 2: no.
 static READABLE: AtomicU32 = AtomicU32::new(0);
 
 /// The next definition of a function; None if no object from here to libc has one.
@@ -79,17 +81,17 @@ pub fn next(name: &CStr) -> Option<usize> {
     behind()?.flatten().find_map(|o| o.find(name, hash))
 }
 
-/// The same by the loader, for what may lie in an object that was loaded later.
+/// The same by the loader, for functions of objects that were loaded later.
 pub fn by_loader(name: &CStr) -> Option<usize> {
     // SAFETY: a C string.
     let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!p.is_null()).then_some(p as usize)
 }
 
-/// The objects behind this one, up to libc. Those without the tables are None.
+/// The objects after this one, up to libc. None for one that lacks the tables.
 fn behind() -> Option<impl Iterator<Item = Option<Object>>> {
-    // SAFETY: the loader's list: maps of objects that were loaded with the program stay, in their order, and so do their
-    // dynamic sections. The head of the list does not change.
+    // SAFETY: the loader's list. Maps and dynamic sections of objects loaded with the program stay, in their
+    // order. The head of the list does not change.
     let mut map = unsafe { _r_debug.map.get().read().as_ref() };
     while map.is_some_and(|m| !std::ptr::eq(m.dynamic, &raw const _DYNAMIC)) {
         // SAFETY: as above.
@@ -119,7 +121,7 @@ impl Object {
             hash: std::ptr::null(),
             soname: 0,
         };
-        // The loader puts addresses where the file has offsets, unless the section is read-only.
+        // The loader replaces the file's offsets by addresses, unless the section is read-only.
         let address = |value: usize| if value < map.base { map.base + value } else { value };
         let mut at = map.dynamic;
         // SAFETY: a dynamic section ends with a tag of zero.
@@ -181,7 +183,7 @@ impl Object {
         }
     }
 
-    /// The address of symbol `i`, if it is this one's default version.
+    /// The address of symbol `i`, if it is the default version of `name`.
     ///
     /// # Safety
     /// The object has this symbol.
@@ -196,7 +198,7 @@ impl Object {
         }
         let at = self.base + symbol.st_value as usize;
         if symbol.st_info & 0xf == STT_GNU_IFUNC {
-            // SAFETY: the symbol is a function that tells the address.
+            // SAFETY: the symbol is a function that returns the address.
             return Some(
                 unsafe { std::mem::transmute::<usize, extern "C" fn() -> *const c_void>(at)() } as usize
             );

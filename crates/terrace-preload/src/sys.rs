@@ -1,7 +1,7 @@
-//! System calls as they are: no errno, no cancellation point, no other library in between.
+//! Raw system calls: without errno, cancellation points and interposers.
 //!
-//! The preload path's own calls must leave no trace in the program: libc's wrappers would set errno, act on a
-//! pending pthread_cancel, or come back to our own hooks.
+//! The preload path's calls must leave no trace in the program: libc's wrappers would set errno, act on a
+//! pending pthread_cancel, or call the library's own hooks.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,16 +42,16 @@ pub struct Identity {
     pub ino: u64,
 }
 
-/// Identity and type bits of a descriptor, from the kernel's attribute cache (never asks a FUSE daemon).
+/// Identity and type bits of a descriptor, from the kernel's attribute cache (no request to a FUSE daemon).
 pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
     // SAFETY: a NUL-terminated path.
     unsafe { identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok().map(|(id, kind, _)| (id, kind))
 }
 
-/// Likewise of what a path leads to, and its size; or -errno.
+/// Identity, type bits and size of a path's file, or -errno.
 ///
 /// # Safety
-/// None for us: the path is the program's and goes to the kernel as it is.
+/// No requirement: the path is the program's and is passed on to the kernel unchanged.
 pub unsafe fn identity_at(
     dir: c_int,
     path: *const c_char,
@@ -93,7 +93,7 @@ pub fn lseek_cur(fd: c_int, delta: i64) -> Ret {
 }
 
 /// # Safety
-/// `buf` is the program's and goes to the kernel as it is.
+/// `buf` is the program's and is passed on to the kernel unchanged.
 pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
     // SAFETY: the kernel checks the buffer.
     unsafe { raw(libc::SYS_pread64, [fd as usize, buf as usize, n, at as usize, 0, 0]) }
@@ -118,11 +118,11 @@ pub unsafe fn preadv2(fd: c_int, iov: &[libc::iovec], at: u64, flags: c_int) -> 
 
 /// See posix_fadvise(2).
 pub fn fadvise(fd: c_int, at: u64, len: usize, advice: c_int) {
-    // SAFETY: touches no memory of ours.
+    // SAFETY: changes no memory of the process.
     unsafe { raw(libc::SYS_fadvise64, [fd as usize, at as usize, len, advice as usize, 0, 0]) };
 }
 
-/// Keeps all signals of this thread waiting but those that the kernel makes at once and the two of libc. The mask that was.
+/// Blocks all signals of this thread but synchronous ones and the two of libc. Returns the old mask.
 pub fn block_signals() -> u64 {
     const AT_ONCE: [c_int; 6] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
@@ -130,7 +130,7 @@ pub fn block_signals() -> u64 {
     signal_mask(libc::SIG_BLOCK, !stay)
 }
 
-/// Sets this thread's mask of signals.
+/// Sets this thread's signal mask.
 pub fn set_signals(mask: u64) {
     signal_mask(libc::SIG_SETMASK, mask);
 }
@@ -143,9 +143,9 @@ fn signal_mask(how: c_int, mask: u64) -> u64 {
     before
 }
 
-/// A variable of the environment that the program began with.
+/// A variable of the environment at the program's start.
 pub fn variable(name: &CStr) -> Option<&'static [u8]> {
-    // SAFETY: getenv in a constructor; the environment's strings stay where they are until the program changes them.
+    // SAFETY: getenv in a constructor. The strings stay in place until the program changes its environment.
     unsafe {
         let p = libc::getenv(name.as_ptr());
         (!p.is_null()).then(|| CStr::from_ptr(p).to_bytes())
@@ -173,30 +173,30 @@ pub fn path_to(fd: c_int, name: &mut [u8; FD_PATH_MAX]) -> *const c_char {
     name.as_ptr().cast()
 }
 
-/// The path by which a descriptor was opened, as this process sees it now.
+/// The path of a descriptor's file, as this process sees it now.
 pub fn path_of(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
     let mut name = [0; FD_PATH_MAX];
     let path = path_to(fd, &mut name);
     let args = [libc::AT_FDCWD as usize, path as usize, out.as_mut_ptr() as usize, out.len(), 0, 0];
-    // SAFETY: a path that ends; the kernel writes at most as much as there is room for.
+    // SAFETY: a path that ends. The kernel writes at most `out.len()` bytes.
     let len = unsafe { raw(libc::SYS_readlinkat, args) };
-    // A path that fills the room may be cut.
+    // A path that fills the buffer may be cut.
     usize::try_from(len).ok().filter(|&len| len < out.len()).map(|len| &out[..len])
 }
 
-/// Milliseconds that only go forward.
+/// Milliseconds of the coarse monotonic clock.
 pub fn now_ms() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC_COARSE);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-/// Nanoseconds on the same clock, as exact as the machine has them.
+/// Nanoseconds of the monotonic clock.
 pub fn now_ns() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// The calling thread's number.
+/// The calling thread's id.
 pub fn thread() -> u32 {
     // SAFETY: no arguments.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as u32 }
@@ -209,7 +209,7 @@ fn clock(which: libc::clockid_t) -> libc::timespec {
     t
 }
 
-/// Waits until `fd` is readable or gone; false when the time is over.
+/// Waits until `fd` is readable or hung up. False: timeout.
 pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
     let end = now_ms().saturating_add(timeout_ms);
     loop {
@@ -243,7 +243,7 @@ pub fn map_anonymous(len: usize) -> *mut c_void {
     if (-4095..0).contains(&p) { std::ptr::null_mut() } else { p as *mut c_void }
 }
 
-/// Puts anonymous memory where nothing is mapped. False: something is.
+/// Maps anonymous memory at an unused range. False: the range is in use.
 pub fn cover(start: usize, len: usize) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
@@ -252,13 +252,13 @@ pub fn cover(start: usize, len: usize) -> bool {
 }
 
 /// # Safety
-/// The range must be a mapping of ours that the advice suits.
+/// The range must be a mapping of the library for which the advice is valid.
 pub unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool {
     // SAFETY: the caller's promise.
     unsafe { raw(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
-/// The running kernel's version, major and minor; (0, 0) if it does not tell.
+/// The running kernel's version, major and minor; (0, 0) if unknown.
 pub fn kernel_version() -> (u32, u32) {
     let mut name = std::mem::MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: the buffer is large enough; zeroes are a valid utsname, whose strings the kernel ends with NUL.
@@ -281,7 +281,7 @@ pub fn files_max() -> u64 {
     if ret == 0 { l[0] } else { 0 }
 }
 
-/// Plain addition: cheaper than fetch_add, may lose counts between threads. Fine for statistics.
+/// Plain addition: cheaper than fetch_add, but may lose counts of concurrent threads. For statistics only.
 #[inline]
 pub fn count(c: &AtomicU64, n: u64) {
     c.store(c.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

@@ -1,17 +1,17 @@
-//! The table of descriptors: for each one word, its object and one position.
+//! The table of descriptors: a state word, an object and a position for each.
 //!
 //! ```text
 //!  63         62     61     60        59..58  57..56  55..48  47..32       31..0
 //! | classified|shared|helper|candidate|  -    | order | jumps | source + 1 | object slot |
 //! ```
-//! A descriptor is classified by the open that made it, in the thread that made it, before the program knows its number;
-//! whoever races with that guesses numbers. It is forgotten before it is closed.
+//! The thread that opens a descriptor classifies it before the program gets the number. A race is possible
+//! only for a program that guesses numbers. The entry is cleared before the descriptor is closed.
 
 use crate::sys::Identity;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// Descriptors looked at; all above take the mount path.
+/// Descriptors in the table; higher ones use the mount path.
 pub const FDS_MAX: usize = 1 << 16;
 
 const CLASSIFIED: u64 = 1 << 63;
@@ -25,7 +25,7 @@ const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
-/// Position of a descriptor that nobody knows.
+/// An unknown position.
 pub const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -39,17 +39,18 @@ static TABLE: [Fd; FDS_MAX] =
     [const { Fd { word: AtomicU64::new(0), object: AtomicU64::new(0), position: AtomicU64::new(0) } };
         FDS_MAX];
 
-/// No descriptor of the program above this one was ever entered (-1: none at all).
+/// Highest descriptor of the program ever entered (-1: none).
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
-/// Nor one of ours below and above these, which stand far above: nobody is to look through all that is between.
+/// Lowest and highest descriptor of the library, which are far above: a search must not visit the range
+/// between.
 static HELPERS_FROM: AtomicI32 = AtomicI32::new(c_int::MAX);
 static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
 
-/// The order in which a program said that it reads a descriptor.
+/// The order of a descriptor's reads, as announced by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Order {
-    /// It did not.
+    /// Not announced.
     Unknown = 0,
     Sequential = 1,
     Random = 2,
@@ -65,7 +66,7 @@ impl Class {
     pub fn slot(self) -> u32 {
         self.0 as u32
     }
-    /// Others may move the position: dup, fork.
+    /// Others may move the position (dup, fork).
     #[inline]
     pub fn shared(self) -> bool {
         self.0 & SHARED != 0
@@ -79,7 +80,7 @@ impl Class {
             _ => Order::Unknown,
         }
     }
-    /// Index into the table of sources, if one was noted.
+    /// Index into the table of sources, if recorded.
     #[inline]
     pub fn source(self) -> Option<usize> {
         (((self.0 & SOURCE_MASK) >> SOURCE_SHIFT) as usize).checked_sub(1)
@@ -98,7 +99,7 @@ pub fn get(fd: c_int) -> Option<Class> {
     (word & CLASSIFIED != 0).then_some(Class(word))
 }
 
-/// Enters a descriptor that an open has just made: the object and its slot.
+/// Enters a newly opened descriptor with its object and slot.
 pub fn classify(fd: c_int, object: u64, slot: u32) {
     enter(fd, CLASSIFIED | u64::from(slot), object);
 }
@@ -108,7 +109,7 @@ pub fn mark(fd: c_int, object: u64) {
     enter(fd, CANDIDATE, object);
 }
 
-/// Is it such a descriptor?
+/// Whether the descriptor is such a candidate.
 #[inline]
 pub fn is_candidate(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & CANDIDATE != 0)
@@ -119,7 +120,7 @@ pub fn order(fd: c_int) -> Order {
     entry(fd).map_or(Order::Unknown, |e| Class(e.word.load(Ordering::Relaxed)).order())
 }
 
-/// Counts a jump of a candidate's reads. How many there were.
+/// Counts a jump of a candidate's reads. Returns the count.
 pub fn note_jump(fd: c_int) -> u64 {
     let Some(e) = entry(fd) else { return 0 };
     let word = e.word.load(Ordering::Relaxed);
@@ -139,7 +140,7 @@ pub fn promote(fd: c_int, slot: u32) {
     });
 }
 
-/// The file of a classified descriptor was given up: it is a candidate again.
+/// The file of a classified descriptor is no longer served: the descriptor becomes a candidate again.
 pub fn demote(fd: c_int, class: Class) {
     if let Some(e) = entry(fd) {
         let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK);
@@ -147,7 +148,7 @@ pub fn demote(fd: c_int, class: Class) {
     }
 }
 
-/// A candidate's jumps are counted anew.
+/// Resets the count of a candidate's jumps.
 pub fn reconsider(fd: c_int) {
     if let Some(e) = entry(fd) {
         let _ = e.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
@@ -156,7 +157,8 @@ pub fn reconsider(fd: c_int) {
     }
 }
 
-/// Enters a descriptor of ours: its inode stands for the object, its device for the position.
+/// Enters a descriptor of the library: its inode takes the place of the object, its device that of the
+/// position.
 pub fn hide(fd: c_int, what: Identity) {
     HELPERS_FROM.fetch_min(fd, Ordering::Relaxed);
     HELPERS_TO.fetch_max(fd, Ordering::Relaxed);
@@ -169,7 +171,8 @@ fn enter(fd: c_int, word: u64, object: u64) {
 }
 
 fn set(fd: c_int, word: u64, object: u64, position: u64) {
-    // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where we do not see it.
+    // Standard input, output and error are replaced inside libc (daemon, forkpty, system), where hooks do not
+    // see it.
     if fd < 3 {
         return;
     }
@@ -180,7 +183,7 @@ fn set(fd: c_int, word: u64, object: u64, position: u64) {
     }
 }
 
-/// The descriptor is about to mean something else.
+/// Called before the descriptor is closed or reused.
 #[inline]
 pub fn forget(fd: c_int) {
     if let Some(e) = entry(fd) {
@@ -202,31 +205,31 @@ pub fn duplicate(old: c_int, new: c_int) {
     }
 }
 
-/// Is it classified, or may it be?
+/// Whether it is classified or a candidate.
 fn is_known(e: &Fd) -> bool {
     e.word.load(Ordering::Acquire) & (CLASSIFIED | CANDIDATE) != 0
 }
 
-/// True for numbers of descriptors of ours.
+/// True for numbers of the library's descriptors.
 #[inline]
 fn is_helper(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & HELPER != 0)
 }
 
-/// The file that a descriptor of ours was when it was entered.
+/// The file of a library's descriptor at its entry.
 pub fn helper(fd: c_int) -> Option<Identity> {
     let e = entry(fd).filter(|_| is_helper(fd))?;
     Some(Identity { dev: e.position.load(Ordering::Relaxed), ino: e.object.load(Ordering::Relaxed) })
 }
 
-/// Numbers of descriptors of ours in `[first, last]`, ascending.
+/// Numbers of the library's descriptors in `[first, last]`, ascending.
 pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
     let end = last.saturating_add(1).min((HELPERS_TO.load(Ordering::Relaxed) + 1) as u32);
     let first = first.max(HELPERS_FROM.load(Ordering::Relaxed) as u32);
     (first..end).filter(|&fd| is_helper(fd as c_int))
 }
 
-/// Numbers in `[first, last]` that a descriptor of the program may have.
+/// Numbers in `[first, last]` up to the highest descriptor of the program.
 fn entered(first: u32, last: u32) -> impl Iterator<Item = c_int> {
     let end = last.saturating_add(1).min((HIGHEST.load(Ordering::Relaxed) + 1) as u32);
     (first..end).map(|fd| fd as c_int)
@@ -237,7 +240,7 @@ pub fn forget_range(first: u32, last: u32) {
     entered(first, last).filter(|&fd| !is_helper(fd)).for_each(forget);
 }
 
-/// A fork is near: every position will be known to two processes.
+/// Called before a fork: two processes will share every position.
 pub fn share_all() {
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
         if let Some(e) = entry(fd).filter(|e| is_known(e)) {
@@ -246,7 +249,7 @@ pub fn share_all() {
     }
 }
 
-/// Notes the source of a descriptor, unless the descriptor has changed meanwhile.
+/// Records the source of a descriptor, unless the descriptor has changed meanwhile.
 pub fn note_source(fd: c_int, class: Class, source: usize) {
     if let Some(e) = entry(fd) {
         let word = (class.0 & !SOURCE_MASK) | ((source as u64 + 1) << SOURCE_SHIFT & SOURCE_MASK);
@@ -254,7 +257,7 @@ pub fn note_source(fd: c_int, class: Class, source: usize) {
     }
 }
 
-/// Notes the order of a descriptor's reads.
+/// Records the order of a descriptor's reads.
 pub fn note_order(fd: c_int, order: Order) {
     if let Some(e) = entry(fd) {
         let noted = |word: u64| word & !ORDER_MASK | (order as u64) << ORDER_SHIFT;
@@ -270,9 +273,9 @@ pub fn object(fd: c_int) -> u64 {
     TABLE[fd as u32 as usize].object.load(Ordering::Relaxed)
 }
 
-/// Where the description's position was when we last moved it.
+/// The position after the library's last move of it.
 #[inline]
 pub fn position(fd: c_int) -> &'static AtomicU64 {
-    // Only asked for classified descriptors, which are inside the table.
+    // Called for classified descriptors only, which are inside the table.
     &TABLE[fd as u32 as usize].position
 }

@@ -1,15 +1,16 @@
-//! The unwinder of libgcc_s, loaded when something is unwound and not at each program's start.
+//! The unwinder of libgcc_s, loaded at the first unwind instead of at each program's start.
 //!
-//! The standard library is linked to it, and its loading costs each exec as much as all the rest of ours (docs/design/preload.md).
-//! The stubs below stand for its functions inside this library: the first call of one loads libgcc_s and finds it.
-//! Not the static archive: glibc cancels a thread with the unwinder of libgcc_s, whose contexts the personality function of
-//! our frames then reads, and two versions of it need not agree on them.
+//! The standard library is linked to it, and loading it costs each exec as much as the rest of the library
+//! (docs/design/preload.md). The stubs below replace its functions inside this library: the first call of one
+//! loads libgcc_s and finds the function. The static archive would not do: glibc cancels a thread with the
+//! unwinder of libgcc_s. The personality function of this library's frames then reads its contexts, and two
+//! versions need not agree on them.
 
 use std::arch::global_asm;
 use std::ffi::{c_char, c_void};
 
-/// A stub for each name: jumps to the function, whose address the first call has found. It is no matter of a cdylib's users,
-/// so hidden: an exported one would be every library's.
+/// A stub for each name: jumps to the function, whose address the first call finds. Hidden: an exported one
+/// would be used by every library.
 macro_rules! stubs {
     ($($name:literal)*) => {
         $(global_asm!(
@@ -26,7 +27,7 @@ macro_rules! stubs {
             "jz 4f",
             "jmp r11",
             "4:",
-            // The arguments are in registers; a name and a place are all that `find` needs beside them.
+            // The arguments are in registers. `find` needs only a name and its return value.
             "push rdi",
             "push rsi",
             "push rdx",
@@ -60,8 +61,8 @@ stubs! {
     "_Unwind_RaiseException" "_Unwind_Resume" "_Unwind_SetGR" "_Unwind_SetIP"
 }
 
-/// The address of one of the unwinder's functions. Without an unwinder no panic comes to its guard: the process ends, as it
-/// would if the library had not loaded.
+/// The address of an unwinder's function. Without libgcc_s a panic cannot reach its guard, so the process is
+/// aborted.
 unsafe extern "C" fn find(name: *const c_char) -> *mut c_void {
     // SAFETY: C strings. The library is never closed.
     unsafe {

@@ -1,9 +1,10 @@
-//! Rings of programs that use liburing as a shared library: their submissions are looked at before the kernel gets them.
+//! Rings of programs that use liburing as a shared library: submissions are inspected before the kernel gets
+//! them.
 //!
-//! A read of resident pages is answered at once: the content is copied to the program's buffer, and the entry becomes a NOP
-//! that completes with the number of bytes (IORING_NOP_INJECT_RESULT). Order, links, flags and the completion itself stay
-//! the kernel's. All other reads go the mount path. A close is seen before it happens, so that a number that is used
-//! again is not taken for the old file.
+//! A read of resident pages is answered at once: the content is copied to the program's buffer, and the entry
+//! becomes a NOP that completes with the number of bytes (IORING_NOP_INJECT_RESULT). Order, links, flags and
+//! the completion itself stay the kernel's. All other reads use the mount path. A close is seen before it
+//! happens, so that a reused number is not taken for the old file.
 
 use crate::sys;
 use crate::{connection, helper, leased, read, table};
@@ -11,7 +12,7 @@ use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// liburing's `struct io_uring` as far as its flags. The same from 2.0 on.
+/// liburing's `struct io_uring` up to its flags. Unchanged since 2.0.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Uring {
@@ -19,9 +20,9 @@ pub struct Uring {
     mask: *const u32,
     _sq: [usize; 4],
     entries: *mut Entry,
-    /// First entry that the kernel was not told of.
+    /// First entry not submitted yet.
     head: u32,
-    /// Behind the last one.
+    /// End of the entries.
     tail: u32,
     _sq_rest: [usize; 4],
     _cq: [usize; 11],
@@ -54,33 +55,35 @@ const OP_READV: u8 = 1;
 const OP_CLOSE: u8 = 19;
 const OP_READ: u8 = 22;
 const NOP_INJECT_RESULT: u32 = 1;
-/// The first kernel with long support that has it.
+/// First long-term kernel that supports it.
 const NOP_RESULTS_SINCE: (u32, u32) = (6, 12);
 
 const ENTRY_DRAIN: u8 = 1 << 1;
-/// With the next entry: IO_LINK, IO_HARDLINK.
+/// Links with the next entry: IO_LINK, IO_HARDLINK.
 const ENTRY_LINKS: u8 = 1 << 2 | 1 << 3;
-/// Those with which a read can be answered: the links, ASYNC, CQE_SKIP_SUCCESS. (No registered file, no chosen buffer.)
+/// Flags with which a read can be answered: the links, ASYNC, CQE_SKIP_SUCCESS. (No registered file, no
+/// selected buffer.)
 const ENTRY_KNOWN: u8 = ENTRY_LINKS | 1 << 4 | 1 << 6;
 
 const RING_SQE128: u32 = 1 << 10;
-/// IOPOLL, where a buffered read is an error, and R_DISABLED, behind which there may be a list of what is allowed.
+/// IOPOLL, with which a buffered read is an error, and R_DISABLED, which permits a list of restrictions.
 const RING_LEAVE: u32 = 1 | 1 << 6;
-/// Up to CQE_MIXED. Later ones may change where entries lie.
+/// Flags up to CQE_MIXED. Later ones may change the layout of entries.
 const RING_KNOWN: u32 = (1 << 19) - 1;
 
-/// The last version of liburing that was looked at: a later one may have functions that submit unseen.
+/// The last version of liburing that was reviewed: a later one may have functions that submit unseen.
 const VERSION_MAX: (c_int, c_int) = (2, 12);
 
-/// liburing made a ring: its functions have rings of liburing for arguments.
+/// Whether liburing has made a ring.
 static MADE: AtomicBool = AtomicBool::new(false);
-/// The kernel knows IORING_NOP_INJECT_RESULT. An older kernel completes it with 0, which is the end of a file.
+/// Whether the kernel supports IORING_NOP_INJECT_RESULT. An older kernel completes the NOP with 0, which
+/// means the end of a file.
 static NOP_HAS_RESULTS: AtomicBool = AtomicBool::new(false);
-/// A drain was asked for: entries wait for others that we do not know.
+/// Whether a drain was submitted: entries then wait for others, which the library does not know.
 static DRAINED: AtomicBool = AtomicBool::new(false);
 
-/// A function of liburing that makes rings has returned `ret`. From here on submissions are looked at; false if they would not be
-/// understood.
+/// A function of liburing that makes rings has returned `ret`. Enables inspection of submissions. Returns
+/// false if they would not be understood.
 ///
 /// # Safety
 /// If `ret` is 0, `ring` is a ring of liburing.
@@ -97,7 +100,7 @@ pub unsafe fn made(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> b
     understood
 }
 
-/// Looks at what is about to be submitted.
+/// Inspects entries before they are submitted.
 ///
 /// # Safety
 /// `ring` is a ring of liburing, and no other thread uses its submission queue, as for io_uring_submit.
@@ -118,7 +121,7 @@ pub unsafe fn look(ring: *const Uring) {
             DRAINED.store(true, Ordering::Relaxed);
         }
         match entry.opcode {
-            // One of ours is none of the program's: EBADF.
+            // For a descriptor of the library, the close returns EBADF.
             OP_CLOSE if entry.file_index == 0 && !helper::may_close(entry.fd) => entry.fd = -1,
             OP_READ | OP_READV if answers && !linked && !DRAINED.load(Ordering::Relaxed) => {
                 // SAFETY: the program's buffers.
@@ -133,7 +136,7 @@ pub unsafe fn look(ring: *const Uring) {
     }
 }
 
-/// Does a read whose pages are all resident. None: the kernel does it.
+/// Reads resident pages. None: the kernel must read.
 unsafe fn answer(entry: &Entry) -> Option<u32> {
     if entry.flags & !ENTRY_KNOWN != 0 || entry.ioprio != 0 || entry.op_flags != 0 || entry.personality != 0 {
         return None;
@@ -159,7 +162,7 @@ unsafe fn answer(entry: &Entry) -> Option<u32> {
 }
 
 impl Entry {
-    /// Becomes a NOP with this result; its flags and the program's word for it stay.
+    /// Turns the entry into a NOP with this result. Its flags and user data stay.
     fn complete_with(&mut self, n: u32) {
         *self = Entry {
             opcode: OP_NOP,

@@ -14,7 +14,7 @@ use terrace_shm::zobject::{HEAD_BYTES, Handle};
 use terrace_shm::zpool::ZPool;
 use terrace_shm::{Geometry, PAGE_SIZE, Segment, TouchTable};
 
-/// Pages that are looked at: 256 MiB.
+/// Measured pages: 256 MiB.
 const PAGES_MAX: usize = 64 << 10;
 const PERCENT_MAX: u32 = 75;
 
@@ -53,7 +53,7 @@ fn ns(time: Duration, n: usize) -> f64 {
     time.as_nanos() as f64 / n.max(1) as f64
 }
 
-/// Compresses all pages, and takes the time of it and of the way back.
+/// Compresses and decodes all pages, and measures the time.
 fn codecs(mode: CompressionMode, pages: &[Page]) -> io::Result<Vec<Owned>> {
     let mut compressor = Compressor::new(mode, PERCENT_MAX)?;
     let mut unzstd = Unzstd::new()?;
@@ -81,7 +81,7 @@ fn codecs(mode: CompressionMode, pages: &[Page]) -> io::Result<Vec<Owned>> {
         o.coded().decode(&mut out, &mut unzstd);
         out == **page
     });
-    assert!(right && decoded == kept.len(), "a page did not come back");
+    assert!(right && decoded == kept.len(), "a page was not decoded correctly");
     let stored: usize = kept.iter().map(|o| o.bytes.len()).sum();
     let refused = (pages.len() - kept.len()) * PAGE_SIZE;
     println!(
@@ -155,7 +155,8 @@ fn fill(kept: &[Owned]) -> io::Result<()> {
     Ok(())
 }
 
-/// A pool of a third of what it is offered, in rounds: at the limit the coldest go until a tenth is free, and it is compacted.
+/// A pool with memory for a third of the pages, in rounds. At the limit the coldest are evicted until a tenth
+/// is free, and the pool is compacted.
 fn churn(kept: &[Owned]) -> io::Result<()> {
     let offered: u64 = kept.iter().map(|o| (o.bytes.len() + HEAD_BYTES) as u64).sum();
     let limit = offered / 3;
@@ -172,7 +173,7 @@ fn churn(kept: &[Owned]) -> io::Result<()> {
                     low = low.min(pool.live_bytes() as f64 / pool.bytes() as f64);
                 }
                 let begun = Instant::now();
-                // Some in any case: in a small pool what is free may be of other classes.
+                // At least once: in a small pool the free slots may be of other classes.
                 loop {
                     victims.clear();
                     pool.coldest(32, &mut victims);

@@ -12,7 +12,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 use crate::tier::{Found, Look};
 use crate::touch::TouchTable;
 
-/// How far a read got without the daemon.
+/// Result of a read without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it: bytes delivered (short at the end of the file).
@@ -33,8 +33,8 @@ pub enum Outcome {
 const TRIES_MAX: u32 = 4;
 
 /// Reads `[offset, offset + len)` of the object in `slot` into `out`, as far as frames and the compressed
-/// pool hold it, for a client: gives up where a kernel's page cache may have newer content. `unpack` has the
-/// codecs of the caller beyond LZ4, and is notified of pages that came from the pool.
+/// pool hold it. For clients: stops where a kernel's page cache may have newer content. `unpack` has the
+/// caller's codecs beyond LZ4, and is called for pages from the pool.
 ///
 /// # Safety
 /// `out` must be valid for writes of `len` bytes. The caller has the file open, so that the slot stays the
@@ -54,7 +54,7 @@ pub unsafe fn read(
     }
     // SAFETY: the caller's promise.
     let outcome = unsafe { read_resident(seg, touches, slot, offset, out, len, unpack) };
-    // A mapping of the file may have become writable while we copied.
+    // A mapping of the file may have become writable during the copy.
     if slot.flags.load(Ordering::Relaxed) != 0 {
         return Outcome::MountPath { done: 0 };
     }
@@ -92,13 +92,14 @@ pub unsafe fn read_resident(
     Outcome::Done(done)
 }
 
-/// Has the processor fetch what a read of `len` bytes at `offset` would copy, as far as they stand in one frame. Nothing if the page is not in a frame.
+/// Prefetches the bytes of a read of `len` bytes at `offset` into the processor's cache, as far as they lie
+/// in one frame. Does nothing if the page is not in a frame.
 #[inline]
 pub fn prefetch(seg: &Segment, slot: &ObjectSlot, offset: u64, len: usize) {
     let (page, in_page) = (offset / PAGE_SIZE as u64, offset as usize % PAGE_SIZE);
     let Ok(Some((_, leaf))) = seg.find_leaf(slot, page / BLOCK_PAGES as u64) else { return };
     let seen = look(&leaf.0[(page % BLOCK_PAGES as u64) as usize]);
-    // What the frame holds by the time of the read does not matter: the read looks again.
+    // The frame's content at the time of the read does not matter: the read checks the entry again.
     if seen.state() == State::Present
         && let Some(frame) = seg.try_frame(seen.payload())
     {
@@ -138,7 +139,7 @@ unsafe fn copy_run(
         match first.state() {
             State::Present => {}
             State::Absent => {
-                // An absent entry in a node that was reused meanwhile proves nothing.
+                // An absent entry proves nothing if its node was reused meanwhile.
                 if same_epoch(&seg.header().epoch, epoch) {
                     return Step::Absent;
                 }
@@ -146,7 +147,7 @@ unsafe fn copy_run(
             }
             State::Busy => return Step::Unstable,
             State::Below => {
-                // A page on a device is read from there, as a miss is read from the source.
+                // A page on a device is read there, as a miss is read from the source.
                 let Some(handle) = first.handle() else { return Step::Absent };
                 let (place, entry) = (Place::new(leaf, at), &entries[at]);
                 let look = Look { seg, touches, entry, seen: first, handle, place, epoch, page };
@@ -176,8 +177,8 @@ unsafe fn copy_run(
     Step::Unstable
 }
 
-/// The common case by itself: the fewer instructions and stores between two copies, the more of them overlaps.
-/// None: the page moved meanwhile.
+/// The common case in a function of its own: with fewer instructions and stores between two copies, the
+/// copies overlap more. None: the page moved meanwhile.
 ///
 /// # Safety
 /// `out` takes `bytes`, which lie in one page.
@@ -192,7 +193,8 @@ unsafe fn copy_page(
     bytes: usize,
 ) -> Option<usize> {
     let frame = seg.try_frame(seen.payload())?;
-    // SAFETY: inside the frame; the copy may race with the daemon, and is believed only if the entry has not moved.
+    // SAFETY: inside the frame. The copy may race with the daemon, and is used only if the entry has not
+    // changed.
     unsafe { copy::out_of_frames(frame.add(in_page), out, bytes) };
     if !unchanged(entry, seen) {
         return None;
@@ -225,7 +227,7 @@ unsafe fn copy_pages(
         n += 1;
     }
     let bytes = (n * PAGE_SIZE - in_page).min(bytes);
-    // A frame is here if a later one is.
+    // The first frame is mapped if the last one is.
     seg.try_frame(first.payload() + (n as u32 - 1))?;
     let frame = seg.try_frame(first.payload())?;
     // SAFETY: the frames are adjacent and in bounds; the race as in `copy_page`.
@@ -255,7 +257,8 @@ pub fn snapshot(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<PageVersi
     Some(PageVersion { identity, clock })
 }
 
-/// A page on a device: its slot, and the version for [`is_current_on_device`] and for a page fill. None if it is not on one.
+/// The slot of a page on a device, and the version for [`is_current_on_device`] and for a page fill. None if
+/// the page is not on a device.
 pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option<(DeviceSlot, PageVersion)> {
     let clock = seg.header().clock.load(Ordering::Acquire);
     let epoch = seg.header().epoch.load(Ordering::Acquire);
@@ -269,8 +272,9 @@ pub fn snapshot_on_device(seg: &Segment, slot: &ObjectSlot, page: u64) -> Option
     }
 }
 
-/// After the client read the page from its slot of a device: true if the slot was the page's all the while. Unlike the source, whose
-/// content stays a page's while the file is not written, a slot may be another page's next.
+/// After the client read the page from its slot of a device: true if the slot was the page's throughout. A
+/// slot may be reused for another page, unlike the source, whose content stays the page's while the file is
+/// not written.
 pub fn is_current_on_device(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion) -> bool {
     fence(Ordering::Acquire);
     slot.flags.load(Ordering::Acquire) == 0
@@ -284,7 +288,7 @@ pub fn is_current(seg: &Segment, slot: &ObjectSlot, page: u64, seen: PageVersion
         return false;
     }
     // The object was not written since: the common case, also if the page was cached meanwhile. The daemon,
-    // which would publish the page for all clients, requires the very entry that was seen.
+    // which would publish the page for all clients, requires that the entry is unchanged.
     if unwritten_since(seen, &slot.write_clock) {
         return true;
     }

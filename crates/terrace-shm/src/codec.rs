@@ -1,4 +1,4 @@
-//! The formats of compressed pages, and their decoding: without allocation, without trust in the bytes.
+//! The formats of compressed pages, and their bounds-checked decoding without allocation.
 //!
 //! | codec | bytes | decoded by |
 //! |---|---|---|
@@ -23,34 +23,35 @@ pub enum Encoding {
     Zstd = 3,
 }
 
-/// A compressed page, wherever it is.
+/// A compressed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coded<'a> {
     /// The codec of the bytes.
     pub codec: Encoding,
-    /// The compressed bytes; at most [`crate::zobject::STORED_MAX`] if the pool is to take them.
+    /// The compressed bytes; at most [`crate::zobject::STORED_MAX`] for the pool.
     pub bytes: &'a [u8],
 }
 
 /// The abilities of a reader of compressed pages beyond LZ4, and its callbacks.
 pub trait Unpack {
-    /// Decodes a zstd frame. False: not a whole page, or this reader has no zstd, and cannot read the page.
+    /// Decodes a zstd frame. False: the frame is not a whole page, or this reader has no zstd.
     fn zstd(&mut self, _bytes: &[u8], _out: &mut Page) -> bool {
         false
     }
-    /// Page `page` of the object was served from its compressed copy, which had been touched `before` times (up to
-    /// [`crate::touch::ZTOUCH_MAX`], and halved now and then: [`crate::zpool::ZPool::age`]). Once it is touched
-    /// [`crate::layout::Header::promote_at`] times, it is worth a frame.
+    /// Page `page` of the object was served from its compressed copy, which had been touched `before` times
+    /// (up to [`crate::touch::ZTOUCH_MAX`], and halved at intervals: [`crate::zpool::ZPool::age`]). After
+    /// [`crate::layout::Header::promote_at`] touches it is worth a frame.
     fn served(&mut self, _page: u64, _before: u8) {}
 }
 
-/// The reader that can do nothing more and does not want to know.
+/// A reader without codecs beyond LZ4, and without callbacks.
 #[derive(Debug, Clone, Copy)]
 pub struct Plain;
 impl Unpack for Plain {}
 
 impl Coded<'_> {
-    /// The page. False: the bytes are not a whole page's, or zstd's and `unpack` has none; `out` holds anything then.
+    /// Decodes the page. False: the bytes are not a whole page, or need zstd and `unpack` has none. `out` is
+    /// undefined then.
     pub fn decode(self, out: &mut Page, unpack: &mut dyn Unpack) -> bool {
         match self.codec {
             Encoding::Same => match self.bytes.try_into() {
@@ -75,11 +76,11 @@ fn fill(out: &mut Page, word: u64) {
     }
 }
 
-/// The word that fills all of a page, if one does.
+/// The word that fills the whole page, if there is one.
 pub fn same_word(page: &Page) -> Option<u64> {
     let words = page.as_chunks::<8>().0;
     let (first, last) = (words[0], words[words.len() - 1]);
-    // Most pages that are not of one word differ here; the rest is compared by the line.
+    // Most other pages differ here; the rest is compared in memory order.
     let same = first == last && first == words[words.len() / 2] && words.iter().all(|w| *w == first);
     same.then(|| u64::from_le_bytes(first))
 }

@@ -1,4 +1,4 @@
-//! The daemon's side of the codecs: which one a page gets, and whether it is worth keeping at all.
+//! The daemon's side of the codecs: chooses a page's codec, and whether the page is worth keeping.
 //!
 //! | step | cost | takes |
 //! |---|---|---|
@@ -37,7 +37,7 @@ pub enum Refusal {
     Random,
 }
 
-/// Compresses pages: one for each thread that does, for it holds the tables of its codecs.
+/// Compresses pages. Each thread needs its own, since it holds the tables of its codecs.
 pub struct Compressor {
     mode: CompressionMode,
     stored_max: usize,
@@ -81,22 +81,22 @@ impl Compressor {
             zstd,
         })
     }
-    /// Memory of it, bytes: after the first pages, when zstd has made its tables.
+    /// Memory of the compressor, bytes: after the first pages, when zstd has allocated its tables.
     pub fn bytes(&self) -> usize {
         self.out.len() + LZ4_TABLE_BYTES + self.zstd.sizeof()
     }
 
-    /// Compresses a page. The bytes are good until the next call.
+    /// Compresses a page. The bytes are valid until the next call.
     ///
     /// # Errors
-    /// It is not worth keeping.
+    /// The page is not worth keeping.
     pub fn compress(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
         self.compress_as(self.mode, page)
     }
-    /// As [`Compressor::compress`], for a page whose like LZ4 has failed at.
+    /// As [`Compressor::compress`], for a page of a kind that LZ4 has failed to compress.
     ///
     /// # Errors
-    /// It is not worth keeping.
+    /// The page is not worth keeping.
     pub fn compress_beyond_lz4(&mut self, page: &Page) -> Result<Coded<'_>, Refusal> {
         let mode = if self.mode == CompressionMode::Mixed { CompressionMode::Dense } else { self.mode };
         self.compress_as(mode, page)
@@ -134,29 +134,31 @@ impl Compressor {
         let done = compress_into_with_table(page, &mut self.out, &mut self.table);
         done.expect("room for the largest block")
     }
-    /// With room to spare: zstd gives up some bytes before a buffer is full. A page's worth if it fails altogether.
+    /// Needs a buffer with a margin: zstd stops some bytes before a buffer is full. Returns a page's length
+    /// on failure.
     fn zstd(&mut self, page: &Page) -> usize {
         self.zstd.compress2(&mut self.out[..], page).unwrap_or(PAGE_SIZE)
     }
 }
 
-/// Pieces that are looked at, and bytes of each.
+/// Sampled pieces of a page, and bytes of each.
 const PIECES: usize = 16;
 const PIECE: usize = 16;
-/// Sum of the squared counts of 256 bytes below which they pass for random. Even ones have 511 on average, of text several thousand.
+/// Below this sum of squared byte counts, a sample of 256 bytes counts as random. Uniform bytes have 511 on
+/// average, text several thousand.
 const EVEN: u32 = 640;
 
-/// True if a sample of the page is spread as evenly over all bytes as chance would have it.
+/// True if the bytes of a sample are distributed as evenly as random ones.
 pub fn looks_random(page: &Page) -> bool {
     let mut counts = [0_u8; 256];
-    // With a saturating count, 256 equal bytes pass for 255: far from random all the same.
+    // With a saturating count, 256 equal bytes count as 255: still far from random.
     for piece in page.chunks_exact(PAGE_SIZE / PIECES) {
         piece[..PIECE].iter().for_each(|&b| counts[b as usize] = counts[b as usize].saturating_add(1));
     }
     counts.iter().map(|&n| u32::from(n) * u32::from(n)).sum::<u32>() < EVEN
 }
 
-/// Decodes zstd's pages: one for each thread that reads for others.
+/// Decodes zstd's pages. Each thread needs its own.
 pub struct Unzstd(DCtx<'static>);
 
 impl std::fmt::Debug for Unzstd {
@@ -175,7 +177,7 @@ impl Unzstd {
         context.set_parameter(DParameter::Format(FrameFormat::Magicless)).map_err(zstd_error)?;
         Ok(Unzstd(context))
     }
-    /// Memory of it, bytes.
+    /// Memory of the decoder, bytes.
     pub fn bytes(&self) -> usize {
         self.0.sizeof()
     }
@@ -206,7 +208,7 @@ mod tests {
             if i % of < noisy { noise } else { b"a cache, a page, a frame; "[i % 26] }
         })
     }
-    /// Even bytes of few kinds: nothing repeats for LZ4, but they are cheap to write down.
+    /// Random bytes of few kinds: nothing repeats for LZ4, but entropy coding shortens them.
     fn letters(kinds: u8) -> Page {
         page(1, 1).map(|b| b'a'.wrapping_add(b % kinds))
     }
@@ -275,7 +277,7 @@ mod tests {
             for page in [page(noisy, of), letters(kinds)] {
                 for mode in [CompressionMode::Lz4, CompressionMode::Mixed, CompressionMode::Dense] {
                     let mut compressor = compressor(mode);
-                    // Twice: nothing of one page may be left for the next.
+                    // Three pages with one compressor: no state of a page may leak to the next.
                     for page in [&page, &[3; PAGE_SIZE], &page] {
                         let Ok(coded) = compressor.compress(page) else { continue };
                         prop_assert!(coded.bytes.len() <= STORED_MAX);
@@ -305,7 +307,7 @@ mod tests {
                 unzstd.zstd(bytes, out);
                 prop_assert!(room[..256].iter().chain(&room[256 + PAGE_SIZE..]).all(|&b| b == 0xa5));
             }
-            // And it goes on.
+            // The decoder still works.
             let coded = compressor.compress(&page).unwrap();
             let mut out = [0; PAGE_SIZE];
             prop_assert!(coded.decode(&mut out, &mut unzstd) && out == page);

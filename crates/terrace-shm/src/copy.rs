@@ -2,25 +2,25 @@
 //!
 //! | bytes | bound by | how |
 //! |---|---|---|
-//! | less than two pages | latency of memory that no cache holds | all lines prefetched at once, then wide loads and stores |
+//! | less than two pages | latency of uncached memory | all lines prefetched, then wide loads and stores |
 //! | more | bandwidth | one `rep movsb` |
 //!
-//! The C library's memcpy uses `rep movsb` for a single page too; this takes a tenth off the time of a hit.
-//! The look-up before it is short for the same reason: the fewer instructions lie between two copies, the
-//! more they overlap.
+//! The C library's memcpy uses `rep movsb` for a single page too; this saves a tenth of a hit's time. The
+//! look-up before it is short for the same reason: with fewer instructions between two copies, the copies
+//! overlap more.
 
-/// Bytes from which on a copy is bound by bandwidth.
+/// From this length on bandwidth limits a copy.
 #[cfg(target_arch = "x86_64")]
 const LONG: usize = 8192;
 
 /// Copies `n` bytes out of frames.
 ///
 /// # Safety
-/// As `ptr::copy_nonoverlapping`, but the source may change meanwhile: the caller discards a torn copy.
+/// As `ptr::copy_nonoverlapping`, but the source may change during the copy: the caller discards a torn copy.
 #[inline]
 pub unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller's promise; `wide` runs only where the processor has the instructions.
+    // SAFETY: the caller's promise. `wide` runs only where the processor has the instructions.
     unsafe {
         if n >= LONG {
             return x86::string(from, to, n);
@@ -33,7 +33,7 @@ pub unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
 }
 
-/// Has the processor fetch `n` bytes into its cache, which are about to be read or changed. Nobody waits for them.
+/// Prefetches `n` bytes into the processor's cache, without waiting.
 #[inline]
 pub fn prefetch(from: *const u8, n: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -47,7 +47,7 @@ mod x86 {
     use std::arch::x86_64::{__m512i, _MM_HINT_T0, _mm_prefetch, _mm512_loadu_si512, _mm512_storeu_si512};
 
     const LINE: usize = size_of::<__m512i>();
-    /// Less is not worth the detour.
+    /// Shorter copies are not worth the detour.
     pub const WIDE_MIN: usize = 4 * LINE;
 
     #[inline]
@@ -73,7 +73,8 @@ mod x86 {
     /// As [`super::out_of_frames`]; `n >= WIDE_MIN`.
     #[target_feature(enable = "avx512f")]
     pub unsafe fn wide(from: *const u8, to: *mut u8, n: usize) {
-        // SAFETY: `at + LINE <= n` for each move, and all of it lies in the caller's ranges. A prefetch may name any address.
+        // SAFETY: `at + LINE <= n` for each move, and all of it lies in the caller's ranges. A prefetch may
+        // name any address.
         unsafe {
             for at in (0..n).step_by(LINE) {
                 _mm_prefetch::<_MM_HINT_T0>(from.add(at).cast());
@@ -92,7 +93,7 @@ mod x86 {
                 line(at);
                 at += LINE;
             }
-            // The rest with one line that ends where the range ends.
+            // The last line ends at the end of the range and overlaps the one before.
             line(n - LINE);
         }
     }

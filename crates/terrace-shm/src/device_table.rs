@@ -1,12 +1,13 @@
-//! The table that readers of a page on a target need beside the index: the place of the page's region, and 16 bits of the page's checksum.
+//! The table that clients need, beside the index, to read a page on a target: the offset of the page's
+//! region, and 16 bits of the page's checksum.
 //!
 //! ```text
 //! 0         head: magic, version, regions, pages of a region, first region
 //! regions   u64 x regions              byte offset of each region on its target
-//! checks    u16 x regions x pages      low bits of the crc32 of what the slot holds
+//! checks    u16 x regions x pages      low bits of the crc32 of the slot's content
 //! ```
-//! A memory file of its own for each target, that the daemon writes and clients map read-only. It outlives terraced. Entries number regions over
-//! all targets: a table has those from its first region on, and knows no slot of another target.
+//! Each target has one such memory file, which the daemon writes and clients map read-only. It outlives
+//! terraced. Entries number regions over all targets. A table has its own regions, from its first region on.
 
 use crate::entry::DeviceSlot;
 use crate::layout::{LAYOUT_VERSION, PAGE_SIZE};
@@ -16,10 +17,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU16;
 
-/// Targets of an instance at the most.
+/// Maximum number of targets of an instance.
 pub const TARGETS_MAX: usize = 8;
 
-/// Pages on a device that are read from the source because the pages around them are read there: 64 KiB more take no longer than one more request.
+/// Pages on a device are read from the source if the pages around them are read there and the gap is at most
+/// this long: 64 KiB more take no longer than a second request.
 pub const GAP_MAX: usize = 16;
 
 /// "terrdev1", little endian.
@@ -35,7 +37,7 @@ struct Head {
     first_region: u32,
 }
 
-/// The table as one process maps it.
+/// The table as mapped by one process.
 #[derive(Debug)]
 pub struct DeviceTable {
     map: Mapping,
@@ -53,30 +55,31 @@ fn is_sane(first_region: u32, regions: u32, region_pages: u32) -> bool {
         && (1..=DeviceSlot::REGION_PAGES).contains(&region_pages)
 }
 
-/// The check of a page's content.
+/// The check of a page's content: [`check_of`] its crc32.
 #[inline]
 pub fn check_of_page(content: &[u8]) -> u16 {
     check_of(crc32fast::hash(content))
 }
 
-/// The low bits of a page's checksum, which each read is compared with.
+/// The low bits of a page's checksum, which each read verifies.
 pub fn check_of(crc: u32) -> u16 {
     crc as u16
 }
 
 impl DeviceTable {
-    /// Bytes of the table of so many regions of so many pages (sparse).
+    /// Bytes of a table with this many regions and pages of a region (sparse).
     pub fn bytes(regions: u32, region_pages: u32) -> usize {
         let checks = regions as usize * region_pages as usize * size_of::<u16>();
         checks_at(regions) + checks.next_multiple_of(PAGE_SIZE)
     }
-    /// Daemon: lays the table of the regions from `first_region` on out in `fd`, which must be empty and of [`DeviceTable::bytes`].
+    /// Daemon: creates the table of the regions from `first_region` on in `fd`, which must be empty and of
+    /// [`DeviceTable::bytes`].
     ///
     /// # Errors
     /// Out of address space.
     ///
     /// # Panics
-    /// If entries cannot name so many regions, or pages of one.
+    /// If entries cannot name that many regions, or pages of one.
     pub fn create(
         fd: impl AsFd,
         first_region: u32,
@@ -98,14 +101,14 @@ impl DeviceTable {
         }
         Ok(DeviceTable { map, regions, region_pages, first_region })
     }
-    /// Client: maps the table read-only and checks that it is one.
+    /// Client: maps the table read-only and validates its head.
     ///
     /// # Errors
-    /// `InvalidData` if the file is no such table of this version.
+    /// `InvalidData` if the file is not such a table of this version.
     pub fn attach(fd: impl AsFd) -> io::Result<DeviceTable> {
         DeviceTable::map(fd, false)
     }
-    /// Daemon: maps the table that a dead one has left.
+    /// Daemon: maps the table of a dead daemon.
     ///
     /// # Errors
     /// As [`DeviceTable::attach`]; the file must be open for writing.
@@ -119,7 +122,7 @@ impl DeviceTable {
             return Err(bad("too small"));
         }
         let map = Mapping::new(fd.as_fd(), bytes, writable, PAGE_SIZE)?;
-        // SAFETY: the first page is mapped, and any bytes are a head.
+        // SAFETY: the first page is mapped, and any bytes are a valid `Head`.
         let head = unsafe { map.as_ptr().cast::<Head>().read() };
         if head.magic != MAGIC || head.version != LAYOUT_VERSION {
             return Err(bad("other version"));
@@ -130,11 +133,11 @@ impl DeviceTable {
         }
         Ok(DeviceTable { map, regions, region_pages, first_region })
     }
-    /// The number of its first region.
+    /// The number of the table's first region.
     pub fn first_region(&self) -> u32 {
         self.first_region
     }
-    /// Regions.
+    /// Number of regions.
     pub fn regions(&self) -> u32 {
         self.regions
     }
@@ -142,35 +145,35 @@ impl DeviceTable {
     pub fn region_pages(&self) -> u32 {
         self.region_pages
     }
-    /// Slots in all.
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.regions as usize * self.region_pages as usize
     }
-    /// The number of a slot among all; None if the table has no such slot.
+    /// The index of a slot in the table. None: the table has no such slot.
     #[inline]
     pub fn index(&self, slot: DeviceSlot) -> Option<usize> {
         let region = slot.region().checked_sub(self.first_region)?;
         let known = region < self.regions && slot.page() < self.region_pages;
         known.then(|| region as usize * self.region_pages as usize + slot.page() as usize)
     }
-    /// Where its region number `n` lies on the target, bytes.
+    /// Byte offset on the target of the table's region `n`.
     fn region(&self, n: u32) -> &AtomicU64 {
         assert!(n < self.regions);
         // SAFETY: in bounds; accessed as atomics only.
         unsafe { AtomicU64::from_ptr(self.map.as_ptr().add(PAGE_SIZE).cast::<u64>().add(n as usize)) }
     }
-    /// Daemon: says where its region number `n` lies on the target, bytes.
+    /// Daemon: sets the byte offset on the target of the table's region `n`.
     pub fn set_region(&self, n: u32, at: u64) {
         self.region(n).store(at, Ordering::Relaxed);
     }
-    /// Byte offset of a slot on its target; None if there is no such slot.
+    /// Byte offset of a slot on its target. None: the table has no such slot.
     #[inline]
     pub fn offset(&self, slot: DeviceSlot) -> Option<u64> {
         self.index(slot)?;
         let region = self.region(slot.region() - self.first_region).load(Ordering::Relaxed);
         Some(region + u64::from(slot.page()) * PAGE_SIZE as u64)
     }
-    /// Daemon: takes the checks of another table of the same target, as far as both have them.
+    /// Daemon: copies the checks of another table of the same target, for slots that both have.
     pub fn copy_checks(&self, from: &DeviceTable) {
         debug_assert_eq!((self.first_region, self.region_pages), (from.first_region, from.region_pages));
         for region in self.first_region..self.first_region + self.regions.min(from.regions) {
@@ -182,7 +185,7 @@ impl DeviceTable {
             }
         }
     }
-    /// The check of a slot's content, see [`check_of`]; None if there is no such slot.
+    /// The check of a slot's content, see [`check_of`]. None: the table has no such slot.
     #[inline]
     pub fn check(&self, slot: DeviceSlot) -> Option<&AtomicU16> {
         let i = self.index(slot)?;

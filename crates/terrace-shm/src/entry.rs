@@ -52,7 +52,7 @@ impl DeviceSlot {
     /// Page `page` of region `region`.
     ///
     /// # Panics
-    /// If there can be no such region, or no such page in one.
+    /// If an entry cannot name that region or page.
     pub fn new(region: u32, page: u32) -> DeviceSlot {
         assert!(region < Self::REGIONS_MAX && page < Self::REGION_PAGES, "no page {page} of region {region}");
         DeviceSlot(region << REGION_PAGES_SHIFT | page)
@@ -61,15 +61,15 @@ impl DeviceSlot {
     pub fn region(self) -> u32 {
         self.0 >> REGION_PAGES_SHIFT
     }
-    /// As a number, for tables: less than 2^31.
+    /// The slot as a number below 2^31, for tables.
     pub fn bits(self) -> u32 {
         self.0
     }
-    /// The slot of [`DeviceSlot::bits`].
+    /// Inverse of [`DeviceSlot::bits`].
     pub fn from_bits(bits: u32) -> DeviceSlot {
         DeviceSlot(bits & !DEVICE)
     }
-    /// The page in it.
+    /// The page in the region.
     pub fn page(self) -> u32 {
         self.0 & (Self::REGION_PAGES - 1)
     }
@@ -109,7 +109,7 @@ const PAYLOAD_MASK: u64 = 0xffff_ffff << PAYLOAD_SHIFT;
 const STATE_MASK: u64 = 3;
 
 impl Entry {
-    /// A page that the cache never saw.
+    /// A page that was never cached.
     pub const EMPTY: Entry = Entry(0);
 
     fn new(state: u64, payload: u32, clock: u64) -> Entry {
@@ -167,7 +167,7 @@ impl Entry {
     pub fn shadow(self) -> u32 {
         if self.state() == State::Absent { self.payload() } else { 0 }
     }
-    /// The same absent entry with another shadow. The version stays: nothing happened to the content.
+    /// The same absent entry with another shadow. The version stays, since the content did not change.
     pub fn with_shadow(self, shadow: u32) -> Entry {
         debug_assert_eq!(self.state(), State::Absent);
         Entry(self.0 & !PAYLOAD_MASK | u64::from(shadow) << PAYLOAD_SHIFT)

@@ -1,7 +1,7 @@
 //! The index as the daemon changes it: a radix tree of runs per object.
 //!
-//! One writer at a time (the engine's state lock); readers walk without a lock. A node that leaves a tree is not reused
-//! before the reuse epoch has moved, so that a reader that still walks it notices.
+//! One writer at a time, under the engine's state lock. Readers walk without a lock. A node that leaves a
+//! tree is not reused before the reuse epoch has moved, so that a reader still in it detects the reuse.
 
 use crate::entry::{Entry, State};
 use crate::layout::{
@@ -33,7 +33,7 @@ struct LeafInfo {
 
 const OBJECT_SHIFT: u32 = 32;
 const PRESENT_SHIFT: u32 = 56;
-/// Set while the leaf is in the queue of leaves that hold shadows only, or was when it was queued.
+/// Set while the leaf is in the queue of leaves without pages.
 const QUEUED: u64 = STICKY;
 
 impl LeafInfo {
@@ -55,11 +55,11 @@ const _: () = assert!(BLOCK_PAGES < 1 << (61 - PRESENT_SHIFT));
 
 /// Bytes of a leaf and its word.
 const LEAF_BYTES: usize = size_of::<Leaf>() + size_of::<u64>();
-/// Freed at once by an index that is full: each round of reuse makes readers under way look again.
+/// Bytes freed at once by a full index. Each round of reuse makes concurrent readers repeat their walk.
 const TRIM_BYTES: usize = 64 * LEAF_BYTES;
-/// Entries of the queue of leaves without pages that may be out of date, beside as many as are not.
+/// Outdated entries that the queue of leaves without pages may have, beyond the number of valid ones.
 const STALE_MAX: usize = 64;
-/// Maximum number of inner nodes that one new leaf needs: a higher tree, and a path down in it.
+/// Maximum number of inner nodes for one new leaf: a higher tree, and a path down in it.
 const LINK_INNERS_MAX: usize = 2 * HEIGHT_MAX as usize;
 
 /// A place in the index: leaf number and entry within.
@@ -85,9 +85,9 @@ pub struct IndexBytes {
     pub leaves: usize,
     /// Inner nodes and small nodes, in the segment.
     pub inners: usize,
-    /// The daemon's data about each node.
+    /// The daemon's word for each node.
     pub books: usize,
-    /// Leaves that hold shadows only, in the order in which they go.
+    /// The queue of leaves that hold shadows only.
     pub queue: usize,
 }
 
@@ -103,12 +103,13 @@ impl IndexBytes {
 pub struct Index {
     seg: Arc<Segment>,
     leaves: Nodes,
-    /// Their words count children, as those of small nodes do.
+    /// A word counts the node's children, as for small nodes.
     inners: Nodes,
     small_nodes: Nodes,
-    /// Leaves without a present page, in the order in which they lost the last; some have one again, or are free.
+    /// Queue of leaves without a present page, in the order in which they lost the last one. Some have pages
+    /// again, or are free.
     shadow_only: VecDeque<u32>,
-    /// How many are none of these.
+    /// Leaves without a present page.
     hollow: usize,
     bytes_max: usize,
 }
@@ -170,8 +171,8 @@ impl Index {
         Some(Place::new(leaf, (page % BLOCK_PAGES as u64) as usize))
     }
 
-    /// Counts a page of the leaf as present, in a frame or compressed (+1), or no longer (-1). A leaf without present pages is
-    /// queued for [`Index::trim`].
+    /// Counts a page of the leaf in (+1) or out (-1): a page is present in a frame or below DRAM. A leaf
+    /// without present pages is queued for [`Index::trim`].
     pub fn count_present(&mut self, place: Place, delta: i32) {
         let leaf = place.leaf();
         let was = self.info(leaf);
@@ -190,7 +191,7 @@ impl Index {
         LeafInfo::of(self.leaves.word(leaf))
     }
 
-    /// The leaf has no present page (any more): it is freed when its turn comes, if that is so then.
+    /// Queues a leaf without a present page. `trim` frees it if it still has none then.
     fn note_hollow(&mut self, leaf: u32) {
         self.hollow += 1;
         let word = self.leaves.word_mut(leaf);
@@ -203,8 +204,7 @@ impl Index {
         }
     }
 
-    /// Removes leaves from the queue that do not belong there any more. The queue then shrinks at least by
-    /// half.
+    /// Removes outdated leaves from the queue, which then shrinks at least by half.
     fn tidy(&mut self) {
         let leaves = &mut self.leaves;
         self.shadow_only.retain(|&leaf| {
@@ -217,8 +217,8 @@ impl Index {
         self.shadow_only.shrink_to(2 * self.hollow + STALE_MAX);
     }
 
-    /// Sets the memory of the index; above it, the index drops shadows. Nodes for present pages are allocated
-    /// in any case.
+    /// Sets the memory limit of the index. Above it, the index drops shadows. Nodes for present pages are
+    /// allocated in any case.
     pub fn set_limit(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
         self.trim(bytes_max);
@@ -250,7 +250,7 @@ impl Index {
         }
     }
 
-    /// Whether nothing of an object is known: no page, no shadow.
+    /// True if the index has no page and no shadow of the object.
     pub fn is_empty(&self, object: u32) -> bool {
         self.seg.object(object).root.load(Ordering::Relaxed) == 0
     }
@@ -278,12 +278,12 @@ impl Index {
         Branch::of(self.seg.object(object).root.load(Ordering::Acquire))
     }
 
-    /// Children of a node that is no leaf: number + 1, 0 = none.
+    /// Children of an inner or small node: number + 1, 0 = none.
     fn children(&self, of: Branch) -> &[AtomicU32] {
         if of.height == SMALL_NODE { &self.seg.small_node(of.node).0 } else { &self.seg.inner(of.node).0 }
     }
 
-    /// The nodes of the kind of one that is no leaf.
+    /// All nodes of the kind of `of`, an inner or small node.
     fn kin(&mut self, of: Branch) -> &mut Nodes {
         if of.height == SMALL_NODE { &mut self.small_nodes } else { &mut self.inners }
     }
@@ -308,7 +308,7 @@ impl Index {
             + self.inners.in_use() * size_of::<Inner>()
             + self.small_nodes.in_use() * size_of::<SmallNode>()
     }
-    /// Memory that the index has ever touched (freed nodes are reused, not given back).
+    /// Memory that the index has ever touched (freed nodes are reused, not released).
     pub fn resident_bytes(&self) -> IndexBytes {
         IndexBytes {
             leaves: self.leaves.touched() * size_of::<Leaf>(),
@@ -326,7 +326,7 @@ impl Index {
         for e in &self.seg.leaf(leaf).0 {
             e.store(Entry::absent(0, clock).0, Ordering::Relaxed);
         }
-        // It holds nothing yet; if the caller leaves it so, it can be trimmed.
+        // The leaf is empty. If the caller does not fill it, it can be trimmed.
         self.note_hollow(leaf);
         Some(leaf)
     }
@@ -347,14 +347,15 @@ impl Index {
         Some(branch)
     }
 
-    /// Hangs a leaf into its object's tree, growing it as needed. Each step leaves a tree that readers can walk.
+    /// Links a leaf into its object's tree, which grows if necessary. Each step leaves a tree that readers
+    /// can walk.
     fn link(&mut self, object: u32, run: u32, leaf: u32) -> Option<()> {
         let seg = self.seg.clone();
         let slot = seg.object(object);
         let needed = (0..=HEIGHT_MAX).find(|h| u64::from(run) >> (h * FANOUT_BITS) == 0)?;
         let leaf = Branch { height: 0, node: leaf };
         let root = self.root(object);
-        // All or nothing: half-built nodes would belong to no leaf, and would never be freed.
+        // All or nothing: unfinished nodes would belong to no leaf, and would never be freed.
         if needed.max(root.map_or(0, levels)) > 0 && self.inners.left() < LINK_INNERS_MAX {
             return None;
         }
@@ -383,7 +384,7 @@ impl Index {
         Some(())
     }
 
-    /// Makes a tree hold `run` that may be too low for it: its root then.
+    /// Raises a tree that is too low for `run`. Returns the root.
     fn grow(&mut self, slot: &ObjectSlot, root: Branch, needed: u32, run: u32) -> Option<Branch> {
         let mut top = root;
         if top.height == SMALL_NODE && run as usize >= SMALL_NODE_FANOUT {
@@ -396,8 +397,7 @@ impl Index {
         Some(top)
     }
 
-    /// Replaces a small node by an inner node. A reader that still walks through the small node meets the
-    /// same leaves.
+    /// Replaces a small node by an inner node. A reader still in the small node finds the same leaves.
     fn widen(&mut self, slot: &ObjectSlot, small_node: Branch) -> Option<Branch> {
         let inner = self.new_branch(1)?;
         for (from, to) in self.children(small_node).iter().zip(self.children(inner)) {
@@ -409,7 +409,7 @@ impl Index {
         Some(inner)
     }
 
-    /// A new node above `child`, which holds `key`; a small node if it will do for `run` too.
+    /// A new node above `child`, which holds `key`. It is a small node if that suffices for `run` too.
     fn parent_of(&mut self, child: Branch, key: u32, run: u32) -> Option<Branch> {
         let small_node =
             child.height == 0 && (run as usize) < SMALL_NODE_FANOUT && self.small_nodes.left() > 0;
@@ -437,7 +437,7 @@ impl Index {
         }
     }
 
-    /// Takes a leaf out of its tree, with every inner node that it leaves empty.
+    /// Unlinks a leaf from its tree, with every inner node that becomes empty.
     fn unlink(&mut self, object: u32, run: u64) {
         let seg = self.seg.clone();
         let slot = seg.object(object);
@@ -462,8 +462,8 @@ impl Index {
         slot.root.store(0, Ordering::Release);
     }
 
-    /// After a restart: finds every node that the trees of the given objects reach; all others are free.
-    /// The dead daemon may have stopped at any instruction; each of its steps leaves a walkable tree.
+    /// After a restart: finds every node that the trees of the given objects reach; all others are free. The
+    /// dead daemon may have stopped at any instruction, since each of its steps leaves a walkable tree.
     pub fn recover(&mut self, objects: &[u32]) {
         let (mut leaves_seen, mut branches_seen) = (Vec::new(), Vec::new());
         for &object in objects {
@@ -493,8 +493,8 @@ impl Index {
                 self.note_hollow(leaf);
             }
         }
-        // Nodes that only the dead daemon knew count as never used from here on, and so do the frames they name: a reader
-        // that has been in one of them since before the crash must notice.
+        // Other nodes of the dead daemon, and the frames they name, count as never used. A reader that has
+        // been in one of them since before the crash must detect their reuse.
         begin_reuse(&self.seg.header().epoch);
     }
 
@@ -538,7 +538,7 @@ impl Index {
                 (self.info(leaf), LeafInfo { object, run, present: present_in(self.seg.leaf(leaf)) });
             hollow += usize::from(found.present == 0);
             if told != found {
-                bad.push(format!("leaf {leaf}: books say {told:?}, tree says {found:?}"));
+                bad.push(format!("leaf {leaf}: recorded {told:?}, found {found:?}"));
             }
         }
         let queued = self.shadow_only.iter().filter(|&&leaf| is_hollow(self.leaves.word(leaf))).count();
@@ -555,12 +555,12 @@ impl Index {
     }
 }
 
-/// Levels of nodes below.
+/// Levels of nodes below this one.
 fn levels(of: Branch) -> u32 {
     if of.height == SMALL_NODE { 1 } else { of.height }
 }
 
-/// A leaf that is used and has no present page, by its word.
+/// Whether the word is that of a used leaf without a present page.
 fn is_hollow(word: u64) -> bool {
     word & USED != 0 && LeafInfo::of(word).present == 0
 }
@@ -600,7 +600,8 @@ mod tests {
         assert_eq!(index.check(&[1]), Vec::<String>::new());
     }
 
-    /// From a leaf to a small node to higher trees and back to nothing, with a restart at each step.
+    /// A tree grows from a leaf to a small node to higher trees, and shrinks to nothing, with a restart at
+    /// each step.
     #[test]
     fn a_tree_grows_through_a_small_node() {
         let seg = segment(64);
@@ -651,7 +652,7 @@ mod tests {
         let before = epoch(&index);
         index.set_limit(usize::MAX);
         index.ensure(3, 40).unwrap();
-        assert!(epoch(&index) > before, "who stands in the small_node must notice");
+        assert!(epoch(&index) > before, "a reader in the small node must notice");
         index.clear_object(3);
         assert_eq!((index.small_nodes.in_use(), index.check(&[1, 2, 3])), (0, Vec::new()));
     }
@@ -681,11 +682,11 @@ mod tests {
         let mut index = Index::new(seg.clone());
         let old = index.ensure(1, 40).unwrap();
         let epoch = seg.header().epoch.load(Ordering::Relaxed);
-        // Object 1 is not claimed: its nodes are beyond those that the next index knows.
+        // Object 1 is not recovered: its nodes are unknown to the next index.
         let mut index = Index::new(seg.clone());
         index.recover(&[]);
         assert_eq!(index.ensure(2, 40).unwrap(), old, "the node is another object's now");
-        assert_ne!(seg.header().epoch.load(Ordering::Relaxed), epoch, "who stands in it must notice");
+        assert_ne!(seg.header().epoch.load(Ordering::Relaxed), epoch, "a reader in it must notice");
     }
 
     #[test]
@@ -713,17 +714,17 @@ mod tests {
         let seg = segment(64);
         let slot = seg.object(1);
         slot.size.store(1 << 40, Ordering::Relaxed);
-        // The root says height 2; the node that it names has become a parent of leaves: their numbers are no
-        // numbers of inner nodes.
+        // The root has height 2, but its node has become a parent of leaves: their numbers are not numbers of
+        // inner nodes.
         slot.root.store(2 << 32 | 1, Ordering::Relaxed);
         seg.inner(0).0[0].store(500, Ordering::Relaxed);
         assert!(seg.walk(slot, 3).is_err());
         assert!(matches!(seg.find_leaf(slot, 3), Ok(None)));
-        // Or of leaves that do not exist.
+        // Numbers of leaves that do not exist.
         slot.root.store(1 << 32 | 1, Ordering::Relaxed);
         seg.inner(0).0[3].store(5000, Ordering::Relaxed);
         assert!(matches!(seg.find_leaf(slot, 3), Ok(None)));
-        // Or the small node, or a leaf that a small node names.
+        // Numbers of a small node, or of a leaf in a small node, that do not exist.
         slot.root.store(Branch { height: SMALL_NODE, node: 256 }.word(), Ordering::Relaxed);
         assert_eq!(seg.walk(slot, 3).err(), Some(Astray::Number(256)));
         assert!(matches!(seg.find_leaf(slot, 3), Ok(None)));

@@ -1,4 +1,4 @@
-//! Where everything lies in the segment, proved at compile time.
+//! The layout of the segment, verified at compile time.
 //!
 //! ```text
 //! 0        header (1 page)
@@ -10,13 +10,14 @@
 //! frames   4 KiB x frames_max            2 MiB aligned
 //! zspages  64 KiB x zspages_max          compressed pages, 2 MiB aligned
 //! ```
-//! The file is sparse: a region costs memory only where it was written. Each region begins at a page, so that a client can map it by itself ([`crate::part`]).
+//! The file is sparse: a region has memory only where it was written. Each region begins at a page, so that a
+//! client can map it alone ([`crate::part`]).
 
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// Bytes of a page and of a frame.
 pub const PAGE_SIZE: usize = 4096;
-/// Pages of a block (64 KiB; run in names): covered by one leaf, and filled into adjacent frames.
+/// Pages of a block (64 KiB; `run` in names): covered by one leaf, and filled into adjacent frames.
 pub const BLOCK_PAGES: usize = 16;
 /// Children of an inner node.
 pub const FANOUT: usize = 256;
@@ -24,16 +25,16 @@ pub const FANOUT: usize = 256;
 pub const SMALL_NODE_FANOUT: usize = 32;
 /// Maximum number of object slots.
 pub const OBJECTS_MAX: u32 = 1 << 24;
-/// Maximum number of leaves: a place (leaf and entry in it), and that plus one, fits 32 bits.
+/// Maximum number of leaves: a place (leaf and entry in it) plus one fits 32 bits.
 pub const LEAVES_MAX: u32 = (1 << 28) - 1;
-/// Maximum number of frames (1 TiB): a policy links so many in eight bytes each.
+/// Maximum number of frames (1 TiB): a policy's links take eight bytes a frame.
 pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
 /// Bytes of a zspage: slots of one size for compressed pages.
 pub const ZSPAGE_SIZE: usize = 64 << 10;
 /// Maximum number of zspages (128 GiB): a [`crate::zobject::Handle`] fits 31 bits, because the top bit marks
 /// a page on a device.
 pub const ZSPAGES_MAX: u32 = (1 << 21) - 1;
-/// Touch counts of a zspage. Slots beyond share them: the counts are hints.
+/// Touch counts of a zspage. With more slots, some share a count: the counts are hints.
 pub const ZSPAGE_TOUCHES: usize = 128;
 /// log2 of FANOUT.
 pub const FANOUT_BITS: u32 = 8;
@@ -48,7 +49,7 @@ const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 
 /// "terrace1", little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
-/// Changes with every change of layout or protocol; client and daemon must agree.
+/// Incremented with every change of layout or protocol. Client and daemon must agree.
 pub const LAYOUT_VERSION: u32 = 12;
 
 /// First page of the segment.
@@ -59,8 +60,8 @@ pub struct Header {
     pub magic: u64,
     /// [`LAYOUT_VERSION`].
     pub version: u32,
-    /// 1 if a daemon has served, 0 if none does yet or it has ended: then clients go on with hits, but send
-    /// no page fills. After a crash it stays 1: page fills wait in the rings for the next daemon.
+    /// 1 while a daemon serves, 0 before and after: clients then still use hits, but send no page fills.
+    /// After a crash it stays 1: page fills wait in the rings for the next daemon.
     pub serving: AtomicU32,
     /// Sizes from which all offsets follow.
     pub geometry: Geometry,
@@ -69,18 +70,19 @@ pub struct Header {
     _pad0: [u64; 2],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
     pub epoch: AtomicU64,
-    /// 1 while a trace is recorded: clients note their reads in the lanes of their rings. It lies on a cache
-    /// line that a hit has loaded anyway, and hardly ever changes.
+    /// 1 while a trace is recorded: clients record their reads in the lanes of their rings. Placed on a cache
+    /// line that a hit has loaded anyway, and rarely changed.
     pub tracing: AtomicU32,
-    /// A compressed page that is touched so many times is worth a frame.
+    /// Number of touches after which a compressed page is worth a frame.
     pub promote_at: AtomicU32,
-    /// Futex word of the process that keeps the leases of the files, where no mount tells of writers: its thread's number, and [`NO_LEASES`]
-    /// once the leases may be gone. 0: a mount serves. On the cache line of the epoch, which each hit reads.
+    /// Futex word of the lease holder's thread, where there is no mount: the thread's number, with
+    /// [`NO_LEASES`] once the leases may be gone. 0: a mount serves. On the cache line of the epoch, which
+    /// each hit reads.
     pub leases: AtomicU32,
     _pad1: [u32; 11],
     /// Event clock: moves with every change of an entry.
     pub clock: AtomicU64,
-    /// The drainer sleeps: a client whose ring is half full rings the bell.
+    /// 1 while the drainer sleeps: a client whose ring is half full then sends [`crate::proto::RING`].
     pub drainer_sleeps: AtomicU32,
     /// Frames that have memory, for a restarted daemon.
     pub populated: AtomicU32,
@@ -88,24 +90,25 @@ pub struct Header {
     pub object_levels: AtomicU32,
     /// Memory limit in force, for a restarted daemon (bytes; 0: none yet).
     pub limit_bytes: AtomicU64,
-    /// 1: no user has set that limit, for a restarted daemon.
+    /// 1 if the limit was chosen automatically, for a restarted daemon.
     pub limit_is_auto: AtomicU32,
-    /// Moves whenever a target of the tiers on devices was added, resized or removed: then clients ask for them again. An entry that names a slot of a
-    /// new target is published after that.
+    /// Incremented when a target of the device tiers was added, resized or removed: clients then request them
+    /// again. An entry that names a slot of a new target is published after that.
     pub targets: AtomicU32,
     _pad2: [u32; 6],
     _rest: [u64; (PAGE_SIZE - 192) / 8],
 }
 
-/// Bits of [`Header::leases`] with any of which clients read the source. FUTEX_OWNER_DIED: the kernel sets it when the thread ends, before it closes
-/// a descriptor and ends a lease (kernel/futex/core.c, `handle_futex_death`). FUTEX_WAITERS: nobody answers for the leases for now.
+/// Bits of [`Header::leases`]; with any of them clients read the source. FUTEX_OWNER_DIED: set by the kernel
+/// at the thread's end, before it closes a descriptor and ends a lease (kernel/futex/core.c,
+/// `handle_futex_death`). FUTEX_WAITERS: the leases are suspended.
 pub const NO_LEASES: u32 = LEASES_LOST | LEASES_SUSPENDED;
 /// FUTEX_OWNER_DIED.
 pub const LEASES_LOST: u32 = 0x4000_0000;
 /// FUTEX_WAITERS.
 pub const LEASES_SUSPENDED: u32 = 0x8000_0000;
 
-/// Numbers of things in a segment.
+/// Sizes of the segment's tables.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
@@ -136,24 +139,24 @@ pub struct ObjectSlot {
     /// [`FLAG_SLOW`], [`FLAG_MAPPED`]: with any of them clients use the mount path, because a kernel's page
     /// cache may have newer content.
     pub flags: AtomicU32,
-    /// For the daemon alone, from here on. [`TIMES_KNOWN`], [`TIMES_RESTORE`].
+    /// [`TIMES_KNOWN`], [`TIMES_RESTORE`]. From here on the fields are for the daemon alone.
     pub times_known: AtomicU32,
-    /// mtime as the program made it, ns since 1970 (two's complement).
+    /// mtime of the program's last write or utimensat, ns since 1970 (two's complement).
     pub mtime: AtomicU64,
     /// ctime likewise.
     pub ctime: AtomicU64,
-    /// 1: a target of a tier may have pages of it that the source lacks, written in the life of this segment.
+    /// 1: a target may have pages of the object that the source lacks, written in the life of this segment.
     pub owes: AtomicU32,
     /// Low bits of the identity of the file when it was published; 0: not known.
     pub identity: AtomicU32,
 }
 
-/// The daemon knows mtime and ctime better than the source, because writeback comes later than the write.
+/// The daemon's mtime and ctime are newer than the source's, because writeback comes later than the write.
 pub const TIMES_KNOWN: u32 = 1;
-/// The source's mtime must be put right after the writeback that is still to come.
+/// The source's mtime must be corrected after the next writeback.
 pub const TIMES_RESTORE: u32 = 2;
 
-/// A writer has it open that may map it without an announcement.
+/// A writer has the file open and may map it without an announcement.
 pub const FLAG_SLOW: u32 = 1;
 /// A client has announced a shared writable mapping.
 pub const FLAG_MAPPED: u32 = 2;
@@ -168,23 +171,22 @@ pub struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
 #[derive(Debug)]
 pub struct Inner(pub [AtomicU32; FANOUT]);
 
-/// An inner node for the first runs of a file, right above their leaves: a whole one would cost a file of 100 KiB more than
-/// all its leaves.
+/// An inner node for the first runs of a file, right above their leaves. A full inner node would take more
+/// memory than all leaves of a file of 100 KiB.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct SmallNode(pub [AtomicU32; SMALL_NODE_FANOUT]);
 
-/// A node of a tree, and how to read it.
+/// A node of a tree, and its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Branch {
-    /// Levels of nodes below: a leaf has none. Of a small node: [`SMALL_NODE`].
+    /// Levels of nodes below: 0 for a leaf. [`SMALL_NODE`] for a small node.
     pub height: u32,
-    /// Its number among the leaves, small nodes or inner nodes.
+    /// Number of the node among the leaves, small nodes or inner nodes.
     pub node: u32,
 }
 
-/// Takes the place of the height for a small node, whose height is 1, and distinguishes it from an
-/// inner node.
+/// The height in the root word for a small node, which distinguishes it from an inner node of height 1.
 pub const SMALL_NODE: u32 = HEIGHT_MAX + 1;
 
 impl Branch {
@@ -214,7 +216,7 @@ const _: () = assert!(std::mem::offset_of!(Header, epoch) == 64);
 const _: () = assert!(LEAVES_MAX as u64 * BLOCK_PAGES as u64 <= u32::MAX as u64);
 
 impl Geometry {
-    /// A geometry that can cache `frames_max` pages however thinly they are spread.
+    /// A geometry that can cache `frames_max` pages, however sparse their files are.
     pub fn for_frames(frames_max: u32) -> Geometry {
         let frames_max =
             frames_max.clamp(CHUNK_FRAMES as u32, FRAMES_MAX).next_multiple_of(CHUNK_FRAMES as u32);
@@ -226,7 +228,7 @@ impl Geometry {
             zspages_max: (frames_max / PAGES_PER_ZSPAGE).min(ZSPAGES_MAX),
         }
     }
-    /// The same with nodes for so many pages on devices, too.
+    /// The same with nodes for this many pages on devices as well.
     pub fn with_slots(self, slots: u32) -> Geometry {
         Geometry {
             inners_max: self.inners_max.saturating_add(slots / 64),
@@ -234,9 +236,9 @@ impl Geometry {
             ..self
         }
     }
-    /// Level `i` of the object table: its first slot and how many it has. Each level doubles the table, and is used when an
-    /// object finds its bucket full on all levels before: so few objects touch little memory and nothing ever moves, for
-    /// clients and handles know objects by their slots.
+    /// Level `i` of the object table: its first slot and its number of slots. Each level doubles the table,
+    /// and is used for objects whose buckets on all earlier levels are full. So few objects touch little
+    /// memory, and no object ever moves: clients and handles identify objects by slot.
     pub fn level(&self, i: u32) -> Option<(u32, u32)> {
         let first = LEVEL_SLOTS.min(self.objects_max);
         match i {
@@ -247,7 +249,7 @@ impl Geometry {
     /// The bucket of an object on a level: its first slot.
     pub fn bucket(&self, id: u64, level: u32) -> Option<u32> {
         let (first, slots) = self.level(level)?;
-        // The finalizer of splitmix64, so that objects that share a bucket on one level do not on the next.
+        // The finalizer of splitmix64: objects that share a bucket on one level rarely share one on the next.
         let mut x = id.wrapping_add(u64::from(level + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -261,7 +263,7 @@ impl Geometry {
     pub fn inners_at(&self) -> usize {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
-    /// Small nodes. Files that find none left have an inner node instead.
+    /// Number of small nodes. Files that find none left use an inner node.
     pub fn twigs_max(&self) -> u32 {
         self.leaves_max / 2
     }
@@ -273,7 +275,7 @@ impl Geometry {
     pub fn leaves_at(&self) -> usize {
         (self.twigs_at() + self.twigs_max() as usize * size_of::<SmallNode>()).next_multiple_of(PAGE_SIZE)
     }
-    /// Byte offset of the size classes of zspages; whole pages are theirs alone.
+    /// Byte offset of the size classes of zspages, which have their pages to themselves.
     pub fn zclasses_at(&self) -> usize {
         (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(PAGE_SIZE)
     }
@@ -297,12 +299,12 @@ impl Geometry {
     pub fn frame_table_bytes(&self) -> usize {
         (self.frames_max as usize).next_multiple_of(PAGE_SIZE)
     }
-    /// Bytes of the touch table: a count a frame, then those of the zspages.
+    /// Bytes of the touch table: the counts of frames, then those of zspages.
     pub fn touch_bytes(&self) -> usize {
         let zspages = self.zspages_max as usize * ZSPAGE_TOUCHES;
         self.frame_table_bytes() + zspages.next_multiple_of(PAGE_SIZE)
     }
-    /// True if a client may believe these numbers (a mapping of this size can be indexed without overflow).
+    /// True if a client may use these numbers: a mapping of this size can be indexed without overflow.
     pub fn is_sane(&self) -> bool {
         self.objects_max.is_power_of_two()
             && (BUCKET_SLOTS..=OBJECTS_MAX).contains(&self.objects_max)

@@ -1,4 +1,4 @@
-//! The shared segment of terrace: published by the daemon, read by clients without asking.
+//! The shared segment of terrace: published by the daemon, read by clients without a request.
 //!
 //! *Picture*: clients are the CPU, the touch table is the page table's accessed bits, the daemon is the
 //! kernel's memory manager. Only the daemon changes the index and the frames; clients look up, copy
@@ -8,12 +8,12 @@
 //! |---|---|---|
 //! | segment | daemon; clients map it read-only | header, object table, index nodes, frames, compressed pages |
 //! | touch table | clients and daemon | one saturating count a frame, and some for compressed pages |
-//! | ring (one a client process) | that client and daemon | counters, page fills, records for a trace |
-//! | device table | daemon; clients map it read-only | where pages on a device lie, and their checks |
-//! | durable | supervisor and daemon | a restarted daemon's data beside the segment |
+//! | ring (one a client process) | that client and daemon | counters, page fills, trace records |
+//! | device table | daemon; clients map it read-only | offsets of regions on a target, and checks of pages |
+//! | durable | supervisor and daemon | state for a restarted daemon, beside the segment |
 //!
-//! Everything that crosses a process boundary is in this crate, and so is the `unsafe` that goes with it. The
-//! protocols themselves ([`protocol`]) are written over plain atomics so that loom can run them.
+//! Everything that crosses a process boundary is in this crate, with the `unsafe` code for it. The protocols
+//! themselves ([`protocol`]) use plain atomics so that loom can run them.
 
 #[cfg(not(loom))]
 pub mod client;

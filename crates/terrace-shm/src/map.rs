@@ -10,8 +10,8 @@ use crate::sync::{AtomicU8, Ordering};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A new shared memory file of `len` bytes (sparse), closed on exec, of sealed size: a client that
-/// shortened a file which the daemon has mapped would kill the daemon.
+/// A new shared memory file of `len` bytes (sparse), closed on exec, sealed at this size. A client that
+/// shortened a mapped file would kill the daemon.
 pub fn memfd(name: &str, len: usize) -> io::Result<OwnedFd> {
     use rustix::fs::{MemfdFlags, SealFlags};
     let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
@@ -32,15 +32,15 @@ pub fn read_only_twin(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Walks of a tree that a reader tries before the page counts as not cached.
+/// Walks of a tree before the page counts as not cached.
 const WALKS_MAX: u32 = 4;
 
-/// The end of a walk at a node that cannot be looked at.
+/// A walk that ends at a node that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Astray {
-    /// A number that names no node of the kind that should be there.
+    /// The number names no node of the expected kind.
     Number(u32),
-    /// A node that is not mapped in this process.
+    /// The node is not mapped in this process.
     Unmapped,
 }
 
@@ -51,7 +51,7 @@ impl Astray {
     }
 }
 
-/// The segment as one process maps it: the daemon all of it, a client as far as it was asked for.
+/// The segment as mapped by one process: the daemon maps all of it, a client the parts that it reads.
 #[derive(Debug)]
 pub struct Segment {
     geometry: Geometry,
@@ -64,16 +64,16 @@ pub struct Segment {
     frames: Part<[u8; PAGE_SIZE]>,
     zclasses: Part<AtomicU8>,
     zspages: Part<[u8; ZSPAGE_SIZE]>,
-    /// Of the daemon.
+    /// The daemon's mapping of the whole segment.
     _map: Option<Mapping>,
 }
 
-/// A part of the segment is not mapped, and cannot be: the mount path has the content.
+/// A part of the segment is not mapped, and cannot be: the content must be read through the mount path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unmapped;
 
 impl Segment {
-    /// Daemon: lays out a new segment in `fd`, which must be empty and of `geometry.segment_bytes()`.
+    /// Daemon: creates a new segment in `fd`, which must be empty and of `geometry.segment_bytes()`.
     pub fn create(fd: impl AsFd, geometry: Geometry) -> io::Result<Segment> {
         let map = Mapping::new(fd.as_fd(), geometry.segment_bytes(), true, crate::layout::HUGE)?;
         let header = map.as_ptr().cast::<Header>();
@@ -88,10 +88,11 @@ impl Segment {
         Ok(Segment { _map: Some(map), ..segment })
     }
 
-    /// Client: maps the segment read-only and checks that it is one.
+    /// Client: maps the segment read-only and validates its header.
     ///
     /// # Errors
-    /// `InvalidData` if the file is no terrace segment of this version; else a limit on address space.
+    /// `InvalidData` if the file is not a terrace segment of this version; otherwise a limit on address
+    /// space.
     pub fn attach(fd: impl AsFd) -> io::Result<Segment> {
         let fd = fd.as_fd();
         let bytes = rustix::fs::fstat(fd)?.st_size as usize;
@@ -129,28 +130,28 @@ impl Segment {
         self.header.bytes() + self.objects.bytes() + nodes + self.frames.bytes() + compressed
     }
 
-    /// Numbers of things.
+    /// Sizes of the tables.
     pub fn geometry(&self) -> Geometry {
         self.geometry
     }
-    /// First page.
+    /// The header.
     #[inline]
     pub fn header(&self) -> &Header {
-        // SAFETY: checked or written at creation; only atomics of it change. It is mapped from the start.
+        // SAFETY: validated or written at creation, and mapped from the start. Only its atomics change.
         unsafe { self.header.first().as_ref() }
     }
-    /// Object slot `i`, which this process has reached before, or is the daemon's.
+    /// Object slot `i`. For the daemon, or for a slot that this process has mapped before.
     #[inline]
     pub fn object(&self, i: u32) -> &ObjectSlot {
         self.try_object(i).expect("an object slot")
     }
-    /// Object slot `i`; None: not here.
+    /// Object slot `i`. None: not mapped here.
     #[inline]
     pub fn try_object(&self, i: u32) -> Option<&ObjectSlot> {
         // SAFETY: all fields are atomics.
         self.objects.get(i).map(|at| unsafe { at.as_ref() })
     }
-    /// Inner node `i`, of the daemon.
+    /// Inner node `i`. For the daemon.
     #[inline]
     pub fn inner(&self, i: u32) -> &Inner {
         self.try_inner(i).expect("an inner node")
@@ -160,7 +161,7 @@ impl Segment {
         // SAFETY: all fields are atomics.
         self.inners.get(i).map(|at| unsafe { at.as_ref() })
     }
-    /// SmallNode `i`, of the daemon.
+    /// Small node `i`. For the daemon.
     #[inline]
     pub fn small_node(&self, i: u32) -> &SmallNode {
         self.try_small_node(i).expect("a small node")
@@ -170,7 +171,7 @@ impl Segment {
         // SAFETY: all fields are atomics.
         self.small_nodes.get(i).map(|at| unsafe { at.as_ref() })
     }
-    /// Leaf `i`, of the daemon.
+    /// Leaf `i`. For the daemon.
     #[inline]
     pub fn leaf(&self, i: u32) -> &Leaf {
         self.try_leaf(i).expect("a leaf")
@@ -180,12 +181,12 @@ impl Segment {
         // SAFETY: all fields are atomics.
         self.leaves.get(i).map(|at| unsafe { at.as_ref() })
     }
-    /// Start of frame `i`, of the daemon, which alone may write through it.
+    /// Start of frame `i`. For the daemon, which alone may write through it.
     #[inline]
     pub fn frame(&self, i: u32) -> *mut u8 {
         self.try_frame(i).expect("a frame")
     }
-    /// Start of frame `i`. Readers follow [`crate::protocol`]. None: not here.
+    /// Start of frame `i`. Readers follow [`crate::protocol`]. None: not mapped here.
     #[inline]
     pub fn try_frame(&self, i: u32) -> Option<*mut u8> {
         self.frames.get(i).map(|at| at.as_ptr().cast())
@@ -195,31 +196,31 @@ impl Segment {
         (self.geometry.frames_at() + i as usize * PAGE_SIZE) as u64
     }
 
-    /// Size class of zspage `i` (0: unused), of the daemon.
+    /// Size class of zspage `i` (0: unused). For the daemon.
     #[inline]
     pub fn zclass(&self, i: u32) -> &AtomicU8 {
         self.try_zclass(i).expect("a size class")
     }
-    /// The same; None: not here. A reader may meet any number.
+    /// The same for readers, which may find any number. None: not mapped here.
     #[inline]
     pub(crate) fn try_zclass(&self, i: u32) -> Option<&AtomicU8> {
         // SAFETY: accessed as atomics only.
         self.zclasses.get(i).map(|at| unsafe { at.as_ref() })
     }
-    /// Start of zspage `i`, of the daemon, which alone may write through it.
+    /// Start of zspage `i`. For the daemon, which alone may write through it.
     #[inline]
     pub fn zspage(&self, i: u32) -> *mut u8 {
         self.try_zspage(i).expect("a zspage")
     }
-    /// The same. Readers follow [`crate::protocol`]. None: not here.
+    /// The same for readers, which follow [`crate::protocol`]. None: not mapped here.
     #[inline]
     pub(crate) fn try_zspage(&self, i: u32) -> Option<*mut u8> {
         self.zspages.get(i).map(|at| at.as_ptr().cast())
     }
-    /// Daemon: gives the memory of zspages `[first, first + n)` back to the machine. They read as zeros then.
+    /// Daemon: returns the memory of zspages `[first, first + n)` to the system. They read as zeros then.
     ///
     /// # Errors
-    /// The system's; the memory may be there still.
+    /// Errors of madvise(2). The memory may then still be in use.
     pub fn discard_zspages(&self, first: u32, n: u32) -> io::Result<()> {
         assert!(first.checked_add(n).is_some_and(|end| end <= self.geometry.zspages_max));
         // SAFETY: in bounds, checked above.
@@ -228,7 +229,7 @@ impl Segment {
             discard(start, n as usize * ZSPAGE_SIZE)
         }
     }
-    /// Daemon: makes all zspages unused, with one system call where a store each would touch a large table.
+    /// Daemon: marks all zspages unused, with one system call. A store for each would touch a large table.
     ///
     /// # Errors
     /// As [`Segment::discard_zspages`].
@@ -253,7 +254,7 @@ impl Segment {
         used.store(levels + 1, Ordering::Release);
         Some(slot)
     }
-    /// Slots of the levels in use: no others have memory.
+    /// Slots of the levels in use; others have no memory.
     pub fn slots_used(&self) -> u32 {
         match self.header().object_levels.load(Ordering::Relaxed) {
             0 => 0,
@@ -266,10 +267,10 @@ impl Segment {
         (first..first + BUCKET_SLOTS).find(|&i| self.try_object(i).is_some_and(is_wanted))
     }
 
-    /// The leaf that covers `run` of the object in `slot`, and its number, if there is one now.
+    /// The leaf that covers `run` of the object in `slot`, and its number, if there is one.
     ///
     /// # Errors
-    /// The tree cannot be looked at here: the page may be cached all the same.
+    /// A part of the tree cannot be mapped here: the page may be cached all the same.
     #[inline]
     pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Unmapped> {
         let mut why = Astray::Number(0);
@@ -279,15 +280,15 @@ impl Segment {
                 Err(astray) => why = astray,
             }
         }
-        // The tree changes faster than we walk. "Not cached" is the harmless answer: its reader asks the
+        // The tree changes faster than the walk. "Not cached" is the harmless answer: the reader uses the
         // daemon, or reads the source and checks the clocks.
         if let Astray::Unmapped = why { Err(Unmapped) } else { Ok(None) }
     }
-    /// [`Segment::find_leaf`] in one walk. The nodes of a tree may be reused at other heights during a walk
-    /// without the lock: the walk then meets numbers that name no node of the expected kind.
+    /// [`Segment::find_leaf`] in one walk. Without the lock, nodes may be reused at other heights during the
+    /// walk. It then finds numbers that name no node of the expected kind.
     ///
     /// # Errors
-    /// Such a number. In a walk of the only writer it means a broken tree.
+    /// Such a number. In a walk by the only writer it means a broken tree.
     #[inline]
     pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
@@ -354,7 +355,7 @@ fn geometry_in(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Geometry> {
 /// Punches a hole into the file behind a range of a writable mapping of the segment.
 ///
 /// # Safety
-/// Whole pages of the mapping, whose content is not needed any more.
+/// `start` and `len` are whole pages of the mapping, whose content is no longer needed.
 unsafe fn discard(start: *mut u8, len: usize) -> io::Result<()> {
     if len > 0 {
         // SAFETY: the caller's promise.
@@ -386,7 +387,7 @@ mod tests {
     #[test]
     fn objects_find_room_and_use_memory_as_they_come() {
         let seg = table(1 << 20);
-        // Inode numbers as file systems give them: dense, and dense at some distance.
+        // Inode numbers as file systems assign them: dense, and dense at some distance.
         let id = |i: u64| if i.is_multiple_of(2) { 12 + i } else { (1 << 33) + i * 32 };
         for i in 0..300_000 {
             let slot = seg.free_slot(id(i)).expect("room");
@@ -398,7 +399,7 @@ mod tests {
         }
         assert!((0..300_000).all(|i| seg.find_object(id(i)).is_some()));
         assert_eq!(seg.find_object(5), None);
-        // A slot that was freed is used again.
+        // A freed slot is reused.
         seg.object(seg.find_object(id(9)).unwrap()).id.store(0, Ordering::Relaxed);
         assert!(seg.free_slot(id(9)).is_some());
     }

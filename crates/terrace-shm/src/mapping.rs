@@ -1,4 +1,4 @@
-//! A whole memory file in memory.
+//! Shared mappings of whole memory files.
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, mmap, munmap};
 use std::io;
@@ -18,9 +18,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` shared, writable or not, aligned to `align` (a power of two) so that huge pages can back it.
+    /// Maps `len` bytes of `fd` shared, aligned to `align` (a power of two) so that huge pages can back it.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool, align: usize) -> io::Result<Mapping> {
-        // Reserve enough address space to place the real mapping on an aligned address.
+        // Reserves enough address space to place the real mapping at an aligned address.
         // SAFETY: a new private reservation touches no existing mapping.
         let area = unsafe {
             rustix::mm::mmap_anonymous(
@@ -31,7 +31,7 @@ impl Mapping {
             )?
         } as usize;
         let start = area.next_multiple_of(align);
-        // SAFETY: [start, start + len) lies inside the reservation just made, which only we use.
+        // SAFETY: [start, start + len) lies inside the reservation just made, which has no other user.
         let mapped = unsafe { map_unlocked(start, len, writable, fd) };
         let (head, tail) = (start - area, area + align - start);
         // SAFETY: the two slices and, on failure, the middle belong to the reservation and to nothing else.
@@ -53,7 +53,7 @@ impl Mapping {
     /// # Safety
     /// Concurrent users of the mapping must accept the content of either file.
     pub unsafe fn replace(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        // SAFETY: the mapping is ours; the rest is the caller's promise.
+        // SAFETY: the mapping is this object's; the rest is the caller's promise.
         unsafe {
             let (start, both) = (self.base, ProtFlags::READ | ProtFlags::WRITE);
             map_over(start.as_ptr() as usize, self.len, both, fd)?;
@@ -75,7 +75,8 @@ impl Mapping {
     }
 }
 
-/// The same, never locked in memory: mlockall(2) with MCL_FUTURE fills new mappings that can be read, so it becomes one after it was unlocked.
+/// As [`map_over`], but never locked in memory: mlockall(2) with MCL_FUTURE populates new mappings that can
+/// be read. So the mapping is created unreadable and opened after it was unlocked.
 ///
 /// # Safety
 /// As [`map_over`]; the range is not in use yet.
@@ -93,7 +94,7 @@ unsafe fn map_unlocked(
     }
 }
 
-/// Unlocks a mapping that cannot be read, and makes it one that can.
+/// Unlocks an unreadable mapping and makes it readable.
 ///
 /// # Safety
 /// The mapping must be the caller's.
@@ -102,17 +103,18 @@ pub(crate) unsafe fn open(base: NonNull<u8>, len: usize, writable: bool) -> rust
     let base = base.as_ptr().cast();
     // SAFETY: the caller's promise.
     unsafe {
-        // A core of the daemon, or of any client, would have the whole cache in it. A kernel that refuses serves as well.
+        // A core dump of the daemon or of a client would contain the whole cache. An error is ignored: the
+        // mapping works without it.
         let _ = rustix::mm::madvise(base, len, Advice::LinuxDontDump);
         rustix::mm::munlock(base, len)?;
         rustix::mm::mprotect(base, len, MprotectFlags::READ | write)
     }
 }
 
-/// Maps `fd` shared over what is at `start`.
+/// Maps `fd` shared over the existing mapping at `start`.
 ///
 /// # Safety
-/// The range must be the caller's, as must be what is there.
+/// The range and its present mapping must be the caller's.
 unsafe fn map_over(start: usize, len: usize, prot: ProtFlags, fd: BorrowedFd<'_>) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
     // SAFETY: the caller's promise.
@@ -122,7 +124,7 @@ unsafe fn map_over(start: usize, len: usize, prot: ProtFlags, fd: BorrowedFd<'_>
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing uses it after drop.
+        // SAFETY: the mapping is this object's and has no user after drop.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -1,14 +1,16 @@
-//! Numbers of index nodes: fresh ones, ones ready for reuse, ones that wait for the epoch; and a word of books for each.
+//! Allocator of index nodes: fresh ones, ones ready for reuse, ones that wait for the epoch. It keeps a word
+//! for each node.
 //!
-//! The word of a node that is free is its link in a chain, so free nodes cost nothing beside it. The table of words has room
-//! for all nodes from the start, and memory only as far as it was used: it never moves and never doubles.
+//! The word of a free node is its link in a chain, so free nodes need no other memory. The table of words has
+//! address space for all nodes from the start, and memory only for those used. It never moves and never
+//! doubles.
 
 use crate::protocol::begin_reuse;
 use crate::sync::AtomicU64;
 
-/// In the word of a node that is used; whose it is, is the user's affair.
+/// Set in the word of a used node. The other bits are the caller's.
 pub(crate) const USED: u64 = 1 << 63;
-/// In the word of any node: stays when it is freed and taken.
+/// In the word of any node: survives free and take.
 pub(crate) const STICKY: u64 = 1 << 62;
 
 /// Free nodes, linked through their words: number + 1 of the first, 0 = none.
@@ -47,7 +49,8 @@ impl Nodes {
         let words = Vec::with_capacity(max as usize);
         Nodes { max: max as usize, words, ready: Chain::default(), waiting: Chain::default() }
     }
-    /// After a restart: these nodes (ascending) are used and have these words; all below the last are free otherwise.
+    /// After a restart: these nodes (ascending) are used and have these words. All others below the last are
+    /// free.
     pub(crate) fn recover(&mut self, used: impl Iterator<Item = (u32, u64)>) {
         self.words.clear();
         (self.ready, self.waiting) = (Chain::default(), Chain::default());
@@ -59,7 +62,8 @@ impl Nodes {
             self.words.push(word | USED);
         }
     }
-    /// A node that no reader can meet any more, and its word from now on (with USED, and its old STICKY).
+    /// Takes a node that no reader can reach any more. `word` becomes its word (with USED, and its old
+    /// STICKY).
     pub(crate) fn take(&mut self, epoch: &AtomicU64, word: u64) -> Option<u32> {
         debug_assert_eq!(word & (USED | STICKY), 0);
         if self.ready.len == 0 && self.waiting.len > 0 {
@@ -96,7 +100,7 @@ impl Nodes {
     pub(crate) fn in_use(&self) -> usize {
         self.words.len() - self.ready.len - self.waiting.len
     }
-    /// Nodes that were ever used, and so have memory.
+    /// Nodes that were ever used and so have memory.
     pub(crate) fn touched(&self) -> usize {
         self.words.len()
     }

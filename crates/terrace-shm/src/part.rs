@@ -1,8 +1,8 @@
-//! Parts of a memory file: items of one kind, of which a client maps as many as it was asked for.
+//! Parts of a memory file: arrays of one type, of which a client maps as many items as it reads.
 //!
-//! The file has room for all memory of the machine. A client that mapped all of it would use up a limit on address space, and mlockall(2) would fill the
-//! room. So each part of a client begins small and grows in place, far from where the kernel puts other mappings.
-//! The daemon, which decides what is used, maps all.
+//! The file is as large as the machine's memory. A client that mapped all of it would use up a limit on
+//! address space, and mlockall(2) would populate it. So each part of a client begins small and grows in
+//! place, far from other mappings. The daemon, which allocates the items, maps all.
 
 use crate::layout::HUGE;
 use crate::mapping::Mapping;
@@ -15,27 +15,27 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicUsize;
 
-/// Of a limit on its address space, the part that a client takes for all memory files: one in so many.
+/// A client's share of a limit on address space, for all memory files: one part in this many.
 const SHARE: usize = 8;
-/// A client that grows maps an eighth more than it was asked for.
+/// A client's part grows to an eighth more than needed.
 const MORE: usize = 8;
 /// Addresses of client mappings: above the shadow memory of sanitizers, below the mappings of a process without a stack limit.
 const PLACES_FROM: usize = 0x1100_0000_0000;
 const PLACES_TO: usize = 0x2000_0000_0000;
-/// Places that are tried.
+/// Addresses that are tried.
 const PLACES_MAX: usize = 16;
 
 /// Bytes that all clients of this process have mapped.
 static CLIENTS_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Items of a memory file, adjacent from a page's start on.
+/// Adjacent items of a memory file, from a page's start on.
 #[derive(Debug)]
 pub(crate) struct Part<T> {
     start: NonNull<T>,
     max: u32,
-    /// Items that can be reached now.
+    /// Items that are mapped now.
     mapped: AtomicU32,
-    /// The same in bytes, whole pages; 0: the mapping is another's.
+    /// The same in bytes, whole pages; 0: part of a whole mapping, which is not this object's.
     bytes: AtomicUsize,
 }
 
@@ -45,7 +45,7 @@ unsafe impl<T> Send for Part<T> {}
 unsafe impl<T> Sync for Part<T> {}
 
 impl<T> Part<T> {
-    /// The first items of a part of `fd`, at the same distance from `base` as from the file's start.
+    /// Maps the first items of a part of `fd`, at the same distance from `base` as from the file's start.
     fn begin(fd: BorrowedFd<'_>, base: usize, at: usize, max: u32, writable: bool) -> io::Result<Part<T>> {
         let bytes = rounded(size_of::<T>() * max as usize).min(HUGE);
         may_take(bytes)?;
@@ -58,17 +58,17 @@ impl<T> Part<T> {
         Ok(Part { start: start.cast(), max, mapped, bytes: AtomicUsize::new(bytes) })
     }
 
-    /// Item `i`. None: it cannot be mapped here, or there is none.
+    /// Item `i`. None: it does not exist, or cannot be mapped here.
     #[inline]
     pub(crate) fn get(&self, i: u32) -> Option<NonNull<T>> {
         if i >= self.mapped.load(Ordering::Relaxed) && !self.reach(i) {
             return None;
         }
-        // SAFETY: in bounds of what is mapped.
+        // SAFETY: within the mapped items.
         Some(unsafe { self.start.add(i as usize) })
     }
 
-    /// The first item, which is mapped if there is one.
+    /// The first item, which is mapped if it exists.
     #[inline]
     pub(crate) fn first(&self) -> NonNull<T> {
         self.start
@@ -80,7 +80,7 @@ impl<T> Part<T> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Maps as far as item `i`. No thread waits: concurrent threads grow the part as well.
+    /// Maps the part up to item `i`. No thread waits: concurrent threads grow the part as well.
     #[cold]
     #[inline(never)]
     fn reach(&self, i: u32) -> bool {
@@ -117,7 +117,7 @@ impl<T> Drop for Part<T> {
         let bytes = *self.bytes.get_mut();
         if bytes > 0 {
             CLIENTS_BYTES.fetch_sub(bytes, Ordering::Relaxed);
-            // SAFETY: the mapping is ours and nothing uses it after drop.
+            // SAFETY: the mapping is this object's and has no user after drop.
             let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), bytes) };
         }
     }
@@ -127,22 +127,22 @@ fn rounded(bytes: usize) -> usize {
     bytes.next_multiple_of(crate::layout::PAGE_SIZE)
 }
 
-/// A client is to leave a program room below its limit.
+/// Checks the client's share: the program must keep address space below its limit.
 fn may_take(bytes: usize) -> io::Result<()> {
     let limit = getrlimit(Resource::As).current.map_or(usize::MAX, |limit| limit as usize);
     let taken = CLIENTS_BYTES.load(Ordering::Relaxed).saturating_add(bytes);
     if taken <= limit / SHARE { Ok(()) } else { Err(Errno::NOMEM.into()) }
 }
 
-/// A new mapping at an address where nothing is mapped, never locked in memory.
+/// A new mapping at an unused address, never locked in memory.
 fn map_new(fd: BorrowedFd<'_>, to: usize, at: usize, len: usize, writable: bool) -> io::Result<NonNull<u8>> {
     let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: replaces no mapping.
     let start = unsafe { rustix::mm::mmap(to as *mut _, len, ProtFlags::empty(), flags, fd, at as u64)? };
     let start = NonNull::new(start.cast::<u8>()).expect("mmap returned null");
-    // SAFETY: the mapping just made, which only we know.
+    // SAFETY: the mapping just made, known only here.
     let opened = unsafe { crate::mapping::open(start, len, writable) };
-    // Kernels before 4.17 take the address for a wish.
+    // Kernels before 4.17 treat the address as a hint.
     if opened.is_ok() && start.as_ptr() as usize == to {
         return Ok(start);
     }
@@ -151,7 +151,7 @@ fn map_new(fd: BorrowedFd<'_>, to: usize, at: usize, len: usize, writable: bool)
     Err(opened.err().unwrap_or(Errno::EXIST).into())
 }
 
-/// Maps the beginnings of parts of a file of `len` bytes, which is far from everything else.
+/// Maps the first items of all parts of a file at one address, far from other mappings.
 pub(crate) struct Beginning<'a> {
     fd: BorrowedFd<'a>,
     base: usize,
@@ -159,7 +159,7 @@ pub(crate) struct Beginning<'a> {
 }
 
 impl<'a> Beginning<'a> {
-    /// Runs `parts` for places until all parts can be mapped at one.
+    /// Runs `parts` at candidate addresses until all parts can be mapped at one.
     pub(crate) fn find<P>(
         fd: BorrowedFd<'a>,
         len: usize,
@@ -179,12 +179,12 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// What gives the parts of a memory file: its whole mapping, or a client's beginnings.
+/// The origin of a file's parts: its whole mapping, or a client's [`Beginning`].
 pub(crate) trait Parts {
     /// The part of `max` items from byte `at` of the file on.
     ///
     /// # Safety
-    /// A whole mapping outlives its parts.
+    /// A whole mapping must outlive its parts.
     unsafe fn part<T>(&self, at: usize, max: u32) -> io::Result<Part<T>>;
 }
 
@@ -202,10 +202,10 @@ impl Parts for Beginning<'_> {
     }
 }
 
-/// Aligned places, others for each process and each call.
+/// Aligned candidate addresses, different for each process and call.
 fn places() -> impl Iterator<Item = usize> {
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    // The address of a static is random in most programs.
+    // The address of a static is random in most programs (ASLR).
     let mut x = CALLS.fetch_add(1, Ordering::Relaxed) << 32 ^ (&raw const CALLS as usize);
     std::iter::repeat_with(move || {
         x = x.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -213,10 +213,11 @@ fn places() -> impl Iterator<Item = usize> {
     })
 }
 
-/// Is nothing mapped there? Asked by a reservation for a moment; one that is too large for a limit says as much.
+/// Checks by a short reservation that the range is unused. A refusal because of a limit shows that, too: the
+/// kernel looks for other mappings first.
 fn is_free(place: usize, len: usize) -> io::Result<()> {
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-    // SAFETY: replaces no mapping; the reservation is ours and unused.
+    // SAFETY: replaces no mapping. The reservation is local and unused.
     unsafe {
         match rustix::mm::mmap_anonymous(place as *mut _, len, ProtFlags::empty(), flags) {
             Ok(start) => {
@@ -262,7 +263,7 @@ mod tests {
             far as usize * PAGE_SIZE + geometry.objects_at() + (geometry.objects_max as usize / 8) * 64;
         assert!(client.mapped_bytes() > asked_for && client.mapped_bytes() < geometry.segment_bytes() / 4);
         assert!(client.try_frame(geometry.frames_max).is_none() && client.try_leaf(u32::MAX).is_none());
-        // The last of each is there, too.
+        // The last item of each can be mapped, too.
         for i in [geometry.frames_max - 1, 0] {
             assert!(client.try_frame(i).is_some());
         }
@@ -283,7 +284,7 @@ mod tests {
                 let (client, frames) = (client.clone(), frames.clone());
                 std::thread::spawn(move || {
                     for (n, &frame) in frames.iter().enumerate() {
-                        // A thread that comes second may find it not mapped, for once.
+                        // A thread that comes second may find it unmapped once.
                         let at = (0..1000).find_map(|_| client.try_frame(frame)).expect("mapped in the end");
                         // SAFETY: a frame that is mapped.
                         assert_eq!(unsafe { at.read() }, n as u8 + 1);
@@ -294,7 +295,7 @@ mod tests {
         readers.into_iter().for_each(|reader| reader.join().unwrap());
     }
 
-    /// In a process of its own, which limits itself.
+    /// Runs in a process of its own, which limits itself.
     #[test]
     fn a_limit_on_address_space_leaves_room() {
         const LIMITED: &str = "TERRACE_TEST_LIMITED";
@@ -312,7 +313,7 @@ mod tests {
         assert!(client.try_frame(10_000).is_some());
         assert!(client.try_frame(geometry.frames_max - 1).is_none(), "more than the client's share");
         assert!(client.try_zspage(geometry.zspages_max - 1).is_none());
-        // What is mapped stays, and the program has the rest.
+        // Mapped items stay, and the program can use the rest.
         assert!(client.try_frame(10_000).is_some() && client.mapped_bytes() <= limit as usize / SHARE);
         assert_eq!(vec![1_u8; 100 << 20].iter().map(|&byte| usize::from(byte)).sum::<usize>(), 100 << 20);
         drop(daemon);

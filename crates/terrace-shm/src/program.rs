@@ -1,7 +1,9 @@
-//! Which programs load the preload library: those of glibc on x86-64, without the run-time of a sanitizer, which must be the first library.
+//! Decides which programs load the preload library: those of glibc on x86-64 without a sanitizer's runtime,
+//! which must be the first library.
 //!
-//! ld.so of a 32-bit program complains of a library that it cannot load, that of musl does not start the program. So every exec checks the program's
-//! file first. The check may run between vfork and exec: nothing is allocated.
+//! ld.so of a 32-bit program reports an error for a library that it cannot load, and that of musl does not
+//! start the program. So every exec checks the program's file first. The check may run between vfork and
+//! exec, so it does not allocate.
 
 use rustix::fs::{AtFlags, Mode, OFlags};
 use std::ffi::CStr;
@@ -10,13 +12,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 /// The library's file name.
 pub const LIBRARY: &str = "libterrace_preload.so";
 
-/// Interpreters of scripts that are followed, as the kernel does.
+/// Longest chain of script interpreters, as in the kernel.
 const SCRIPTS_MAX: usize = 5;
-/// Bytes of a file's beginning that are read at once: of a program mostly with its headers and the interpreter's name.
+/// Bytes read at a file's start: mostly enough for a program's headers and its interpreter's name.
 const HEAD_BYTES: usize = 1024;
-/// Room for a path.
+/// Buffer for a path.
 const PATH_BYTES: usize = 1024;
-/// Entries of a dynamic section that are looked at.
+/// Checked entries of a dynamic section.
 const ENTRIES_MAX: usize = 256;
 
 /// See elf(5).
@@ -31,7 +33,8 @@ const MACHINE_X86_64: u16 = 62;
 /// Runtimes of sanitizers that refuse to start behind another library.
 const SANITIZERS: [&[u8]; 4] = [b"libasan.", b"libhwasan.", b"libtsan.", b"libclang_rt."];
 
-/// False if the program would not load the library, or complain. A file that cannot be read counts as one that would load it.
+/// False if the program would not load the library, or would report an error. A file that cannot be read
+/// counts as loading it.
 pub fn loads_libraries(dir: BorrowedFd<'_>, path: &CStr) -> bool {
     let Some(file) = open(dir, path) else { return true };
     of_file(file).unwrap_or(true)
@@ -46,7 +49,7 @@ fn open(dir: BorrowedFd<'_>, path: &CStr) -> Option<OwnedFd> {
     }
 }
 
-/// A file, and its beginning.
+/// A file and its first bytes.
 struct File {
     fd: OwnedFd,
     head: [u8; HEAD_BYTES],
@@ -62,7 +65,7 @@ impl File {
     fn head(&self) -> &[u8] {
         &self.head[..self.len]
     }
-    /// Reads at an offset; how many bytes.
+    /// Reads at an offset. Returns the number of bytes.
     fn read(&self, at: u64, to: &mut [u8]) -> Option<usize> {
         let from = usize::try_from(at).ok()?;
         if let Some(bytes) = self.head().get(from..from.checked_add(to.len())?) {
@@ -100,7 +103,7 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(all))
 }
 
-/// A header of the program: kind, offset in the file, address, bytes.
+/// A program header: kind, offset in the file, address, bytes.
 fn header(file: &File, at: u64) -> Option<(u32, u64, u64, u64)> {
     let mut raw = [0; 56];
     file.read(at, &mut raw).filter(|&len| len == raw.len())?;
@@ -146,7 +149,7 @@ fn of_elf(file: &File) -> Option<bool> {
     Some(has_sanitizer.is_none())
 }
 
-/// The value of the first entry of a dynamic section for which `f` says yes.
+/// The value of the first entry of a dynamic section for which `f` returns true.
 fn each_entry(file: &File, at: u64, f: impl Fn(u64, u64) -> bool) -> Option<u64> {
     let mut raw = [0; 512];
     for from in (0..ENTRIES_MAX * 16).step_by(raw.len()) {
@@ -164,7 +167,7 @@ fn each_entry(file: &File, at: u64, f: impl Fn(u64, u64) -> bool) -> Option<u64>
     None
 }
 
-/// Calls `found` with each path by which execvp(3) tries a name, until it answers.
+/// Calls `found` with each path that execvp(3) tries for a name, until it returns a value.
 pub fn search<T>(name: &CStr, path: Option<&[u8]>, mut found: impl FnMut(&CStr) -> Option<T>) -> Option<T> {
     let name_bytes = name.to_bytes();
     if name_bytes.contains(&b'/') {
@@ -189,7 +192,7 @@ pub fn search<T>(name: &CStr, path: Option<&[u8]>, mut found: impl FnMut(&CStr) 
     None
 }
 
-/// Is this word of LD_PRELOAD the library?
+/// Whether this word of LD_PRELOAD is the library.
 pub fn is_library(word: &[u8]) -> bool {
     word.strip_suffix(LIBRARY.as_bytes()).is_some_and(|dir| dir.is_empty() || dir.ends_with(b"/"))
 }

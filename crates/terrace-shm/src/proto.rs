@@ -12,51 +12,51 @@
 //! | RING | - | none | - |
 //! | HINT ([`Hint`]) | - | none | - |
 //!
-//! Every request but RING and HINT is answered by one [`Reply`]: a client must not map before the slow flag is set.
-//! MAPPED and FLUSH need no HELLO before them, and a client sends them on connections of their own. The
-//! descriptor that comes with SOURCE and MAPPED proves that the client may read the file: the daemon looks at
-//! its device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the
-//! message.
+//! Every request but RING and HINT is answered by one [`Reply`]: a client must not map before the slow flag
+//! is set. MAPPED and FLUSH need no HELLO before them, and a client sends them on separate connections. The
+//! descriptor sent with SOURCE and MAPPED proves that the client may read the file: the daemon checks its
+//! device, inode and access mode. Credentials come from the kernel (SCM_CREDENTIALS), never from the message.
 
-/// Register this process; before SOURCE and RING.
+/// Registers this process; before SOURCE and RING.
 pub const HELLO: u32 = 1;
-/// Ask for the source descriptor of an open file.
+/// Requests the source descriptor of an open file.
 pub const SOURCE: u32 = 2;
-/// Announce a shared mapping of a descriptor opened for writing.
+/// Announces a shared mapping of a descriptor opened for writing.
 pub const MAPPED: u32 = 3;
-/// Write everything dirty back and sync the source (syncfs).
+/// Writes all dirty pages back and syncs the source (syncfs).
 pub const FLUSH: u32 = 4;
 
-/// Take a file into service, and ask for its object; after HELLO.
+/// Starts serving a file and requests its object; after HELLO.
 pub const SERVE: u32 = 8;
 
-/// Ask for a target of the tiers on devices, with its number ([`target`]); after HELLO.
+/// Requests a target of the device tiers by number ([`target`]); after HELLO.
 pub const DEVICE: u32 = 6;
 
-/// The operation that asks for target number `n`.
+/// The operation that requests target `n`.
 pub const fn target(n: u32) -> u32 {
     DEVICE | n << 8
 }
 
-/// The number of the target that an operation asks for; None: it is another operation.
+/// The number of the requested target. None: another operation.
 pub const fn target_of(op: u32) -> Option<u32> {
     if op & 0xff == DEVICE { Some(op >> 8) } else { None }
 }
 
-/// Wakes the daemon: page fills wait.
+/// Wakes the daemon: page fills wait in the ring.
 pub const RING: u32 = 5;
 
-/// What a program said of the span of a file: a [`Hint`] and no [`Request`].
+/// A program's advice for a span of a file: a [`Hint`] in place of a [`Request`].
 pub const HINT: u32 = 7;
 
 /// The program will read the span.
 pub const WILL_NEED: u32 = 1;
-/// The program needs the span no longer.
+/// The program no longer needs the span.
 pub const WONT_NEED: u32 = 2;
 /// The program reads in order, from the span's start on.
 pub const SEQUENTIAL: u32 = 3;
 
-/// A hint: like a page fill it names a file by number, for it does no more than a read of the file by another program would.
+/// A hint. As a page fill it names a file by number: it has no more effect than another program's read of the
+/// file.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Hint {
@@ -68,7 +68,7 @@ pub struct Hint {
     pub object: u64,
     /// Start of the span, bytes.
     pub offset: u64,
-    /// Its length, bytes.
+    /// Length of the span, bytes.
     pub len: u64,
     /// [`WILL_NEED`] ...
     pub advice: u32,
@@ -100,7 +100,7 @@ pub struct Reply {
     pub object: u64,
     /// 1 if page fills of this process for the object are accepted (SOURCE, SERVE).
     pub may_write: u32,
-    /// Alignment that direct reads of the source need, bytes (SOURCE); 0 = the source takes no direct reads.
+    /// Alignment of direct reads of the source, bytes (SOURCE); 0: the source does not support them.
     pub direct_align: u32,
 }
 

@@ -1,27 +1,28 @@
 //! The lock-free protocols between the daemon (one writer at a time) and any number of readers.
 //!
-//! A page is a sequence lock whose sequence is its index entry. The writer makes the entry something else *before* it
-//! touches the frame, and publishes it *after*; a reader copies between two looks at the entry and believes the copy only
-//! if both looks agree. Source: H.-J. Boehm, "Can seqlocks get along with programming language memory models?", 2012.
+//! A page is a sequence lock whose sequence is its index entry. The writer changes the entry *before* it
+//! writes to the frame, and publishes it *after*. A reader copies between two loads of the entry and uses the
+//! copy only if both are equal. Source: H.-J. Boehm, "Can seqlocks get along with programming language memory
+//! models?", 2012.
 
 use crate::entry::Entry;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// First look of a reader.
+/// First load of a reader.
 #[inline]
 pub fn look(entry: &AtomicU64) -> Entry {
     Entry(entry.load(Ordering::Acquire))
 }
 
-/// Second look of a reader, after it copied: true if its copy is the content for which `seen` stands.
+/// Second load of a reader, after its copy: true if the copy is the content of `seen`.
 #[inline]
 pub fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
     fence(Ordering::Acquire);
     entry.load(Ordering::Relaxed) == seen.0
 }
 
-/// Makes an entry `next` (Absent or Busy) and orders that before any later store to its old frame.
-/// Writer only. After this call the frame may be overwritten or reused.
+/// Sets an entry to `next` (Absent or Busy), ordered before any later store to its old frame. Writer only.
+/// After this call the frame may be overwritten or reused.
 #[inline]
 pub fn withdraw(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Relaxed);
@@ -34,16 +35,16 @@ pub fn publish(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Release);
 }
 
-/// Publishes a copy of the content, and orders that before any later store to where it stood. Writer only. After this call the
-/// old place may be overwritten or reused.
+/// Publishes a copy of the content, ordered before any later store to the old place. Writer only. After this
+/// call the old place may be overwritten or reused.
 #[inline]
 pub fn replace(entry: &AtomicU64, next: Entry) {
     entry.store(next.0, Ordering::Release);
     fence(Ordering::Release);
 }
 
-/// Announces to readers that an index node is reused for another run of pages: a reader that walked through
-/// it sees the reuse epoch moved and walks again. Writer only.
+/// Announces that an index node is reused for another run of pages. A reader that walked through it sees the
+/// moved epoch and walks again. Writer only.
 #[inline]
 pub fn begin_reuse(epoch: &AtomicU64) {
     epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
@@ -57,12 +58,12 @@ pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
     epoch.load(Ordering::Relaxed) == seen
 }
 
-/// The version of an absent page before its content was read from the source.
+/// The version of an absent page before a read of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageVersion {
     /// `Entry::identity` or [`NO_LEAF`].
     pub identity: u64,
-    /// Event clock before the look.
+    /// Event clock before the load of the entry.
     pub clock: u64,
 }
 
@@ -77,10 +78,10 @@ pub fn tick(clock: &AtomicU64) -> u64 {
     now
 }
 
-/// Notes that the content of an object changes. Writer only, after the entries of the pages that change were
-/// withdrawn: a reader that still saw one of them absent had read the clock before this moment. If the stamp
-/// came first, a reader could find the clock moved and a page that is about to change still absent, and be
-/// taken for one that came after the change.
+/// Records a change of an object's content. Writer only, after the entries of the changed pages were
+/// withdrawn. A reader that still saw one of them absent had then read the clock before this moment. In the
+/// other order, a reader could read the moved clock and then an unchanged absent entry, and would count as a
+/// reader after the change.
 #[inline]
 pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     let now = tick(clock);
@@ -88,15 +89,15 @@ pub fn stamp(clock: &AtomicU64, write_clock: &AtomicU64) -> u64 {
     now
 }
 
-/// True if data read from the source after `seen` are the content of the page, absent at the time of the call
-/// with the identity `now`. An entry is enough; without one, any change of the object counts as a change of
-/// the page.
+/// True if data read from the source after `seen` are the content of the page, which is absent at the time of
+/// the call with the identity `now`. The entry decides; without one, any change of the object counts as a
+/// change of the page.
 #[inline]
 pub fn same_version(seen: PageVersion, now: u64, write_clock: &AtomicU64) -> bool {
     if seen.identity == NO_LEAF { unwritten_since(seen, write_clock) } else { now == seen.identity }
 }
 
-/// True if nothing at all was written to the object since `seen`.
+/// True if the object was not written since `seen`.
 #[inline]
 pub fn unwritten_since(seen: PageVersion, write_clock: &AtomicU64) -> bool {
     write_clock.load(Ordering::Acquire) <= seen.clock
@@ -124,7 +125,7 @@ pub mod slot {
     pub fn ready(state: &AtomicU64) {
         state.store(READY, Ordering::Release);
     }
-    /// Client (giving up) or daemon (done): the slot has no owner any more.
+    /// Client (giving up) or daemon (done): frees the slot.
     #[inline]
     pub fn free(state: &AtomicU64) {
         state.store(FREE, Ordering::Release);
@@ -136,18 +137,18 @@ pub mod slot {
     }
 }
 
-/// A bounded queue with many producers and one consumer, in which the sequence number of each place shows
-/// that it is filled. Source: D. Vyukov, "Bounded MPMC queue"; ours loses records instead of waiting, and the
+/// A bounded queue with many producers and one consumer. The sequence number of each place shows that it is
+/// filled. Source: D. Vyukov, "Bounded MPMC queue". This one drops records instead of waiting, and the
 /// consumer keeps its own cursor.
 pub mod queue {
     use super::*;
 
-    /// Producer: a place, as a number that only grows. None: the queue is full.
+    /// Producer: reserves a place, numbered in ascending order. None: the queue is full.
     #[inline]
     pub fn reserve(head: &AtomicU64, tail: &AtomicU64, places: u64) -> Option<u64> {
         let mut at = head.load(Ordering::Relaxed);
         loop {
-            // Acquire: the consumer's reads of the place come before our writes there.
+            // Acquire: the consumer's reads of the place come before the producer's writes there.
             if at.wrapping_sub(tail.load(Ordering::Acquire)) >= places {
                 return None;
             }
@@ -167,21 +168,21 @@ pub mod queue {
     pub fn is_there(seq: &AtomicU64, at: u64) -> bool {
         seq.load(Ordering::Acquire) == at.wrapping_add(1)
     }
-    /// Consumer: all places before `at` may be filled anew.
+    /// Consumer: frees all places before `at`.
     #[inline]
     pub fn release(tail: &AtomicU64, at: u64) {
         tail.store(at, Ordering::Release);
     }
 }
 
-/// A place whose content is replaced while nobody is at it: the number of those who are, and a bit while it is closed.
-/// Who finds it closed does not wait.
+/// A place whose content is replaced while it has no user: the number of users, and a bit while it is closed.
+/// A thread that finds it closed does not wait.
 pub mod place {
     use super::*;
 
     const CLOSED: u32 = 1 << 31;
 
-    /// User: until `leave` the content stays. False: it is being replaced.
+    /// User: the content stays until `leave`. False: it is being replaced.
     #[inline]
     pub fn enter(users: &AtomicU32) -> bool {
         if users.fetch_add(1, Ordering::Acquire) & CLOSED == 0 {
@@ -190,18 +191,18 @@ pub mod place {
         leave(users);
         false
     }
-    /// User: is done.
+    /// User: leaves the place.
     #[inline]
     pub fn leave(users: &AtomicU32) {
         users.fetch_sub(1, Ordering::Release);
     }
-    /// Owner: true if nobody is there; nobody comes in until `open`.
+    /// Owner: closes the place if it has no user. No user enters until `open`.
     pub fn close(users: &AtomicU32) -> bool {
         users.compare_exchange(0, CLOSED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
     /// Owner: the content is replaced.
     pub fn open(users: &AtomicU32) {
-        // Not a store: some may just be finding it closed, and are yet to leave.
+        // Not a store: threads that just found it closed have still to leave.
         users.fetch_sub(CLOSED, Ordering::Release);
     }
 }

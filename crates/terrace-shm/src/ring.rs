@@ -1,5 +1,5 @@
-//! The ring of one client process: counters, and slots for page fills: pages that the client read
-//! itself.
+//! The ring of one client process: counters, and slots for page fills, which are pages that the client has
+//! read from the source.
 //!
 //! ```text
 //! page 0   counters: STRIPES x 128 bytes; ends of the lanes: LANES x 128 bytes
@@ -9,7 +9,7 @@
 //! then     records of the lanes, which have memory while a trace is recorded
 //! ```
 //! The client may write anything here at any time. The daemon therefore reads each descriptor field once,
-//! checks it, and copies content before it looks at it.
+//! validates it, and copies content before it uses it.
 
 use crate::device_table::TARGETS_MAX;
 use crate::layout::PAGE_SIZE;
@@ -20,11 +20,11 @@ use crate::trace::{Ends, LANE_BYTES, LANE_RECORDS, LANES, Lane, Record};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Counter stripes: threads of a client spread over them, so that plain increments seldom collide.
+/// Counter stripes: threads of a client spread over them, so that plain increments rarely collide.
 pub const STRIPES: usize = 16;
 /// Maximum number of slots of a ring.
 pub const SLOTS_MAX: usize = 64;
-/// The page where content begins.
+/// First page of content.
 const CONTENT_AT: usize = 3;
 
 /// Counters of a client. Increments are plain load + store: an update may be lost when two threads share a
@@ -34,11 +34,11 @@ const CONTENT_AT: usize = 3;
 pub struct Counters {
     /// Pages copied out of frames.
     pub hits: AtomicU64,
-    /// Bytes so delivered.
+    /// Bytes of those pages.
     pub hit_bytes: AtomicU64,
     /// Pages read from the source by the client.
     pub misses: AtomicU64,
-    /// Bytes so delivered.
+    /// Bytes of those pages.
     pub miss_bytes: AtomicU64,
     /// Reads that took the mount path.
     pub fallbacks: AtomicU64,
@@ -52,17 +52,17 @@ pub struct Counters {
     pub tier_hits: AtomicU64,
     /// Reads of the source: each one of adjacent pages.
     pub reads: AtomicU64,
-    /// Time that they took, ns.
+    /// Time of these reads, ns.
     pub read_ns: AtomicU64,
 }
 
-/// Counters of a client's reads of targets, by the target's number; likewise.
+/// Counters of a client's reads of targets, by target number; as above.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct TargetCounters {
     /// Pages read.
     pub hits: [AtomicU64; TARGETS_MAX],
-    /// Time that it took, ns.
+    /// Time of these reads, ns.
     pub read_ns: [AtomicU64; TARGETS_MAX],
 }
 
@@ -76,13 +76,13 @@ pub struct PageFill {
     pub object: AtomicU64,
     /// Page index in the object.
     pub page: AtomicU64,
-    /// The version that the client found in the index before it read: `Entry::identity`, or NO_LEAF.
+    /// The version in the index before the client's read: `Entry::identity`, or NO_LEAF.
     pub seen: AtomicU64,
-    /// Event clock before that look.
+    /// Event clock before that version was loaded.
     pub clock: AtomicU64,
     /// Bytes valid in the content page; 0 = key only, the daemon reads the page itself.
     pub len: AtomicU64,
-    /// The number of the processor that the client's thread ran on, plus one; 0: not known.
+    /// Number of the client thread's processor plus one; 0: not known.
     pub cpu: AtomicU64,
     _pad: u64,
 }
@@ -100,7 +100,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Bytes of a ring of `slots` slots that have memory, as long as no trace is recorded.
+    /// Bytes of memory of a ring with `slots` slots, without a trace.
     pub fn bytes(slots: usize) -> usize {
         (CONTENT_AT + slots) * PAGE_SIZE
     }
@@ -113,16 +113,16 @@ impl Ring {
         check(fd.as_fd(), slots)?;
         Ok(Ring { map: Mapping::new(fd.as_fd(), Ring::file_bytes(slots), true, PAGE_SIZE)?, slots })
     }
-    /// Maps another ring of as many slots in place of this one.
+    /// Maps another ring with the same number of slots in place of this one.
     ///
     /// # Safety
-    /// Nobody uses a slot or a lane meanwhile. What is counted comes to the one or the other.
+    /// No thread uses a slot or a lane meanwhile. Concurrent counts go to one ring or the other.
     pub unsafe fn replace(&self, fd: impl AsFd) -> io::Result<()> {
         check(fd.as_fd(), self.slots)?;
         // SAFETY: all of it is atomics, and the rest is the caller's promise.
         unsafe { self.map.replace(fd.as_fd()) }
     }
-    /// Where it is mapped.
+    /// The mapping.
     pub fn memory(&self) -> &Mapping {
         &self.map
     }
@@ -168,10 +168,10 @@ impl Ring {
             Lane { ends, records }
         }
     }
-    /// Daemon: gives the memory of the records back.
+    /// Daemon: returns the memory of the records to the system.
     pub fn forget_lanes(&self) {
         let (start, len) = (Ring::bytes(self.slots), LANES * LANE_BYTES);
-        // SAFETY: a part of our mapping, which reads as zero afterwards; all of it atomics.
+        // SAFETY: a part of this mapping, which reads as zero afterwards. All of it is atomics.
         unsafe {
             let lanes = self.map.as_ptr().add(start).cast();
             let _ = rustix::mm::madvise(lanes, len, rustix::mm::Advice::LinuxRemove);
@@ -181,7 +181,7 @@ impl Ring {
     pub fn sum(&self, f: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         (0..STRIPES).map(|i| f(self.counters(i)).load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
     }
-    /// Pages that were read from each target, and the time that it took, ns: sums over all stripes.
+    /// Pages read from each target, and the time of these reads, ns: sums over all stripes.
     pub fn sums_of_targets(&self) -> ([u64; TARGETS_MAX], [u64; TARGETS_MAX]) {
         let sum = |f: &dyn Fn(&TargetCounters) -> &AtomicU64| {
             let of = |i| f(self.target_counters(i)).load(Ordering::Relaxed);
@@ -192,11 +192,11 @@ impl Ring {
     }
 }
 
-/// Is this the memory file of a ring of `slots` slots?
+/// Whether this is the memory file of a ring with `slots` slots.
 fn check(fd: BorrowedFd<'_>, slots: usize) -> io::Result<()> {
     let is_one =
         slots > 0 && slots <= SLOTS_MAX && rustix::fs::fstat(fd)?.st_size as usize >= Ring::file_bytes(slots);
-    // No text: a client may be inside an allocator here.
+    // Without a text: the client may be inside an allocator here.
     if is_one { Ok(()) } else { Err(rustix::io::Errno::INVAL.into()) }
 }
 

@@ -1,7 +1,8 @@
-//! Room for what is too large for the stack of a foreign program: places in the library's zero pages, taken without a lock.
+//! Buffers too large for the stack of a foreign program: places in the library's zero pages, taken without a
+//! lock.
 //!
-//! Programs give some threads 16 KiB of stack, and signal handlers 8 KiB. A reader that finds no place free uses the mount path. A place
-//! that a thread left behind by a jump out of a signal handler stays taken.
+//! Programs give some threads 16 KiB of stack, and signal handlers 8 KiB. A reader that finds no free place
+//! uses the mount path. A thread that jumps out of a signal handler leaves its place taken.
 
 use crate::codec::Page;
 use crate::layout::PAGE_SIZE;
@@ -9,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Threads of one process that read at the same time (a power of two).
+/// Concurrent readers of one process (a power of two).
 const PLACES: usize = 64;
 
 #[repr(C, align(4096))]
@@ -18,14 +19,14 @@ struct Memory(UnsafeCell<[Page; 2]>);
 // SAFETY: only the thread that has taken the place uses its memory.
 unsafe impl Sync for Memory {}
 
-/// The thread that has a place; 0: it is free. A cache line each.
+/// The thread that has taken a place; 0: free. A cache line each.
 #[repr(align(64))]
 struct Owner(AtomicUsize);
 
 static MEMORY: [Memory; PLACES] = [const { Memory(UnsafeCell::new([[0; PAGE_SIZE]; 2])) }; PLACES];
 static OWNERS: [Owner; PLACES] = [const { Owner(AtomicUsize::new(0)) }; PLACES];
 
-/// Two pages, until this is dropped.
+/// Two pages, taken until drop.
 #[derive(Debug)]
 pub struct Scratch(usize);
 
@@ -44,11 +45,12 @@ impl Scratch {
         (0..PLACES).map(|i| (start + i) % PLACES).find(free).map(Scratch)
     }
 
-    /// Both pages, at addresses that are multiples of their size; their content is anything.
+    /// Both pages, aligned to their size. Their content is undefined.
     #[inline]
     pub fn pages(&mut self) -> (&mut MaybeUninit<Page>, &mut Page) {
         let pages = MEMORY[self.0].0.get().cast::<Page>();
-        // SAFETY: the place is ours until the drop, and its bytes have always been written; two pages, each handed out once.
+        // SAFETY: the place is this thread's until drop, and its bytes are always initialised. Each of the
+        // two pages is handed out once.
         unsafe { (&mut *pages.cast(), &mut *pages.add(1)) }
     }
 }
@@ -60,13 +62,13 @@ impl Drop for Scratch {
     }
 }
 
-/// In the child of a fork: the other threads are gone, and their places are free.
+/// In the child of a fork: frees the places of other threads, which do not exist there.
 pub fn forked() {
     let me = thread();
     OWNERS.iter().filter(|o| o.0.load(Ordering::Relaxed) != me).for_each(|o| o.0.store(0, Ordering::Release));
 }
 
-/// A number that no other thread of the process has at this time: its thread pointer, which a fork keeps.
+/// A number unique among the running threads of the process: the thread pointer, which a fork keeps.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn thread() -> usize {
@@ -88,7 +90,7 @@ mod tests {
     use super::*;
     use std::sync::Barrier;
 
-    /// One test: the places are the process's.
+    /// A single test, since the places are shared by the process.
     #[test]
     fn threads_have_places_of_their_own() {
         let all = Barrier::new(4);

@@ -1,9 +1,9 @@
-//! Reading a page of the compressed pool without the daemon: copy the bytes out, look at the entry again,
-//! decode the copy.
+//! Reads a page of the compressed pool without the daemon: copies the bytes, checks the entry again, decodes
+//! the copy.
 //!
-//! The bytes are decoded only after the entry showed that they are the page's: torn bytes never reach the
-//! decoder, nor another page's content the caller. Decoder and lengths are bounded all the same, so that the
-//! pool need not be trusted.
+//! The bytes are decoded only after the check showed that they are the page's. Torn bytes never reach the
+//! decoder, and another page's content never reaches the caller. Decoder and lengths are bounded all the
+//! same, so that the pool need not be trusted.
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::copy;
@@ -18,7 +18,7 @@ use crate::touch::TouchTable;
 use crate::zobject::{HEAD_BYTES, Handle, Head, OBJECT_MAX, slot_bytes, slots_of};
 use std::mem::MaybeUninit;
 
-/// An object as it was copied out of the pool: believed only if the entry that named it has not changed meanwhile.
+/// An object copied out of the pool. Valid only if its entry has not changed since.
 #[derive(Debug)]
 pub struct Copied<'a> {
     object: &'a mut MaybeUninit<Page>,
@@ -28,12 +28,12 @@ pub struct Copied<'a> {
 const _: () = assert!(OBJECT_MAX <= PAGE_SIZE);
 
 impl<'a> Copied<'a> {
-    /// An object that will be copied to `room`.
+    /// A buffer for an object, in `room`.
     #[inline]
     pub fn new(room: &'a mut MaybeUninit<Page>) -> Copied<'a> {
         Copied { object: room, head: Head(0) }
     }
-    /// Copies the object at `handle`. False: no object can be there (any more), or not one of that length.
+    /// Copies the object at `handle`. False: there is no object (any more), or not one of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
         let zspage = handle.zspage();
         self.head = Head(0);
@@ -44,11 +44,11 @@ impl<'a> Copied<'a> {
         if handle.slot() >= slots_of(class) {
             return false;
         }
-        // All of the slot, whatever its head says: waiting for the head would cost another latency.
+        // Copies the whole slot, whatever the head's length: waiting for the head would cost another latency.
         let (slot, to) = (slot_bytes(class), self.object.as_mut_ptr().cast::<u8>());
         let size = slot.min(OBJECT_MAX);
-        // SAFETY: its number is less than slots_of(class), so the slot lies in the zspage. The copy may race with the daemon; the
-        // caller looks at the entry before it believes the copy.
+        // SAFETY: the slot number is less than slots_of(class), so the slot lies in the zspage. The copy may
+        // race with the daemon: the caller checks the entry before it uses the copy.
         unsafe {
             let from = start.add(handle.slot() as usize * slot);
             copy::out_of_frames(from, to, size);
@@ -59,10 +59,10 @@ impl<'a> Copied<'a> {
         }
         self.head.codec().is_some()
     }
-    /// The page, if it is the one of `place` and intact.
+    /// The object's bytes, if it is the page of `place` and intact.
     pub fn coded(&self, place: Place) -> Option<Coded<'_>> {
         let codec = self.head.codec()?;
-        // SAFETY: there is a codec, so `fetch` has copied at least so many bytes.
+        // SAFETY: with a codec, `fetch` has copied at least that many bytes.
         let bytes = unsafe {
             let start = self.object.as_ptr().cast::<u8>().add(HEAD_BYTES);
             std::slice::from_raw_parts(start, self.head.len())
@@ -71,11 +71,11 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// A reader's look at one compressed page.
+/// One read of a compressed page.
 pub(crate) struct Look<'a> {
     pub seg: &'a Segment,
     pub touches: &'a TouchTable,
-    /// The entry, its value, the object that it named, and its place.
+    /// The entry, its value, the handle in it, and its place.
     pub entry: &'a AtomicU64,
     pub seen: Entry,
     pub handle: Handle,
@@ -91,7 +91,7 @@ pub(crate) struct Look<'a> {
 pub enum Found {
     /// The caller has the bytes.
     Content,
-    /// The page has moved meanwhile: look again.
+    /// The page has moved meanwhile: repeat the read.
     Moved,
     /// Only the mount path can read it.
     Unreadable,
@@ -114,7 +114,7 @@ impl Look<'_> {
             return Found::Moved;
         }
         let Some(coded) = copied.coded(self.place).filter(|_| fetched) else { return Found::Unreadable };
-        // SAFETY: the caller's promise; a whole page goes where it is wanted, without a copy.
+        // SAFETY: the caller's promise. A whole page is decoded in place, without a copy.
         let decoded = unsafe {
             match bytes {
                 PAGE_SIZE => coded.decode(&mut *out.cast::<Page>(), unpack),
@@ -130,8 +130,8 @@ impl Look<'_> {
 }
 
 /// Decodes a whole compressed page for the daemon, without its lock: `seen` is the entry of `place` as read
-/// under it. (The epoch need not be checked: an entry that is still `seen` is still the page's, because a
-/// version never comes back.)
+/// under it. The epoch need not be checked: an entry that is still `seen` is still the page's, because a
+/// version never comes back.
 pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, out: &mut Page) -> Found {
     let Some(handle) = seen.handle() else { return Found::Moved };
     let mut room = MaybeUninit::uninit();
@@ -146,7 +146,7 @@ pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, o
     }
 }
 
-/// By way of `page`.
+/// Decodes to `page` and copies a part.
 ///
 /// # Safety
 /// As [`Look::read`].

@@ -1,4 +1,4 @@
-//! The touch table: how often frames and compressed pages were read.
+//! The touch table: read counts of frames and compressed pages.
 
 use crate::layout::{Geometry, PAGE_SIZE, ZSPAGE_TOUCHES};
 use crate::mapping::Mapping;
@@ -8,18 +8,18 @@ use crate::zobject::Handle;
 use std::io;
 use std::os::fd::AsFd;
 
-/// One saturating count a frame and some for each zspage, bumped by clients with a plain store.
+/// One saturating count a frame and some for each zspage. Clients increment them with a plain store.
 #[derive(Debug)]
 pub struct TouchTable {
     frames: Part<AtomicU8>,
     zspages: Part<[AtomicU8; ZSPAGE_TOUCHES]>,
-    /// Of the daemon, which maps all.
+    /// The daemon's mapping of the whole table.
     _map: Option<Mapping>,
 }
 
-/// Where touch counts of frames stop.
+/// Maximum touch count of a frame.
 pub const TOUCH_MAX: u8 = 3;
-/// Where those of compressed pages stop.
+/// Maximum touch count of a compressed page.
 pub const ZTOUCH_MAX: u8 = 64;
 
 impl TouchTable {
@@ -47,7 +47,7 @@ impl TouchTable {
         };
         Ok(TouchTable { frames, zspages, _map: None })
     }
-    /// The count of frame `i`, which the daemon has.
+    /// The count of frame `i`. For the daemon.
     #[inline]
     pub fn count(&self, i: u32) -> &AtomicU8 {
         self.frame(i).expect("a frame's count")
@@ -57,7 +57,8 @@ impl TouchTable {
         // SAFETY: bytes shared with other processes are only accessed as atomics.
         self.frames.get(i).map(|count| unsafe { count.as_ref() })
     }
-    /// Notes an access. Loads first: a saturated count costs no store, so hot lines stay shared between CPUs.
+    /// Records an access. Loads first: a saturated count costs no store, so hot lines stay shared between
+    /// CPUs.
     #[inline]
     pub fn touch(&self, i: u32) {
         let Some(c) = self.frame(i) else { return };
@@ -66,7 +67,7 @@ impl TouchTable {
             c.store(n + 1, Ordering::Relaxed);
         }
     }
-    /// The count of a compressed page, which the daemon has: a hint, for slots of small objects share it.
+    /// The count of a compressed page, for the daemon. A hint: slots of small objects share it.
     pub fn zcount(&self, handle: Handle) -> &AtomicU8 {
         self.zobject(handle).expect("a compressed page's count")
     }
@@ -75,7 +76,7 @@ impl TouchTable {
         let counts = self.zspages.get(handle.zspage()).map(|counts| unsafe { counts.as_ref() });
         counts.map(|counts| &counts[handle.slot() as usize % ZSPAGE_TOUCHES])
     }
-    /// Notes an access to a compressed page; how many had been noted before.
+    /// Records an access to a compressed page. Returns the count before.
     pub fn ztouch(&self, handle: Handle) -> u8 {
         let Some(c) = self.zobject(handle) else { return 0 };
         let n = c.load(Ordering::Relaxed);
@@ -86,7 +87,7 @@ impl TouchTable {
     }
 }
 
-/// The table's bytes, if the file has them.
+/// The table's length, if the file is long enough.
 fn checked(fd: impl AsFd, geometry: &Geometry) -> io::Result<usize> {
     let len = geometry.touch_bytes();
     match (rustix::fs::fstat(fd)?.st_size as usize) < len {

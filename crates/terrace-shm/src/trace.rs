@@ -1,12 +1,12 @@
-//! Lanes: where a client notes its reads while a trace of the mount is recorded.
+//! Lanes: records of a client's reads while a trace of the mount is recorded.
 //!
-//! A client's hit makes no system call, so only the client knows its order. While the header's `tracing` is
-//! set, a client appends a record of each read to a lane of its ring: a bounded queue with many producers
-//! (threads that share a lane) and the daemon as its consumer. Full lanes lose records and count them; the
-//! client never waits. Without a recording nothing here is touched, and the lanes have no memory.
+//! A client's hit makes no system call, so only the client knows the order of its reads. While the header's
+//! `tracing` is set, a client appends a record of each read to a lane of its ring: a bounded queue with many
+//! producers (threads that share a lane) and the daemon as its consumer. A full lane drops records and counts
+//! them; the client never waits. Without a trace the lanes are not touched and have no memory.
 //!
 //! The client may write anything here at any time: the daemon keeps its own cursor, reads each word once, and
-//! looks at a bounded number of records a time.
+//! reads a bounded number of records at a time.
 
 use crate::protocol::queue;
 use crate::sync::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub struct Ends {
     /// Pages of records that found the lane full.
     pub lost: AtomicU64,
     _pad: [u64; 6],
-    /// Records that the daemon is done with.
+    /// Records that the daemon has consumed.
     pub tail: AtomicU64,
 }
 
@@ -40,11 +40,11 @@ pub struct Record {
     object: AtomicU64,
     /// `page << 24 | pages << 8 | miss`.
     span: AtomicU64,
-    /// `at_ns << 22 | thread`: of the time the low 42 bits, more than an hour.
+    /// `at_ns << 22 | thread`, with the low 42 bits of the time: more than an hour.
     at: AtomicU64,
 }
 
-/// Bits of a thread's number: the kernel's greatest is 2^22.
+/// Bits of a thread's number: the kernel's largest is 2^22.
 const THREAD_BITS: u32 = 22;
 
 const _: () = assert!(size_of::<Ends>() == 128 && size_of::<Record>() == 32);
@@ -58,13 +58,13 @@ pub struct Span {
     pub object: u64,
     /// First page, below 2^40.
     pub page: u64,
-    /// How many pages.
+    /// Number of pages.
     pub pages: u16,
     /// The pages were absent and read from the source.
     pub miss: bool,
-    /// CLOCK_MONOTONIC, nanoseconds; of [`Lane::get`] without what is above 2^42, see [`Span::since`].
+    /// CLOCK_MONOTONIC, ns. [`Lane::get`] returns the low 42 bits, see [`Span::since`].
     pub at_ns: u64,
-    /// The thread that read, by the number that its own namespace of processes has for it.
+    /// The reading thread's id in its own PID namespace.
     pub thread: u32,
 }
 
@@ -73,14 +73,14 @@ impl Span {
         self.page << 24 | u64::from(self.pages) << 8 | u64::from(self.miss)
     }
 
-    /// With its whole time, given one that is not before it, and not more than an hour after.
+    /// Restores the whole time from `now_ns`, which is not before it and at most an hour later.
     pub fn since(self, now_ns: u64) -> Span {
         let age = now_ns.wrapping_sub(self.at_ns) & (u64::MAX >> THREAD_BITS);
         Span { at_ns: now_ns.saturating_sub(age), ..self }
     }
 }
 
-/// A lane as both sides map it.
+/// A lane as mapped by either side.
 #[derive(Debug, Clone, Copy)]
 pub struct Lane<'a> {
     /// Its ends.
@@ -104,7 +104,7 @@ impl Lane<'_> {
         queue::publish(&r.seq, at);
     }
 
-    /// Daemon: the record at `cursor`, once it is whole.
+    /// Daemon: the record at `cursor`, once it is complete.
     pub fn get(&self, cursor: u64) -> Option<Span> {
         let r = &self.records[cursor as usize % self.records.len()];
         if !queue::is_there(&r.seq, cursor) {

@@ -1,9 +1,9 @@
-//! Decoding zstd's pages in a foreign program: in memory set aside, without a lock, without an allocation.
+//! Decodes zstd's pages in a foreign program, in reserved memory, without a lock and without allocation.
 //!
-//! A decoder needs some 100 KiB of memory. A few are in the library's zero pages, which take no memory until
-//! they are used. A reader that finds none free uses the mount path. A decoder that was interrupted by a
-//! signal handler is not free. A decoder held across fork() is leaked: the child cannot know whether its
-//! owner still runs.
+//! A decoder needs some 100 KiB of memory. A few are in the library's zero pages, which have no memory until
+//! they are used. A reader that finds none free uses the mount path. A decoder that a signal handler has
+//! interrupted stays taken. A decoder held across fork() is leaked: the child cannot know whether its owner
+//! still runs.
 
 use crate::codec::Page;
 use crate::layout::PAGE_SIZE;
@@ -16,10 +16,9 @@ use zstd_safe::zstd_sys::{
 
 /// Bytes of a decoder's memory; zstd 1.5 takes 95,968.
 const BYTES: usize = 96 << 10;
-/// Decoders.
 const DECODERS: usize = 8;
 
-/// Not made yet: making one executes `cpuid`, which takes microseconds in a virtual machine.
+/// Not initialised yet: initialisation executes `cpuid`, which takes microseconds in a virtual machine.
 const NEW: u32 = 0;
 const FREE: u32 = 1;
 const TAKEN: u32 = 2;
@@ -39,21 +38,22 @@ static ALL: [Decoder; DECODERS] =
     [const { Decoder { state: AtomicU32::new(NEW), memory: Memory(UnsafeCell::new([0; BYTES])) } }; DECODERS];
 
 impl Decoder {
-    /// Takes it from `state`; false: it is another's, or in another state.
+    /// Takes the decoder from `state`. False: it is taken, or in the other state.
     fn take(&self, state: u32) -> bool {
         self.state.compare_exchange(state, TAKEN, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 }
 
-/// Decodes a magicless zstd frame of one page. False: it is none, or no decoder is free. `near`: where to begin looking for one.
+/// Decodes a magicless zstd frame of one page. False: not such a frame, or no decoder is free. `near`: first
+/// decoder to try.
 pub fn unzstd(bytes: &[u8], out: &mut Page, near: usize) -> bool {
     let all = || (0..DECODERS).map(|i| &ALL[(near + i) % DECODERS]);
     let taken = |state| all().find(|d| d.take(state)).map(|d| (d, state == FREE));
     let Some((decoder, made)) = taken(FREE).or_else(|| taken(NEW)) else { return false };
     let memory = decoder.memory.0.get().cast();
-    // SAFETY: we have taken it, and its state is the one that it records.
+    // SAFETY: this thread has taken the decoder, and `made` states whether it is initialised.
     let decoded = unsafe { (made || make(memory)) && decode(memory, bytes, out) };
-    // Bad bytes leave nothing to those after them.
+    // After bad bytes the decoder is initialised again.
     decoder.state.store(if decoded { FREE } else { NEW }, Ordering::Release);
     decoded
 }
@@ -66,14 +66,14 @@ unsafe fn make(memory: *mut u8) -> bool {
     // SAFETY: the caller's promise; zstd keeps to the memory.
     unsafe {
         let context: *mut ZSTD_DCtx = ZSTD_initStaticDCtx(memory.cast(), BYTES);
-        // zstd makes it where the memory begins.
+        // zstd places the context at the start of the memory.
         std::ptr::eq(context.cast(), memory)
             && ZSTD_isError(ZSTD_DCtx_setParameter(context, format, magicless)) == 0
     }
 }
 
 /// # Safety
-/// A decoder was made in `memory`, and it is the caller's.
+/// `memory` is an initialised decoder and the caller's.
 unsafe fn decode(memory: *mut u8, bytes: &[u8], out: &mut Page) -> bool {
     let (to, from) = (out.as_mut_ptr().cast(), bytes.as_ptr().cast());
     // SAFETY: the caller's promise; zstd keeps to the memory and to both slices.
@@ -87,7 +87,7 @@ mod tests {
     use crate::compress::{CompressionMode, Compressor};
     use zstd_safe::zstd_sys::ZSTD_estimateDCtxSize;
 
-    /// Letters that LZ4 would make nothing of.
+    /// Letters that LZ4 cannot compress.
     fn page(seed: u32) -> Page {
         std::array::from_fn(|at| b'a' + ((at as u32).wrapping_mul(2 * seed + 40_503) >> 9) as u8 % 13)
     }
@@ -108,10 +108,10 @@ mod tests {
         }
     }
 
-    /// One test: the decoders are the process's.
+    /// A single test, since the decoders are shared by the process.
     #[test]
     fn pages_come_back_while_a_decoder_is_free() {
-        // SAFETY: returns a number and touches no memory of ours.
+        // SAFETY: returns a number and accesses no memory of this process.
         let needed = unsafe { ZSTD_estimateDCtxSize() };
         assert!(needed <= BYTES, "{needed}");
         std::thread::scope(|s| (0..4).for_each(|t| drop(s.spawn(move || by_many_threads(t)))));

@@ -4,14 +4,14 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! Place is the page's in the index: the daemon finds the entry by it, a reader checks by it that it got its
-//! page.
+//! Place is the page's in the index: the daemon finds the entry by it, and a reader verifies by it that the
+//! object is its page's.
 
 use crate::codec::Encoding;
 pub use crate::entry::Handle;
 use crate::layout::{ZSPAGE_SIZE, ZSPAGES_MAX};
 
-/// Size classes are about this far apart, bytes.
+/// Approximate distance of size classes, bytes.
 const UNIT: usize = 64;
 /// Bytes of the word at an object's head.
 pub const HEAD_BYTES: usize = 8;
@@ -19,7 +19,7 @@ pub const HEAD_BYTES: usize = 8;
 pub const OBJECT_MAX: usize = 3072;
 /// Maximum number of compressed bytes.
 pub const STORED_MAX: usize = OBJECT_MAX - HEAD_BYTES;
-/// The largest size class. Class `n` has as many slots as there are `n` times 64 bytes in a zspage; 0 = unused.
+/// The largest size class. Slots of class `n` take about `n` times 64 bytes; 0 = unused.
 pub const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
 
 const SLOT_BITS: u32 = 10;
@@ -48,12 +48,12 @@ impl Handle {
 pub fn class_for(stored: usize) -> Option<u8> {
     CLASSES.get((stored + HEAD_BYTES).div_ceil(STEP)).copied()
 }
-/// Slots of a zspage of that class; 0 for no class.
+/// Slots of a zspage of this class; 0 for an invalid class.
 #[inline]
 pub fn slots_of(class: u8) -> u32 {
     if (1..=CLASS_MAX).contains(&class) { (UNITS / class as usize) as u32 } else { 0 }
 }
-/// Bytes of a slot: an equal share of the zspage. 0 for no class.
+/// Bytes of a slot: an equal share of the zspage. 0 for an invalid class.
 #[inline]
 pub fn slot_bytes(class: u8) -> usize {
     SIZES.get(class as usize).map_or(0, |&bytes| bytes as usize)
@@ -72,7 +72,8 @@ const SIZES: [u16; CLASS_MAX as usize + 1] = {
     sizes
 };
 
-/// By steps needed: the first class whose slots are large enough. Of classes with as many slots only one is used.
+/// The smallest sufficient class for each number of steps. Of classes with equal numbers of slots only one is
+/// used.
 const CLASSES: [u8; OBJECT_MAX / STEP + 1] = {
     let mut classes = [0; OBJECT_MAX / STEP + 1];
     let (mut steps, mut class) = (0, 1);
@@ -108,12 +109,12 @@ impl Head {
     pub fn place(self) -> u32 {
         self.0 as u32
     }
-    /// Compressed bytes. Of a word that is no head: any number below 4096.
+    /// Compressed bytes. A word that is not a head gives any number below 4096.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(self) -> usize {
         (self.0 >> LEN_SHIFT) as usize & ((1 << LEN_BITS) - 1)
     }
-    /// The codec. None: nothing was ever stored here.
+    /// The codec. None: the word is not a head.
     pub fn codec(self) -> Option<Encoding> {
         match self.0 >> CODEC_SHIFT & 3 {
             1 => Some(Encoding::Same),
@@ -128,7 +129,7 @@ impl Head {
     }
 }
 
-/// 18 bits over head and bytes: four lanes, so that multiplications overlap. It detects accidents, not
+/// 18 bits over head and bytes, in four lanes so that multiplications overlap. It detects accidents, not
 /// forgeries: only the daemon itself could forge bytes of the pool.
 fn check(told: u64, bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -1,11 +1,13 @@
-//! The compressed pool: pages that left DRAM's frames, kept in less.
+//! The compressed pool: pages that left their frames and are kept compressed.
 //!
-//! *Picture*: zcache (B. Liu, "zcache: a compressed file page cache", 2013) with its buddies and trees taken away: the index names an
-//! object by its handle, as it names a frame, and an object's head names its place in the index. Slots of sizes 64 bytes apart
-//! in zspages of 64 KiB ([`crate::zobject`]); first in, first out with a second chance for what was touched meanwhile
-//! (CLOCK; F. J. Corbató, 1968), over all objects whatever their size; compaction on demand.
+//! *Picture*: zcache (B. Liu, "zcache: a compressed file page cache", 2013) without its buddies and trees.
+//! The index names an object by its handle, as it names a frame, and an object's head names its place in the
+//! index. Slots of sizes 64 bytes apart lie in zspages of 64 KiB ([`crate::zobject`]). Eviction is first in,
+//! first out with a second chance for touched objects (CLOCK; F. J. Corbató, 1968), over objects of all
+//! sizes. Compaction runs on demand.
 //!
-//! All methods need the engine's state lock. Readers need none ([`crate::tier`]), so the rules of frames hold for objects:
+//! All methods need the engine's state lock. Readers need none ([`crate::tier`]), so objects follow the rules
+//! of frames:
 //!
 //! | to | first | then |
 //! |---|---|---|
@@ -13,8 +15,9 @@
 //! | take one out | `withdraw` the entry | [`ZPool::remove`], [`ZPool::evict`] |
 //! | let [`ZPool::compact`] move one | (it has copied) `replace` the entry in the callback | (it frees the old slot) |
 //!
-//! A full pool: [`ZPool::store`] says None. The caller evicts some of [`ZPool::coldest`], compacts, tries again. Under the limit
-//! nothing of that is needed. Memory of unused zspages goes back in [`ZPool::trim`], which is a system call a zspage.
+//! When the pool is full, [`ZPool::store`] returns None. The caller evicts some of [`ZPool::coldest`],
+//! compacts and retries. Below the limit none of that is needed. [`ZPool::trim`] releases the memory of
+//! unused zspages, with a system call each.
 
 use crate::codec::{Coded, Page, Unpack};
 use crate::index::Place;
@@ -27,26 +30,26 @@ use crate::zspages::Zspages;
 use std::io;
 use std::sync::Arc;
 
-/// The bytes of an object are not those that were stored.
+/// The bytes of an object differ from those stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Corrupt;
 
-/// Events in a pool, since it was made.
+/// Event counts of a pool since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages stored.
     pub stored_pages: u64,
-    /// Pages that [`ZPool::load`] decoded; readers without the lock are not counted here.
+    /// Pages decoded by [`ZPool::load`], without those of readers outside the lock.
     pub loaded_pages: u64,
-    /// Pages that went to make room.
+    /// Pages evicted to make room.
     pub evicted: u64,
     /// Pages refused because the pool was full.
     pub reject_alloc_fail: u64,
-    /// Pages that compaction has moved.
+    /// Pages moved by compaction.
     pub moved_pages: u64,
-    /// Their bytes, with heads.
+    /// Bytes of these, with heads.
     pub moved_bytes: u64,
-    /// Zspages that compaction has emptied.
+    /// Zspages emptied by compaction.
     pub compacted_zspages: u64,
 }
 
@@ -60,13 +63,13 @@ pub struct ZPool {
     live_bytes: u64,
     slot_bytes: u64,
     counts: Counts,
-    /// Where [`ZPool::age`] goes on.
+    /// The hand of [`ZPool::age`].
     aged: u32,
 }
 
 impl ZPool {
-    /// The pool of a segment: empty, and of limit 0. The memory of an earlier daemon's pool is given back, so
-    /// no entry may name a handle any more (a reader that holds one finds no object of that length).
+    /// The pool of a segment: empty, with limit 0. The memory of an earlier daemon's pool is released, so no
+    /// entry may name a handle any more. (A reader that holds one finds no object of that length.)
     ///
     /// # Errors
     /// Memory cannot be given back.
@@ -86,8 +89,8 @@ impl ZPool {
         })
     }
 
-    /// Bytes that [`ZPool::bytes`] may reach, rounded down to zspages. If more are held, none is added until
-    /// [`ZPool::compact`] and [`ZPool::trim`] have brought them down.
+    /// Limit of [`ZPool::bytes`], rounded down to zspages. Above it no zspage is added until
+    /// [`ZPool::compact`] and [`ZPool::trim`] have reduced them.
     pub fn set_limit(&mut self, bytes: u64) {
         let zspages = bytes / ZSPAGE_SIZE as u64;
         self.limit = u32::try_from(zspages).unwrap_or(u32::MAX).min(self.seg.geometry().zspages_max);
@@ -96,7 +99,7 @@ impl ZPool {
     pub fn limit(&self) -> u64 {
         u64::from(self.limit) * ZSPAGE_SIZE as u64
     }
-    /// Memory held in the segment, bytes: zspages in use, and unused ones that were not trimmed.
+    /// Memory held in the segment, bytes: zspages in use, and unused ones not yet trimmed.
     pub fn bytes(&self) -> u64 {
         u64::from(self.books.held()) * ZSPAGE_SIZE as u64
     }
@@ -112,7 +115,7 @@ impl ZPool {
     pub fn slot_bytes(&self) -> u64 {
         self.slot_bytes
     }
-    /// Memory of the books beside the segment, bytes: 8 a slot, live or free, and 32 a zspage.
+    /// Memory of the tables outside the segment, bytes: 8 a slot, live or free, and 32 a zspage.
     pub fn metadata_bytes(&self) -> u64 {
         self.books.bytes() as u64
     }
@@ -125,7 +128,7 @@ impl ZPool {
         self.counts
     }
 
-    /// Takes in a compressed page that belongs at `place`. None: the pool is full.
+    /// Stores a compressed page of `place`. None: the pool is full.
     ///
     /// # Panics
     /// If it has more than [`crate::zobject::STORED_MAX`] bytes.
@@ -137,7 +140,8 @@ impl ZPool {
         };
         let head = Head::new(page.codec, place.0, page.bytes);
         let at = self.address(handle);
-        // SAFETY: a slot of this size that no entry names; readers with an old handle find out by the entry.
+        // SAFETY: a slot of this size that no entry names. Readers with an old handle detect the reuse by
+        // their entry.
         unsafe {
             at.cast::<u64>().write(head.0);
             std::ptr::copy_nonoverlapping(page.bytes.as_ptr(), at.add(HEAD_BYTES), page.bytes.len());
@@ -150,7 +154,7 @@ impl ZPool {
         Some(handle)
     }
 
-    /// A slot for `class`. At the limit a larger one will do, up to a quarter too large.
+    /// A free slot for `class`. At the limit a larger one is used, up to a quarter too large.
     fn slot(&mut self, class: u8) -> Option<Handle> {
         if let Some(handle) = self.books.take(class) {
             return Some(handle);
@@ -184,16 +188,15 @@ impl ZPool {
         if head.len() + HEAD_BYTES > self.slot_size(handle) {
             return None;
         }
-        // SAFETY: inside the slot, and nothing writes while we hold the lock.
+        // SAFETY: inside the slot, and nothing writes while the lock is held.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(handle).add(HEAD_BYTES), head.len()) };
         Some((head, Coded { codec: head.codec()?, bytes })).filter(|_| head.fits(bytes))
     }
 
-    /// Decodes the page at `handle`, under the lock. Readers that can do it without use
-    /// [`crate::tier::Copied`].
+    /// Decodes the page at `handle`, under the lock. Readers without the lock use [`crate::tier::Copied`].
     ///
     /// # Errors
-    /// The bytes are not those that were stored, or zstd's and `unpack` has none.
+    /// The bytes differ from those stored, or need zstd and `unpack` has none.
     pub fn load(&mut self, handle: Handle, unpack: &mut dyn Unpack, out: &mut Page) -> Result<(), Corrupt> {
         let (_, page) = self.coded(handle).ok_or(Corrupt)?;
         if !page.decode(out, unpack) {
@@ -211,16 +214,16 @@ impl ZPool {
         self.books.is_live(handle)
     }
 
-    /// Forgets the page at `handle`. Its entry was withdrawn before.
+    /// Removes the page at `handle`. Its entry was withdrawn before.
     pub fn remove(&mut self, handle: Handle) {
-        // A damaged head must not make the checksum leave the slot.
+        // Bounded by the slot: a damaged head may have any length.
         let bytes = (self.head(handle).len() + HEAD_BYTES).min(self.slot_size(handle));
         self.live_bytes = self.live_bytes.saturating_sub(bytes as u64);
         self.slot_bytes -= self.slot_size(handle) as u64;
         self.books.remove(handle);
         self.close_if_empty(handle.zspage());
     }
-    /// [`ZPool::remove`] of a page that has to make room.
+    /// [`ZPool::remove`] of a page to make room.
     pub fn evict(&mut self, handle: Handle) {
         self.remove(handle);
         self.counts.evicted += 1;
@@ -231,9 +234,9 @@ impl ZPool {
         }
     }
 
-    /// Up to `want` pages that have been here longest and were not touched since they were last looked at, oldest first.
-    /// They stay until the caller evicts them. Touched pages start anew. Looks at a bounded number, so that the lock is
-    /// not held long: may find fewer, even none, where everything was touched; the next call goes on.
+    /// Up to `want` pages that are oldest and untouched since their last check, oldest first. They stay until
+    /// the caller evicts them. Touched pages become newest. It checks a bounded number, so that the lock is
+    /// not held long. It may find fewer, even none, where all were touched; the next call goes on.
     pub fn coldest(&mut self, want: usize, out: &mut Vec<(Handle, Place)>) {
         let mut next = self.books.oldest();
         let mut looks = self.books.live().min(LOOKS_PER_VICTIM * want + LOOKS_MIN);
@@ -251,8 +254,8 @@ impl ZPool {
         }
     }
 
-    /// Halves the touches of about `pages` pages, round robin: so they count recent reads. A page that was
-    /// touched at all stays touched until [`ZPool::coldest`] has looked at it.
+    /// Halves the touch counts of about `pages` pages, round robin, so that they count recent reads. A
+    /// touched page stays touched until [`ZPool::coldest`] has checked it.
     pub fn age(&mut self, pages: usize) {
         let mut left = pages.min(self.books.live());
         while left > 0 {
@@ -270,11 +273,13 @@ impl ZPool {
         }
     }
 
-    /// Moves pages out of sparse zspages into others of their class, so that zspages come free, until `budget` bytes were
-    /// moved (and the zspage begun is done) or nothing is left to gain. Bytes moved.
+    /// Moves pages from sparse zspages to others of their class, so that zspages become free. Stops when
+    /// `budget` bytes are moved (and the present zspage is empty), or nothing is left to gain. Returns the
+    /// bytes moved.
     ///
-    /// `moved(place, old, new)` is called when the copy at `new` is complete, and must make the entry name it with
-    /// [`crate::protocol::replace`]; readers may use `old` until then, and it is not overwritten before.
+    /// `moved(place, old, new)` is called when the copy at `new` is complete. It must make the entry name
+    /// `new` with [`crate::protocol::replace`]. Readers may use `old` until then; it is not overwritten
+    /// before.
     pub fn compact(&mut self, budget: usize, mut moved: impl FnMut(Place, Handle, Handle)) -> usize {
         let mut bytes = 0;
         while bytes < budget {
@@ -292,10 +297,10 @@ impl ZPool {
         self.counts.moved_bytes += bytes as u64;
         bytes
     }
-    /// Copies an object; its bytes.
+    /// Copies an object. Returns its bytes.
     fn move_object(&mut self, from: Handle, to: Handle) -> usize {
         let bytes = (self.head(from).len() + HEAD_BYTES).min(self.slot_size(from));
-        // SAFETY: a live object, and a slot of the same class that no entry names; they are not the same.
+        // SAFETY: a live object, and another slot of the same class that no entry names.
         unsafe { std::ptr::copy_nonoverlapping(self.address(from), self.address(to), bytes) };
         let count = self.touches.zcount(from).load(Ordering::Relaxed);
         self.touches.zcount(to).store(count, Ordering::Relaxed);
@@ -303,11 +308,11 @@ impl ZPool {
         bytes
     }
 
-    /// Gives the memory of unused zspages back until at most `keep` bytes of it are left, and all of it that is above the
-    /// limit. Returns the bytes given back.
+    /// Releases the memory of unused zspages until at most `keep` bytes of it are left, and all of it above
+    /// the limit. Returns the bytes released.
     ///
     /// # Errors
-    /// The system's: memory that was not given back is still counted as held.
+    /// Errors of the system call: memory that was not released still counts as held.
     pub fn trim(&mut self, keep: u64) -> io::Result<u64> {
         let before = self.bytes();
         let too_many = |pool: &ZPool| pool.idle_bytes() > keep || pool.books.held() > pool.limit;
@@ -329,7 +334,7 @@ impl ZPool {
             let (class, told) =
                 (self.books.class(handle.zspage()), self.seg.zclass(handle.zspage()).load(Ordering::Relaxed));
             if class != told {
-                return Err(format!("{handle:?}: class {class}, readers are told {told}"));
+                return Err(format!("{handle:?}: class {class}, readers see {told}"));
             }
             live += (head.len() + HEAD_BYTES) as u64;
             slots += slot_bytes(class) as u64;
@@ -343,6 +348,6 @@ impl ZPool {
     }
 }
 
-/// Pages that [`ZPool::coldest`] looks at for each that is wanted, and beside them.
+/// Pages that [`ZPool::coldest`] checks for each wanted one, and in addition.
 const LOOKS_PER_VICTIM: usize = 8;
 const LOOKS_MIN: usize = 64;

@@ -1,20 +1,17 @@
-//! Slots of the pool: which are free, and the order in which objects leave. No memory of the pool is touched
-//! here.
+//! Slots of the pool: the free ones, and the order of eviction. This file touches no memory of the pool.
 //!
 //! *Picture*: a slab allocator whose slabs are 64 KiB, each of one size class. Per class, zspages with free
-//! slots are in lists by quarters of fullness: new objects go where it is fullest, compaction takes from
-//! where it is emptiest, so that sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux,
-//! mm/zsmalloc.c: fullness groups); ours never lets an object cross two zspages' memory, for 64 KiB leave
-//! little at the end.
+//! slots are in lists by quarters of fullness. New objects go to the fullest zspages, and compaction empties
+//! the emptiest, so that sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c:
+//! fullness groups). Unlike there, no object crosses two zspages, since 64 KiB leave little at the end.
 //!
-//! A slot costs one [`Link`] of 8 bytes: of a live object its neighbours in age, of a free slot the next free
-//! one.
+//! A slot costs one [`Link`] of 8 bytes: the neighbours in age of a live object, or the next free slot.
 
 use crate::zobject::{CLASS_MAX, Handle, slot_bytes, slots_of};
 
 /// No slot, no zspage, no object.
 const NONE: u32 = u32::MAX;
-/// In `older` of a slot that is free. No handle has this number, see [`Handle`].
+/// In `older` of a free slot. No handle has this number, see [`Handle`].
 const FREE: u32 = u32::MAX - 1;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +20,9 @@ struct Link {
     newer: u32,
 }
 
-/// Lists of a class, by how many quarters of its slots are taken.
+/// Lists of a class, by the quarters of slots in use.
 const GROUPS: usize = 4;
-/// Numbers of lists: `class * GROUPS + group`; those of class 0 hold zspages without a class.
+/// Number of lists, indexed by `class * GROUPS + group`. Those of class 0 hold zspages without a class.
 const LISTS: usize = (CLASS_MAX as usize + 1) * GROUPS;
 /// Unused, with memory.
 const IDLE: u8 = 0;
@@ -44,7 +41,7 @@ struct Zspage {
     next: u32,
     prev: u32,
     live: u16,
-    /// First free slot of those linked.
+    /// First free slot of the chain.
     free: u16,
     class: u8,
     list: u8,
@@ -52,7 +49,7 @@ struct Zspage {
 
 const NO_SLOT: u16 = u16::MAX;
 
-/// The books.
+/// The slots of all zspages.
 #[derive(Debug)]
 pub(crate) struct Zspages {
     pages: Vec<Zspage>,
@@ -70,7 +67,7 @@ pub(crate) struct Zspages {
 }
 
 impl Zspages {
-    /// Room for `max` zspages. Memory is used as far as they are.
+    /// Address space for `max` zspages. Memory follows their use.
     pub(crate) fn new(max: u32) -> Zspages {
         Zspages {
             pages: Vec::with_capacity(max as usize),
@@ -93,11 +90,10 @@ impl Zspages {
     pub(crate) fn idle(&self) -> u32 {
         self.idle
     }
-    /// Objects.
     pub(crate) fn live(&self) -> usize {
         self.live
     }
-    /// Memory of the books, bytes.
+    /// Memory of these tables, bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.pages.len() * size_of::<Zspage>() + self.links * size_of::<Link>()
     }
@@ -120,7 +116,8 @@ impl Zspages {
 
     // ---- zspages -------------------------------------------------------------------------------------------------
 
-    /// A zspage for slots of `class`: one that has memory, or, if `grow`, one more. None: there is none.
+    /// Opens a zspage for slots of `class`: an idle one, or, if `grow`, an additional one. None: there is
+    /// none.
     pub(crate) fn open(&mut self, class: u8, grow: bool) -> Option<u32> {
         let n = self.unused(grow)?;
         let slots = slots_of(class);
@@ -166,7 +163,7 @@ impl Zspages {
         self.held += 1;
         Some(n)
     }
-    /// The zspage has no object any more: it is free for every class.
+    /// Closes a zspage without objects: it can be opened for any class.
     fn close(&mut self, n: u32) {
         self.unlist(n);
         let z = &mut self.pages[n as usize];
@@ -177,11 +174,11 @@ impl Zspages {
         self.idle += 1;
         self.enlist_in(n, IDLE);
     }
-    /// An unused zspage that has memory, which the caller gives back and reports in [`Zspages::note_bare`].
+    /// An unused zspage with memory. The caller releases the memory and calls [`Zspages::note_bare`].
     pub(crate) fn first_idle(&self) -> Option<u32> {
         Some(self.lists[IDLE as usize]).filter(|&n| n != NONE)
     }
-    /// An unused zspage has lost its memory.
+    /// Records that the memory of an unused zspage was released.
     pub(crate) fn note_bare(&mut self, n: u32) {
         assert_eq!(self.pages[n as usize].list, IDLE);
         self.unlist(n);
@@ -213,7 +210,7 @@ impl Zspages {
             _ => self.pages[prev as usize].next = next,
         }
     }
-    /// Puts a zspage into the list that it belongs to now.
+    /// Moves a zspage to the list for its present fullness.
     fn file(&mut self, n: u32) {
         let z = &self.pages[n as usize];
         let (live, slots) = (usize::from(z.live), z.links.len());
@@ -239,7 +236,8 @@ impl Zspages {
         &mut self.pages[handle.zspage() as usize].links[handle.slot() as usize]
     }
 
-    /// A slot of exactly this class, in the fullest quarter of its zspages. It is no object yet: see [`Zspages::add_newest`].
+    /// Takes a slot of exactly this class, in the fullest group of its zspages. [`Zspages::add_newest`] makes
+    /// it an object.
     pub(crate) fn take(&mut self, class: u8) -> Option<Handle> {
         let first = class as usize * GROUPS;
         let n = self.lists[first..first + GROUPS].iter().rev().copied().find(|&n| n != NONE)?;
@@ -256,7 +254,7 @@ impl Zspages {
         self.file(n);
         Handle::new(n, u32::from(slot))
     }
-    /// The slot is free. Its content may be overwritten from now on.
+    /// Frees the slot. Its content may be overwritten from now on.
     fn put(&mut self, handle: Handle) {
         let n = handle.zspage();
         let z = &mut self.pages[n as usize];
@@ -275,7 +273,7 @@ impl Zspages {
 
     // ---- age -----------------------------------------------------------------------------------------------------
 
-    /// The slot holds an object, the newest.
+    /// Makes the slot's content the newest object.
     pub(crate) fn add_newest(&mut self, handle: Handle) {
         let before = std::mem::replace(&mut self.newest, handle.0);
         *self.link(handle.0) = Link { older: before, newer: NONE };
@@ -301,18 +299,17 @@ impl Zspages {
             _ => self.link(newer).older = older,
         }
     }
-    /// The object is gone, its slot free.
+    /// Removes the object and frees its slot.
     pub(crate) fn remove(&mut self, handle: Handle) {
         assert!(self.is_live(handle), "{handle:?} is no object");
         self.leave(handle);
         self.put(handle);
     }
-    /// The object is as good as new.
+    /// Makes the object the newest.
     pub(crate) fn rejuvenate(&mut self, handle: Handle) {
         self.leave(handle);
         self.add_newest(handle);
     }
-    /// The oldest object.
     pub(crate) fn oldest(&self) -> Option<Handle> {
         Some(Handle(self.oldest)).filter(|h| h.0 != NONE)
     }
@@ -323,8 +320,8 @@ impl Zspages {
 
     // ---- compaction ----------------------------------------------------------------------------------------------
 
-    /// The zspage whose objects take the fewest bytes to move into others of its class, all of which have room for them.
-    /// It is on no list until it is empty, so that nothing goes there.
+    /// The zspage that needs the fewest moved bytes to be emptied into others of its class, which must have
+    /// room. It is on no list until it is empty, so that no new object goes there.
     pub(crate) fn begin_emptying(&mut self) -> Option<u32> {
         let cost = |n: u32| {
             let z = &self.pages[n as usize];
@@ -348,7 +345,7 @@ impl Zspages {
         let to = self.take(self.class(n)).expect("others of the class have room");
         Some((from, to))
     }
-    /// The object is at `to` now, as old as it was; the slot `from` is free.
+    /// Makes `to` the object's handle, with its old age, and frees the slot `from`.
     pub(crate) fn renumber(&mut self, from: Handle, to: Handle) {
         let Link { older, newer } = *self.link(from.0);
         *self.link(to.0) = Link { older, newer };
@@ -359,7 +356,6 @@ impl Zspages {
 
     // ---- check ---------------------------------------------------------------------------------------------------
 
-    /// Reports inconsistencies.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut free = [0; CLASS_MAX as usize + 1];
         let (mut live, mut links, mut idle, mut bare) = (0, 0, 0, 0);
@@ -394,7 +390,7 @@ impl Zspages {
         let aged = self.aged();
         let told = (self.free, self.live, self.links, self.idle, self.held, self.pages.len(), self.live);
         let found = (free, live, links, idle, self.pages.len() as u32 - bare, listed + full, aged);
-        if told == found { Ok(()) } else { Err(format!("books say {told:?}, zspages say {found:?}")) }
+        if told == found { Ok(()) } else { Err(format!("recorded {told:?}, found {found:?}")) }
     }
     fn list_len(&self, list: usize) -> usize {
         let (mut n, mut len) = (self.lists[list], 0);

@@ -1,12 +1,16 @@
-//! Locks of the standard library without poisoning: a lock whose holder has panicked is free, as in parking_lot, whose interface they have.
+//! Locks of the standard library with the interface of parking_lot and without poisoning: a panic of the
+//! holder frees the lock.
 //!
-//! They are here for their waiters, which spin for a few microseconds and then sleep. parking_lot's call `sched_yield` several times before they sleep,
-//! and the kernel's scheduler (EEVDF) lets a thread that yields run again only when the others have had a time slice each, some milliseconds: one update
-//! of a hundred took 0.6 to 1.1 ms by that (bench/results.md, YCSB). parking_lot also keeps sleepers in a table of the process. A forked child inherits
-//! the table, whose entries lie in the stacks of threads that it has not, and loses wake-ups.
+//! Alternative that failed: parking_lot. Its waiters call `sched_yield` several times before they sleep. The
+//! kernel's scheduler (EEVDF) runs a thread that yields only after the others' time slices of some
+//! milliseconds: 1 % of updates took 0.6 to 1.1 ms (bench/results.md, YCSB). The standard library's waiters
+//! spin for a few microseconds and then sleep. parking_lot also keeps sleepers in a table of the process. A
+//! forked child inherits the table, whose entries lie in the stacks of threads that it lacks, and loses
+//! wake-ups.
 //!
-//! A lock of the standard library goes to whoever comes first when it is free: a thread that unlocks and locks again at once has it long before one that must
-//! be woken. So where one has waited for two milliseconds, those that come sleep before they lock (`waiting.rs`).
+//! A lock of the standard library is unfair: a thread that unlocks and locks again at once gets it before a
+//! sleeper wakes. So the wait is bounded: once a thread has waited 2 ms, later threads sleep before they lock
+//! (`waiting.rs`).
 
 mod waiting;
 
@@ -26,7 +30,7 @@ pub struct Mutex<T: ?Sized> {
     lock: sync::Mutex<T>,
 }
 
-/// Access to what a [`Mutex`] guards. Empty only while a [`Condvar`] has it.
+/// Access to the value of a [`Mutex`]. Empty only while a [`Condvar`] waits.
 #[must_use]
 pub struct MutexGuard<'a, T: ?Sized>(Option<sync::MutexGuard<'a, T>>);
 
@@ -43,14 +47,14 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Waits until no other thread has it. A thread that has it already waits for ever.
+    /// Waits until the mutex is free. A thread that holds it already waits for ever.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         self.waiting.give_way();
         let held = self.try_lock();
         held.unwrap_or_else(|| self.waiting.wait(|| MutexGuard(Some(clean(self.lock.lock())))))
     }
 
-    /// None: another thread has it.
+    /// `None`: a thread holds it.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         free(self.lock.try_lock()).map(|guard| MutexGuard(Some(guard)))
     }
@@ -84,7 +88,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
 /// A lock of one writer or many readers.
 #[derive(Default)]
 pub struct RwLock<T: ?Sized> {
-    /// Readers: those of the standard library come in when no writer waits.
+    /// Readers that wait: the standard library's lock admits readers only when no writer waits.
     waiting: Waiting,
     lock: sync::RwLock<T>,
 }
@@ -107,23 +111,24 @@ impl<T> RwLock<T> {
 }
 
 impl<T: ?Sized> RwLock<T> {
-    /// Waits until no writer has it, nor waits for it. So a thread that reads already may wait for ever.
+    /// Waits until no writer holds the lock or waits for it. A thread that reads already may therefore wait
+    /// for ever.
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
         self.try_read().unwrap_or_else(|| self.waiting.wait(|| clean(self.lock.read())))
     }
 
-    /// Waits until nobody has it.
+    /// Waits until the lock is free.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.waiting.give_way();
         clean(self.lock.write())
     }
 
-    /// None: a writer has it, or waits for it.
+    /// `None`: a writer holds the lock or waits for it.
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         free(self.lock.try_read())
     }
 
-    /// None: another thread has it.
+    /// `None`: a thread holds the lock.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         free(self.lock.try_write())
     }
@@ -147,16 +152,18 @@ fn free<G>(result: TryLockResult<G>) -> Option<G> {
     }
 }
 
-/// What threads wait for that have locked a [`Mutex`]. A wait may end without a notification. What is waited for changes while the mutex is locked.
+/// A condition variable for a locked [`Mutex`]. A wait may end without a notification. The condition changes
+/// only while the mutex is locked.
 #[derive(Debug, Default)]
 pub struct Condvar {
-    /// Without any, a notification is no system call. A thread counts itself while it still has the mutex.
+    /// With no sleeper, a notification needs no system call. A thread counts itself while it still holds the
+    /// mutex.
     sleepers: AtomicU32,
     condvar: sync::Condvar,
 }
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// A condition variable without waiters.
     pub const fn new() -> Condvar {
         Condvar { sleepers: AtomicU32::new(0), condvar: sync::Condvar::new() }
     }
@@ -179,17 +186,17 @@ impl Condvar {
         self.sleepers.load(Ordering::Relaxed) > 0
     }
 
-    /// Waits, with the mutex free meanwhile.
+    /// Waits. The mutex is unlocked meanwhile.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         self.sleep(guard, |held| (clean(self.condvar.wait(held)), ()));
     }
 
-    /// Likewise, for so long at most.
+    /// As [`Condvar::wait`], for `at_most`.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, at_most: Duration) -> WaitTimeoutResult {
         self.sleep(guard, |held| clean(self.condvar.wait_timeout(held, at_most)))
     }
 
-    /// Likewise, until a moment at the latest.
+    /// As [`Condvar::wait`], until `end` at the latest.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Instant) -> WaitTimeoutResult {
         self.wait_for(guard, end.saturating_duration_since(Instant::now()))
     }
@@ -199,7 +206,7 @@ impl Condvar {
         self.sleep(guard, |held| (clean(self.condvar.wait_while(held, condition)), ()));
     }
 
-    /// Likewise, for so long at most; timed out: it still holds.
+    /// As [`Condvar::wait_while`], for `at_most`. Timed out: the condition still holds.
     pub fn wait_while_for<T>(
         &self,
         guard: &mut MutexGuard<'_, T>,

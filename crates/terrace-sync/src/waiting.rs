@@ -1,13 +1,13 @@
-//! Threads that wait for a lock come in at last.
+//! Bounded waiting: once a thread has waited 2 ms, later threads sleep 50 us before they lock.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a thread waits before others give way to it, ms.
+/// Wait of a thread after which later threads sleep before they lock, ms.
 const PATIENCE_MS: u16 = 2;
-/// How long these sleep: a thread on another processor wakes within that time.
+/// Length of that sleep: a thread on another processor wakes within this time.
 const WAY: Duration = Duration::from_micros(50);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -21,7 +21,7 @@ fn now_ms() -> u16 {
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     count: AtomicU16,
-    /// Since when none of them has come in, of [`now_ms`].
+    /// Time of the last lock by a waiting thread, or else of the first wait, of [`now_ms`].
     since_ms: AtomicU16,
 }
 
@@ -30,7 +30,7 @@ impl Waiting {
         Waiting { count: AtomicU16::new(0), since_ms: AtomicU16::new(0) }
     }
 
-    /// Before a thread locks: sleeps if another one has waited for long.
+    /// Called before a thread locks: sleeps if another thread has waited too long.
     pub(crate) fn give_way(&self) {
         if self.count.load(Ordering::Relaxed) > 0 && self.is_long() {
             thread::sleep(WAY);
@@ -42,7 +42,7 @@ impl Waiting {
         now_ms().wrapping_sub(self.since_ms.load(Ordering::Relaxed)) >= PATIENCE_MS
     }
 
-    /// Locks by `lock`, which waits.
+    /// Runs `lock`, which waits, and counts this thread as waiting.
     #[cold]
     pub(crate) fn wait<G>(&self, lock: impl FnOnce() -> G) -> G {
         if self.count.load(Ordering::Relaxed) == 0 {
@@ -75,12 +75,12 @@ mod tests {
             }
             thread::sleep(Duration::from_millis(u64::from(2 * PATIENCE_MS)));
             assert!(waiting.is_long());
-            // One that comes later has not waited, but is not the first.
+            // A later thread that gets the lock restarts the time, although the first one still waits.
             let begun = now_ms();
             waiting.wait(|| assert!(waiting.is_long()));
             assert!(
                 waiting.since_ms.load(Ordering::Relaxed).wrapping_sub(begun) < u16::MAX / 2,
-                "one has come in"
+                "one thread has locked"
             );
             let_in.send(()).unwrap();
             first.join().unwrap().unwrap();

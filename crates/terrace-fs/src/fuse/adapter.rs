@@ -24,7 +24,7 @@ use crate::ops::stage::{self, Asked};
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
 
-/// Readahead and other requests that nobody waits for, under way at one time.
+/// Readahead and other background requests under way at one time.
 const BACKGROUND_MAX: u16 = 128;
 
 /// The longest extended attribute there is.
@@ -33,9 +33,10 @@ const XATTR_BYTES_MAX: u32 = 64 * 1024;
 /// A node id is never given to another file while the kernel knows it, so generations are not needed.
 const GENERATION: Generation = Generation(0);
 
-/// Features that we ask the kernel for. Not wanted: the kernel's write-back cache (the daemon would no longer see each
-/// write), AUTO_INVAL_DATA (every change is the kernel's own), locks (the kernel does them alone), ATOMIC_O_TRUNC (a
-/// truncate of its own is done under the inode's lock, so that doing it again after a restart harms no write).
+/// Features that the daemon requests. Not wanted: the kernel's write-back cache (the daemon would no longer
+/// see each write), AUTO_INVAL_DATA (every change goes through the kernel), locks (the kernel does them
+/// alone), ATOMIC_O_TRUNC (a separate truncate runs under the inode's lock, so a repeat after a restart harms
+/// no write).
 const WANTED: [InitFlags; 14] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_BIG_WRITES,
@@ -47,17 +48,19 @@ const WANTED: [InitFlags; 14] = [
     InitFlags::FUSE_READDIRPLUS_AUTO,
     InitFlags::FUSE_EXPORT_SUPPORT,
     InitFlags::FUSE_CACHE_SYMLINKS,
-    // The namespace sets the caller's umask itself, so that default ACLs work as on the source.
+    // The namespace applies the caller's umask itself, so that default ACLs work as on the source.
     InitFlags::FUSE_DONT_MASK,
-    // With it the kernel checks permissions itself.
+    // With this flag the kernel checks permissions itself.
     InitFlags::FUSE_POSIX_ACL,
-    // The namespace takes set-id bits away itself: else the kernel asks for security.capability before each write.
+    // The namespace clears set-id bits itself. Otherwise the kernel would read security.capability before
+    // each write.
     InitFlags::FUSE_HANDLE_KILLPRIV_V2,
     InitFlags::FUSE_HAS_RESEND,
 ];
 
 thread_local! {
-    /// Where a read puts its bytes before they go to the kernel: aligned, so that the source can be read straight into it.
+    /// Buffer of a read before its bytes go to the kernel. Aligned, so that the source can be read into it
+    /// directly.
     static BUFFER: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
 }
 
@@ -78,9 +81,9 @@ impl<C: PageCache> Adapter<C> {
         Self { namespace, waiting }
     }
 
-    /// Does a request that may need a descriptor for long, and answers it: here, or, where descriptors are short before or after it was
-    /// begun, on a thread that may wait.
-    /// A resent request stays here: others that the kernel sends after it would be answered first, and what it has done would be forgotten.
+    /// Runs and answers a request that keeps a descriptor. If descriptors are short before or
+    /// during the request, a thread of `Waiting` runs it. A resent request stays on this thread: later
+    /// requests would otherwise be answered first, and its outcome would be lost.
     fn admit<R: Send + 'static, T>(
         &self,
         req: &Request,
@@ -105,8 +108,8 @@ fn answer_open<C: PageCache>(_: &Namespace<C>, reply: ReplyOpen, opened: Result<
     match opened {
         Ok(Answer { fh, flags, backing: 0 }) => reply.opened(fh, flags),
         Ok(Answer { fh, flags, backing }) => {
-            // SAFETY: registered on this connection, and given back after the last handle of its inode, of which this is one. `into_raw`
-            // keeps this copy of the number from giving it back.
+            // SAFETY: the backing id was registered on this connection and is closed after the last handle of
+            // its inode, of which this handle is one. `into_raw` keeps this copy of the id from closing it.
             let id = unsafe { reply.wrap_backing(backing) };
             reply.opened_passthrough(fh, flags, &id);
             id.into_raw();
@@ -334,7 +337,8 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // The kernel names an owner with every read for a program, and with none of those that fill its page cache.
+        // The kernel names a lock owner with every read for a program, and with none that fills its page
+        // cache.
         let paged = lock_owner.is_none().then(|| req.unique().0);
         terrace_engine::set_caller(req.pid());
         with_buffer(size as usize, |buf| match self.namespace.read(fh.0, offset, buf, paged) {

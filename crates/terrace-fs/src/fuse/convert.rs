@@ -1,4 +1,4 @@
-//! The namespace's types and those of `fuser`.
+//! Conversions between the namespace's types and those of `fuser`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -56,7 +56,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// "No such name", for the kernel to remember: node id 0.
+/// Reply for a negative dentry: node id 0.
 pub(super) fn no_entry() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -83,8 +83,8 @@ fn system_time(time: Time) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.nsec.into()))).unwrap_or(UNIX_EPOCH)
 }
 
-/// The time that the kernel sent. `fuser` turns seconds and nanoseconds before 1970 into `1970 - (seconds +
-/// nanoseconds)`, where the nanoseconds should count upwards; taking both apart again undoes it.
+/// The time in a SETATTR. `fuser` turns seconds and nanoseconds before 1970 into `1970 - (seconds +
+/// nanoseconds)`, where the nanoseconds should count upwards. Splitting the value undoes that.
 pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
@@ -98,11 +98,11 @@ pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// An open file as the kernel is told of it.
+/// An open file in the reply to the kernel.
 pub(super) struct Answer {
     pub(super) fh: FileHandle,
     pub(super) flags: FopenFlags,
-    /// Not 0: with FOPEN_PASSTHROUGH.
+    /// Backing file for FOPEN_PASSTHROUGH; 0 for none.
     pub(super) backing: u32,
 }
 
@@ -114,7 +114,7 @@ pub(super) fn opened(opened: &Opened) -> Answer {
     Answer { fh: FileHandle(opened.fh), flags, backing: opened.backing }
 }
 
-/// The kernel's caches, reached by notifications.
+/// The kernel's caches, changed by notifications.
 #[derive(Debug)]
 pub(super) struct KernelCaches {
     notifier: Notifier,
@@ -128,7 +128,7 @@ impl KernelCaches {
 }
 
 const FUSE_NOTIFY_INVAL_ENTRY: u32 = 3;
-/// Since Linux 6.2; before it the name is dropped.
+/// Since Linux 6.2; older kernels drop the name.
 const FUSE_EXPIRE_ONLY: u32 = 1;
 const FUSE_NOTIFY_PRUNE: u32 = 9;
 /// `_IOW(229, 2, uint32_t)`
@@ -153,7 +153,7 @@ fn expire_message(parent: u64, name: &OsStr) -> Vec<u8> {
 
 impl Kernel for KernelCaches {
     fn invalidate_attributes(&self, nodeid: u64) {
-        // A negative offset: the attributes and nothing of the content.
+        // A negative offset invalidates the attributes only.
         if let Err(err) = self.notifier.inval_inode(INodeNo(nodeid), -1, 0) {
             tracing::debug!("inode {nodeid}: attributes not invalidated: {err}");
         }

@@ -1,8 +1,8 @@
 //! Sessions on fresh and on orphaned connections.
 //!
-//! A connection is initialised once in its life: the kernel sends INIT first, and the answer settles the flags. `fuser` will
-//! not start a session without it. For a connection whose daemon died, `resume` therefore lets the session speak to a
-//! socket first, on which a made-up INIT waits, throws the answer away, and puts /dev/fuse in the socket's place (same
+//! A connection is initialised once: the kernel sends INIT first, and the answer settles the flags. `fuser`
+//! starts no session without INIT. For the connection of a dead daemon, `resume` therefore starts the session
+//! on a socket with an INIT of its own, drops the answer, and puts /dev/fuse in the socket's place (same
 //! descriptor number).
 
 use std::io;
@@ -18,7 +18,7 @@ const FUSE_INIT: u32 = 26;
 const FUSE_NOTIFY_RESEND: u32 = 7;
 /// `_IOR(229, 0, uint32_t)`
 const FUSE_DEV_IOC_CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
-/// For tests: the kernel is taken for one that cannot resend.
+/// For tests: the daemon assumes a kernel without resend.
 const NO_RESEND: &str = "TERRACE_TEST_NO_RESEND";
 const IN_HEADER_BYTES: usize = 40;
 const INIT_BYTES: usize = IN_HEADER_BYTES + 64;
@@ -30,7 +30,7 @@ fn config(n_threads: usize) -> Config {
     config
 }
 
-/// A session on a connection that nobody has answered yet.
+/// A session on a fresh connection.
 pub(super) fn start<FS: Filesystem>(
     filesystem: FS,
     fuse: OwnedFd,
@@ -75,7 +75,8 @@ fn made_up_init() -> [u8; INIT_BYTES] {
     bytes
 }
 
-/// Another descriptor of the connection behind `fuse`, with requests of its own; where the device cannot be opened, the same.
+/// Clones the connection behind `fuse` (FUSE_DEV_IOC_CLONE). If /dev/fuse cannot be opened, duplicates the
+/// descriptor.
 pub(super) fn own_connection(fuse: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let opened = rustix::fs::open("/dev/fuse", flags, Mode::empty()).map_err(io::Error::from);
@@ -88,12 +89,12 @@ pub(super) fn own_connection(fuse: BorrowedFd<'_>) -> io::Result<OwnedFd> {
         }
     });
     cloned.or_else(|err| {
-        tracing::debug!("no descriptor of /dev/fuse of its own: {err}");
+        tracing::debug!("cannot clone the descriptor of /dev/fuse, so it is shared: {err}");
         fuse.try_clone_to_owned()
     })
 }
 
-/// Asks the kernel to send all unanswered requests again; false if it cannot, as before Linux 6.9.
+/// Makes the kernel resend all unanswered requests. Returns false if it cannot (before Linux 6.9).
 pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
     let mut message = [0u8; 16];
     message[0..4].copy_from_slice(&16u32.to_ne_bytes());
@@ -102,7 +103,7 @@ pub(super) fn ask_to_resend(device: BorrowedFd<'_>) -> io::Result<bool> {
         return Ok(false);
     }
     match rustix::io::write(device, &message) {
-        // Unmounted meanwhile: the session will notice at once.
+        // Unmounted meanwhile: the session ends at once.
         Ok(_) | Err(Errno::NODEV) => Ok(true),
         Err(Errno::INVAL) => Ok(false),
         Err(err) => Err(io::Error::other(format!("FUSE_NOTIFY_RESEND: {err}"))),
@@ -123,7 +124,7 @@ mod tests {
     fn a_session_resumes_on_any_descriptor() {
         let (read, write) = rustix::pipe::pipe().unwrap();
         let session = resume(Nothing, write, 2).unwrap();
-        // The session's descriptor is the pipe now, and what it notifies arrives there.
+        // The pipe has replaced the session's socket, so a notification arrives there.
         assert!(ask_to_resend(session.as_fd()).unwrap());
         let mut got = [0; 16];
         File::from(read).read_exact(&mut got).unwrap();
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_cannot_resend_is_no_error() {
-        // Refuses every write as an old kernel does this one.
+        // A timerfd refuses every write with EINVAL, as an old kernel refuses this notification.
         let refuses = rustix::time::timerfd_create(
             rustix::time::TimerfdClockId::Monotonic,
             rustix::time::TimerfdFlags::CLOEXEC,

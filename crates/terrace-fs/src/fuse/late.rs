@@ -1,7 +1,7 @@
-//! Answers to writes which the kernel's page cache must forget something for first.
+//! Delayed answers to writes: the kernel first drops older pages of the written range.
 //!
-//! Not by threads that answer requests: forgetting waits for reads that are under way. It needs threads of its own so rarely that each write
-//! gets new ones, and none that waits keeps another.
+//! Dropping waits for reads under way, so the threads that answer requests must not do it. It is rare: each
+//! such write starts two threads of its own, and no write waits for another.
 
 use std::io;
 use std::ops::Range;
@@ -13,10 +13,10 @@ use crate::{Namespace, PageCache};
 use fuser::ReplyWrite;
 
 const PAGE: u64 = 4096;
-/// An answer does not wait longer: whatever the kernel holds may be waiting for it.
+/// Longest delay of an answer. The drop may wait for a lock whose holder waits for this answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A write that is done, of whose range the kernel's page cache may have older content.
+/// A finished write. The kernel's page cache may have older content of its range.
 struct Late<C: PageCache> {
     namespace: Arc<Namespace<C>>,
     nodeid: u64,
@@ -24,7 +24,7 @@ struct Late<C: PageCache> {
     reply: ReplyWrite,
 }
 
-/// Answers such a write when the older content is gone.
+/// Answers such a write after the older content is dropped.
 pub(super) fn answer<C: PageCache>(
     namespace: &Arc<Namespace<C>>,
     nodeid: u64,
@@ -33,12 +33,12 @@ pub(super) fn answer<C: PageCache>(
 ) {
     let late = Late { namespace: namespace.clone(), nodeid, range, reply };
     let late = Arc::new(Mutex::new(Some(late)));
-    let take = |late: &Mutex<Option<Late<C>>>| late.lock().expect("nobody panics with it").take();
+    let take = |late: &Mutex<Option<Late<C>>>| late.lock().expect("no holder panics").take();
     let its = late.clone();
     if let Err(err) = spawn(move || take(&its).into_iter().for_each(Late::run))
         && let Some(late) = take(&late)
     {
-        tracing::error!("no thread to make the kernel forget what a write has changed: {err}");
+        tracing::error!("cannot start a thread ({err}): the kernel may keep pages older than a write");
         late.reply.written(length(&late.range));
     }
 }
@@ -57,11 +57,11 @@ impl<C: PageCache> Late<C> {
             spawn(forget).and_then(|()| is_done.recv_timeout(PATIENCE).map_err(io::Error::other))
         {
             tracing::error!(
-                "inode {nodeid}: a write is answered before the kernel has forgotten what was there: {err}"
+                "inode {nodeid}: a write is answered before the kernel dropped older pages: {err}"
             );
         }
         reply.written(length(&range));
-        // Of a page that the write covers in part, the kernel may have held the lock until now.
+        // The kernel may have held the lock of a partly written page until the answer.
         if range.start < first {
             namespace.invalidate_content(nodeid, range.start..range.start + 1);
         }
@@ -71,7 +71,7 @@ impl<C: PageCache> Late<C> {
     }
 }
 
-/// A request has at the most a megabyte.
+/// A request has at most 1 MiB.
 fn length(range: &Range<u64>) -> u32 {
     (range.end - range.start) as u32
 }

@@ -1,10 +1,10 @@
 //! The mount path: FUSE requests of the kernel, answered by the namespace.
 //!
-//! No decisions are taken here. [`adapter`] turns each request into one call of [`Namespace`] and its result into the
-//! reply; [`convert`] holds the types against each other; [`handshake`] starts a session, on a fresh connection or on
-//! one that an earlier daemon left behind; [`late`] answers writes whose pages the kernel must forget;
-//! [`readahead`] lets the kernel read ahead as far as on the source; [`refuse`] answers when all else is dead; [`waiting`] keeps what must wait
-//! for descriptors from the threads that answer.
+//! This folder decides nothing. [`adapter`] turns each request into one call of [`Namespace`] and its result
+//! into the reply. [`convert`] converts types. [`handshake`] starts a session on a fresh connection, or on
+//! that of an earlier daemon. [`late`] delays the answer of a write until the kernel has dropped older pages.
+//! [`readahead`] sets the mount's readahead to the source's. [`refuse`] answers with errors when no daemon
+//! will serve the mount. [`waiting`] runs requests that wait for descriptors on threads of their own.
 
 mod adapter;
 mod convert;
@@ -23,14 +23,15 @@ use std::sync::Arc;
 
 use crate::{Namespace, PageCache};
 
-/// Threads that answer requests, at most. Each may take one journal slot and leaves it behind when it is killed.
+/// Threads that answer requests, at most. Each may leave one journal slot behind when it is killed.
 pub const THREADS_MAX: usize = 64;
 
-/// A connection of this daemon's own to the mount behind `fuse`: what the kernel gave to one descriptor is unanswered for ever when
-/// its daemon dies, unless the kernel sends it again, or that descriptor is closed.
+/// A connection of this daemon's own to the mount behind `fuse`. Requests read from a dead daemon's
+/// descriptor stay unanswered until the kernel resends them or that descriptor is closed.
 ///
-/// With `recovering` the kernel is asked to resend what an earlier daemon had not answered: before anything is read here, since
-/// that would be sent again too, and before that daemon's descriptor is closed.
+/// With `recovering` the kernel is asked to resend the requests that an earlier daemon left unanswered. That
+/// happens before anything is read here, since those requests would be sent again too, and before the earlier
+/// daemon's descriptor is closed.
 pub fn connect<C: PageCache>(
     namespace: &Namespace<C>,
     fuse: BorrowedFd<'_>,
@@ -40,7 +41,7 @@ pub fn connect<C: PageCache>(
     if recovering {
         if !handshake::ask_to_resend(own.as_fd())? {
             tracing::warn!(
-                "this kernel sends nothing again (Linux 6.9 does): what was asked at the crash fails"
+                "this kernel cannot resend requests (Linux 6.9 can): requests open at the crash fail"
             );
         }
         namespace.note_resend_asked();
@@ -50,8 +51,9 @@ pub fn connect<C: PageCache>(
 
 /// Answers the requests on `fuse_fd` with `n_threads` threads until the mount is gone.
 ///
-/// With `recovering` the connection was initialised by an earlier daemon: there is no handshake. `mount_dev` is the device number of the mount, if it is known.
-/// `begun` is called when everything that this needs is open.
+/// With `recovering` an earlier daemon initialised the connection: there is no handshake. `mount_dev` is the
+/// device number of the mount, if it is known. `begun` is called when all descriptors that serving needs are
+/// open.
 pub fn serve<C: PageCache>(
     namespace: Arc<Namespace<C>>,
     fuse_fd: OwnedFd,
@@ -99,8 +101,8 @@ pub fn serve<C: PageCache>(
     })
 }
 
-/// The connection's end is the end of the mount: ENODEV, which the session takes for it, or this, for the thread that was just
-/// reading a request (Linux: fs/fuse/dev.c, `fuse_dev_do_read`). All threads have ended.
+/// Treats the connection's end as the end of the mount. The session handles ENODEV itself. A thread that was
+/// reading a request gets ECONNABORTED (Linux: fs/fuse/dev.c, `fuse_dev_do_read`). All threads have ended.
 fn unless_aborted(err: io::Error) -> io::Result<()> {
     match err.kind() {
         io::ErrorKind::ConnectionAborted => Ok(()),

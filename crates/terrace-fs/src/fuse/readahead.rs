@@ -1,9 +1,9 @@
-//! How far ahead the kernel reads on the mount.
+//! Readahead window of the mount.
 //!
-//! FUSE mounts begin with 128 KiB whatever the device can do, and INIT can only lower that. A request through the mount
-//! costs more than one to the device, so with the same small window a sequential reader waits for most of them. The
-//! window is therefore set to the source's own, at least `WINDOW_KIB_MIN`, where sysfs lets us (as root).
-//! Not more: a fault in a mapping reads as much around it.
+//! FUSE mounts begin with 128 KiB on any device, and INIT can only lower that. A request through the mount
+//! costs more than one to the device, so with this window a sequential reader waits for most requests. The
+//! window is therefore set to the source's, at least `WINDOW_KIB_MIN`, where sysfs permits it (as root). A
+//! larger window would harm: a fault in a mapping reads as much around it.
 
 use std::fs;
 use std::io;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use rustix::fs::{AtFlags, major, minor};
 
-/// Smallest window, in KiB: what it takes for sequential reads of 1 MiB to keep up with the source's.
+/// Smallest window, KiB: sequential reads of 1 MiB then keep up with the source's.
 const WINDOW_KIB_MIN: u64 = 512;
 
 /// Sets the window of the mount with device number `mount_dev` by that of the file system of `source`.
@@ -26,7 +26,7 @@ fn window_kib(dev: u64) -> Option<u64> {
     window_files(dev).into_iter().find_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
 }
 
-/// Where the window of a device may be told: by its own number, of a disk, of the disk of a partition.
+/// Files in sysfs that may hold a device's window: by its own number, as a disk, as a partition's disk.
 fn window_files(dev: u64) -> Vec<PathBuf> {
     let dev = format!("{}:{}", major(dev), minor(dev));
     ["/sys/class/bdi/{}", "/sys/dev/block/{}/bdi", "/sys/dev/block/{}/../bdi"]

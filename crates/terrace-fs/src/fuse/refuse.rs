@@ -1,4 +1,4 @@
-//! Answers for a connection that no terraced will serve any more: an error to everything.
+//! Answers every request with an error, on a connection that no terraced will serve again.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,25 +15,25 @@ const FORGET: u32 = 2;
 const INTERRUPT: u32 = 36;
 const BATCH_FORGET: u32 = 42;
 
-/// How long it waits for a request before it looks whether it is needed.
+/// Time between two checks of `over`.
 const WAIT: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
-/// Refuses whatever is asked.
+/// Answers all requests with ECONNABORTED.
 #[derive(Debug)]
 pub struct Refuser {
     fuse: OwnedFd,
 }
 
 impl Refuser {
-    /// On this descriptor of the connection.
+    /// Takes this descriptor of the connection.
     pub fn new(fuse: OwnedFd) -> Refuser {
         Refuser { fuse }
     }
 
-    /// Refuses what was asked and not answered, and what is asked, until it is `over` or the connection is. Then the descriptor is
-    /// closed.
+    /// Refuses unanswered and new requests, until `over` returns true or the connection ends. Then the
+    /// descriptor is closed.
     pub fn run(self, over: impl Fn() -> bool) -> io::Result<()> {
-        // A kernel that cannot send again (before Linux 6.9) keeps what the dead had taken.
+        // A kernel without resend (before Linux 6.9) keeps the requests that the dead daemon had read.
         ask_to_resend(self.fuse.as_fd())?;
         let mut request = vec![0; IO_BYTES_MAX as usize + 64 * 1024];
         while !over() {
@@ -54,7 +54,7 @@ impl Refuser {
 
     fn refuse(&self, request: &[u8]) {
         if let Some(answer) = refusal(request) {
-            // Interrupted meanwhile, for example: then nobody waits for it.
+            // An interrupted request, for example, has no caller left.
             let _ = rustix::io::write(&self.fuse, &answer);
         }
     }

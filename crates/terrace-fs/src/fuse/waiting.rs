@@ -1,8 +1,9 @@
-//! Requests that may have to wait for descriptors, answered by threads of their own.
+//! Requests that may wait for descriptors, run by threads of their own.
 //!
-//! They wait for FORGETs and RELEASEs, that is, the threads that answer the kernel: if those waited as well, nobody would make
-//! room. So while descriptors are short, all that needs one goes through a queue. Its length is what programs ask at one time.
-//! Several that were begun just before that may find none left together: these are begun again here, too.
+//! FORGET and RELEASE free descriptors, and the threads that answer the kernel handle them: those threads
+//! must not wait. While descriptors are short, all requests that need one go through a queue, which is as
+//! long as the number of concurrent requests. Requests that began just before the shortage may fail; they are
+//! moved here and start again.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -11,19 +12,19 @@ use terrace_sync::{Condvar, Mutex};
 
 use crate::{Caller, Namespace, Op, PageCache, Result};
 
-/// Threads that wait. All wait for the same, so a few are enough.
+/// Threads that wait. All wait for the same event, so a few are enough.
 pub(super) const THREADS: usize = 4;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
-    /// With the time at which they were asked for: those that have waited for long fail together, not one after the other.
+    /// Jobs with the time of the request: jobs that have waited for long fail together, not one after the
+    /// other.
     jobs: VecDeque<(Instant, Job)>,
     ended: bool,
 }
 
-/// The queue.
 #[derive(Default)]
 pub(super) struct Waiting {
     queue: Mutex<Queue>,
@@ -37,7 +38,7 @@ impl std::fmt::Debug for Waiting {
 }
 
 impl Waiting {
-    /// Leaves `job` to the threads of this queue; does it here, if they have ended.
+    /// Queues `job`; runs it here if the queue's threads have ended.
     pub(super) fn push(&self, job: Job) {
         let mut queue = self.queue.lock();
         if queue.ended {
@@ -48,7 +49,8 @@ impl Waiting {
         self.bell.notify_one();
     }
 
-    /// Body of such a thread: returns after `end`, when all is done. `begin` is told since when a job waits.
+    /// Body of a queue thread: returns after `end`, when no job is left. `begin` gets the time of each job's
+    /// request.
     pub(super) fn work(&self, begin: impl Fn(Instant)) {
         while let Some((asked, job)) = self.next() {
             begin(asked);
@@ -67,14 +69,14 @@ impl Waiting {
         }
     }
 
-    /// No more jobs come.
+    /// Ends the threads. Later jobs run on their caller's thread.
     pub(super) fn end(&self) {
         self.queue.lock().ended = true;
         self.bell.notify_all();
     }
 }
 
-/// A request that another thread can begin again while it has changed nothing.
+/// A request that another thread can restart as long as it has changed nothing.
 pub(crate) struct Movable<R, A, F> {
     pub(crate) caller: Caller,
     pub(crate) reply: R,
@@ -83,7 +85,8 @@ pub(crate) struct Movable<R, A, F> {
 }
 
 impl<R, A, F> Movable<R, A, F> {
-    /// Does it and answers. Given back if it met a shortage before it changed anything, unless it `stays`.
+    /// Runs and answers the request. Returned unanswered if a shortage met it before it changed anything,
+    /// unless it `stays`.
     pub(crate) fn run<C: PageCache, T>(mut self, namespace: &Namespace<C>, stays: bool) -> Option<Self>
     where
         A: FnMut(&Namespace<C>, &mut Op<'_>, &mut R) -> Result<T>,
@@ -121,7 +124,7 @@ mod tests {
             })
         };
         (0..100).for_each(|_| waiting.push(job()));
-        assert_eq!(done.load(Ordering::Relaxed), 0, "nobody works yet");
+        assert_eq!(done.load(Ordering::Relaxed), 0, "no thread works yet");
         waiting.end();
         std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(|| waiting.work(|_| ())))));
         waiting.push(job());

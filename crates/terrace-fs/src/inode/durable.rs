@@ -1,11 +1,11 @@
 //! The tables that outlive a crash of the daemon.
 //!
-//! The picture: the supervisor owns a sparse region of shared memory and the descriptor table; a daemon that is
-//! killed leaves both behind, and the next one reads here which descriptor is which inode, which handles are open
-//! and which requests were half done. Every field is an atomic, every record has one word that makes it
-//! valid, and the order of stores is always: fields first, that word last (Release). A kill between any two
-//! instructions therefore leaves either the record before or the record after, never a mixture. Releasing is the
-//! reverse: the word first, then the descriptor is closed, so that no record ever names a closed descriptor.
+//! The supervisor owns a sparse region of shared memory and the descriptor table. A killed daemon leaves both
+//! behind; its successor reads here the descriptors of inodes, the open handles and the half-done requests.
+//! Every field is an atomic, and one word of each record makes it valid. Stores are ordered: fields first,
+//! that word last (Release). A kill between any two instructions therefore leaves the record before or the
+//! record after, never a mixture. A release goes the other way: the word first, then the descriptor is
+//! closed. So no record ever names a closed descriptor.
 
 use std::collections::HashSet;
 use std::mem::size_of;
@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 const MAGIC: u64 = u64::from_le_bytes(*b"trcname5");
 const HEADER_BYTES: usize = 4096;
 
-/// How many of each record a region holds.
+/// Capacities of a region's tables.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DurableLayout {
     /// Inodes that the kernel may know at one time.
@@ -57,7 +57,7 @@ impl DurableLayout {
 /// Journal slots: each kill leaves at most one stale slot a thread behind, for the time that a resend may take.
 pub(crate) const JOURNAL_MAX: usize = 256;
 
-/// Shared memory handed over by whoever owns it.
+/// Shared memory from its owner, the supervisor.
 #[derive(Clone, Copy, Debug)]
 pub struct DurableRegion {
     base: NonNull<u8>,
@@ -94,11 +94,11 @@ pub(crate) struct Header {
     pub(crate) handle_generation: AtomicU32,
     /// Inode numbers for files on other devices than the source root's.
     pub(crate) foreign_next: AtomicU64,
-    /// Has the kernel been given the answer to its INIT?
+    /// Whether the INIT of the connection is answered.
     pub(crate) initialised: AtomicU64,
-    /// Was passthrough agreed on then?
+    /// Whether that answer agreed on passthrough.
     pub(crate) passthrough: AtomicU64,
-    /// Does this mount change its source no more?
+    /// Whether this mount no longer changes its source.
     pub(crate) given_up: AtomicU64,
     _pad: [u64; 504],
 }
@@ -113,19 +113,20 @@ pub(crate) struct InodeRecord {
     pub(crate) nodeid: AtomicU64,
     pub(crate) dev: AtomicU64,
     pub(crate) ino: AtomicU64,
-    /// References the kernel holds; the authority, not a copy.
+    /// References that the kernel holds. This is the only count, not a copy.
     pub(crate) nlookup: AtomicU64,
     /// Type bits of the mode.
     pub(crate) mode: AtomicU32,
-    /// Is there an object of the page cache for it?
+    /// Whether the page cache has an object of the inode.
     pub(crate) has_object: AtomicU32,
-    /// The descriptor that writes the source, -1 for none: the mode may keep a later daemon from opening another.
+    /// The descriptor that writes the source, -1 for none. The file's mode may keep a later daemon from
+    /// opening another.
     pub(crate) writer: AtomicI32,
-    /// The number of the file that the kernel itself reads and writes, 0 for none: it is the connection's, and outlives a daemon.
+    /// Id of the backing file (passthrough), 0 for none. It belongs to the connection and outlives a daemon.
     pub(crate) backing: AtomicU32,
     /// See `Inode::look`.
     pub(crate) seen: AtomicU64,
-    /// Hash of the name by which it was found last, and of its directory; 0 for none.
+    /// Hash of the last name by which the inode was found, and of its directory; 0 for none.
     pub(crate) place: AtomicU64,
 }
 
@@ -137,12 +138,11 @@ pub(crate) struct HandleRecord {
     /// The descriptor of a directory stream, -1 for files.
     pub(crate) fd: AtomicI32,
     pub(crate) nodeid: AtomicU64,
-    /// The request that opened it: the same request, resent, gets this handle again.
+    /// The request that opened it. The resent request gets this handle again.
     pub(crate) unique: AtomicU64,
     pub(crate) generation: AtomicU32,
-    /// Open flags.
     pub(crate) flags: AtomicU32,
-    /// The way of access that the answer gave: 1 past the kernel's page cache, 0 through it.
+    /// The access path of the answer: 1 past the kernel's page cache, 0 through it.
     pub(crate) access: AtomicU32,
     pub(crate) _pad: u32,
 }
@@ -154,7 +154,8 @@ pub(crate) struct JournalRecord {
     pub(crate) unique: AtomicU64,
     /// The inode the name had before (remove, rename); 0 where there was none.
     pub(crate) before: AtomicU64,
-    /// The inode whose lookup count this request raised; 0 for none yet. For a listing: the number of entries counted.
+    /// The inode whose lookup count this request raised; 0 for none yet. In a listing: the number of counted
+    /// entries.
     pub(crate) counted: AtomicU64,
 }
 
@@ -166,7 +167,7 @@ const _: () = assert!(size_of::<InodeRecord>() == 72);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 
-/// The region with its tables told apart.
+/// The region, split into its tables.
 pub(crate) struct Durable {
     pub(crate) header: &'static Header,
     pub(crate) inodes: &'static [InodeRecord],
@@ -182,8 +183,8 @@ impl std::fmt::Debug for Durable {
     }
 }
 
-/// Every descriptor that the tables of a region name: what a dead daemon's namespace had open. To be asked before a namespace recovers
-/// them, for that may close some, and their numbers are soon those of something else.
+/// All descriptors named by the tables of a region, which are those of a dead daemon's namespace. Call this
+/// before a namespace recovers: recovery may close some of them, and their numbers are soon reused.
 pub fn descriptors_named(region: DurableRegion, layout: DurableLayout) -> Result<HashSet<RawFd>> {
     let durable = Durable::open(region, layout)?;
     let is_used = |state: &AtomicU32| state.load(Ordering::Acquire) == USED;
@@ -250,7 +251,7 @@ impl Durable {
         }
     }
 
-    /// Bytes of the region that have memory: what was ever used.
+    /// Bytes of the region that have memory: all records ever used.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(self.inodes_used()) + size_of_val(self.handles_used()) + HEADER_BYTES
     }
@@ -273,7 +274,7 @@ unsafe fn table<T>(base: NonNull<u8>, offset: usize, count: u32) -> &'static [T]
     unsafe { std::slice::from_raw_parts(base.as_ptr().add(offset).cast::<T>(), count as usize) }
 }
 
-/// Which slots of a table are free. Only the high-water mark is durable; the rest is read off the states.
+/// Free slots of a table. Only the high-water mark is durable; the record states tell the rest.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Mutex<Vec<u32>>,
@@ -282,8 +283,8 @@ pub(crate) struct Slots {
     name: &'static str,
 }
 
-/// A slot that is taken. It is free again when this is dropped, and so once: whoever may still write to the slot's record
-/// holds this, and nobody else gets the record meanwhile.
+/// A slot in use, freed once, by drop. Code that may still write to the slot's record holds this, so that the
+/// record is not reused meanwhile.
 pub(crate) struct Slot {
     index: u32,
     slots: Arc<Slots>,
@@ -296,7 +297,6 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// Its place in the table.
     pub(crate) fn index(&self) -> usize {
         self.index as usize
     }
@@ -317,7 +317,8 @@ impl Slots {
         self.high.load(Ordering::Acquire).min(self.max) as usize
     }
 
-    /// The slots that an earlier daemon had in use; the others are free. To be asked once, before any is taken.
+    /// Returns the slots that an earlier daemon used; the others are free. Called once, before any slot is
+    /// taken.
     pub(crate) fn recover(self: &Arc<Self>, used: impl Fn(usize) -> bool) -> Vec<Slot> {
         let (taken, free) = (0..self.high()).rev().partition(|&slot| used(slot));
         let _: &Vec<usize> = &free;
@@ -325,7 +326,7 @@ impl Slots {
         taken.into_iter().rev().map(|slot| Slot { index: slot as u32, slots: self.clone() }).collect()
     }
 
-    /// A slot that nobody uses; its record is to be filled and then published.
+    /// Takes a free slot. The caller fills its record and then publishes it.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Slot> {
         let mut free = self.free.lock();
         let index = match free.pop() {

@@ -18,28 +18,27 @@ use terrace_engine::table::trim;
 
 const SHARDS: usize = 16;
 
-/// An open file.
 #[derive(Debug)]
 pub(crate) struct OpenFile<C: PageCache> {
     pub(crate) object: C::Object,
     pub(crate) cursor: C::Cursor,
     pub(crate) flags: u32,
     pub(crate) access: AccessPath,
-    /// When it was opened, as [`coherence::now`]; of a killed daemon's files, when they were found.
+    /// Time of the open, as [`coherence::now`]. For a killed daemon's files: time of the recovery.
     pub(crate) since: u64,
-    /// The source's size at the open, if that may have nothing to do with the content.
+    /// The source's size at the open, if that size may be made up (`made_up.rs`).
     pub(crate) made_up: Option<i64>,
-    /// The first read is to move the access time.
+    /// Whether the first read updates the access time.
     pub(crate) atime_due: AtomicBool,
 }
 
 impl<C: PageCache> OpenFile<C> {
-    /// Was it opened for writing?
     pub(crate) fn writes(&self) -> bool {
         writes(self.flags)
     }
-    /// May the opener map it without announcing that? Clients of the preload path do announce it, and a file open for writing only cannot be
-    /// mapped; what is opened with O_DIRECT counts as a stranger's, for strangers do that as well.
+    /// Whether the opener may map the file without announcing it. Clients of the preload path announce
+    /// mappings, and a file open for writing only cannot be mapped. An open with O_DIRECT counts as
+    /// unannounced, since programs outside the preload path do that as well.
     pub(crate) fn may_map_unseen(&self) -> bool {
         self.access == AccessPath::Fuse || self.flags & libc::O_DIRECT as u32 != 0
     }
@@ -50,7 +49,7 @@ pub(crate) fn writes(flags: u32) -> bool {
     flags & libc::O_ACCMODE as u32 != libc::O_RDONLY as u32
 }
 
-/// Do they allow nothing else? Such a file cannot be mapped.
+/// Whether these open flags allow writing only. Such a file cannot be mapped.
 pub(crate) fn writes_only(flags: u32) -> bool {
     flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32
 }
@@ -61,12 +60,11 @@ pub(crate) enum What<C: PageCache> {
     Dir(OpenDir),
 }
 
-/// A handle.
 #[derive(Debug)]
 pub(crate) struct Handle<C: PageCache> {
     pub(crate) inode: Arc<Inode<C::Object>>,
     pub(crate) what: What<C>,
-    /// Its record is this handle's until the last reference to it is dropped.
+    /// Keeps the record until the last reference to this handle is dropped.
     slot: Slot,
     unique: u64,
 }
@@ -87,7 +85,7 @@ impl<C: PageCache> Handle<C> {
     }
 }
 
-/// All open handles. The inode's counts in `Life` are kept on entry, and by those who release.
+/// All open handles. `insert` keeps the counts in the inode's `Life`; at a release the caller does.
 #[derive(Debug)]
 pub(crate) struct HandleTable<C: PageCache> {
     shards: [RwLock<HashMap<u64, Arc<Handle<C>>>>; SHARDS],
@@ -160,7 +158,7 @@ impl<C: PageCache> HandleTable<C> {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// How many are files open for writing.
+    /// Number of files open for writing.
     pub(crate) fn writers(&self) -> usize {
         let writes = |handle: &Arc<Handle<C>>| handle.file().is_ok_and(OpenFile::writes);
         self.shards.iter().map(|shard| shard.read().values().filter(|handle| writes(handle)).count()).sum()
@@ -176,7 +174,7 @@ impl<C: PageCache> HandleTable<C> {
         self.durable.handles.len()
     }
 
-    /// Bytes on the heap, as those of the inode table.
+    /// Bytes on the heap, computed as for the inode table.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * (size_of::<Handle<C>>() + 16 + 32)
     }
@@ -191,8 +189,9 @@ impl<C: PageCache> HandleTable<C> {
         Some((fh, self.get(fh).ok()?))
     }
 
-    /// Enters a new handle and counts it at its inode, whose `life` the caller holds; it is durable when this returns. The next
-    /// daemon finds the inode by its number: one that has left the table has no handles.
+    /// Enters a new handle and counts it at its inode, whose `life` the caller holds. It is durable when this
+    /// returns. The next daemon finds the inode by its number, so an inode outside the table must not get
+    /// handles.
     pub(crate) fn insert(
         &self,
         inode: &Arc<Inode<C::Object>>,
@@ -226,7 +225,7 @@ impl<C: PageCache> HandleTable<C> {
         Ok(fh)
     }
 
-    /// Takes a handle out. `None`: it was released already, by the first try of a resent request.
+    /// Takes a handle out. `None`: the first try of a resent request has released it.
     pub(crate) fn remove(&self, fh: u64) -> Option<Arc<Handle<C>>> {
         let handle = {
             let mut shard = self.shard(fh).write();
@@ -244,7 +243,7 @@ impl<C: PageCache> HandleTable<C> {
     }
 }
 
-/// The record's word for a way of access.
+/// The record's code of an access path.
 fn access_code(access: AccessPath) -> u32 {
     u32::from(access == AccessPath::FuseDirect)
 }
@@ -253,13 +252,14 @@ fn access_of(code: u32) -> AccessPath {
     if code == access_code(AccessPath::FuseDirect) { AccessPath::FuseDirect } else { AccessPath::Fuse }
 }
 
-/// Handles are numbered from 1 on: 0 is what the kernel sends where it has none.
+/// Handles are numbered from 1: the kernel sends 0 where it has no handle.
 fn file_handle(slot: &Slot, generation: u32) -> u64 {
     (u64::from(generation) << 32) | (slot.index() as u64 + 1)
 }
 
-/// Counts a handle in at its inode, by one who holds its `life`. While a writer goes through the kernel's page cache, dirty
-/// pages of shared mappings may be there unknown to us: the preload path steps aside.
+/// Adds a handle to its inode's counts; the caller holds `life`. While a writer uses the kernel's page cache,
+/// that cache may have dirty pages of shared mappings which the daemon does not see. The file is then slow:
+/// readers of the preload path go through the mount.
 fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>, what: &What<C>) {
     life.handles += 1;
     let What::File(file) = what else { return };
@@ -276,10 +276,11 @@ fn count_open<C: PageCache>(inode: &Inode<C::Object>, life: &mut Life<C::Object>
     }
 }
 
-/// Counts a handle out. The file is slow while it has writers whose mappings nobody announces; an announced mapping makes
-/// it so until its last writer of any kind is gone, for it may be any of them. (A mapping keeps its handle open.)
+/// Subtracts a handle from its inode's counts. The file is slow while it has writers with unannounced
+/// mappings. An announced mapping makes it slow until its last writer of any kind is gone, since any of them
+/// may have the mapping. (A mapping keeps its handle open.)
 ///
-/// Files that the kernel reads itself stay slow until [`crate::Namespace::settle`].
+/// Files with passthrough stay slow until [`crate::Namespace::settle`].
 pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C::Object>) {
     let inode = &handle.inode;
     let backed = inode.backing() != 0;
@@ -307,10 +308,10 @@ pub(crate) fn count_release<C: PageCache>(handle: &Handle<C>, life: &mut Life<C:
     }
 }
 
-/// Pages of the file go into the kernel's page cache, or were changed there. A mapping through a client's descriptor, by
-/// whoever was handed that, finds them there and changes them without our hearing of it; and it finds no others, for the
-/// kernel empties its page cache when such a mapping is made. So from the first such page on, while a client has
-/// the file open for writing, the preload path steps aside.
+/// Pages of the file enter the kernel's page cache, or changed there. A mapping through a client's
+/// descriptor, perhaps in another process, finds them there and changes them unseen. It finds no other pages,
+/// since the kernel empties its page cache when such a mapping is made. So from the first such page on, while
+/// a client has the file open for writing, readers of the preload path go through the mount.
 pub(crate) fn note_paged<C: PageCache>(inode: &Inode<C::Object>, object: &C::Object) {
     if inode.announcing_writers.load(Ordering::Acquire) > 0 {
         let life = inode.life.lock();

@@ -1,9 +1,10 @@
 //! Identity of a file of the source.
 //!
-//! On local file systems of the kernel (device, inode number) names one file as long as a descriptor of it is open. FUSE and network file systems
-//! keep no such promise: the server gives the numbers, two files may have the same, and a number comes again while an O_PATH descriptor of
-//! its first file is open. There the kernel's file handle is the name: on FUSE node and generation, on NFS the server's handle. Where there is none,
-//! a file is known by its place alone, and no inode has two names.
+//! On local file systems (device, inode number) names one file as long as a descriptor of it is open. FUSE
+//! and network file systems keep no such promise: the server chooses the numbers, and two files may share
+//! one. A number may return while an O_PATH descriptor of its first file is open. There the kernel's file
+//! handle is the identity: on FUSE node and generation, on NFS the server's handle. Without file handles the
+//! identity is the file's place (directory and name), and no inode has two names.
 
 use std::collections::HashMap;
 use std::ffi::{CString, OsStr};
@@ -16,7 +17,8 @@ use rustix::fs::Stat;
 use rustix::io::Errno;
 use terrace_sync::Mutex;
 
-/// File systems of which the server gives the inode numbers, by the magic numbers of statfs(2) (Linux: include/uapi/linux/magic.h, fs/smb/common/smb2pdu.h).
+/// File systems whose server chooses the inode numbers, by the magic numbers of statfs(2) (Linux:
+/// include/uapi/linux/magic.h, fs/smb/common/smb2pdu.h).
 const SERVED: [i64; 7] = [
     FUSE,
     NFS,
@@ -32,7 +34,7 @@ const NFS: i64 = 0x6969;
 /// Bytes of a file handle, at most (Linux: MAX_HANDLE_SZ).
 const HANDLE_BYTES_MAX: usize = 128;
 
-/// What keeps the files of one file system apart.
+/// What distinguishes the files of one file system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kept {
     /// Inode numbers.
@@ -43,7 +45,7 @@ pub(crate) enum Kept {
     Places,
 }
 
-/// One of these keeps a file apart from all others of its device.
+/// Distinguishes a file from all others of its device.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub(crate) enum Mark {
     Number(u64),
@@ -52,7 +54,7 @@ pub(crate) enum Mark {
     Place(u64),
 }
 
-/// A file of the source, as a look at it found it.
+/// The identity of a file of the source at one look.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Identity {
     pub(crate) dev: u64,
@@ -67,7 +69,7 @@ pub(crate) fn hash_of(parent: u64, name: &OsStr) -> u64 {
     hasher.finish().max(1)
 }
 
-/// The device numbers that were met.
+/// Known device numbers.
 #[derive(Debug)]
 pub(crate) struct Devices {
     root_dev: u64,
@@ -76,12 +78,12 @@ pub(crate) struct Devices {
 }
 
 impl Identity {
-    /// Device, and what keeps the file apart there.
+    /// Device and mark.
     pub(crate) fn key(&self) -> (u64, Mark) {
         (self.dev, self.mark.clone())
     }
 
-    /// Does its number keep it apart?
+    /// Whether the inode number identifies the file.
     pub(crate) fn is_numbered(&self) -> bool {
         matches!(self.mark, Mark::Number(_))
     }
@@ -96,7 +98,8 @@ impl Devices {
         if dev == self.root_dev { Some(self.root) } else { self.others.lock().get(&dev).copied() }
     }
 
-    /// The identity of the file `name` of `dir`, of which this is the status; `None`: its device was never met, and so the file was not either.
+    /// The identity of the file `name` of `dir`, with its status `stat`. `None`: its device is unknown, and
+    /// so is the file.
     ///
     /// # Errors
     /// The file is gone.
@@ -119,7 +122,7 @@ impl Devices {
         Ok(identity(stat, kept, handle, || place))
     }
 
-    /// The mark of an inode of an earlier daemon. Its server may be gone: then the place has to do.
+    /// The mark of an inode of an earlier daemon. If its server is gone, the place is the mark.
     pub(crate) fn mark_again(&self, fd: BorrowedFd<'_>, dev: u64, ino: u64, place: u64) -> Mark {
         match self.look(fd, dev) {
             Kept::Numbers => Mark::Number(ino),
@@ -160,12 +163,13 @@ fn kept_of(fd: BorrowedFd<'_>) -> Kept {
     }
 }
 
-/// The kernel's handle of the file `name` of `dir`, of `dir` itself if there is no name. `None`: the file system has none.
+/// The kernel's handle of the file `name` of `dir`, or of `dir` itself for an empty name. `None`: the file
+/// system has none.
 ///
 /// # Errors
 /// The file is gone, or its server.
 pub(crate) fn handle_of(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Option<Box<[u8]>>> {
-    /// Since Linux 6.5 handles that only tell files apart are had from more file systems.
+    /// Since Linux 6.5 more file systems offer handles, which only tell files apart.
     static KNOWS_FID: AtomicBool = AtomicBool::new(true);
     #[repr(C)]
     struct Buffer {
@@ -180,7 +184,8 @@ pub(crate) fn handle_of(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result
             if name.is_empty() { libc::AT_EMPTY_PATH } else { 0 } | if fid { libc::AT_HANDLE_FID } else { 0 };
         let mut buffer = Buffer { bytes: HANDLE_BYTES_MAX as u32, kind: 0, handle: [0; HANDLE_BYTES_MAX] };
         let mut mount = 0;
-        // SAFETY: the kernel writes a `file_handle` of at most so many bytes as its first field says, which are there, and one number.
+        // SAFETY: the kernel writes a `file_handle` of at most as many bytes as its first field states, which
+        // `buffer` has, and one number.
         let done = unsafe {
             libc::name_to_handle_at(
                 dir.as_raw_fd(),

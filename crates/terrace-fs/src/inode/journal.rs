@@ -1,13 +1,14 @@
 //! The journal: a request that was done before a crash, but not answered, is not done again.
 //!
-//! The kernel resends every request that a killed daemon had not answered, bit 63 set in its number. Most can simply be done again.
-//! Those that change names cannot: a second mkdir would say EEXIST although the first, unanswered one did it. So
-//! each puts its number into a durable slot before it acts and takes it out after the answer. A resent request that finds
-//! its number there reads the outcome off the source: the name is there (or gone, or another inode's), so the first try
-//! did it. The kernel holds the directory's lock over the request, so nobody else can have changed the name meanwhile.
+//! The kernel resends every request that a killed daemon had not answered, with bit 63 set in its number.
+//! Most requests can be repeated. Those that change names cannot: a second mkdir would return EEXIST although
+//! the first, unanswered one succeeded. So each of them puts its number into a durable slot before it acts
+//! and clears it after the answer. A resent request that finds its number there reads the outcome off the
+//! source: if the name is there (or gone, or another inode's), the first try succeeded. The kernel holds the
+//! directory's lock over the request, so no other request can have changed the name.
 //!
-//! A slot whose answer was given, but which was not cleared, is never asked for; it is freed `RESEND_MAX` after the kernel was
-//! asked to resend, however long the recovery before that took.
+//! A slot whose request was answered before the crash is not claimed by a resend. It is freed `RESEND_MAX`
+//! after the kernel was asked to resend, however long the recovery before that took.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +20,7 @@ use terrace_sync::Mutex;
 use super::durable::{Durable, JOURNAL_MAX};
 use crate::kernel::{Caller, RESENT};
 
-/// Resent requests come first; this long after they were asked for none can be left unread.
+/// Resent requests come first: this long after the resend was asked for, none is left unread.
 const RESEND_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -35,7 +36,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// The journal of the region, with what an earlier daemon left in it.
+    /// The journal of the region, with the slots of an earlier daemon.
     pub(crate) fn new(durable: Arc<Durable>) -> Self {
         let mut left = HashMap::new();
         let taken: [AtomicU64; JOURNAL_MAX / 64] = Default::default();
@@ -54,12 +55,12 @@ impl Journal {
         Self { durable, taken, left: Mutex::new(left), any_left, resend_asked: OnceLock::new() }
     }
 
-    /// The kernel has been asked to resend what is unanswered.
+    /// The kernel has been asked to resend unanswered requests.
     pub(crate) fn note_resend_asked(&self) {
         let _ = self.resend_asked.set(Instant::now());
     }
 
-    /// Begins a request; the journal keeps nothing of it until `Op::intend` or `Op::counted`.
+    /// Begins a request. The journal records nothing until `Op::intend` or `Op::counted`.
     pub(crate) fn begin(&self, caller: Caller) -> Op<'_> {
         let mut op = Op { journal: self, caller, slot: None, replayed: None };
         if self.any_left.load(Ordering::Acquire) {
@@ -130,22 +131,22 @@ impl Op<'_> {
         self.caller.unique & !RESENT
     }
 
-    /// Did the kernel send this request before?
+    /// Whether the kernel sent this request before.
     pub(crate) fn is_resent(&self) -> bool {
         self.caller.unique & RESENT != 0
     }
 
-    /// May the first try of this request have done its work?
+    /// Whether the first try of this request may have done its work.
     pub(crate) fn is_replayed(&self) -> bool {
         self.replayed.is_some()
     }
 
-    /// The inode that the first try found under the name it was to change.
+    /// The inode that the first try found under the name to be changed.
     pub(crate) fn before(&self) -> Option<u64> {
         self.replayed.map(|replayed| replayed.before)
     }
 
-    /// Notes that the request is about to change names, `before` being the inode now under the name (0: none).
+    /// Records that the request is about to change names. `before` is the inode now under the name (0: none).
     pub(crate) fn intend(&mut self, before: u64) {
         if self.slot.is_none() {
             let slot = self.journal.take();
@@ -157,18 +158,18 @@ impl Op<'_> {
         }
     }
 
-    /// Has the request changed anything, or noted that it is about to?
+    /// Whether the request has changed anything, or recorded that it will.
     pub(crate) fn has_begun(&self) -> bool {
         self.slot.is_some()
     }
 
-    /// Should the lookup count of `nodeid` be raised for this request? Not if its first try did so.
+    /// Whether the lookup count of `nodeid` is to be raised for this request. The first try may have done so.
     pub(crate) fn counts(&self, nodeid: u64) -> bool {
         self.replayed.is_none_or(|replayed| replayed.counted != nodeid)
     }
 
-    /// Notes that the lookup count of `nodeid` was raised. A kill between raising and noting leaves the
-    /// count one too high, which keeps an inode longer than needed; the other order could drop one in use.
+    /// Records that the lookup count of `nodeid` was raised. A kill between raising and recording leaves the
+    /// count one too high, which keeps an inode longer than needed. The other order could drop one in use.
     pub(crate) fn counted(&mut self, nodeid: u64) {
         self.intend(0);
         let slot = self.slot.expect("intend takes a slot");
@@ -184,14 +185,15 @@ impl Drop for Op<'_> {
     }
 }
 
-/// Listings with attributes: the slot's count is one of entries.
+/// In a listing with attributes, the slot's count is one of entries.
 impl Op<'_> {
-    /// How many entries of this listing its first try had counted.
+    /// Number of entries that the first try of this listing had counted.
     pub(crate) fn entries_counted(&self) -> u64 {
         self.replayed.map_or(0, |replayed| replayed.counted)
     }
 
-    /// Notes that so many entries have been counted; as in `counted`, a kill can leave the last one's count too high.
+    /// Records the number of counted entries. As in `counted`, a kill can leave the last one's count too
+    /// high.
     pub(crate) fn entry_counted(&mut self, entries: u64) {
         self.counted(entries.max(self.entries_counted()));
     }

@@ -1,4 +1,4 @@
-//! Inodes and open handles: the tables, and what of them outlives a crash of the daemon.
+//! Inodes and open handles: the tables, and their parts that outlive a crash of the daemon.
 
 pub(crate) mod durable;
 pub(crate) mod handle;

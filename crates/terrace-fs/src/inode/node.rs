@@ -1,4 +1,4 @@
-//! One inode of the source: its descriptor, its record, and what opens and closes change of it.
+//! One inode of the source: its descriptor, its record, and the state that opens and closes change.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
@@ -20,17 +20,17 @@ use crate::coherence::{Emptied, Moment};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 
-/// `InodeRecord::seen` of an inode without a look at the source, ever or since this mount's last change.
+/// `InodeRecord::seen` before the first look at the source, and after this mount's last change.
 pub(super) const UNSEEN: u64 = 0;
 /// The same during a look and after a failed one: no digest equals it.
 const LOOKING: u64 = 1;
 
 /// `Inode::marked` of a directory before the first lookup of a name in it.
 pub(crate) const UNMARKED: u64 = 0;
-/// The same of one that cannot be marked.
+/// The same of a directory that cannot be marked.
 pub(crate) const UNMARKABLE: u64 = 1;
 
-/// Size and times of the source's file, digested (multiply and rotate): another number than the two above.
+/// Digest of the source's size and times (multiply and rotate). Never one of the two values above.
 pub(crate) fn digest(stat: &Stat) -> u64 {
     let Attr { size, mtime, ctime, .. } = Attr::from_stat(0, stat);
     let words = [mtime, ctime].map(|t| [t.sec.cast_unsigned(), u64::from(t.nsec)]);
@@ -40,7 +40,7 @@ pub(crate) fn digest(stat: &Stat) -> u64 {
 
 /// Result of a look at the source.
 pub(crate) struct Look {
-    /// Another than at the last look, and not by this mount.
+    /// The source differs from the last look, and this mount did not change it.
     pub(crate) changed: bool,
     pub(crate) stat: Stat,
     /// Size and times, digested.
@@ -52,58 +52,56 @@ pub(crate) struct Look {
 pub(crate) struct Life<O> {
     /// The inode's object in the page cache, from its first use on.
     pub(crate) object: Option<O>,
-    /// Open handles.
     pub(crate) handles: u32,
     /// Of these, opened for writing.
     pub(crate) writers: u32,
-    /// Of these, handles with possible mappings of the file that this daemon does not hear of.
+    /// Of these, handles that may have mappings of the file which the daemon does not see.
     pub(crate) unseen_writers: u32,
-    /// What is known of writes that this daemon does not see.
+    /// Facts about writes that bypass this daemon (passthrough).
     pub(crate) outside: Outside,
-    /// No longer in the table, where another inode may have the number by now.
+    /// The inode has left the table. Another inode may have its number by now.
     pub(crate) retired: bool,
 }
 
-/// Since a program opened the file that writes it past this daemon.
+/// Writes by the kernel itself (passthrough), since a program opened the file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outside {
     /// Digest of the source before, if any later change gives another one.
     pub(crate) before: Option<u64>,
-    /// One of them may have mapped it, and a mapping outlives its handle.
+    /// Whether one of them may have mapped the file: a mapping outlives its handle.
     pub(crate) may_map: bool,
 }
 
-/// One inode.
 #[derive(Debug)]
 pub(crate) struct Inode<O> {
     pub(crate) nodeid: u64,
     pub(crate) kind: Kind,
-    /// The object of the page cache has it, too.
+    /// Shared with the inode's object in the page cache.
     fd: Arc<OwnedFd>,
     pub(super) record: &'static InodeRecord,
-    /// The record is this inode's until here.
+    /// Reserves the record until this inode is dropped.
     _slot: Slot,
     /// The kernel's file handle, where the inode number alone does not identify the file.
     handle: Option<Box<[u8]>>,
     by_place: bool,
-    /// The name by which it was found last.
+    /// The last name by which it was found.
     place: Mutex<Option<Place>>,
     /// Of a directory: the hash of its mark, or one of [`UNMARKED`] and [`UNMARKABLE`].
     pub(crate) marked: AtomicU64,
-    /// Others' changes of its name and its attributes are heard of.
+    /// Whether the watches report others' changes of its name and attributes.
     pub(crate) heard: AtomicBool,
-    /// When it was last opened for writing, until a descriptor of it is closed.
+    /// Time of the last open for writing, until a descriptor of it is closed.
     pub(crate) opened: Moment,
     pub(crate) life: Mutex<Life<O>>,
-    /// Writers that are not among `Life::unseen_writers`. Changed under `life`.
+    /// Writers outside `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
-    /// Whether the kernel may have dropped what it had of the file.
+    /// Whether the kernel may have dropped its pages of the file.
     pub(crate) emptied: Emptied,
-    /// When a descriptor was closed through which the kernel itself wrote the file.
+    /// Time of the last close of a descriptor through which the kernel itself wrote the file.
     pub(crate) written_outside: Moment,
-    /// Known to have neither set-id bits nor file capabilities: a write has none to take away.
+    /// The file has neither set-id bits nor file capabilities, so a write need not clear them.
     pub(crate) unprivileged: AtomicBool,
-    /// Looked up or opened since the shrinker came by.
+    /// Looked up or opened since the shrinker's last visit.
     pub(crate) used: AtomicBool,
 }
 
@@ -135,7 +133,8 @@ impl<O: CachedFile> Inode<O> {
 
     fn close_writer_of(&self, object: &O) {
         let closing = object.close_writer();
-        // No record names a closed descriptor; and one that has to stay open is named at every moment, for the next daemon may need it.
+        // No record names a closed descriptor. A descriptor that stays open is always named, since the next
+        // daemon may need it.
         self.note_writer(object.source());
         drop(closing);
     }
@@ -198,7 +197,7 @@ impl<O> Inode<O> {
         Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
     }
 
-    /// Is `fd` open on this very inode?
+    /// Whether `fd` is open on this inode.
     pub(crate) fn is_open_as(&self, fd: BorrowedFd<'_>) -> Result<bool> {
         if self.by_place {
             return Ok(true); // Nothing tells.
@@ -210,7 +209,6 @@ impl<O> Inode<O> {
         Ok((ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino))
     }
 
-    /// Identity of the inode's file.
     pub(crate) fn identity(&self) -> Identity {
         let (dev, ino) = (self.record.dev.load(Ordering::Relaxed), self.record.ino.load(Ordering::Relaxed));
         let mark = match &self.handle {
@@ -221,21 +219,22 @@ impl<O> Inode<O> {
         Identity { dev, ino, mark }
     }
 
-    /// Does an O_PATH descriptor keep the file as it is: its number, and the file after its last name has gone?
+    /// Whether the O_PATH descriptor pins the file: its number, and the file itself after its last name is
+    /// removed.
     pub(crate) fn is_held(&self) -> bool {
         self.handle.is_none() && !self.by_place
     }
 
-    /// Does the descriptor reach no file any more, since it holds none and the last name has gone?
+    /// Whether the descriptor no longer reaches a file: it pins none, and the last name is removed.
     pub(crate) fn is_lost(&self) -> bool {
         let gone = |error: Error| error.is(Errno::NOENT) || error.is(Errno::STALE);
         !self.is_held() && self.stat().is_err_and(gone)
     }
 
-    /// Is it the file `name` of `dir`, of which this is the status?
+    /// Whether this inode is the file `name` of `dir`, with its status `stat`.
     pub(crate) fn is_at(&self, dir: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> bool {
         match &self.handle {
-            // A server that does not answer says nothing.
+            // A server that does not answer gives no evidence.
             Some(handle) => handle_of(dir, name).map_or(true, |found| found.as_ref() == Some(handle)),
             None => {
                 let (dev, ino) = (&self.record.dev, &self.record.ino);
@@ -244,7 +243,7 @@ impl<O> Inode<O> {
         }
     }
 
-    /// Notes where a lookup has found the inode.
+    /// Records the place where a lookup found the inode.
     pub(crate) fn found_at(&self, parent: u64, name: &OsStr) {
         if self.nodeid == ROOT || matches!(name.as_encoded_bytes(), b"." | b"..") {
             return;
@@ -256,12 +255,12 @@ impl<O> Inode<O> {
         }
     }
 
-    /// Where it was found last, if this daemon has found it.
+    /// The last place where this daemon found it.
     pub(crate) fn place(&self) -> Option<Place> {
         self.place.lock().clone()
     }
 
-    /// Was it found last, by this daemon or an earlier one, by a name of this hash?
+    /// Whether the last place where this or an earlier daemon found it has this hash.
     pub(crate) fn was_found_at(&self, hash: u64) -> bool {
         self.record.place.load(Ordering::Acquire) == hash
     }
@@ -279,58 +278,60 @@ impl<O> Inode<O> {
         self.record.nlookup.load(Ordering::Acquire)
     }
 
-    /// Neither the kernel nor a handle refers to it. The caller holds `life`.
+    /// Whether neither the kernel nor a handle refers to it. The caller holds `life`.
     pub(crate) fn is_forgotten(&self, life: &Life<O>) -> bool {
         !life.retired && life.handles == 0 && self.nlookup() == 0 && self.nodeid != ROOT
     }
 
-    /// Notes in the durable table whether the page cache has an object of this inode.
+    /// Records in the durable table whether the page cache has an object of this inode.
     pub(crate) fn note_object(&self, exists: bool) {
         self.record.has_object.store(u32::from(exists), Ordering::Release);
     }
 
-    /// Did an earlier daemon have an object of this inode?
+    /// Whether an earlier daemon had an object of this inode.
     pub(crate) fn had_object(&self) -> bool {
         self.record.has_object.load(Ordering::Acquire) != 0
     }
 
-    /// Notes in the durable table which descriptor writes the source.
+    /// Records in the durable table the descriptor that writes the source.
     pub(crate) fn note_writer(&self, source: &SourceFile) {
         let writer = source.open_writer().map_or(-1, |writer| writer.raw());
         self.record.writer.store(writer, Ordering::Release);
     }
 
-    /// The number of the descriptor that writes the source, -1 if none is noted.
+    /// The recorded descriptor that writes the source, -1 for none.
     pub(crate) fn noted_writer(&self) -> RawFd {
         self.record.writer.load(Ordering::Acquire)
     }
 
-    /// Before the descriptor that writes the source may be closed: no record ever names a closed one.
+    /// Called before the descriptor that writes the source may be closed: no record ever names a closed one.
     pub(crate) fn forget_writer(&self) {
         self.record.writer.store(-1, Ordering::Release);
     }
 
-    /// The number of the backing file that the kernel reads and writes itself, 0 without passthrough.
+    /// Id of the backing file that the kernel reads and writes itself, 0 without passthrough.
     pub(crate) fn backing(&self) -> u32 {
         self.record.backing.load(Ordering::Acquire)
     }
 
-    /// Notes that number in the durable table. The caller holds `life`.
+    /// Records that id in the durable table. The caller holds `life`.
     pub(crate) fn note_backing(&self, backing: u32) {
         self.record.backing.store(backing, Ordering::Release);
     }
 
-    /// Says that this mount is about to change the inode.
+    /// Records that this mount is about to change the inode.
     pub(crate) fn touch(&self) {
         self.record.seen.store(UNSEEN, Ordering::Release);
     }
 
-    /// Looks at the source, and notes its digest in the durable table if it is unchanged. The caller holds `life`.
+    /// Looks at the source and records its digest in the durable table if it is unchanged. The caller holds
+    /// `life`.
     pub(crate) fn look(&self, object: &O) -> Result<Look>
     where
         O: CachedFile,
     {
-        // Taken before the look: a change through the mount clears it before it acts, and then it stays so.
+        // Swapped before the look: a change through the mount resets the field before it acts, and `trust`
+        // then leaves it.
         let before = self.record.seen.swap(LOOKING, Ordering::AcqRel);
         let stat = self.stat();
         let digest = stat.as_ref().map_or(before, digest);
@@ -344,23 +345,23 @@ impl<O> Inode<O> {
         Ok(Look { changed, stat: stat?, digest })
     }
 
-    /// Records that no cached content is older than the look with this digest. After a change, the drop of the older content comes first:
-    /// until then each look, also of another daemon, finds the change again.
+    /// Records that no cached content is older than the look with this digest. After a change, the older
+    /// content is dropped first. Until then each look, also of another daemon, finds the change again.
     pub(crate) fn trust(&self, digest: u64) {
         let _ = self.record.seen.compare_exchange(LOOKING, digest, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Is this digest the one of the last look?
+    /// Whether this digest is that of the last look.
     pub(crate) fn is_trusted(&self, digest: u64) -> bool {
         self.record.seen.load(Ordering::Acquire) == digest
     }
 
-    /// Notes the digest of a directory after the drop of its older listings.
+    /// Records the digest of a directory after the drop of its older listings.
     pub(crate) fn note_seen(&self, digest: u64) {
         self.record.seen.store(digest, Ordering::Release);
     }
 
-    /// The cache could not be brought to what was seen: the next look finds a change again.
+    /// The cache could not follow the source: the next look finds a change again.
     pub(crate) fn doubt(&self) {
         self.record.seen.store(LOOKING, Ordering::Release);
     }

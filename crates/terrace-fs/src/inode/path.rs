@@ -6,23 +6,22 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// `/proc/self/fd/N`: the way to use an O_PATH descriptor where system calls take only paths. It is a jump to the inode,
-/// not a symbolic link: at a symbolic link's own inode the walk ends, so the forms of system calls that follow
-/// links work on the link itself.
+/// `/proc/self/fd/N`: a path for an O_PATH descriptor, where system calls take only paths. It jumps to the
+/// inode and is not followed as a symbolic link. If the inode is itself a symbolic link, the walk ends there:
+/// system calls that follow links then act on the link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ProcPath {
     bytes: [u8; 32],
 }
 
 impl ProcPath {
-    /// The path of `fd`.
     pub(crate) fn new(fd: BorrowedFd<'_>) -> Self {
         let mut bytes = [0; 32];
         write!(&mut bytes[..31], "/proc/self/fd/{}", fd.as_raw_fd()).expect("a descriptor number fits");
         Self { bytes }
     }
 
-    /// The path as a system call wants it.
+    /// The path as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
     }

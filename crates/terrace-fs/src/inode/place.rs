@@ -1,4 +1,4 @@
-//! Where an inode was found: by which name, in which directory.
+//! The place where an inode was found: a name in a directory.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -15,13 +15,14 @@ pub(crate) struct Place {
     pub(crate) name: Box<OsStr>,
 }
 
-/// How long a refusal stays known: the kernel repeats its lookup and its request at once.
+/// Lifetime of a refusal: the kernel repeats its lookup and its request at once.
 const REPEATED_WITHIN: Duration = Duration::from_secs(1);
-/// Refusals that are known at one time; more are those of threads that never came back.
+/// Refusals kept at one time. More are those of threads that never repeated their request.
 const REFUSED_MAX: usize = 1024;
 
-/// Requests that were refused because their inode had left its place. The kernel looks the name up again and repeats the request. If it then comes with the
-/// same inode, and no lookup has found that in between, the program has the inode by a descriptor and no name, and is served.
+/// Requests that were refused because their inode had left its place. The kernel looks the name up again and
+/// repeats the request. If it repeats it with the same inode, and no lookup has found that inode in between,
+/// the program uses a descriptor and no name. Then the request is served.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     /// By thread and inode.
@@ -30,7 +31,7 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// Is this request of a thread to be refused? The next one of the thread on this inode is not.
+    /// Whether to refuse this request of a thread. The thread's next request on this inode is not refused.
     pub(crate) fn refuses(&self, thread: u32, nodeid: u64) -> bool {
         let now = Instant::now();
         let mut at = self.at.lock();
@@ -45,7 +46,7 @@ impl Refused {
         before.is_none_or(|then| now.duration_since(then) >= REPEATED_WITHIN)
     }
 
-    /// Was a request of this thread refused a moment ago?
+    /// Whether a request of this thread was refused within `REPEATED_WITHIN`.
     pub(crate) fn is_refused(&self, thread: u32) -> bool {
         self.count.load(Ordering::Acquire) > 0
             && self.at.lock().iter().any(|((of, _), then)| *of == thread && then.elapsed() < REPEATED_WITHIN)

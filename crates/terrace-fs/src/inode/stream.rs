@@ -1,8 +1,8 @@
-//! An open directory and where its listing stands.
+//! An open directory and the position of its listing.
 //!
-//! Offsets are the source's own cookies, so that a listing can go on from any entry, also in a restarted daemon and after
-//! entries were made or removed; nothing is listed ahead but one buffer. A listing from offset 0 always asks
-//! the source.
+//! Offsets are the source's own cookies, so a listing can continue at any entry, also in a restarted daemon
+//! and after entries were made or removed. One buffer is read ahead. A listing from offset 0 always reads the
+//! source.
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,6 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// Bytes of a `linux_dirent64` before the name: inode, cookie, length, type.
 const HEADER: usize = 8 + 8 + 2 + 1;
 
-/// An open directory.
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     fd: OwnedFd,
@@ -35,7 +34,7 @@ impl OpenDir {
     }
 }
 
-/// Where an open directory's listing stands.
+/// The position of an open directory's listing.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
     buf: Vec<u8>,
@@ -45,7 +44,7 @@ pub(crate) struct Stream {
     next: Option<u64>,
 }
 
-/// One entry of a directory as the source tells it.
+/// One entry of a directory, as the source lists it.
 pub(crate) struct Raw<'a> {
     pub(crate) ino: u64,
     pub(crate) next: u64,
@@ -65,7 +64,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The entry at hand, if the directory has one more.
+    /// The entry at the position, if there is one.
     pub(crate) fn peek(&mut self, fd: BorrowedFd<'_>) -> Result<Option<Raw<'_>>> {
         if self.at == self.end {
             self.buf.resize(BUFFER_BYTES, 0);

@@ -1,11 +1,11 @@
 //! The inodes that the kernel knows, each held by one O_PATH descriptor.
 //!
-//! The descriptor pins the source inode, so that its number cannot be given to another file while the kernel may
-//! still use it, and keeps an unlinked file reachable. An inode lives while the kernel holds references (`nlookup`,
-//! in the durable record) or a handle is open; whichever ends last retires it, or lets it rest while something of it
-//! is cached.
+//! The descriptor pins the source inode: its number cannot be given to another file while the kernel may
+//! still use it, and an unlinked file stays reachable. An inode lives while the kernel holds references
+//! (`nlookup`, in the durable record) or a handle is open. The last of them to end retires it, or lets it
+//! rest while some of its content is cached.
 //!
-//! | state | in the table | record | who holds the slot | what ends it |
+//! | state | in the table | record | holder of the slot | ended by |
 //! |---|---|---|---|---|
 //! | free | - | FREE | the list of free slots | `insert`, under the shard's lock: fields first, USED last |
 //! | known | yes | USED, `nlookup` > 0 | the `Inode` | `release` of the last reference |
@@ -13,10 +13,11 @@
 //! | forgotten, resting | yes | USED, `nlookup` = 0 | the `Inode` | a lookup that counts (known again), or `retire`, under `life` and the shard's lock |
 //! | retired | no (`Life::retired`) | FREE | the `Inode` | the drop of its last reference: descriptor closed, slot free |
 //!
-//! So an `Arc<Inode>` that outlives its place in the table writes to a record that nobody reads and nobody else is given, a slot is freed where its
-//! owner is dropped and nowhere else, and no record names a closed descriptor. A retired inode is neither opened nor given an
-//! object (`Life::retired` is looked at under `life`, where those are made). A daemon that dies between `retire` and the drop leaves an open
-//! descriptor that no record names: the next one closes it with the dead one's other orphan descriptors.
+//! So an `Arc<Inode>` that outlives its place in the table writes to a record that is neither read nor
+//! reused. A slot is freed only where its owner is dropped, and no record names a closed descriptor. A
+//! retired inode is neither opened nor given an object (`Life::retired` is checked under `life`, where those
+//! are made). A daemon that dies between `retire` and the drop leaves an open descriptor that no record
+//! names. The next daemon closes it with the other orphan descriptors.
 //!
 //! Lock order: foreign map, shard / an inode's `life`, then a shard. A shard is never held over a system call that may
 //! do I/O; `life` is, but then only operations that open or retire the *same* inode wait.
@@ -40,7 +41,7 @@ use terrace_engine::table::trim;
 /// Bytes on the heap of a shared descriptor.
 const DESCRIPTOR_BYTES: usize = 32;
 
-/// Bytes on the heap of a name, as most are.
+/// Bytes on the heap of a typical name.
 const NAME_BYTES: usize = 32;
 
 /// First node id for files on other devices than the source root's.
@@ -52,7 +53,7 @@ const SHARDS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct InodeTable<O> {
     shards: Box<[Mutex<Shard<O>>]>,
-    /// Node ids of files on other devices than the root's, and of files that their numbers do not keep apart.
+    /// Node ids of files on other devices than the root's, and of files that share numbers.
     foreign: Mutex<HashMap<Key, u64>>,
     pub(crate) devices: Devices,
     durable: Arc<Durable>,
@@ -63,11 +64,11 @@ pub(crate) struct InodeTable<O> {
 
 type Shard<O> = HashMap<u64, Arc<Inode<O>>>;
 
-/// Device, and what keeps a file apart from others there.
+/// Device, and the file's mark there.
 type Key = (u64, Mark);
 
 impl<O> InodeTable<O> {
-    /// A table with nothing but the root in it.
+    /// A table that has only the root.
     pub(crate) fn create(durable: Arc<Durable>, root: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH)?;
         let table = Self::empty(durable, root.as_fd(), &stat);
@@ -78,7 +79,7 @@ impl<O> InodeTable<O> {
         Ok(table)
     }
 
-    /// The table of an earlier daemon; its descriptors are still open in the shared descriptor table.
+    /// The table of an earlier daemon, whose descriptors are still open in the shared descriptor table.
     pub(crate) fn recover(durable: Arc<Durable>) -> Result<Self> {
         let records = durable.inodes;
         let slots = durable.inode_slots.recover(|slot| records[slot].state.load(Ordering::Acquire) == USED);
@@ -128,12 +129,12 @@ impl<O> InodeTable<O> {
         &self.shards[(mixed >> 58) as usize % SHARDS]
     }
 
-    /// Inodes in the table.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes on the heap: an inode, its reference counts, its name, and its place in a hash table that is a little over half full.
+    /// Bytes on the heap: an inode, its reference counts, its name, and its share of a hash table that is a
+    /// little over half full.
     pub(crate) fn bytes(&self) -> usize {
         self.len() * (size_of::<Inode<O>>() + 16 + 32 + NAME_BYTES + DESCRIPTOR_BYTES)
     }
@@ -143,22 +144,20 @@ impl<O> InodeTable<O> {
         self.durable.inodes.len()
     }
 
-    /// Parts that the table is divided in.
+    /// Number of parts of the table.
     pub(crate) fn shards(&self) -> usize {
         SHARDS
     }
 
-    /// Calls `visit` for the inodes of one part. They must not be locked by waiting.
+    /// Calls `visit` for the inodes of one part. `visit` must not wait for an inode's lock.
     pub(crate) fn visit(&self, part: usize, visit: impl FnMut(&Arc<Inode<O>>)) {
         self.shards[part % SHARDS].lock().values().for_each(visit);
     }
 
-    /// All inodes at this moment.
     pub(crate) fn all(&self) -> Vec<Arc<Inode<O>>> {
         self.shards.iter().flat_map(|shard| shard.lock().values().cloned().collect::<Vec<_>>()).collect()
     }
 
-    /// The inode `nodeid`.
     pub(crate) fn get(&self, nodeid: u64) -> Result<Arc<Inode<O>>> {
         self.shard(nodeid).lock().get(&nodeid).cloned().ok_or(Error::UnknownNode(nodeid))
     }
@@ -183,7 +182,7 @@ impl<O> InodeTable<O> {
         if identity.is_numbered() { self.number(identity) } else { None }
     }
 
-    /// The known inode with this identity; `count` decides whether its lookup count rises.
+    /// The known inode with this identity. `count` decides whether its lookup count rises.
     pub(crate) fn find(&self, identity: &Identity, count: impl FnOnce(u64) -> bool) -> Option<Arc<Inode<O>>> {
         let nodeid = match self.native(identity) {
             Some(nodeid) => nodeid,
@@ -220,7 +219,7 @@ impl<O> InodeTable<O> {
         Ok(inode)
     }
 
-    /// A node id for a file that its number does not keep apart: the number, if no other file has it.
+    /// A node id for a file whose number does not identify it: the number, if no other file has it.
     fn number_of_its_own(&self, identity: &Identity) -> u64 {
         let number = if identity.is_numbered() { None } else { self.number(identity) };
         let free = |nodeid: &u64| !self.shard(*nodeid).lock().contains_key(nodeid);
@@ -229,7 +228,8 @@ impl<O> InodeTable<O> {
             .unwrap_or_else(|| FOREIGN_MIN + self.durable.header.foreign_next.fetch_add(1, Ordering::AcqRel))
     }
 
-    /// The file of this identity is another one than the inode has, which its descriptor does not reach any more: the next lookup makes a new inode.
+    /// This identity now belongs to another file, which the inode's descriptor does not reach: the next
+    /// lookup makes a new inode.
     pub(crate) fn part(&self, identity: &Identity, inode: &Inode<O>) {
         let mut foreign = self.foreign.lock();
         if foreign.get(&identity.key()) == Some(&inode.nodeid) {
@@ -237,7 +237,7 @@ impl<O> InodeTable<O> {
         }
     }
 
-    /// An inode has lost this name. One that is known by its place is not found there again.
+    /// An inode has lost this name. If its place is its identity, lookups of the name no longer find it.
     pub(crate) fn leave(&self, inode: &Inode<O>) {
         let identity = inode.identity();
         if matches!(identity.mark, Mark::Place(_)) {
@@ -245,7 +245,7 @@ impl<O> InodeTable<O> {
         }
     }
 
-    /// An inode was given this name in place of the one by which it was found.
+    /// A rename gave an inode this name in place of the one by which it was found.
     pub(crate) fn move_to(&self, inode: &Inode<O>, parent: u64, name: &OsStr) {
         let was_known = matches!(inode.identity().mark, Mark::Place(_));
         self.leave(inode);
@@ -297,7 +297,7 @@ impl<O> InodeTable<O> {
         Inode::new(slot, record, fd, identity.mark)
     }
 
-    /// Takes `n` references away; the inode, if none is left.
+    /// Drops `n` references. Returns the inode if none is left.
     pub(crate) fn release(&self, nodeid: u64, n: u64) -> Option<Arc<Inode<O>>> {
         let shard = self.shard(nodeid).lock();
         let inode = shard.get(&nodeid)?;
@@ -306,7 +306,8 @@ impl<O> InodeTable<O> {
         (held <= n).then(|| inode.clone())
     }
 
-    /// Takes a forgotten inode out, unless a lookup came in between. The slot stays its own until the last reference to it is dropped.
+    /// Removes a forgotten inode from the table, unless a lookup found it meanwhile. The slot is reserved
+    /// until the last reference to the inode is dropped.
     pub(crate) fn retire(&self, inode: &Inode<O>, life: &mut Life<O>) {
         let identity = inode.identity();
         let foreign = (self.native(&identity) != Some(inode.nodeid)).then(|| self.foreign.lock());

@@ -1,4 +1,4 @@
-//! Inodes that somebody may still write through a mapping whose handle is closed, for the thread that looks again.
+//! Inodes that a mapping with a closed handle may still write. A thread looks at them again.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,13 +19,12 @@ struct Waiting {
 }
 
 impl Unsettled {
-    /// Puts an inode in.
     pub(crate) fn push(&self, nodeid: u64) {
         self.waiting.lock().nodeids.insert(nodeid);
         self.changed.notify_all();
     }
 
-    /// Takes all out, `pause` after there was one; `None` at the end.
+    /// Takes all out, `pause` after the first came in. `None` at the end.
     pub(crate) fn wait(&self, pause: Duration) -> Option<Vec<u64>> {
         let mut waiting = self.waiting.lock();
         self.changed.wait_while(&mut waiting, |waiting| waiting.nodeids.is_empty() && !waiting.ended);
@@ -33,7 +32,7 @@ impl Unsettled {
         if waiting.ended { None } else { Some(waiting.nodeids.drain().collect()) }
     }
 
-    /// The thread that waits is to end.
+    /// Ends the thread that waits.
     pub(crate) fn end(&self) {
         self.waiting.lock().ended = true;
         self.changed.notify_all();

@@ -1,7 +1,8 @@
-//! Names of the source that others change: a mark of fanotify(7) on each directory in which a name was looked up.
+//! Changes of names behind the mount: a mark of fanotify(7) on each directory in which a name was looked up.
 //!
-//! The kernel of the mount keeps a name for as long as its directory is marked, and for a second elsewhere. What this daemon changes itself
-//! the kernel knows already: events of this process are left out. A mark does not hold its directory in memory, and goes with it.
+//! The mount's kernel keeps a name as long as its directory is marked, and otherwise for a second. Events of
+//! this process are ignored: the kernel knows its changes already. A mark does not hold its directory in
+//! memory, and ends with it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -24,21 +25,21 @@ const EVENTS: u64 = libc::FAN_CREATE
     | libc::FAN_EVENT_ON_CHILD
     | libc::FAN_ONDIR;
 
-/// Bytes of events that are read at a time.
+/// Bytes of events in one read.
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Bytes of `fanotify_event_metadata`.
 const METADATA_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 /// Bytes of an event's record before its file handle: header and file system.
 const INFO_BYTES: usize = 4 + 8;
 
-/// News of the source.
+/// An event of the source.
 #[derive(Debug, Eq, PartialEq)]
 pub(crate) enum News<'a> {
-    /// A name of these directories was given, taken or moved, or its file has other attributes.
+    /// A name in these directories was given, removed or moved, or its file's attributes changed.
     Name(&'a [u64], &'a OsStr),
-    /// These directories have other attributes.
+    /// The attributes of these directories changed.
     Itself(&'a [u64]),
-    /// More has happened than the kernel has kept.
+    /// The kernel's event queue overflowed.
     Lost,
 }
 
@@ -47,21 +48,22 @@ pub(crate) enum News<'a> {
 pub(crate) struct Watches {
     group: OwnedFd,
     ended: OwnedFd,
-    /// Inodes by the hashes of their handles and their node ids: two file systems may have the same handle. The next inode of a number may
-    /// be marked before the last one is forgotten.
+    /// Number of marked inodes by handle hash and node id. Two file systems may have the same handle, and the
+    /// next inode of a number may be marked before the last one is forgotten.
     marked: Mutex<BTreeMap<(u64, u64), u32>>,
 }
 
 impl Watches {
     /// # Errors
-    /// The kernel knows no such group (before Linux 5.13 for users other than root), or the user has as many as are allowed.
+    /// The kernel has no such group (before Linux 5.13 for users other than root), or the user has reached
+    /// the limit.
     pub(crate) fn new() -> io::Result<Self> {
         if !kernel_expires_names() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let kind =
             libc::FAN_CLASS_NOTIF | libc::FAN_REPORT_DFID_NAME | libc::FAN_CLOEXEC | libc::FAN_NONBLOCK;
-        // Root alone may have marks without a limit.
+        // Only root may have marks without a limit.
         let group = Self::group(kind | libc::FAN_UNLIMITED_MARKS).or_else(|_| Self::group(kind))?;
         let ended = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { group, ended, marked: Mutex::default() })
@@ -77,13 +79,13 @@ impl Watches {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// Marks a directory; the hash of its handle, `None` if it cannot be marked.
+    /// Marks a directory. Returns the hash of its handle, or `None` if it cannot be marked.
     pub(crate) fn mark(&self, dir: BorrowedFd<'_>, nodeid: u64) -> Option<u64> {
         let hash = hash_of(&handle_of(dir, OsStr::new("")).ok()??);
-        // First, for an event may come at once.
+        // Recorded first, since an event may come at once.
         *self.marked.lock().entry((hash, nodeid)).or_default() += 1;
         let how = libc::FAN_MARK_ADD | libc::FAN_MARK_ONLYDIR | libc::FAN_MARK_EVICTABLE;
-        // SAFETY: numbers, and a string that ends with NUL.
+        // SAFETY: numbers, and a literal that ends with NUL.
         let done = unsafe {
             libc::fanotify_mark(self.group.as_raw_fd(), how, EVENTS, dir.as_raw_fd(), c".".as_ptr())
         };
@@ -105,7 +107,8 @@ impl Watches {
         }
     }
 
-    /// Waits for events and calls `tell` for those of other processes. False: the end. A batch that had none of others is followed by a pause.
+    /// Waits for events and calls `tell` for those of other processes. The caller should pause after
+    /// `Wake::Own`.
     ///
     /// # Errors
     /// The group cannot be read.
@@ -127,12 +130,12 @@ impl Watches {
         Ok(if self.parse(&buffer[..len], &mut tell) { Wake::News } else { Wake::Own })
     }
 
-    /// Was any event another process's?
+    /// Whether any event was another process's.
     fn parse(&self, mut events: &[u8], tell: &mut impl FnMut(News<'_>)) -> bool {
         let own = std::process::id() as i32;
         let mut any = false;
         while events.len() >= METADATA_BYTES {
-            // SAFETY: so many bytes are there, and any are valid.
+            // SAFETY: the loop's condition ensures these bytes, and any bit pattern is valid.
             let event = unsafe { events.as_ptr().cast::<libc::fanotify_event_metadata>().read_unaligned() };
             let len = (event.event_len as usize).clamp(METADATA_BYTES, events.len());
             let infos = &events[METADATA_BYTES..len];
@@ -183,14 +186,14 @@ impl Watches {
     }
 }
 
-/// What ended a wait.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Wake {
     /// Other processes changed names.
     News,
-    /// This one did, and no other.
+    /// Only this process changed names.
     Own,
-    /// The wait for changes of names is over.
+    /// [`Watches::end`] was called.
     End,
 }
 
@@ -201,7 +204,7 @@ fn hash_of(handle: &[u8]) -> u64 {
     hasher.finish().max(2)
 }
 
-/// Since Linux 6.2 a name can expire; before, the notification drops it together with the mounts below it.
+/// Since Linux 6.2 a name can expire. Older kernels drop it together with the mounts below it.
 fn kernel_expires_names() -> bool {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();
@@ -215,7 +218,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Waits for an event of this name in directory 7; the names before it.
+    /// Waits for an event of this name in directory 7. Returns the names up to it.
     fn names_until(watches: &Watches, last: &str) -> Vec<String> {
         let (mut buffer, mut names) = (Vec::new(), Vec::new());
         while !names.iter().any(|name| name == last) {
@@ -246,7 +249,7 @@ mod tests {
         names_until(&watches, "made");
         run("mv", &["theirs", "moved"]);
         names_until(&watches, "moved");
-        // The directory was found again before its first inode was forgotten.
+        // A directory can be found again before its first inode is forgotten.
         assert_eq!(watches.mark(fd.as_fd(), 7), Some(hash));
         watches.forget(hash, 7);
         run("touch", &["again"]);

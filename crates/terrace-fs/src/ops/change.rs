@@ -1,4 +1,4 @@
-//! Changing attributes, and what a change of content takes away with it: set-id bits and file capabilities.
+//! Changes of attributes; set-id bits and file capabilities that a change of content clears.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last modification.
     pub mtime: Option<SetTime>,
-    /// By an open file, and not by a name.
+    /// The program used an open file, not a name.
     pub by_handle: bool,
 }
 
@@ -48,8 +48,9 @@ const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 const CAPABILITY: &str = "security.capability";
 
-/// `mode` as it is after a change of content by somebody without the power to keep set-id bits. Set-group-id without group
-/// execution, once the mark of mandatory locking, stays for members of the group alone, as on local file systems since Linux 6.2.
+/// `mode` after a change of content by a process that may not keep set-id bits. Set-group-id without group
+/// execution (once the mark of mandatory locking) stays only for members of the group, as on local file
+/// systems since Linux 6.2.
 fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
     let mode = mode & !S_ISUID;
     match mode & S_ISGID != 0 && (mode & S_IXGRP != 0 || !in_group()) {
@@ -59,7 +60,7 @@ fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Sets attributes; returns all of them and how long they may be kept.
+    /// Sets attributes. Returns all attributes and their lifetime.
     pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
         let inode = self.inode(nodeid)?;
         self.expect_changes()?;
@@ -85,8 +86,9 @@ impl<C: PageCache> Namespace<C> {
         self.attr_of(&inode)
     }
 
-    /// Has the program named the file? The kernel does not say so of a mode, an owner or times, which it also sets by a descriptor; nor of the
-    /// size that it sets after an open with O_TRUNC. That may be its second try, and it has no third.
+    /// Whether the program named the file. The kernel does not report that for mode, owner and times, which
+    /// it also sets by a descriptor. Nor does it for the size after an open with O_TRUNC, which may be the
+    /// program's second and last try.
     fn goes_by_name(&self, caller: &Caller, inode: &Inode<C::Object>, set: &SetAttr) -> bool {
         let life = inode.life.lock();
         match set.size {
@@ -99,13 +101,14 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Before the mode changes, which may forbid it: what is needed to write the rest of a file that nobody has open any more.
+    /// Opens the source for writing before a mode change that may forbid it: a file without handles may have
+    /// dirty pages.
     fn keep_writer(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if let Some(object) =
             life.object.as_ref().filter(|object| self.bound_by_modes && object.is_unsettled())
         {
-            // If it cannot be had, it could not before either.
+            // If it fails now, it would have failed before.
             let _ = object.source().writer();
             inode.note_writer(object.source());
         }
@@ -119,7 +122,7 @@ impl<C: PageCache> Namespace<C> {
         self.strip_privileges(caller, inode, None)?;
         self.with_room(|| self.cache.truncate(&object, size))?;
         let life = inode.life.lock();
-        // A program that has it open closes it later.
+        // If a program has it open, its close does this later.
         let answer = if life.writers == 0 { object.hear_close() } else { Ok(()) };
         inode.close_writer(&life);
         Ok(answer?)
@@ -129,7 +132,7 @@ impl<C: PageCache> Namespace<C> {
         let object = inode.life.lock().object.clone();
         let Some(object) = object else { return Ok(()) };
         match set.mtime {
-            // Not the source's: a writeback under way may have changed that since.
+            // The source's time may be that of a writeback under way, so it is not used.
             Some(SetTime::At(mtime)) => object.set_mtime(mtime),
             Some(SetTime::Now) => {
                 object.set_mtime(Attr::from_stat(inode.nodeid, &self.stat_of(inode)?).mtime)
@@ -140,8 +143,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Takes set-id bits and file capabilities away before `caller` changes the content. `keep`: whether set-id bits stay, where the
-    /// kernel has said so.
+    /// Clears set-id bits and file capabilities before `caller` changes the content. `keep`: the kernel's
+    /// word whether set-id bits stay.
     pub(crate) fn strip_privileges(
         &self,
         caller: &Caller,
@@ -151,17 +154,17 @@ impl<C: PageCache> Namespace<C> {
         if inode.unprivileged.load(Ordering::Acquire) {
             return Ok(());
         }
-        // Before looking: whoever gives new privileges meanwhile takes the mark away again.
+        // Set before the look: a grant of new privileges meanwhile resets the mark.
         inode.unprivileged.store(true, Ordering::Release);
         let left = self.take_privileges(caller, inode, keep);
         if left.as_ref().map_or(true, |left| left & (S_ISUID | S_ISGID) != 0) {
-            // Not all are gone, or the next may be somebody who may not keep them.
+            // Some bits are left, or the next writer may be one that may not keep them.
             inode.unprivileged.store(false, Ordering::Release);
         }
         left.map(drop)
     }
 
-    /// The mode that is left.
+    /// Returns the remaining mode.
     fn take_privileges(&self, caller: &Caller, inode: &Inode<C::Object>, keep: Option<bool>) -> Result<u32> {
         let Stat { st_mode: mode, st_gid: gid, .. } = self.stat_of(inode)?;
         let mut left = mode;
@@ -184,7 +187,7 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// Has the inode, of which this is the status, set-id bits or file capabilities?
+/// Whether the inode, with its status `stat`, has set-id bits or file capabilities.
 pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> bool {
     if stat.st_mode & (S_ISUID | S_ISGID) != 0 {
         return true;
@@ -192,7 +195,7 @@ pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> boo
     if inode.unprivileged.load(Ordering::Acquire) {
         return false;
     }
-    // As in `strip_privileges`: whoever gives the file a bit or a capability from here on takes the mark away.
+    // As in `strip_privileges`: a grant of a bit or capability from here on resets the mark.
     inode.unprivileged.store(true, Ordering::Release);
     let has_bits = inode.stat().is_ok_and(|stat| stat.st_mode & (S_ISUID | S_ISGID) != 0);
     let privileged = has_bits || has_capability(inode);
@@ -202,14 +205,16 @@ pub(crate) fn is_privileged<O: CachedFile>(inode: &Inode<O>, stat: &Stat) -> boo
     privileged
 }
 
-/// Has the inode file capabilities? A source that cannot say so has none, as for the kernel (security/commoncap.c, `cap_inode_need_killpriv`).
+/// Whether the inode has file capabilities. A source without them has none, as for the kernel
+/// (security/commoncap.c, `cap_inode_need_killpriv`).
 fn has_capability<O>(inode: &Inode<O>) -> bool {
     rustix::fs::getxattr_query(inode.path().as_c_str(), CAPABILITY).is_ok_and(|bytes| bytes > 0)
 }
 
-/// Gives the inode another owner or group. The source takes set-id bits away by itself, but for one that it leaves to those who may
-/// keep it, as this daemon may: set-group-id without group execution. It is for members of the group, and, where the mode changes
-/// because set-user-id goes, of the new group.
+/// Changes the inode's owner or group. The source clears set-id bits itself, except set-group-id without
+/// group execution, which it leaves to callers that may keep it, as this daemon may. Members of the group may
+/// keep it. If set-user-id is cleared too, the mode changes a second time, and they must be members of the
+/// new group.
 fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<()> {
     let before = inode.stat()?;
     let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));

@@ -1,12 +1,14 @@
-//! Making files in the name of the caller.
+//! Creates files with the caller's identity.
 //!
-//! The kernel has checked the caller's permissions already (mount option `default_permissions`), with groups and capabilities that
-//! we do not know. The new inode still needs its owner, group, mode and default ACL. The source file system
-//! does that best itself, setgid directories and ACLs included, if the creating thread carries the caller's fsuid,
-//! fsgid and umask. So each thread unshares its umask from the others, and keeps its capabilities over changes of fsuid
-//! (SECBIT_NO_SETUID_FIXUP): the source's permission check, which lacks the caller's groups, must not refuse.
+//! The kernel has checked the caller's permissions already (mount option `default_permissions`), with groups
+//! and capabilities that the daemon does not know. The new inode still needs its owner, group, mode and
+//! default ACL. The source file system sets them itself, setgid directories and ACLs included, if the
+//! creating thread has the caller's fsuid, fsgid and umask. So each thread unshares its umask from the
+//! others, and keeps its capabilities over changes of fsuid (SECBIT_NO_SETUID_FIXUP): the source's permission
+//! check, which lacks the caller's groups, must not refuse.
 //!
-//! The road not taken: create as root and chown after. A kill in between would leave the caller a file of root's.
+//! Alternative that failed: create as root and chown after. A kill in between would leave a file of root's to
+//! the caller.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,7 +21,7 @@ thread_local! {
     static THREAD: Cell<Option<Ability>> = const { Cell::new(None) };
 }
 
-/// Capabilities of this thread for its callers.
+/// Abilities of this thread to act for callers.
 #[derive(Clone, Copy, Debug)]
 struct Ability {
     /// Has its own umask.
@@ -51,7 +53,7 @@ impl Ability {
     }
 }
 
-/// Runs `create` with the caller's identity and umask, where the thread may take them on.
+/// Runs `create` with the caller's identity and umask, as far as the thread is able to.
 pub(crate) fn as_caller<T>(caller: &Caller, umask: u32, create: impl FnOnce() -> T) -> T {
     let ability = Ability::of_this_thread();
     let other = ability.identity && (caller.uid, caller.gid) != (0, 0);
@@ -70,7 +72,7 @@ pub(crate) fn as_caller<T>(caller: &Caller, umask: u32, create: impl FnOnce() ->
     create()
 }
 
-/// Takes the daemon's own identity back, also on unwinding.
+/// Restores the daemon's own identity, also on unwinding.
 struct Restore(bool);
 
 impl Drop for Restore {
@@ -85,7 +87,7 @@ impl Drop for Restore {
     }
 }
 
-/// Parts of a process's status that decide over set-id bits.
+/// Parts of a process's status that decide about set-id bits.
 #[derive(Debug, Default)]
 pub(crate) struct Powers {
     effective: u64,
@@ -94,12 +96,12 @@ pub(crate) struct Powers {
 
 const CAP_FSETID: u64 = 1 << 4;
 
-/// The user namespace that the system starts with, by the kernel's name for it. Capabilities in any other are none over
-/// files of this one.
+/// The initial user namespace, by the kernel's name. Capabilities in another namespace do not apply to files
+/// of this one.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
 impl Powers {
-    /// The powers of a caller. A process that is gone, or hidden, counts by its user id.
+    /// The powers of a caller. A process that has ended or is hidden is judged by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{}/status", caller.tid));
         let mut powers = match status {
@@ -119,18 +121,18 @@ impl Powers {
         }
     }
 
-    /// May it keep set-id bits on files that it changes?
+    /// Whether it may keep set-id bits on files that it changes.
     pub(crate) fn keep_set_id(&self) -> bool {
         self.effective & CAP_FSETID != 0
     }
 
-    /// Is it of this group?
+    /// Whether it is a member of this group.
     pub(crate) fn in_group(&self, gid: u32) -> bool {
         self.groups.contains(&gid)
     }
 }
 
-/// One whose namespace may not be looked at is not.
+/// Whether the caller is in the initial user namespace. An unreadable namespace counts as another one.
 fn is_in_first_user_namespace(caller: &Caller) -> bool {
     std::fs::read_link(format!("/proc/{}/ns/user", caller.tid))
         .is_ok_and(|namespace| namespace == Path::new(FIRST_USER_NAMESPACE))
@@ -159,7 +161,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let path = dir.path().join("file");
-                // The directory is root's and closed to others: the capabilities are kept.
+                // The directory is root's and closed to others, so this shows that the capabilities are kept.
                 as_caller(&caller, 0o027, || std::fs::create_dir(&path)).unwrap();
                 let meta = std::fs::metadata(&path).unwrap();
                 assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (1234, 4321, 0o750));

@@ -1,6 +1,6 @@
 //! Directory listings.
 //!
-//! A listing can go on from any entry, also in a restarted daemon and after entries were made or removed
+//! A listing can continue at any entry, also in a restarted daemon and after entries were made or removed
 //! (`inode/stream`).
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ use crate::{Caller, Namespace, Op, PageCache};
 pub struct Listed<'a> {
     /// Its inode number.
     pub ino: u64,
-    /// Where the listing goes on after it.
+    /// Offset of the next entry.
     pub next: u64,
     /// The type of the file.
     pub kind: Kind,
@@ -60,25 +60,27 @@ impl<C: PageCache> Namespace<C> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = inode.directory()?;
         self.with_room(|| -> Result<_> {
-            // Nor are the last for directories, which cannot be given up: else no command could be answered any more.
+            // The last descriptors are not for directories, which cannot be closed on demand: no request
+            // could be answered any more.
             let fd = self.pressure.admit(rustix::fs::openat(dir, ".", flags, Mode::empty())?)?;
             self.pressure.opened(fd.as_raw_fd());
             self.handles.insert(&inode, &mut inode.life.lock(), What::Dir(OpenDir::new(fd)), op.unique())
         })
     }
 
-    /// May the kernel keep the listing of a directory until the next time? It drops what it has of one that was changed behind the mount; of
-    /// changes through the mount it knows itself. False: the directory was changed a moment ago, and the next change might leave the same times.
+    /// Whether the kernel may keep the listing of a directory for its next open. If the directory changed
+    /// behind the mount, its pages are dropped here. The kernel knows of changes through the mount. False:
+    /// the directory changed a moment ago, so the next change might leave the same times.
     ///
     /// # Errors
-    /// ESTALE: others have moved or replaced it.
+    /// ESTALE: the directory was moved or replaced behind the mount.
     pub fn keeps_listing(&self, caller: &Caller, nodeid: u64) -> Result<bool> {
         let Ok(inode) = self.inode(nodeid) else { return Ok(false) };
         let Ok(stat) = inode.stat() else { return Ok(false) };
         let digest = digest(&stat);
         let is_trusted = inode.is_trusted(digest);
         if !is_trusted {
-            // A directory that was moved has another ctime.
+            // A moved directory has another ctime.
             self.expect_in_place(caller, &inode)?;
         }
         if !differs_from_now_on(&stat) {
@@ -86,20 +88,22 @@ impl<C: PageCache> Namespace<C> {
             return Ok(false);
         }
         if !is_trusted {
-            // Before it is noted: whoever finds the note may keep what is there then.
+            // Dropped before the digest is recorded: a reader of the digest may keep the content of that
+            // time.
             self.invalidate_content(nodeid, 0..u64::MAX);
             inode.note_seen(digest);
         }
         Ok(true)
     }
 
-    /// Lists from `offset` on, until `emit` says that it has no room for the entry.
+    /// Lists from `offset` on, until `emit` returns true: no room for the entry.
     pub fn readdir(&self, fh: u64, offset: u64, mut emit: impl FnMut(&Listed<'_>) -> bool) -> Result<()> {
         self.list(fh, offset, |_, _, listed| Ok(emit(listed)))
     }
 
-    /// As `readdir`, with attributes. An entry that `emit` refuses is not counted. A resent request lists the same entries
-    /// again, for the kernel holds the directory's lock over it; as many of them as its first try came to are counted already.
+    /// As `readdir`, with attributes. An entry that `emit` refuses is not counted. A resent request lists the
+    /// same entries again, since the kernel holds the directory's lock over it. Entries that its first try
+    /// counted are not counted twice.
     pub fn readdirplus(
         &self,
         op: &mut Op<'_>,
@@ -115,7 +119,7 @@ impl<C: PageCache> Namespace<C> {
                 return Ok(emit(&ListedPlus { listed: *listed, entry }));
             }
             let counted_before = Cell::new(false);
-            // Not asked of an inode that is new here: its only reference is this one.
+            // Not called for an inode that is new here: its only reference is this one.
             let counts = |_| {
                 counted_before.set(entries < counted);
                 entries >= counted
@@ -123,7 +127,7 @@ impl<C: PageCache> Namespace<C> {
             let (inode, entry) = match namespace.enter_if(dir, listed.name, false, counts) {
                 Ok(entered) => entered,
                 Err(error) if error.is(Errno::NOENT) => return Ok(false), // It is gone: left out.
-                // A name alone: its lookup tells.
+                // A name without attributes: its lookup reports the error.
                 Err(error) if error.is(Errno::LOOP) => {
                     let entry = namespace.entry(nameless(listed), true);
                     return Ok(emit(&ListedPlus { listed: *listed, entry }));
@@ -132,8 +136,8 @@ impl<C: PageCache> Namespace<C> {
             };
             let full = emit(&ListedPlus { listed: *listed, entry });
             if full {
-                // The first try's reference stays: if this is another entry than it listed here, taking one away would drop an inode that the
-                // kernel knows. One too many keeps it longer, no more.
+                // The first try's reference stays. If the first try listed another entry here, dropping it
+                // would drop an inode that the kernel knows. One reference too many only keeps it longer.
                 if !counted_before.get() {
                     namespace.forget(inode.nodeid, 1);
                 }
@@ -159,7 +163,7 @@ impl<C: PageCache> Namespace<C> {
         loop {
             let raw = match stream.peek(dir.fd()) {
                 Ok(Some(raw)) => raw,
-                // A removed directory has no entries any more.
+                // A removed directory has no entries.
                 Ok(None) => return Ok(()),
                 Err(error) if error.is(Errno::NOENT) || any => return Ok(()),
                 Err(error) => return Err(error),
@@ -199,7 +203,7 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// Attributes of `.` and `..`: the kernel takes the number and the type from them and nothing else.
+/// Attributes of `.` and `..`: the kernel uses only their number and type.
 fn nameless(listed: &Listed<'_>) -> Attr {
     Attr {
         ino: listed.ino,

@@ -1,4 +1,4 @@
-//! Content: open, read, write, and what works on the source's extents.
+//! Content: open, read, write, and operations on the source's extents.
 
 use std::io;
 use std::ops::Range;
@@ -17,25 +17,25 @@ use crate::inode::{Inode, Life, Look, ROOT};
 use crate::kernel::RESENT;
 use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence, made_up};
 
-/// Most that one copy_file_range does; programs ask again for the rest. A longer one would hold a thread too long.
+/// Longest copy in one copy_file_range; programs repeat the call. A longer copy would hold a thread too long.
 const COPY_BYTES_MAX: u64 = 1 << 30;
 
-/// An open file, as told to the kernel.
+/// Reply to an open.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// The handle.
     pub fh: u64,
-    /// The kernel is to bypass its page cache.
+    /// The kernel bypasses its page cache.
     pub direct: bool,
     /// The kernel's pages of the file are still valid.
     pub keep_cache: bool,
-    /// There is nothing to be done when a descriptor is closed.
+    /// A close of a descriptor needs no flush.
     pub no_flush: bool,
-    /// The number of the file with which the kernel does reads, writes and mappings itself; 0: it asks.
+    /// Backing file with which the kernel itself does reads, writes and mappings; 0 without passthrough.
     pub backing: u32,
 }
 
-/// A write that is done.
+/// Result of a write.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Bytes written.
@@ -53,7 +53,7 @@ pub struct WriteKind {
     pub flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
     pub from_cache: bool,
-    /// Set-id bits are to go.
+    /// Set-id bits are to be cleared.
     pub kill_set_id: bool,
 }
 
@@ -68,8 +68,8 @@ impl<C: PageCache> Namespace<C> {
         self.open_inode(op, inode, flags, None)
     }
 
-    /// Opens an inode; `made` is what making it gave, open for reading and writing. O_TRUNC is not looked at: the kernel
-    /// truncates in a request of its own, and a file just made is empty.
+    /// Opens an inode. `made` is the descriptor of a file just created, open for reading and writing. O_TRUNC
+    /// is ignored: the kernel truncates in a separate request, and a new file is empty.
     pub(crate) fn open_inode(
         &self,
         op: &Op<'_>,
@@ -87,14 +87,15 @@ impl<C: PageCache> Namespace<C> {
         if writes(flags)
             && let Err(error) = self.expect_changes()
         {
-            // Changes were given up after the first look, perhaps without this handle in the count.
+            // Changes were given up after the first check, perhaps without this handle in the count.
             self.release(opened.fh);
             return Err(error);
         }
         Ok(opened)
     }
 
-    /// One try, under the inode's `life`, in which nobody waits for room: who asks for attributes or closes the file would wait as well.
+    /// One try, under the inode's `life`. It does not wait for room: requests for attributes and closes would
+    /// wait for the lock.
     fn open_at_once(
         &self,
         op: &Op<'_>,
@@ -103,7 +104,8 @@ impl<C: PageCache> Namespace<C> {
         client: bool,
         made: &mut Option<OwnedFd>,
     ) -> Result<Opened> {
-        // Before `made` is used: while this waits, another thread may close what nobody has open.
+        // Checked before `made` is taken: while this waits, another thread may close an inode without
+        // handles.
         self.handles.expect_room()?;
         let mut life = inode.life.lock();
         let object = self.object_of(inode, &mut life)?;
@@ -116,7 +118,7 @@ impl<C: PageCache> Namespace<C> {
         let look = self.look_behind(inode, &object)?;
         self.cache.note_open(&object);
         if (look.changed || look.stat.st_nlink == 0) && !writes(flags) {
-            // It may have been moved or replaced; the next look finds the change again.
+            // The file may have been moved or replaced. The next look finds the change again.
             self.expect_in_place(&op.caller, inode)?;
         }
         let backed = self.back(inode, &object, &life, &look.stat, flags)? != 0;
@@ -133,13 +135,15 @@ impl<C: PageCache> Namespace<C> {
         let inserted = self.handles.insert(inode, &mut life, What::File(file), op.unique());
         answer.fh = inserted.inspect_err(|_| self.unback(inode, &life))?;
         if look.changed {
-            // If the request is sent again, its answer finds the handle, and tells the kernel to keep nothing either.
+            // A resent request finds the handle, and its answer makes the kernel drop the file's pages as
+            // well.
             inode.trust(look.digest);
         }
         Ok(answer)
     }
 
-    /// Is a new file opened to be written and for nothing else, and has nobody it open who may read or map it? A log is not: it is appended to, and read meanwhile.
+    /// Whether a new file is opened for writing only, and no handle may read or map it. O_APPEND marks a log,
+    /// which may be read meanwhile.
     fn is_burst(&self, inode: &Inode<C::Object>, life: &Life<C::Object>, stat: &Stat, flags: u32) -> bool {
         self.config.direct_writes
             && writes_only(flags)
@@ -148,9 +152,9 @@ impl<C: PageCache> Namespace<C> {
             && life.handles == inode.emptied.bypassing()
     }
 
-    /// The source must agree now to what the program wants: at write-back it would be too late to tell (a read-only file system,
-    /// an immutable file). A daemon that modes bind must also have the file open before they change, and any before the last name of a file
-    /// goes that its path descriptor does not hold.
+    /// Opens the source as the program wants it. At writeback it would be too late to report a read-only file
+    /// system or an immutable file. A daemon that modes restrict must also open the file before they change.
+    /// A file that its path descriptor does not pin must be open before its last name is removed.
     fn open_source(
         &self,
         inode: &Inode<C::Object>,
@@ -169,8 +173,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Was the source changed behind the mount's back since the last open? Then what is cached of it here is dropped. The caller holds the
-    /// inode's `life`.
+    /// Whether the source changed behind the mount since the last open. If so, its cached content is dropped.
+    /// The caller holds the inode's `life`.
     pub(crate) fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
         if object.dirty_pages() > 0 {
             return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
@@ -183,18 +187,19 @@ impl<C: PageCache> Namespace<C> {
         Ok(look)
     }
 
-    /// Drops what is cached of a file that was changed past this daemon.
+    /// Drops the cached content of a file that was changed past this daemon.
     pub(crate) fn drop_changed(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<()> {
         self.cache.with_source(object, 0..u64::MAX, || Ok(())).inspect_err(|_| inode.doubt())?;
         inode.unprivileged.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Reads into `buf`; short at the end of the file. `paged`: for the kernel's page cache, by the request of this number.
+    /// Reads into `buf`; short at the end of the file. `paged`: number of the request, if it fills the
+    /// kernel's page cache.
     pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: Option<u64>) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
-        // The load spares all reads but the first a locked instruction on a line that they share.
+        // The load saves all reads but the first a locked instruction on a shared cache line.
         if file.atime_due.load(Ordering::Relaxed) && file.atime_due.swap(false, Ordering::Relaxed) {
             move_atime(&handle.inode);
         }
@@ -213,7 +218,7 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, file.access))
     }
 
-    /// Reads content that is made up; none: the file has another size by now, and so is a usual one.
+    /// Reads made-up content. `None`: the file's size has changed, so it is an ordinary file.
     fn read_made_up(
         &self,
         inode: &Inode<C::Object>,
@@ -223,7 +228,7 @@ impl<C: PageCache> Namespace<C> {
     ) -> Result<Option<usize>> {
         let Some(size) = file.made_up else { return Ok(None) };
         let bytes = self.read_source(&file.object, offset, buf)?;
-        // Read before the look: a write gives the source its size first.
+        // The read comes before the look: a write gives the source its size first.
         Ok((inode.stat()?.st_size == size).then_some(bytes))
     }
 
@@ -243,14 +248,14 @@ impl<C: PageCache> Namespace<C> {
             self.strip_privileges(&kind.caller, inode, Some(!kind.kill_set_id))?;
         }
         let bytes = self.with_room(|| self.cache.write(&file.object, offset, data))?;
-        // With its page cache in between, the kernel sends the fsync of an O_SYNC write itself.
+        // For writes through its page cache, the kernel sends the fsync of O_SYNC itself.
         if file.access == AccessPath::FuseDirect && kind.flags & libc::O_DSYNC as u32 != 0 {
             let data_only = kind.flags & libc::O_SYNC as u32 != libc::O_SYNC as u32;
             self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))?;
         }
         let range = offset..offset + bytes as u64;
         let past_it = (file.access == AccessPath::FuseDirect).then_some(file.since);
-        // The kernel keeps others from reading pages that it writes back from its page cache.
+        // The kernel locks pages against readers while it writes them back from its page cache.
         let stale = !kind.from_cache
             && (self.paging.is_blind(came)
                 || inode.emptied.of_late(came)
@@ -264,8 +269,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale })
     }
 
-    /// Drops what the kernel's page cache has of this range. Waits for reads of it that are under way, and for its unwritten pages to be written:
-    /// not to be called by a thread that these may need.
+    /// Drops this range from the kernel's page cache. Waits for reads of it under way and for writeback of
+    /// its dirty pages: a thread that these may need must not call it.
     pub fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
         let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
         if !range.is_empty() {
@@ -283,7 +288,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(Written { bytes, stale: false })
     }
 
-    /// A descriptor is closed: writes back, so that programs beside the mount see the content, and closes at the source, which may refuse only then.
+    /// A descriptor is closed. Writes back, so that programs beside the mount see the content, and closes at
+    /// the source, which may report an error only then.
     pub fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
@@ -296,7 +302,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(file.object.hear_close()?)
     }
 
-    /// The last descriptor and mapping of a handle, of a file or a directory, are gone.
+    /// The last descriptor and mapping of a handle (file or directory) are gone.
     pub fn release(&self, fh: u64) {
         if let Some(handle) = self.handles.remove(fh) {
             self.count_out(&handle);
@@ -326,7 +332,7 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))
     }
 
-    /// Allocates, punches or zeroes a range, as `mode` says; the kernel lets nothing else through.
+    /// Allocates, punches or zeroes a range, as `mode` states. The kernel lets no other operation through.
     pub fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
@@ -377,14 +383,15 @@ impl<C: PageCache> Namespace<C> {
         })
     }
 
-    /// Figures of the source file system.
+    /// Statistics of the source file system.
     pub fn statfs(&self) -> Result<StatFs> {
         Ok(rustix::fs::fstatfs(self.inode(ROOT)?.fd())?)
     }
 }
 
-/// How a handle is to be read and written. `bypasses`: a client, or a burst. Of files that the kernel reads itself, only what a client opens for reading comes here: whoever is handed a
-/// descriptor for writing can map it, and then changes the source without a word.
+/// Access path of a handle. `bypasses`: a client, a burst or made-up content. With passthrough only a
+/// client's open for reading comes to this daemon: a descriptor for writing can be mapped, and the mapping
+/// changes the source unseen.
 fn access_path(flags: u32, bypasses: bool, backed: bool) -> AccessPath {
     let is = |flag: i32| flags & flag as u32 != 0;
     let direct = match backed {
@@ -394,7 +401,7 @@ fn access_path(flags: u32, bypasses: bool, backed: bool) -> AccessPath {
     if direct { AccessPath::FuseDirect } else { AccessPath::Fuse }
 }
 
-/// The answer to an open. Not `fresh`: the kernel drops what it has of the file.
+/// The answer to an open. Not `fresh`: the kernel drops its pages of the file.
 fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, fresh: bool) -> Opened {
     if !fresh {
         inode.emptied.note();
@@ -404,19 +411,19 @@ fn opened<C: PageCache>(inode: &Inode<C::Object>, fh: u64, file: &OpenFile<C>, f
     Opened { fh, direct, keep_cache, no_flush, backing }
 }
 
-/// Would a read move the access time, by the kernel's usual rule (relatime)?
+/// Whether a read updates the access time by the kernel's usual rule (relatime).
 fn atime_is_old(stat: &Stat) -> bool {
     let day_ago = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse).tv_sec - 24 * 3600;
     let Attr { atime, mtime, ctime, .. } = Attr::from_stat(0, stat);
     atime <= mtime || atime <= ctime || atime.sec <= day_ago
 }
 
-/// Lets the source file system move the access time as its mount options say. The cache reads with O_NOATIME, and setting
-/// the time outright would change ctime; a mapping made and dropped is an access without I/O.
+/// Makes the source file system update the access time as its mount options state. The cache reads with
+/// O_NOATIME, and setting the time would change ctime. A mapping made and dropped is an access without I/O.
 fn move_atime<O>(inode: &Inode<O>) {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let Ok(source) = open_again(inode) else { return };
-    // SAFETY: a new mapping that nobody touches, unmapped at once.
+    // SAFETY: a new mapping that is not accessed, unmapped at once.
     unsafe {
         if let Ok(page) = mmap(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE, &source, 0) {
             let _ = munmap(page, 4096);
@@ -424,7 +431,7 @@ fn move_atime<O>(inode: &Inode<O>) {
     }
 }
 
-/// A descriptor of its own for the source file, for reading.
+/// A separate descriptor of the source file, for reading.
 fn open_again<O>(inode: &Inode<O>) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(inode.path().as_c_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
@@ -437,7 +444,7 @@ fn copy<C: PageCache>(
     len: u64,
 ) -> io::Result<u64> {
     let source = open_again(&from.inode).map_err(|errno| match errno {
-        // The mode has changed since the program opened it. The kernel then copies by reading and writing.
+        // The mode changed after the program's open. The kernel then copies by reading and writing.
         Errno::ACCESS => Errno::OPNOTSUPP,
         errno => errno,
     })?;

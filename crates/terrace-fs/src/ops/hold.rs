@@ -1,7 +1,7 @@
-//! Files that are needed before a program has opened them: known by name, and compared with the source, as by an open.
+//! Files prepared before a program opens them: looked up by name and compared with the source, as by an open.
 //!
-//! A held file is counted as one that the kernel knows, until it is given back by [`Namespace::forget`]. After a crash nobody gives it back: it stays
-//! known until the mount ends, and costs a place in the tables.
+//! A held file counts as one that the kernel knows, until [`Namespace::forget`] releases it. After a crash it
+//! is not released: it uses a place in the tables until the mount ends.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::inode::ROOT;
 use crate::{Caller, Namespace, PageCache};
 
-/// The number of its requests: odd, for the kernel's are even.
+/// Request number: odd, since the kernel's are even.
 const UNIQUE: u64 = 1;
 
 /// A file that is held.
@@ -21,9 +21,9 @@ const UNIQUE: u64 = 1;
 pub struct Held<O> {
     /// Its node id.
     pub nodeid: u64,
-    /// It as the cache knows it.
+    /// Its object in the page cache.
     pub object: O,
-    /// The source's word on it.
+    /// The source's status.
     pub stat: Stat,
 }
 
@@ -31,7 +31,8 @@ impl<C: PageCache> Namespace<C> {
     /// Holds the regular file at a path relative to the root. Links are not followed. One thread at a time.
     ///
     /// # Errors
-    /// It is not there, no file, or was changed past this daemon: then who opens it next has to be told.
+    /// The file does not exist, is not a regular file, or changed past this daemon. In the last case the next
+    /// opener must see the change.
     pub fn hold(&self, path: &Path) -> Result<Held<C::Object>> {
         let mut nodeid = ROOT;
         for name in path {

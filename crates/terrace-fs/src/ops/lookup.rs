@@ -20,18 +20,18 @@ use crate::{CachedFile, Kind, Namespace, Op, PageCache};
 pub struct Entry {
     /// Its attributes; `attr.ino` is the node id.
     pub attr: Attr,
-    /// How long the attributes may be kept.
+    /// Lifetime of the attributes in the kernel.
     pub attr_ttl: Duration,
-    /// How long the name may be kept.
+    /// Lifetime of the name in the kernel.
     pub entry_ttl: Duration,
 }
 
-/// Longest time in the kernel's cache for names and attributes without events of others' changes.
+/// Longest lifetime of names and attributes in the kernel without events of others' changes.
 const UNHEARD_TTL: Duration = Duration::from_secs(1);
 
 pub(crate) const NOFOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
 
-/// The source's word on `name`, which is not followed if it is a link.
+/// The source's status of `name`. A symbolic link is not followed.
 pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result<Stat> {
     rustix::fs::statat(dir, name, NOFOLLOW)
 }
@@ -41,7 +41,7 @@ impl<C: PageCache> Namespace<C> {
     pub fn lookup(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<Entry> {
         let parent = self.inode(parent)?;
         let name = match (name.as_encoded_bytes(), parent.nodeid) {
-            // The parent of the root, for those who resolve file handles, is the root.
+            // The parent of the root is the root, for lookups that resolve file handles.
             (b"..", ROOT) => OsStr::new("."),
             _ => name,
         };
@@ -53,14 +53,14 @@ impl<C: PageCache> Namespace<C> {
         Ok(entry)
     }
 
-    /// The inode under `name`, known from now on and counted for `op`.
+    /// The inode under `name`, entered in the table and counted for `op`.
     pub(crate) fn enter(
         &self,
         parent: &Inode<C::Object>,
         name: &OsStr,
         op: &mut Op<'_>,
     ) -> Result<(Arc<Inode<C::Object>>, Entry)> {
-        // A new file has its descriptor: a refusal would come too late.
+        // A created file needs its descriptor: a refusal would come too late.
         let reserve = op.has_begun();
         let (inode, entry) = self.enter_if(parent, name, reserve, |nodeid| op.counts(nodeid))?;
         if op.counts(inode.nodeid) {
@@ -69,8 +69,8 @@ impl<C: PageCache> Namespace<C> {
         Ok((inode, entry))
     }
 
-    /// The inode under `name`, known from now on, its reference count raised if `counts` says so of it. `reserve`: its descriptor may be
-    /// one of the last.
+    /// The inode under `name`, entered in the table. Its reference count is raised if `counts` returns true.
+    /// `reserve`: its descriptor may be one of the last.
     pub(crate) fn enter_if(
         &self,
         parent: &Inode<C::Object>,
@@ -108,7 +108,7 @@ impl<C: PageCache> Namespace<C> {
         Ok((inode, entry))
     }
 
-    /// The inode under `name`, of which this is the status, if it is in the table.
+    /// The inode under `name`, with its status `stat`, if it is in the table.
     fn known(
         &self,
         parent: &Inode<C::Object>,
@@ -135,8 +135,8 @@ impl<C: PageCache> Namespace<C> {
         self.known(parent, name, &stat, |_| false).ok()?
     }
 
-    /// An entry with the times to live that hold now. When the table of inodes fills up, new names are not kept by the
-    /// kernel, which then forgets their inodes as soon as nobody uses them.
+    /// An entry with the current lifetimes. When the table of inodes fills up, the kernel does not keep new
+    /// names and forgets their inodes as soon as they are unused.
     pub(crate) fn entry(&self, attr: Attr, heard: bool) -> Entry {
         let high = self.pressure.is_high(self.inodes.len());
         let ttl = |most: Duration| if heard { most } else { most.min(UNHEARD_TTL) };
@@ -151,7 +151,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Attributes of an inode and how long they may be kept.
+    /// Attributes of an inode and their lifetime in the kernel.
     pub fn getattr(&self, nodeid: u64) -> Result<(Attr, Duration)> {
         self.attr_of(&*self.inode(nodeid)?)
     }
@@ -160,7 +160,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(self.overlay(inode, &self.stat_of(inode)?))
     }
 
-    /// The source's attributes, also of a deleted file that only its open descriptors reach.
+    /// The source's attributes, also of a deleted file that only open descriptors reach.
     pub(crate) fn stat_of(&self, inode: &Inode<C::Object>) -> Result<Stat> {
         match inode.stat() {
             Err(error) if !inode.is_held() => {
@@ -171,11 +171,11 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// The source's attributes with the cache's newer ones over them. Write-back changes the number of blocks at a time of
-    /// its own, so while it is due they are not kept.
+    /// The source's attributes with the cache's newer ones over them. Writeback changes the number of blocks
+    /// at any time, so the kernel does not keep attributes while it is due.
     fn overlay(&self, inode: &Inode<C::Object>, stat: &Stat) -> (Attr, Duration) {
         let mut attr = Attr::from_stat(inode.nodeid, stat);
-        // Changes by another name of a file come to the directory of that name, which may not be marked.
+        // Changes by a hard link are reported in that link's directory, which may not be marked.
         let heard = inode.heard.load(Ordering::Relaxed)
             && !self.is_deaf.load(Ordering::Relaxed)
             && (inode.kind == Kind::Directory || attr.nlink <= 1);
@@ -184,7 +184,7 @@ impl<C: PageCache> Namespace<C> {
             && let life = inode.life.lock()
             && let Some(object) = &life.object
         {
-            // This daemon has nothing newer of it.
+            // With writes past the daemon, the cache has nothing newer.
             let outside = self.changes_outside(inode, object, &life);
             if !outside {
                 object.fix_attr(&mut attr);
@@ -205,7 +205,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(rustix::fs::readlinkat(inode.fd(), "", Vec::new())?.into_bytes())
     }
 
-    /// Tells the cache that the source's metadata of an inode are about to be changed.
+    /// Announces to the cache that metadata of the inode in the source are about to change.
     pub(crate) fn change_metadata(&self, inode: &Inode<C::Object>) {
         let object = inode.life.lock().object.clone();
         if let Some(object) = object {
@@ -213,7 +213,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Tells the cache that the source's metadata of an inode moved on, if the cache has the inode.
+    /// Announces to the cache that metadata of the inode in the source changed, if the cache has the inode.
     pub(crate) fn metadata_changed(&self, inode: &Inode<C::Object>) {
         if inode.kind == Kind::File
             && let Some(object) = &inode.life.lock().object
@@ -222,7 +222,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// As `metadata_changed`, for an inode that a name was taken from or given to.
+    /// As `metadata_changed`, for an inode that gained or lost a name.
     pub(crate) fn links_changed(&self, inode: &Inode<C::Object>) {
         inode.touch();
         self.metadata_changed(inode);

@@ -66,7 +66,7 @@ impl<C: PageCache> Namespace<C> {
             Ok(rustix::fs::linkat(CWD, path.as_c_str(), dir, name, AtFlags::SYMLINK_FOLLOW)?)
         });
         let (linked, mut entry) = made?;
-        // The name that the program used stays the one by which the inode is found: new names are often removed soon.
+        // The inode keeps its place by the old name: new names are often removed soon.
         if let Some(place) = place.filter(|_| linked.nodeid == nodeid) {
             linked.found_at(place.parent, &place.name);
         }
@@ -90,14 +90,15 @@ impl<C: PageCache> Namespace<C> {
         let bits = Mode::from_raw_mode(mode & 0o7777);
         let access = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mut fd = None;
-        // The mode is for later opens: whoever makes a file may write it, so the descriptor is kept.
+        // The mode applies to later opens: the creator may write the file, so its descriptor is kept.
         let made = self.make(op, parent, name, |dir| {
             let open = || as_caller(&caller, umask, || rustix::fs::openat(dir, name, access, bits));
             fd = Some(self.with_room(open)?);
             Ok(())
         });
         let (inode, entry) = match made {
-            // The name was created beside the mount. The kernel took it for free and has checked no permission.
+            // The name was created beside the mount. The kernel took it for free and has checked no
+            // permission.
             Err(error) if error.is(Errno::EXIST) && flags & libc::O_EXCL as u32 == 0 => {
                 return Err(LOOK_AGAIN);
             }
@@ -118,7 +119,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Runs `act`, which gives something the name, once over all restarts, and looks the name up.
+    /// Runs `act`, which gives a file its name, once over all restarts. Then looks the name up.
     fn make(
         &self,
         op: &mut Op<'_>,

@@ -1,14 +1,17 @@
-//! Files that the kernel itself reads and writes in the source: FUSE passthrough (Linux 6.9, fs/fuse/passthrough.c, iomode.c).
+//! Passthrough: the kernel itself reads and writes files in the source (Linux 6.9, fs/fuse/passthrough.c,
+//! iomode.c).
 //!
-//! The truth of such a file is the source's page cache: programs read, write and map it there, as if there were no mount. Only the descriptors that
-//! clients of the preload path open for reading come to this daemon, which then has nothing that the source lacks. While
-//! an inode is open, either all of its handles are so, or none; the first open decides. One that reads a small file leaves it to the page cache
-//! of the mount, for registering it costs more than the reads.
+//! The content of such a file is in the source's page cache: programs read, write and map it there, as if
+//! there were no mount. Only descriptors that clients of the preload path open for reading use this daemon,
+//! which has nothing newer than the source. Either all open handles of an inode use passthrough, or none; the
+//! first open decides. An open that reads a small file leaves it to the mount's page cache: registering the
+//! file costs more than the reads.
 //!
-//! What this daemon does not see are writes. While there are any, the preload path's readers come to the
-//! mount path, which reads the source ([`Namespace::is_written_outside`]). When the last is closed, frames stay only if
-//! the source is the same as before. A writable mapping outlives its handle, and its stores show nowhere (it holds the file's name
-//! in the mount, so that the kernel does not forget the inode: fs/backing-file.c). A read lease tells whether there is one
+//! The daemon does not see writes in passthrough. While a file has such writers, readers of the preload path
+//! go through the mount path, which reads the source ([`Namespace::is_written_outside`]). After the last
+//! close, frames stay only if the source is unchanged. A writable mapping outlives its handle, and its stores
+//! are not visible to the daemon. (It holds the file's name in the mount, so the kernel does not forget the
+//! inode: fs/backing-file.c.) A read lease detects such a mapping
 //! ([`terrace_engine::source::SourceFile::has_writers`]).
 
 use std::os::fd::AsFd;
@@ -27,18 +30,19 @@ use crate::inode::node::Outside;
 use crate::inode::{Inode, Life, Look};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
-/// Largest file that an open for reading leaves to the page cache of the mount: one request fills it.
+/// Largest file that an open for reading leaves to the mount's page cache: one request fills it.
 const SMALL_BYTES_MAX: i64 = 128 << 10;
-/// For so long the source's page cache may hold what programs wrote and its device has not; this daemon would have to wait for the writeback.
+/// Time in which the source's page cache may hold unwritten pages; this daemon would have to wait for their
+/// writeback.
 const UNWRITTEN_FOR_NS: u64 = Duration::from_secs(60).as_nanos() as u64;
 
-/// Between two looks for writable mappings whose handle is closed, at first and at most.
+/// Shortest and longest time between two checks for writable mappings with closed handles.
 const RECHECK_MIN: Duration = Duration::from_millis(5);
 const RECHECK_MAX: Duration = Duration::from_secs(1);
 
 impl<C: PageCache> Namespace<C> {
-    /// The number under which the kernel reads and writes the file itself, for a handle that is about to be made; 0: it asks this daemon. The
-    /// caller holds `life`.
+    /// The backing file for a handle that is about to be made; 0: without passthrough. The caller holds
+    /// `life`.
     pub(crate) fn back(
         &self,
         inode: &Inode<C::Object>,
@@ -54,12 +58,13 @@ impl<C: PageCache> Namespace<C> {
         if life.handles > 0 || !self.passes_through() {
             return Ok(0);
         }
-        // A mapping that is left of an earlier handle may change a file that is slow.
+        // A slow file may still have a mapping of an earlier handle that changes it.
         let small = stat.st_size <= SMALL_BYTES_MAX && !writes(flags) && !object.is_slow();
         if small && !inode.written_outside.within(UNWRITTEN_FOR_NS, coherence::now()) {
             return Ok(0);
         }
-        // Before a write the kernel leaves it to us to take privileges away, and does not tell us of one in passthrough.
+        // Before a write through the mount, clearing privileges is this daemon's task. In passthrough the
+        // kernel does not announce writes.
         if is_privileged(inode, stat) {
             return Ok(0);
         }
@@ -69,7 +74,7 @@ impl<C: PageCache> Namespace<C> {
         }
         match self.register(inode, object) {
             Ok(backing) => inode.note_backing(backing),
-            // Another file system that is stacked itself may be mounted in the source.
+            // The source may contain a mount of another stacked file system.
             Err(err) => tracing::debug!("inode {}: no passthrough: {err}", inode.nodeid),
         }
         Ok(inode.backing())
@@ -78,7 +83,7 @@ impl<C: PageCache> Namespace<C> {
     fn register(&self, inode: &Inode<C::Object>, object: &C::Object) -> std::io::Result<u32> {
         let kernel = self.kernel.get().ok_or(Errno::NOTCONN)?;
         match kernel.open_backing(inode.fd()) {
-            // Before Linux 6.16 an O_PATH descriptor is none.
+            // Before Linux 6.16 an O_PATH descriptor cannot be registered.
             Err(err) if err.raw_os_error() == Some(libc::EBADF) => {
                 kernel.open_backing(object.source().cached_reader()?.as_fd())
             }
@@ -86,21 +91,22 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Gives the number back when the last handle is closed, or none could be made. The caller holds `life`.
+    /// Releases the backing file after the last close, or if no handle could be made. The caller holds
+    /// `life`.
     pub(crate) fn unback(&self, inode: &Inode<C::Object>, life: &Life<C::Object>) {
         let backing = inode.backing();
         if backing == 0 || life.handles > 0 {
             return;
         }
-        // First, so that no record names one that is given back: the kernel would refuse every open with it.
+        // Cleared first, so that no record names a released id: the kernel would refuse every open with it.
         inode.note_backing(0);
         if let Some(kernel) = self.kernel.get() {
             kernel.close_backing(backing);
         }
     }
 
-    /// Notes what the source was before the first writer that this daemon does not see. The caller holds `life`, and has
-    /// looked at the source.
+    /// Records the source's state before the first unseen writer. The caller holds `life`, and has looked at
+    /// the source.
     pub(crate) fn note_before(&self, file: &OpenFile<C>, look: &Look, life: &mut Life<C::Object>) {
         if !file.writes() || !file.may_map_unseen() {
             return;
@@ -112,7 +118,8 @@ impl<C: PageCache> Namespace<C> {
         life.outside.may_map |= may_map(file.flags);
     }
 
-    /// May the file change without this daemon's knowing? Of an open one that the kernel does not read and write itself, slow means less.
+    /// Whether the file may change without this daemon's knowledge. For an open file without passthrough,
+    /// slow has another meaning.
     pub(crate) fn changes_outside(
         &self,
         inode: &Inode<C::Object>,
@@ -122,7 +129,7 @@ impl<C: PageCache> Namespace<C> {
         self.passes_through() && object.is_slow() && (life.handles == 0 || inode.backing() != 0)
     }
 
-    /// May the file of an open handle change without this daemon's knowing?
+    /// Whether the file of an open handle may change without this daemon's knowledge.
     pub(crate) fn is_written_outside(&self, inode: &Inode<C::Object>, object: &C::Object) -> bool {
         inode.backing() != 0 && object.is_slow()
     }
@@ -148,8 +155,8 @@ impl<C: PageCache> Namespace<C> {
         Ok(done)
     }
 
-    /// The last writer that this daemon does not see is gone: lets the preload path serve the file again. False: somebody may still
-    /// write it. The caller holds `life`.
+    /// After the last unseen writer's close, opens the file to the preload path again. Returns false if a
+    /// mapping may still write it. The caller holds `life`.
     pub(crate) fn settle(&self, inode: &Inode<C::Object>, life: &mut Life<C::Object>) -> bool {
         let Some(object) = life.object.clone().filter(|object| object.is_slow()) else { return true };
         if life.unseen_writers > 0 || !self.is_free_of_mappings(inode, &object, life) {
@@ -160,7 +167,7 @@ impl<C: PageCache> Namespace<C> {
             return false;
         }
         if life.outside.may_map {
-            // Times that stores to a mapping moved; those of writes the kernel forgot itself.
+            // Stores to a mapping changed the times. After writes the kernel dropped its attributes itself.
             self.invalidate_attributes(inode.nodeid);
         }
         object.set_slow(false);
@@ -192,7 +199,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Drops the frames of a file that nobody else writes any more, unless it is as it was before.
+    /// Drops the frames of a file without writers, unless it is unchanged.
     fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, outside: Outside) -> Result<()> {
         let look = inode.look(object)?;
         if look.changed || outside.before != Some(look.digest) {
@@ -202,14 +209,14 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Settles a file, now or as soon as that is possible. The caller holds `life`.
+    /// Settles a file, now or as soon as possible. The caller holds `life`.
     pub(crate) fn settle_soon(&self, inode: &Arc<Inode<C::Object>>, life: &mut Life<C::Object>) {
         if !self.settle(inode, life) && life.unseen_writers == 0 {
             self.unsettled.push(inode.nodeid);
         }
     }
 
-    /// Looks again at the files that could not be settled, until [`Namespace::end_settling`].
+    /// Retries to settle files, until [`Namespace::end_settling`].
     pub(crate) fn settle_loop(&self) {
         let mut pause = RECHECK_MIN;
         while let Some(nodeids) = self.unsettled.wait(pause) {
@@ -220,7 +227,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// True: it is settled, or a writer is there that will see to it.
+    /// True: the file is settled, or has a writer whose close will settle it.
     fn try_settle(&self, nodeid: u64) -> bool {
         let Ok(inode) = self.inode(nodeid) else { return true };
         let mut life = inode.life.lock();
@@ -233,7 +240,8 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// The kernel opens the source with the program's flags, and calls a refusal EIO.
+/// Checks O_DIRECT here: the kernel opens the source with the program's flags and would turn a refusal into
+/// EIO.
 fn takes_direct(object: &impl CachedFile, flags: u32) -> Result<()> {
     match flags & libc::O_DIRECT as u32 != 0 && !object.source().reader()?.direct() {
         true => Err(Errno::INVAL.into()),
@@ -241,7 +249,7 @@ fn takes_direct(object: &impl CachedFile, flags: u32) -> Result<()> {
     }
 }
 
-/// Does a shared writable mapping need no more than these open flags?
+/// Whether these open flags permit a shared writable mapping.
 fn may_map(flags: u32) -> bool {
     writes(flags) && !writes_only(flags)
 }

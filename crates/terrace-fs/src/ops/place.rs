@@ -1,9 +1,11 @@
-//! Names that others changed in the source: is an inode still where the kernel found it?
+//! Changes of names behind the mount: checks whether an inode is still at the place where the kernel found
+//! it.
 //!
-//! The kernel keeps names. When others move, replace or remove one in the source, it hears of that ([`Namespace::hear_loop`]), but a program may be
-//! faster: so whatever writes or changes names is done only if the whole path still leads to the inode. Else the answer is ESTALE. The
-//! kernel then looks up each name of the path again, and repeats the request with the result: a program sees no error. A program that
-//! has the inode by a descriptor and no name is refused once ([`crate::inode::place::Refused`]).
+//! The kernel caches names. Changes in the source are reported to it ([`Namespace::hear_loop`]), but a
+//! program may be faster. So an operation that writes, or changes names, first checks that the whole path
+//! still leads to the inode. If not, the answer is ESTALE. The kernel then looks up each name of the path
+//! again and repeats the request with the result: the program sees no error. A program that reaches the inode
+//! by a descriptor and no name is refused once ([`crate::inode::place::Refused`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::BorrowedFd;
@@ -21,25 +23,25 @@ use crate::inode::{Inode, ROOT};
 use crate::{Caller, Kind, Namespace, PageCache};
 use std::sync::atomic::Ordering;
 
-/// At this error the kernel looks the name up again and opens the result like any other file.
+/// At this error the kernel looks the name up again and opens the result as any other file.
 pub(crate) const LOOK_AGAIN: Error = Error::Source(Errno::STALE);
 
-/// Directories from an inode to the root, at most; deeper ones are checked by their last name.
+/// Longest checked path in directories. For deeper inodes only the last name is checked.
 const DEPTH_MAX: usize = 256;
 /// Bytes of a path, at most (PATH_MAX).
 const PATH_BYTES_MAX: usize = 4000;
-/// The time between two looks at events while all are this daemon's own.
+/// Pause after a batch of events that this daemon caused alone.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Inodes in one prune request to the kernel.
 const PRUNED_MAX: usize = 512;
 
-/// How a place is reached.
+/// How a place is reached from the root.
 enum Way {
     /// By this path from the root.
     Path(OsString),
-    /// The path is too long, or a directory of it is not known: by the last name.
+    /// The path is too long, or one of its directories is unknown: only the last name is checked.
     Name,
-    /// A directory of it has left its place.
+    /// One of the path's directories has left its place.
     Lost,
 }
 
@@ -50,14 +52,14 @@ enum End {
     Itself,
     /// Another file, or none.
     Other,
-    /// A directory of the path has left its place, or its server knows it no more.
+    /// One of the path's directories has left its place, or its server no longer knows it.
     Stale,
     /// The path cannot be checked.
     Unknown,
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Refuses the request if the path by which the inode was found leads to another one, or nowhere.
+    /// Refuses the request if the inode's last path leads to another inode, or to none.
     pub(crate) fn expect_in_place(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
         match self.is_in_place(inode) || !self.refused.refuses(caller.tid, inode.nodeid) {
             true => Ok(()),
@@ -76,7 +78,8 @@ impl<C: PageCache> Namespace<C> {
         if self.is_given_up() { Err(Errno::ROFS.into()) } else { Ok(()) }
     }
 
-    /// Refuses to take a name away from a file that the kernel has not found by it: it has checked the permissions of another.
+    /// Refuses to remove a name by which the kernel did not find the file: the kernel checked another file's
+    /// permissions.
     pub(crate) fn expect_found(
         &self,
         caller: &Caller,
@@ -87,7 +90,7 @@ impl<C: PageCache> Namespace<C> {
     ) -> Result<()> {
         self.expect_changeable(caller, parent)?;
         let hash = hash_of(parent.nodeid, name);
-        // Of several names only the one that was found last is known.
+        // Of several names only the last one found is recorded.
         let found =
             inode.is_some_and(|inode| inode.was_found_at(hash) || inode.kind != Kind::Directory && links > 1);
         match found || !self.refused.refuses(caller.tid, hash) {
@@ -101,7 +104,8 @@ impl<C: PageCache> Namespace<C> {
         matches!(self.end_of_path(inode), End::Itself | End::Unknown)
     }
 
-    /// True if the path of the last lookup certainly leads to another file, or to none. Errors of a whole server are no such answer.
+    /// True if the path of the last lookup certainly leads to another file, or to none. A failing server does
+    /// not count.
     fn has_lost_its_place(&self, inode: &Inode<C::Object>) -> bool {
         self.end_of_path(inode) == End::Other
     }
@@ -118,16 +122,17 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Has the file no name any more?
+    /// Whether the file has no name left.
     pub(crate) fn is_deleted(&self, inode: &Inode<C::Object>) -> bool {
         match inode.stat() {
-            // Some servers know no number of links.
+            // Some servers do not count links.
             Ok(stat) => stat.st_nlink == 0 && (inode.is_held() || self.has_lost_its_place(inode)),
             Err(_) => inode.is_lost() && self.has_lost_its_place(inode),
         }
     }
 
-    /// Where the inode was found last. An earlier daemon has left a hash of that: where the file is now has the same, or it has moved.
+    /// The last place of the inode. An earlier daemon leaves only its hash: if the present place has another
+    /// hash, the file has moved.
     fn place_of(&self, inode: &Inode<C::Object>) -> Option<Place> {
         if let Some(place) = inode.place() {
             return Some(place);
@@ -145,7 +150,7 @@ impl<C: PageCache> Namespace<C> {
         loop {
             let Ok(parent) = self.inode(place.parent) else { return Way::Name };
             if self.crossings.leads(parent.fd(), &place.name) {
-                return Way::Lost; // To look there would be to wait for an answer of one's own.
+                return Way::Lost; // A look there would wait for this daemon.
             }
             if place.parent == ROOT {
                 break;
@@ -164,7 +169,7 @@ impl<C: PageCache> Namespace<C> {
         if path.len() <= PATH_BYTES_MAX { Way::Path(path) } else { Way::Name }
     }
 
-    /// Are others' changes of names in this directory heard of from now on?
+    /// Marks this directory. Returns whether others' changes of its names are reported from now on.
     pub(crate) fn hears_of(&self, dir: &Inode<C::Object>) -> bool {
         if self.is_deaf.load(Ordering::Relaxed) {
             return false;
@@ -177,12 +182,13 @@ impl<C: PageCache> Namespace<C> {
         }
         let mark = watches.mark(dir.fd(), dir.nodeid).unwrap_or(UNMARKABLE);
         let noted = dir.marked.compare_exchange(UNMARKED, mark, Ordering::AcqRel, Ordering::Acquire);
-        // Another thread has marked the directory too, or it has left the table.
+        // Another thread has marked the directory too, or the directory has left the table.
         let _ = noted.inspect_err(|_| watches.forget(mark, dir.nodeid));
         noted.err().unwrap_or(mark) > UNMARKABLE
     }
 
-    /// A directory has left the table. A later inode of it, found again meanwhile, has a count of its own among the marks.
+    /// A directory has left the table. A later inode of it, if found meanwhile, has its own count among the
+    /// marks.
     pub(crate) fn hear_no_more(&self, dir: &Inode<C::Object>) {
         let mark = dir.marked.swap(UNMARKABLE, Ordering::AcqRel);
         if let Some(watches) = self.watches.as_ref().filter(|_| mark > UNMARKABLE) {
@@ -190,7 +196,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Tells the kernel which names others changed, until [`Namespace::end_hearing`].
+    /// Reports names changed by others to the kernel, until [`Namespace::end_hearing`].
     pub(crate) fn hear_loop(&self) {
         let Some(watches) = &self.watches else { return };
         self.look_again();
@@ -232,15 +238,17 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Invalidates a directory's attributes, unless the kernel keeps them for a moment only. It drops an answer that an invalidation overtakes: without
-    /// the first one of the root, a program would be refused (EACCES).
+    /// Invalidates a directory's attributes. The kernel drops an answer that an invalidation overtakes. For
+    /// the root's first answer it would then refuse the program (EACCES), so the root is spared until it is
+    /// looked up.
     fn invalidate_heard(&self, dir: u64) {
         if dir != ROOT || self.inode(ROOT).is_ok_and(|root| root.heard.load(Ordering::Relaxed)) {
             self.invalidate_attributes(dir);
         }
     }
 
-    /// After a crash: marks the directories that the kernel knows, and has it forget inodes that have left their place meanwhile.
+    /// After a crash: marks the directories that the kernel knows, and prunes inodes that have left their
+    /// place meanwhile.
     fn look_again(&self) {
         let (mut moved, inodes) = (Vec::new(), self.inodes.all());
         for dir in inodes.iter().filter(|inode| inode.kind == Kind::Directory) {

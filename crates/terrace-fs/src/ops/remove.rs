@@ -1,4 +1,4 @@
-//! Operations that take names away or move them: unlink, rmdir, rename.
+//! Operations that remove or move names: unlink, rmdir, rename.
 
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::{Namespace, Op, PageCache};
 
 impl<C: PageCache> Namespace<C> {
-    /// Takes a name from a file.
+    /// Removes a name of a file.
     pub fn unlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
         self.remove(op, parent, name, AtFlags::empty())
     }
@@ -74,8 +74,8 @@ impl<C: PageCache> Namespace<C> {
     }
 }
 
-/// Looks at the name that is to go and notes it in the journal. `None`: a resent request whose first try did it, since the
-/// name is gone or stands for another inode now.
+/// Looks at the name to be removed and records it in the journal. `None`: the first try of a resent request
+/// succeeded, since the name is gone or another inode has it.
 fn intend(op: &mut Op<'_>, dir: BorrowedFd<'_>, name: &OsStr) -> Result<Option<Stat>> {
     let found = stat_name(dir, name);
     match (op.before(), found) {

@@ -1,6 +1,6 @@
-//! Staging: a program asks for a part of a file to be brought where clients of the preload path read it.
+//! Staging: brings a part of a file to the cache from which clients of the preload path read.
 //!
-//! Reading it through the mount would do the same only for files that the kernel does not read itself.
+//! A read through the mount would do the same only for files without passthrough.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::time::Duration;
@@ -11,33 +11,37 @@ use terrace_engine::AccessPath;
 use crate::error::Result;
 use crate::{Namespace, PageCache};
 
-/// The ioctl on an open file: `_IOW('t', 1, [u64; 2])`, offset and length. Its result is the number of bytes that are there now, less than the length at the
-/// end of the file.
+/// The ioctl on an open file: `_IOW('t', 1, [u64; 2])`, offset and length. Returns the number of staged
+/// bytes, less than the length at the end of the file.
 pub(crate) const STAGE: u32 = 0x4010_7401;
-/// `_IOW('t', 2, [u64; 3])`: offset, length, milliseconds. What of it is in memory stays there so long; its result is the number of bytes that do.
+/// `_IOW('t', 2, [u64; 3])`: offset, length, milliseconds. Pages of the range in memory stay there for that
+/// time. Returns their bytes.
 pub(crate) const PIN: u32 = 0x4018_7402;
-/// `_IOW('t', 3, [u64; 2])`: offset and length. What of it is clean leaves memory; its result is the number of pages.
+/// `_IOW('t', 3, [u64; 2])`: offset and length. Drops the clean pages of the range from memory. Returns their
+/// number.
 pub(crate) const DROP: u32 = 0x4010_7403;
-/// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. What of it is in memory and was used by no program goes there; its result is the number of bytes that tiers have then.
+/// `_IOW('t', 4, [u64; 3])`: offset, length, level of a tier. Moves unused pages of the range from memory to
+/// the tier. Returns the bytes of the range that tiers then have.
 pub(crate) const DOWN: u32 = 0x4018_7404;
 /// Longest part of a file in one ioctl.
 const STAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// Asks the mount's daemon to stage a part of a file; bytes that are there now.
+/// Makes the mount's daemon stage a part of a file. Returns the bytes that are staged.
 ///
 /// # Errors
-/// ENOTTY: the file is on no mount of terrace. Errors of reading the source.
+/// ENOTTY: the file is not on a mount of terrace. Errors of reading the source.
 pub fn stage(file: BorrowedFd<'_>, offset: u64, len: u64) -> std::io::Result<u64> {
     let part = [offset, len.min(STAGE_BYTES_MAX)];
-    // SAFETY: the kernel reads as many bytes as the number says, which is the array's size.
+    // SAFETY: the kernel reads as many bytes as the ioctl's number encodes, which is the array's size.
     let staged = unsafe { libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(STAGE), part.as_ptr()) };
     u64::try_from(staged).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Asks the mount's daemon to keep what of a part of a file is in memory there for so long, as far as it has room; bytes.
+/// Makes the mount's daemon keep cached pages of a part of a file in memory for `time`, as far as it has
+/// room. Returns the bytes.
 ///
 /// # Errors
-/// ENOTTY: the file is on no mount of terrace.
+/// ENOTTY: the file is not on a mount of terrace.
 pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::io::Result<u64> {
     let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let part = [offset, len.min(STAGE_BYTES_MAX), time];
@@ -46,11 +50,11 @@ pub fn pin(file: BorrowedFd<'_>, offset: u64, len: u64, time: Duration) -> std::
     u64::try_from(pinned).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Asks the mount's daemon to move what of a part of a file is in memory and was used by no program to the tier on devices of this level, 0 the fastest; bytes
-/// of the part that tiers on devices have then.
+/// Makes the mount's daemon move cached pages of a part of a file that no program has used to the device
+/// tier of this level (0: fastest). Returns the bytes of the part that device tiers then have.
 ///
 /// # Errors
-/// ENOTTY: the file is on no mount of terrace.
+/// ENOTTY: the file is not on a mount of terrace.
 pub fn stage_down(file: BorrowedFd<'_>, offset: u64, len: u64, level: u8) -> std::io::Result<u64> {
     let part = [offset, len.min(STAGE_BYTES_MAX), level.into()];
     // SAFETY: as in `stage`.
@@ -58,13 +62,14 @@ pub fn stage_down(file: BorrowedFd<'_>, offset: u64, len: u64, level: u8) -> std
     u64::try_from(moved).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// Asks the mount's daemon to drop the clean content of a file from memory, and the kernel, too; pages that the daemon has dropped.
+/// Makes the mount's daemon and the kernel drop the clean content of a file from memory. Returns the number
+/// of pages that the daemon dropped.
 ///
 /// # Errors
-/// ENOTTY: the file is on no mount of terrace.
+/// ENOTTY: the file is not on a mount of terrace.
 pub fn drop_content(file: BorrowedFd<'_>) -> std::io::Result<u64> {
     let part = [0, i64::MAX as u64];
-    // SAFETY: plain numbers; and as in `stage`.
+    // SAFETY: plain numbers. The ioctl is as in `stage`.
     let dropped = unsafe {
         libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED);
         libc::ioctl(file.as_raw_fd(), libc::Ioctl::from(DROP), part.as_ptr())
@@ -72,23 +77,23 @@ pub fn drop_content(file: BorrowedFd<'_>) -> std::io::Result<u64> {
     u64::try_from(dropped).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// What an ioctl asks for.
+/// A decoded ioctl.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
-    /// This many bytes from an offset.
+    /// Offset and number of bytes.
     Stage(u64, usize),
-    /// Likewise, for so long.
+    /// Offset, number of bytes, time.
     Pin(u64, u64, Duration),
-    /// Likewise, to a tier.
+    /// Offset, number of bytes, level.
     Down(u64, u64, u8),
-    /// Likewise.
+    /// Offset and number of bytes.
     Drop(u64, u64),
 }
 
-/// The number of an ioctl and its argument.
+/// Decodes an ioctl's number and argument.
 ///
 /// # Errors
-/// ENOTTY: it is none of ours; EINVAL: its argument has another shape, or more bytes than one may ask for.
+/// ENOTTY: not an ioctl of terrace. EINVAL: the argument has another shape, or too many bytes.
 pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<Asked> {
     let word = |at: usize| {
         let bytes = argument.get(at * 8..at * 8 + 8)?;
@@ -113,7 +118,8 @@ pub(crate) fn asked(number: u32, argument: &[u8]) -> Result<Asked> {
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Reads a part of a file into `buf` from where clients will read it, so that it is there: memory, or the source's page cache.
+    /// Reads a part of a file into `buf` from where clients read it (memory, or the source's page cache), so
+    /// that it is cached there.
     pub fn stage(&self, fh: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
@@ -123,19 +129,20 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.read(&file.object, offset, &mut *buf, AccessPath::FuseDirect))
     }
 
-    /// Keeps what of a part of a file is in memory there for so long; bytes.
+    /// Keeps cached pages of a part of a file in memory for `time`. Returns the bytes.
     pub fn pin(&self, fh: u64, offset: u64, len: u64, time: Duration) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.pin(&handle.file()?.object, offset..offset + len, time))
     }
 
-    /// Moves what of a part of a file is in memory and was used by no program to a tier on devices; bytes of it that tiers have then.
+    /// Moves cached pages of a part of a file that no program has used to a device tier. Returns the bytes of
+    /// the part that device tiers then have.
     pub fn stage_down(&self, fh: u64, offset: u64, len: u64, level: u8) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.stage_down(&handle.file()?.object, offset..offset + len, level))
     }
 
-    /// Drops what of a part of a file is clean; pages.
+    /// Drops the clean pages of a part of a file. Returns their number.
     pub fn drop_clean(&self, fh: u64, offset: u64, len: u64) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.drop_clean(&handle.file()?.object, offset..offset + len))

@@ -15,14 +15,15 @@ const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const ACLS: &[u8] = b"system.posix_acl_";
 const S_ISGID: u32 = 0o2000;
 
-/// True if this error at a read of an ACL means that none exists. This mount has ACLs, so the kernel reads them at every open. A source without ACLs
-/// answers EOPNOTSUPP, and a server any error: on the source itself the kernel sends it no such request.
+/// True if this error at a read of an ACL means that none exists. This mount has ACLs, so the kernel reads
+/// them at every open. A source without ACLs answers EOPNOTSUPP, and a server may answer any error: on the
+/// source itself the kernel sends no such request.
 fn has_none(errno: Errno, file: BorrowedFd<'_>) -> bool {
     errno == Errno::OPNOTSUPP || errno != Errno::RANGE && made_up::is_of_server(file)
 }
 
 impl<C: PageCache> Namespace<C> {
-    /// Reads an attribute into `buf` and says its length; with an empty `buf` only the length.
+    /// Reads an attribute into `buf` and returns its length; with an empty `buf` only the length.
     pub fn getxattr(&self, nodeid: u64, name: &OsStr, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(nodeid)?;
         let path = inode.path();
@@ -38,7 +39,7 @@ impl<C: PageCache> Namespace<C> {
         })?)
     }
 
-    /// The names of the attributes, each ended by NUL. Only the superuser is shown `trusted.` ones.
+    /// The names of the attributes, each ended by NUL. Only root gets those that begin with `trusted.`.
     pub fn listxattr(&self, caller: &Caller, nodeid: u64) -> Result<Vec<u8>> {
         let inode = self.inode(nodeid)?;
         let path = inode.path();
@@ -52,7 +53,7 @@ impl<C: PageCache> Namespace<C> {
                     list.truncate(len);
                     break list;
                 }
-                // It grew meanwhile.
+                // The list grew meanwhile.
                 Err(Errno::RANGE) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -77,7 +78,7 @@ impl<C: PageCache> Namespace<C> {
         self.expect_changes()?;
         let inode = self.inode(nodeid)?;
         inode.touch();
-        // Capabilities, or an ACL that carries a mode: a write must look again.
+        // The attribute may be capabilities or an ACL with a mode: the next write must look again.
         inode.unprivileged.store(false, std::sync::atomic::Ordering::Release);
         let (replayed, path) = (op.is_replayed(), inode.path());
         let flags = XattrFlags::from_bits_retain(flags);
@@ -100,7 +101,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(())
     }
 
-    /// Setting an access ACL takes set-group-id away unless the caller is of the group, as chmod does.
+    /// Setting an access ACL clears set-group-id unless the caller is in the group, as chmod does.
     fn drop_foreign_group_id(&self, caller: &Caller, inode: &crate::inode::Inode<C::Object>) -> Result<()> {
         let stat = inode.stat()?;
         if stat.st_mode & S_ISGID != 0 {

@@ -1,8 +1,9 @@
-//! Files deleted behind the mount that cannot be written back.
+//! Files deleted behind the mount whose writeback fails.
 //!
-//! The kernel keeps the names it knows, and with each an inode of ours, which keeps the source's file, its room on the device and its dirty pages.
-//! As long as writeback succeeds that does no harm. Where it fails, for want of room perhaps, nothing would ever end it: so the kernel is asked to
-//! forget such a file. It does unless somebody uses it, and then nobody can read it any more: what is dirty goes unwritten.
+//! The kernel keeps known names, and with each an inode of the daemon. The inode keeps the source's file, its
+//! space on the device and its dirty pages. That is harmless while writeback succeeds. If writeback fails,
+//! for lack of space perhaps, the inode would stay for ever. So the kernel is asked to forget such a file. It
+//! does unless the file is in use. The file can then no longer be read, so its dirty pages are discarded.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,12 +12,12 @@ use std::path::Path;
 use crate::inode::{Inode, ROOT};
 use crate::{Namespace, PageCache};
 
-/// Suffix in /proc of the path of a file that has no name left.
+/// Suffix in /proc of the path of a file without a name.
 const DELETED: &[u8] = b" (deleted)";
 
 impl<C: PageCache> Namespace<C> {
-    /// Has the kernel forget files without a name, of which nothing is open and writeback fails. Whatever the kernel still uses stays: a descriptor
-    /// that was opened with O_PATH, for example, can be opened anew.
+    /// Prunes files without a name and without handles whose writeback fails. Files that the kernel still
+    /// uses stay: a descriptor opened with O_PATH, for example, can be reopened.
     pub fn forget_deleted(&self) {
         let Some(kernel) = self.kernel.get() else { return };
         let failing = self.cache.failing_objects().into_iter().filter_map(|id| self.inode(id).ok());
@@ -28,12 +29,13 @@ impl<C: PageCache> Namespace<C> {
         }
         let nodeids: Vec<u64> = deleted.iter().map(|inode| inode.nodeid).collect();
         if !kernel.prune(&nodeids) {
-            // Before Linux 6.18: by the name that it had. Another file that has it by now is looked up again.
+            // Before Linux 6.18: by the file's last name. If another file has the name by now, the kernel
+            // looks it up again.
             self.list_names(deleted.iter().filter_map(|inode| self.last_name_of(inode)).collect());
         }
     }
 
-    /// The last name of a file that has none, and its directory.
+    /// The last name of a file that has none left, and its directory.
     fn last_name_of(&self, inode: &Inode<C::Object>) -> Option<(u64, OsString)> {
         let root = self.inode(ROOT).ok()?;
         let path = std::fs::read_link(inode.path().as_path()).ok()?.into_os_string().into_vec();

@@ -1,22 +1,24 @@
-//! Gives free memory of the heap back to the kernel after a burst of inodes.
+//! Returns free heap memory to the kernel after a burst of inodes.
 //!
-//! The allocator keeps freed memory between live allocations. It is bounded by the largest number of inodes ever, not by the present one.
+//! The allocator keeps freed memory between live allocations: without this, memory follows the highest number
+//! of inodes ever, not the present one.
 
-/// Decides when freed memory is given back to the kernel: after a large number of entries were removed, and
-/// when no more are being removed. Before that, live entries keep most freed pages of the heap in use.
+/// Decides when freed memory is returned to the kernel: after many entries were removed, and when removals
+/// have stopped. Earlier, live entries keep most freed pages of the heap in use.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
-    /// The most there were since the last time.
+    /// Highest number since the last return.
     most: usize,
-    /// How many there were at the last look.
+    /// Number at the last look.
     last: usize,
 }
 
 impl Freed {
-    /// Fewer things are no reason.
+    /// Fewer entries are not worth a return.
     const MANY: usize = 1024;
 
-    /// So many there are now, some time after the last look. Has much been freed since the last time that it was said so?
+    /// Updates with the present number of entries. Returns true if many were removed since the last return,
+    /// and none since the last look.
     pub(crate) fn is_much(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
         let rests = now >= std::mem::replace(&mut self.last, now);
@@ -28,12 +30,13 @@ impl Freed {
     }
 }
 
-/// Allocations from here on have a mapping of their own, which goes when they are freed.
+/// Allocations from this size on have a mapping of their own, which ends when they are freed.
 #[cfg(target_env = "gnu")]
 const MAPPED_BYTES: libc::c_int = 1 << 20;
 
-/// Sets the allocator up for a daemon: to be called before it has threads. Left to itself, glibc takes the first large buffer that is freed for a
-/// reason to keep others of its size in its heaps, where a new one is zeroed by hand: all 16 MiB of a buffer for requests, of which one is used.
+/// Sets the allocator up for a daemon. To be called before there are threads. By default glibc adapts its
+/// threshold to the first large buffer that is freed. Later buffers of that size come from its heaps and are
+/// zeroed by hand: all 16 MiB of a request buffer, of which 1 MiB is used.
 pub fn set_up_heap() {
     #[cfg(target_env = "gnu")]
     // SAFETY: sets a parameter of the allocator.
@@ -42,10 +45,10 @@ pub fn set_up_heap() {
     }
 }
 
-/// Gives free memory of the heap back to the kernel, where the C library does not do so by itself.
+/// Returns free heap memory to the kernel, where the C library does not do so by itself.
 pub(crate) fn give_heap_back() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: takes the allocator's own locks, and touches free memory only.
+    // SAFETY: malloc_trim takes the allocator's own locks and changes free memory only.
     unsafe {
         libc::malloc_trim(0);
     }
@@ -58,7 +61,7 @@ mod tests {
     #[test]
     #[cfg(target_env = "gnu")]
     fn large_buffers_leave_the_heap_alone() {
-        // SAFETY: asks the allocator for its books.
+        // SAFETY: mallinfo2 only reads the allocator's statistics.
         let in_heaps = || unsafe { libc::mallinfo2() }.arena;
         set_up_heap();
         drop(vec![0_u8; 16 << 20]);
@@ -74,7 +77,7 @@ mod tests {
         assert!(!freed.is_much(100) && !freed.is_much(1) && !freed.is_much(1), "few things are no reason");
         assert!(!freed.is_much(10_000) && !freed.is_much(5001) && !freed.is_much(3900), "they still go");
         assert!(!freed.is_much(20) && freed.is_much(20), "the rest of a burst, too");
-        assert!(!freed.is_much(20) && !freed.is_much(0) && !freed.is_much(0), "told once");
+        assert!(!freed.is_much(20) && !freed.is_much(0) && !freed.is_much(0), "reported once");
         assert!(!freed.is_much(2000) && !freed.is_much(10) && freed.is_much(11));
     }
 }

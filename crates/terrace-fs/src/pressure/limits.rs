@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Raises the limit on open descriptors as far as this process may, and returns it: as root to what the kernel gives at
-/// most (`fs.nr_open`), else to the hard limit.
+/// Raises the limit on open descriptors as far as this process may, and returns it: as root to the kernel's
+/// maximum (`fs.nr_open`), otherwise to the hard limit.
 pub fn raise_descriptors_max() -> io::Result<u64> {
     let now = getrlimit(Resource::Nofile);
     let most = std::fs::read_to_string("/proc/sys/fs/nr_open").ok().and_then(|text| text.trim().parse().ok());
@@ -20,8 +20,8 @@ pub fn raise_descriptors_max() -> io::Result<u64> {
     Ok(descriptors_max())
 }
 
-/// The lowest number that a descriptor opened now would get: as many are open below it. Those above it are few, since
-/// the kernel always gives the lowest.
+/// The number that a new descriptor would get, which is about the number of open ones: the kernel always
+/// assigns the lowest free number.
 pub(crate) fn descriptors_used(any: BorrowedFd<'_>) -> u64 {
     match rustix::io::fcntl_dupfd_cloexec(any, 0) {
         Ok(fd) => fd.as_raw_fd() as u64,

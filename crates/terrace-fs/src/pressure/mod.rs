@@ -1,4 +1,4 @@
-//! How full the tables are: descriptors, inodes and objects against their limits, and the requests that wait for room.
+//! Fill levels: descriptors, inodes and objects against their limits, and the requests that wait for room.
 
 mod deleted;
 pub(crate) mod heap;
@@ -15,26 +15,29 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use terrace_sync::{Condvar, Mutex};
 
-/// How long a request waits for a descriptor until it looks again.
+/// Time between two tries of a request that waits for a descriptor.
 const WAIT: Duration = Duration::from_millis(2);
-/// And in all, on a thread that answers no others: programs hold all of them then, and no patience helps.
+/// Longest wait on a thread that runs no other requests. After that time programs hold all descriptors, and
+/// more waiting does not help.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// On a thread that answers the kernel: one of a busy machine may have to wait long for those that make room.
+/// Longest wait on a thread that answers the kernel: on a busy machine the threads that make room may be
+/// slow.
 const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(5);
-/// The log says no more often that there is none.
+/// Shortest time between two log messages about a shortage.
 const TELL_EVERY: Duration = Duration::from_secs(60);
-/// Descriptors that inodes leave to everything else: connections, open files, records.
+/// Descriptors reserved for other uses than inodes: connections, open files, records.
 const RESERVE_MAX: u64 = 64;
 
-/// How full the tables are, and who waits for it.
+/// Fill levels and waiting requests.
 #[derive(Debug)]
 pub(crate) struct Pressure {
-    /// Number of the descriptor opened last; as good as a count, since the kernel gives the lowest that is free.
+    /// Number of the last opened descriptor. It approximates a count, since the kernel assigns the lowest
+    /// free number.
     newest: AtomicU64,
     descriptors_mark: u64,
-    /// From this number on requests that need one are answered by threads that may wait.
+    /// From this number on, threads that may wait run the requests that need a descriptor.
     short_mark: u64,
-    /// From this number on descriptors are not for inodes.
+    /// From this number on, descriptors are not for inodes.
     reserve: u64,
     inodes_mark: usize,
     /// Inodes that have an object.
@@ -43,18 +46,19 @@ pub(crate) struct Pressure {
     hand: AtomicUsize,
     /// The hand of `sweep`.
     swept: AtomicUsize,
-    /// Threads that wait for room, and how many may: the others must answer the forgets that make it.
+    /// Threads that wait for room, and their limit: the others must answer the FORGETs that make room.
     waiters: AtomicUsize,
     waiters_max: AtomicUsize,
-    /// Names that the kernel is to forget, with their directories: those that were looked for in vain, and where it prunes no inodes, theirs.
+    /// Names that the kernel is to forget, with their directories: negative dentries, and names of unused
+    /// inodes where the kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
-    /// Rung when there are some.
+    /// Signals new names.
     names_bell: Condvar,
-    /// Data descriptors are to be given up, by the shrinker.
+    /// The shrinker is to close data descriptors.
     data_asked_for: AtomicBool,
-    /// There is a shrinker.
+    /// Whether the shrinker runs.
     shrinks: AtomicBool,
-    /// When the log was last told that there was no room.
+    /// Time of the last log message about a shortage.
     told: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
@@ -63,19 +67,19 @@ pub(crate) struct Pressure {
 
 #[cfg(test)]
 thread_local! {
-    /// This thread has swept.
+    /// Set when this thread has swept.
     pub(crate) static SWEPT_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
 thread_local! {
-    /// Since when the request waits that this thread answers, if it answers none that others wait for.
+    /// Set on threads that run no requests others wait for: the time of the present request.
     static MAY_WAIT: Cell<Option<Instant>> = const { Cell::new(None) };
-    /// A shortage that this thread meets is no error of a program yet.
+    /// The present shortage is not logged: the request is repeated.
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Pressure {
-    /// The marks are three quarters of what there is; half of it for objects, whose table is open-addressed.
+    /// The marks are three quarters of each limit, but half for objects, whose table is open-addressed.
     pub(crate) fn new(inodes_max: usize, objects_max: usize, descriptors_max: u64) -> Self {
         Self {
             newest: AtomicU64::new(0),
@@ -100,7 +104,8 @@ impl Pressure {
         }
     }
 
-    /// A descriptor of this number was opened. Is it one of the last, which writebacks and whoever answers need?
+    /// Records that a descriptor of this number was opened. Returns true if it is one of the last, which are
+    /// reserved for writeback and answers.
     pub(crate) fn opened(&self, number: i32) -> bool {
         self.newest.store(number as u64, Ordering::Relaxed);
         if number as u64 >= self.descriptors_mark {
@@ -109,7 +114,8 @@ impl Pressure {
         number as u64 >= self.reserve
     }
 
-    /// The descriptor of an inode or an open directory that was just opened, unless it is one of the last, which are for others.
+    /// Admits the descriptor of an inode or an open directory, unless it is one of the last, which are
+    /// reserved.
     pub(crate) fn admit(&self, fd: OwnedFd) -> rustix::io::Result<OwnedFd> {
         match fd.as_raw_fd() as u64 >= self.reserve {
             true => Err(Errno::MFILE),
@@ -117,23 +123,24 @@ impl Pressure {
         }
     }
 
-    /// Has the shrinker give up data descriptors.
+    /// Makes the shrinker close data descriptors.
     pub(crate) fn ask_for_data(&self) {
         self.data_asked_for.store(true, Ordering::Release);
         self.bell.notify_one();
     }
 
-    /// There is a shrinker from now on.
+    /// The shrinker runs from now on.
     pub(crate) fn announce_shrinker(&self) {
         self.shrinks.store(true, Ordering::Release);
     }
 
-    /// Does this thread answer requests that others wait for, so that it leaves to the shrinker what takes time?
+    /// Whether this thread answers requests that others wait for, and so leaves slow work to the shrinker.
     fn answers_requests(&self) -> bool {
         MAY_WAIT.get().is_none() && self.shrinks.load(Ordering::Acquire)
     }
 
-    /// Waits a little for descriptors to be closed. False: it has been too long, or enough others wait.
+    /// Waits a little for descriptors to be closed. Returns false after too long a wait, or if enough threads
+    /// wait.
     fn wait(&self, began: Instant) -> bool {
         let answers = MAY_WAIT.get().is_none();
         let patience = if answers { PATIENCE_OF_ANSWERERS } else { PATIENCE };
@@ -142,7 +149,7 @@ impl Pressure {
         }
         let waiters = answers.then(|| self.waiters.fetch_add(1, Ordering::AcqRel));
         let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
-        // From now on requests are queued.
+        // Later requests are queued from now on.
         self.newest.store(u64::MAX, Ordering::Relaxed);
         self.bell.notify_one();
         if may {
@@ -154,7 +161,7 @@ impl Pressure {
         may
     }
 
-    /// Is it time to say (again) that there is no room?
+    /// Whether a shortage is to be logged (again).
     fn is_to_be_told(&self) -> bool {
         let mut told = self.told.lock();
         let due = told.is_none_or(|at| at.elapsed() > TELL_EVERY);
@@ -164,23 +171,24 @@ impl Pressure {
         due
     }
 
-    /// Are descriptors so few that a request may have to wait for one? Each inode is one.
+    /// Whether descriptors are so few that a request may have to wait for one. Each inode has one.
     fn is_short(&self, inodes: usize) -> bool {
         self.newest.load(Ordering::Relaxed).max(inodes as u64) >= self.short_mark
     }
 
-    /// Is there need to forget?
+    /// Whether the kernel should forget inodes.
     pub(crate) fn is_high(&self, inodes: usize) -> bool {
-        // Inodes that go leave holes, which the next ones fill: the newest number tells little then, and each inode is a descriptor.
+        // Retired inodes leave holes in the numbers, which the next descriptors fill. The newest number may
+        // then be low, so inodes are counted, too.
         self.newest.load(Ordering::Relaxed) >= self.descriptors_mark
             || inodes as u64 >= self.descriptors_mark
             || inodes >= self.inodes_mark
             || self.objects() >= self.objects_mark
     }
 
-    /// Are the tables so full that forgotten inodes had better make room? At half of the marks, so that resting inodes never
-    /// cause what [`Pressure::is_high`] does. An inode is a descriptor; the number of the newest one tells too little here, for
-    /// inodes that go leave holes, and then it is low.
+    /// Whether the tables are so full that forgotten inodes should make room. The threshold is half of the
+    /// marks, so that resting inodes never cause [`Pressure::is_high`]. The newest descriptor's number is not
+    /// used here: retired inodes leave holes, and then it is low.
     pub(crate) fn is_crowded(&self, inodes: usize) -> bool {
         let crowded = self.is_half_full(inodes);
         if crowded {
@@ -199,14 +207,14 @@ impl Pressure {
         self.objects.load(Ordering::Relaxed)
     }
 
-    /// An inode was given an object.
+    /// An inode got an object.
     pub(crate) fn object_made(&self) {
         if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
             self.bell.notify_one();
         }
     }
 
-    /// An inode's object is gone.
+    /// An inode lost its object.
     pub(crate) fn object_gone(&self) {
         self.objects.fetch_sub(1, Ordering::Relaxed);
     }
@@ -220,7 +228,7 @@ mod tests {
     fn half_of_the_descriptors_is_a_crowd() {
         let pressure = Pressure::new(100_000, 100_000, 1000);
         assert!(!pressure.is_crowded(374) && pressure.is_crowded(375));
-        // Whatever number was the last: the inodes below it may have gone.
+        // The number of the last descriptor does not matter: the inodes below it may be retired.
         pressure.opened(3);
         assert!(pressure.is_crowded(375));
     }
@@ -230,7 +238,7 @@ mod tests {
         let pressure = Pressure::new(100_000, 100_000, 1000);
         assert!(!pressure.is_short(874) && pressure.is_short(875));
         pressure.opened(874);
-        assert!(!pressure.is_short(750), "the shrinker is at work, and nobody needs to wait");
+        assert!(!pressure.is_short(750), "the shrinker works, and no request needs to wait");
         pressure.opened(875);
         assert!(pressure.is_short(0));
     }

@@ -1,6 +1,7 @@
-//! Names that the kernel is to forget: written down until a thread of their own tells it.
+//! Names that the kernel is to forget, listed for a thread that notifies it.
 //!
-//! Telling takes the lock of the name's directory in the kernel, which a request may hold that waits for a descriptor.
+//! The notification takes the lock of the name's directory in the kernel. A request that waits for a
+//! descriptor may hold that lock.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -11,11 +12,11 @@ use crate::inode::Inode;
 use crate::namespace::Namespace;
 use crate::page_cache::PageCache;
 
-/// Names that are written down at the most, until the kernel is told to forget them.
+/// Longest list of names.
 const NAMES_MAX: usize = 2048;
 
 impl<C: PageCache> Namespace<C> {
-    /// Names that the kernel is to forget: told by [`Namespace::forget_names_loop`].
+    /// Lists names that the kernel is to forget, for [`Namespace::forget_names_loop`].
     pub(super) fn list_names(&self, names: Vec<(u64, OsString)>) {
         let mut listed = self.pressure.names.lock();
         let room = NAMES_MAX.saturating_sub(listed.len());
@@ -23,8 +24,9 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.names_bell.notify_one();
     }
 
-    /// A name was looked for in vain. The kernel keeps that, and the name's directory with it, which pruning then spares. It drops it when it
-    /// is told to, name by name: so, once the tables are half full, each is written down, for the thread that tells it.
+    /// A lookup failed. The kernel's negative dentry pins the directory, so pruning cannot free it. The
+    /// kernel drops it when notified of the name. So once the tables are half full, each such name is listed
+    /// for the thread that notifies.
     pub fn note_vain(&self, parent: u64, name: &OsStr) {
         if !self.pressure.is_half_full(self.inodes.len()) {
             return;
@@ -38,7 +40,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Tells the kernel which names to forget, on a thread that nobody waits for. Returns after `end_shrinking`.
+    /// Notifies the kernel of names to forget, on a thread of its own. Returns after `end_shrinking`.
     pub fn forget_names_loop(&self) {
         let pressure = &self.pressure;
         while !pressure.ended.load(Ordering::Acquire) {
@@ -57,13 +59,13 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// A name of an inode and the directory of it, as far as /proc knows them and they are below the root.
+    /// A name of an inode and its directory, if /proc knows them and they are below the root.
     pub(crate) fn name_of(&self, root: &Inode<C::Object>, nodeid: u64) -> Option<(u64, OsString)> {
         let inode = self.inode(nodeid).ok()?;
         self.name_at(root, &std::fs::read_link(inode.path().as_path()).ok()?)
     }
 
-    /// The name that a path of the source ends with, and the directory of it, if the path is below the root.
+    /// The last name of a path of the source and its directory, if the path is below the root.
     pub(super) fn name_at(&self, root: &Inode<C::Object>, path: &Path) -> Option<(u64, OsString)> {
         let below = path.strip_prefix(std::fs::read_link(root.path().as_path()).ok()?).ok()?;
         let (parent, name) = (below.parent()?, below.file_name()?);

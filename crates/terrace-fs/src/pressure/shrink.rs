@@ -1,18 +1,20 @@
-//! Making the kernel forget inodes that nobody uses.
+//! Makes the kernel forget unused inodes, and closes descriptors that can be reopened.
 //!
-//! The kernel keeps names, and with them inodes, as long as it has memory; each costs us a descriptor and, once opened, an
-//! object of the page cache, and there are limits on those. Above a mark, new names are given no time to live, so that they go as soon as their last user does, and a
-//! thread asks the kernel to drop old ones, those longest unused first (second chance: a lookup or an open marks an
-//! inode, the hand takes the mark away and comes back).
+//! The kernel keeps names, and with them inodes, as long as it has memory. Each costs the daemon a descriptor
+//! and, once opened, an object of the page cache; both have limits. Above a mark, new names get a lifetime of
+//! 0, so that the kernel forgets them after their last use. A thread prunes old names,
+//! longest unused first. (Second chance: a lookup or an open marks an inode, the hand clears the mark and
+//! comes back.)
 //!
-//! Descriptors that can be had again are a cache: those of data are given up, and resting inodes dropped, by the request that finds none left
-//! ([`Namespace::with_room`]). Where only the kernel can help, the request waits, on a thread that answers nothing else: the
-//! FORGETs and RELEASEs that make room must be answered meanwhile. A program meets EMFILE only if nothing was to be had for
-//! a long time, and the log says so.
+//! Descriptors that can be reopened are a cache. A request that finds none left closes data descriptors and
+//! drops resting inodes ([`Namespace::with_room`]). If only the kernel can help, the request waits on a
+//! thread that runs no other requests: the FORGETs and RELEASEs that make room must be answered meanwhile. A
+//! program gets EMFILE only after a long shortage, which is logged.
 //!
-//! The kernel forgets for reasons of its own, too: under pressure for memory, the usual state of our users' machines. An inode
-//! of which something is cached then *rests*: it stays in the table as if it were known. The same thread drops resting inodes when there is
-//! nothing left to keep, and, the longest unused first, when the tables become crowded.
+//! The kernel also forgets under memory pressure, which is common on the machines that terrace is made for.
+//! An inode with cached content then *rests*: it stays in the table as if it were known. The same thread
+//! drops resting inodes when no content is left. When the tables become crowded it drops the longest unused
+//! first.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
@@ -26,35 +28,38 @@ use crate::inode::ROOT;
 use crate::namespace::Namespace;
 use crate::page_cache::{CachedFile, PageCache};
 
-/// How often the shrinker looks around where nothing calls it.
+/// Interval of the shrinker's rounds without a wake-up.
 const ROUND: Duration = Duration::from_secs(1);
-/// Inodes asked for at a time.
+/// Inodes in one prune request.
 const BATCH: usize = 512;
-/// Resting inodes looked at in one round of a second: a stat and a look into the index each. A few more, the rest of a shard.
+/// Resting inodes checked in one round of a second: a stat and a look into the index each. A few more may
+/// come from the rest of a shard.
 const SWEEP_MAX: usize = 4096;
-/// Inodes of any kind that are looked at in one round to find those, while there is no hurry.
+/// Inodes of any kind visited in one round to find those, while the table is not crowded.
 const VISITS_MAX: usize = 16 * SWEEP_MAX;
 
 impl<C: PageCache> Namespace<C> {
-    /// Says how many threads answer requests.
+    /// Sets the number of threads that answer requests.
     pub fn set_threads(&self, threads: usize) {
         self.pressure.waiters_max.store(threads.saturating_sub(2).max(threads / 2), Ordering::Relaxed);
     }
 
-    /// Says that this thread answers no request that another may wait for, now one that was asked at this time: it may wait for descriptors.
+    /// Declares that this thread runs no request that others wait for, so it may wait for descriptors.
+    /// `asked`: time of the present request.
     pub fn may_wait(asked: Instant) {
         MAY_WAIT.set(Some(asked));
     }
 
-    /// Are descriptors or places in the tables so few that a request that needs one may have to wait?
+    /// Whether descriptors or table slots are so few that a request that needs one may have to wait.
     pub fn is_short(&self) -> bool {
         self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
             || self.handles.len() >= self.handles.max() / 8 * 7
     }
 
-    /// Runs `open`, or anything that may open something, again while there is no room for it: what can be had again is given up, and then
-    /// the kernel is waited for. Nothing may have been done when `open` fails so. The caller holds no lock of an inode: whoever makes room may need it.
+    /// Runs `open` again as long as it meets a shortage. Between tries, descriptors that can be reopened are
+    /// closed, then the kernel is waited for. `open` must have changed nothing when it fails so. The caller
+    /// holds no lock of an inode, since making room may need it.
     pub(crate) fn with_room<T, E: Into<Error>>(
         &self,
         mut open: impl FnMut() -> std::result::Result<T, E>,
@@ -75,7 +80,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Runs `act`; if `quiet`, the log is not told of a shortage that it meets, for the caller begins it again.
+    /// Runs `act`. If `quiet`, a shortage that it meets is not logged, since the caller repeats it.
     pub(crate) fn quietly<T>(&self, quiet: bool, act: impl FnOnce() -> T) -> T {
         QUIET.set(quiet);
         let done = act();
@@ -83,7 +88,7 @@ impl<C: PageCache> Namespace<C> {
         done
     }
 
-    /// Tells the log, from time to time, that a program gets this error.
+    /// Logs, at intervals, that a program gets this error.
     pub(crate) fn tell_shortage(&self, error: &Error) {
         if self.pressure.is_to_be_told() {
             let (inodes, handles) = (self.inodes.len(), self.handles.len());
@@ -94,8 +99,9 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Makes room, or waits a little for it. Sweeping writes back, and looks at every inode: so a thread that answers requests has the shrinker do
-    /// that. Only where it may not wait either does it close what can be closed at once, one time, rather than fail.
+    /// Makes room, or waits a little for it. A sweep writes back and visits every inode, so a thread that
+    /// answers requests leaves it to the shrinker. If such a thread may not wait either, it closes data
+    /// descriptors once before it fails.
     fn find_room(&self, began: Instant, gave_up: &mut bool) -> bool {
         if self.pressure.answers_requests() {
             self.pressure.ask_for_data();
@@ -105,11 +111,11 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Closes data descriptors that are opened again where they are needed: those of files that nobody reads or writes at this moment.
-    /// How many?
+    /// Closes data descriptors of files that are not read or written at this moment; the next use reopens
+    /// them. Returns their number.
     pub(crate) fn give_up_data(&self) -> usize {
         if self.bound_by_modes {
-            return 0; // The mode may forbid to open them again.
+            return 0; // The mode may forbid reopening.
         }
         let mut open = Vec::new();
         for part in 0..self.inodes.shards() {
@@ -123,7 +129,7 @@ impl<C: PageCache> Namespace<C> {
         open.iter().filter_map(|inode| inode.life.try_lock().map(|life| inode.close_data(&life))).sum()
     }
 
-    /// Asks the kernel to forget unused inodes whenever there are too many. Returns after `end_shrinking`.
+    /// Makes the kernel forget unused inodes when there are too many. Returns after `end_shrinking`.
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
         let (mut freed, mut looked) = (Freed::default(), Instant::now());
@@ -157,8 +163,9 @@ impl<C: PageCache> Namespace<C> {
         self.pressure.names_bell.notify_all();
     }
 
-    /// Drops resting inodes of which nothing is cached any more, or whose last name has gone, behind the mount's back; in a crowded
-    /// table also those that were not used since the last time. Looks at a bounded number. Is there anything to do at once?
+    /// Drops resting inodes without cached content, and those whose last name was removed behind the mount.
+    /// In a crowded table it also drops those unused since the last sweep. Visits a bounded number. Returns
+    /// true if it dropped any or must come again.
     pub(crate) fn sweep(&self, crowded: bool) -> bool {
         #[cfg(test)]
         super::SWEPT_HERE.set(true);
@@ -180,13 +187,13 @@ impl<C: PageCache> Namespace<C> {
                 break;
             }
         }
-        // It was needed when the last writer went, and may be so no longer.
+        // Needed at the last writer's close, and perhaps not any more.
         for inode in written {
             inode.life.try_lock().iter().for_each(|life| inode.close_writer(life));
         }
         let (mut dropped, mut aged) = (false, false);
         for inode in resting {
-            // The thread that holds it may be in here as well, for want of a descriptor.
+            // The lock's holder may be in this function too, because of the same shortage.
             let Some(life) = inode.life.try_lock() else { continue };
             let used = crowded && inode.used.swap(false, Ordering::Relaxed);
             aged |= used;
@@ -200,7 +207,7 @@ impl<C: PageCache> Namespace<C> {
         dropped || aged
     }
 
-    /// One round; was there anything to ask for?
+    /// One round. Returns whether there was anything to prune.
     fn shrink(&self) -> bool {
         let Ok(root) = self.inode(ROOT) else { return false };
         let (Some(kernel), unused) = (self.kernel.get(), self.unused(BATCH)) else { return false };
@@ -212,13 +219,13 @@ impl<C: PageCache> Namespace<C> {
             let names: Vec<_> = unused.iter().filter_map(|&nodeid| self.name_of(&root, nodeid)).collect();
             self.list_names(names);
         }
-        // The forgets come in as requests of their own.
+        // The FORGETs arrive as separate requests.
         std::thread::sleep(Duration::from_millis(1));
         self.pressure.newest.store(limits::descriptors_used(root.fd()), Ordering::Relaxed);
         true
     }
 
-    /// Waits until an inode that is about to be made can be opened. Once it is made, it is too late to refuse.
+    /// Waits until a descriptor for a new inode is available. After its creation a refusal would be too late.
     pub(crate) fn make_room(&self, any: BorrowedFd<'_>) -> Result<()> {
         match self.pressure.is_high(self.inodes.len()) {
             true => {
@@ -228,7 +235,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// Up to `want` inodes that nobody has open and that were not looked up for a while.
+    /// Up to `want` inodes without handles and without recent lookups.
     pub(crate) fn unused(&self, want: usize) -> Vec<u64> {
         let mut found = Vec::with_capacity(want);
         for _ in 0..2 * self.inodes.shards() {

@@ -1,4 +1,4 @@
-//! The life of an inode's slot: orders of events driven by hand, and many threads at once against a model.
+//! The life of an inode's slot: hand-made orders of events, and many threads at once against a model.
 
 use std::collections::HashMap;
 use std::os::fd::{BorrowedFd, FromRawFd, RawFd};
@@ -9,8 +9,8 @@ use super::*;
 use crate::inode::{Inode, handle};
 use terrace_testkit::rng::{Rng, seed};
 
-/// FORGET and a sweep have come to the same inode; one of them retires it, a lookup makes the next one of that number, and the
-/// other goes on with what it holds.
+/// FORGET and a sweep reach the same inode. One retires it, a lookup makes the next inode of that number, and
+/// the other continues with its stale reference.
 #[test]
 fn stale_reference_leaves_the_next_inode_alone() {
     let mut world = World::new();
@@ -21,7 +21,7 @@ fn stale_reference_leaves_the_next_inode_alone() {
     let last = world.ask(|ns, op| ns.lookup(op, ROOT, name("b"))).unwrap().attr.ino;
     let stale = world.namespace.inodes.release(a, 1).unwrap();
     world.namespace.retire_if_unused(&stale);
-    // Its slot is on top of the free ones.
+    // Its slot is on top of the free list.
     world.namespace.forget(last, 1);
     assert_eq!(world.namespace.inodes_known(), 1);
     let again = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
@@ -52,7 +52,8 @@ fn stale_reference_leaves_the_next_inode_alone() {
     every_slot_is_free_once(&mut world);
 }
 
-/// The kernel's last reference goes while a handle is open; RELEASE then finds the inode retired by a sweep, and made again.
+/// The kernel drops its last reference while a handle is open. RELEASE then finds the inode retired by a
+/// sweep, and made again.
 #[test]
 fn release_after_a_retirement_leaves_the_next_inode_alone() {
     let mut world = World::new();
@@ -62,7 +63,7 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
     let b = world.ask(|ns, op| ns.lookup(op, ROOT, name("b"))).unwrap().attr.ino;
     let opened = world.ask(|ns, op| ns.open(op, a, libc::O_RDONLY as u32)).unwrap();
     world.namespace.forget(a, 1);
-    // `Namespace::release`, up to where it looks whether the inode is needed any more.
+    // `Namespace::release`, up to its check whether the inode is still needed.
     let handle = world.namespace.handles.remove(opened.fh).unwrap();
     handle::count_release(&handle, &mut handle.inode.life.lock());
     while world.namespace.sweep(true) {}
@@ -75,7 +76,7 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
     every_slot_is_free_once(&mut world);
 }
 
-/// Held by its name alone, it is there when the kernel comes, and gone when nobody wants it.
+/// A file held by name is known to the kernel's lookup, and retired after its release.
 #[test]
 fn a_held_file_is_known_until_it_is_given_back() {
     let mut world = World::new();
@@ -100,7 +101,8 @@ fn a_held_file_is_known_until_it_is_given_back() {
     every_slot_is_free_once(&mut world);
 }
 
-/// Killed after an inode has left the table and before its descriptor is closed: no record names that one, so that it is an orphan.
+/// A daemon is killed after an inode left the table and before its descriptor is closed. No record names the
+/// descriptor: it is an orphan.
 #[test]
 fn retired_inode_is_named_by_no_record() {
     let mut world = World::new();
@@ -115,7 +117,7 @@ fn retired_inode_is_named_by_no_record() {
     assert_eq!(world.nlookup(a), 1);
 }
 
-/// Fills the table to the last slot: each one is given once.
+/// Fills the table to the last slot: each slot is taken once.
 fn every_slot_is_free_once<C: PageCache>(world: &mut World<C>) {
     for i in 0..LAYOUT.inodes_max {
         std::fs::write(world.path(&format!("fill{i}")), b"").unwrap();
@@ -135,9 +137,9 @@ fn every_slot_is_free_once<C: PageCache>(world: &mut World<C>) {
 const FILES: usize = 8;
 const THREADS: usize = 4;
 
-/// A page cache over memory files that outlive it, so that a daemon can die.
+/// A page cache over memory files that outlive it, so that a daemon can be killed.
 trait Mortal: PageCache + Sized {
-    /// The cache of the first daemon, and what is left of it for the next.
+    /// The parts of the first daemon's cache that its successor gets.
     type Left;
     fn first() -> (Arc<Self>, Self::Left);
     fn next(left: &Self::Left) -> Arc<Self>;
@@ -173,11 +175,11 @@ fn engine_config() -> EngineConfig {
     EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() }
 }
 
-/// The kernel's part: the references and handles that one thread's programs hold.
+/// The kernel's part: references and handles of one thread's programs.
 struct Held<C: PageCache> {
     references: [u64; FILES],
     handles: Vec<(usize, u64)>,
-    /// Inodes that this thread has taken the last reference from, and has not come to look after yet.
+    /// Inodes whose last reference this thread dropped, with the second half of FORGET still to do.
     begun: Vec<Arc<Inode<C::Object>>>,
 }
 
@@ -192,7 +194,7 @@ struct Model<C: Mortal> {
     left: C::Left,
     inos: [u64; FILES],
     unique: AtomicU64,
-    /// References to each file, of all threads.
+    /// References to each file by all threads.
     references: [AtomicI64; FILES],
 }
 
@@ -236,7 +238,7 @@ impl<C: Mortal> Model<C> {
             }
             14 if random.below(4) == 0 => drop(ns.sweep(random.below(2) == 0)),
             14 => self.finish(held, random),
-            // An inode that somebody else holds, or nobody: as the check of another name's file does.
+            // An inode that other threads, or none, refer to: as the check of another file's name does.
             _ => {
                 let known = ns.known_at(&ns.inode(ROOT).unwrap(), name(&format!("f{file}")));
                 known.iter().for_each(|inode| ns.links_changed(inode));
@@ -244,7 +246,7 @@ impl<C: Mortal> Model<C> {
         }
     }
 
-    /// FORGET of a file that this thread holds, most often with all its references.
+    /// FORGET of a file that this thread refers to, mostly with all its references.
     fn forget(&self, random: &mut Rng, held: &mut Held<C>) {
         // An open file keeps a reference, as in the kernel.
         let spare = |file: usize| {
@@ -260,13 +262,13 @@ impl<C: Mortal> Model<C> {
         held.references[file] -= n;
         self.references[file].fetch_sub(n as i64, Ordering::Relaxed);
         held.begun.extend(self.world.namespace.inodes.release(self.inos[file], n));
-        // Each one that waits has a slot.
+        // Each waiting inode has a slot.
         if random.below(2) == 0 || held.begun.len() > 4 {
             self.finish(held, random);
         }
     }
 
-    /// The second half of a FORGET, which another thread may have overtaken by any number of requests.
+    /// The second half of a FORGET. Any number of another thread's requests may come before it.
     fn finish(&self, held: &mut Held<C>, random: &mut Rng) {
         if !held.begun.is_empty() {
             let inode = held.begun.swap_remove(random.index(held.begun.len()));
@@ -283,7 +285,8 @@ impl<C: Mortal> Model<C> {
         self.references[file].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The content is the file's own: a descriptor under a wrong number would show another's.
+    /// Checks that the content is the file's own: a descriptor under a wrong number would read another
+    /// file's.
     fn use_handle(&self, file: usize, fh: u64, random: &mut Rng) {
         let (ns, mut buf) = (&self.world.namespace, [0; 8192]);
         assert_eq!(ns.read(fh, 0, &mut buf, None).unwrap(), 5000);
@@ -294,7 +297,7 @@ impl<C: Mortal> Model<C> {
         }
     }
 
-    /// With no request under way, tables, references and descriptors agree.
+    /// Without requests under way, tables, references and descriptors agree.
     fn check(&self, held: &[Held<C>]) {
         let ns = &self.world.namespace;
         let mut owner: HashMap<RawFd, u64> = HashMap::new();
@@ -310,10 +313,10 @@ impl<C: Mortal> Model<C> {
         let (open, named) = (self.descriptors(), descriptors_named(self.world.region, LAYOUT).unwrap());
         assert!(named.iter().all(|fd| open.contains_key(fd)), "{named:?} {open:?}");
         let orphans = open.iter().filter(|(fd, is_path)| **is_path && !named.contains(fd)).count();
-        assert_eq!(orphans, 0, "descriptors of inodes that nobody owns");
+        assert_eq!(orphans, 0, "descriptors of inodes without an owner");
     }
 
-    /// Descriptors of this process that are open on something in the source; those with O_PATH are inodes'.
+    /// Descriptors of this process open in the source. True: with O_PATH, so an inode's.
     fn descriptors(&self) -> HashMap<RawFd, bool> {
         let dir = self.world.dir.path().canonicalize().unwrap();
         let mut found = HashMap::new();
@@ -322,14 +325,14 @@ impl<C: Mortal> Model<C> {
                 continue;
             }
             let fd = entry.file_name().to_str().unwrap().parse().unwrap();
-            // SAFETY: only asked about.
+            // SAFETY: the descriptor is only queried.
             let flags = rustix::fs::fcntl_getfl(unsafe { BorrowedFd::borrow_raw(fd) });
             found.insert(fd, flags.is_ok_and(|flags| flags.contains(OFlags::PATH)));
         }
         found
     }
 
-    /// The daemon dies. The next one takes over, and closes what no record names.
+    /// Kills the daemon. A successor recovers and closes descriptors that no record names.
     fn kill(&mut self) {
         let named = descriptors_named(self.world.region, LAYOUT).unwrap();
         let orphans: Vec<RawFd> = self.descriptors().into_keys().filter(|fd| !named.contains(fd)).collect();
@@ -339,12 +342,13 @@ impl<C: Mortal> Model<C> {
         std::mem::forget(std::mem::replace(&mut self.world.namespace, successor));
         std::mem::forget(std::mem::replace(&mut self.world.cache, cache));
         self.world.namespace.finish_recovery();
-        // SAFETY: their owner was just forgotten, for good.
+        // SAFETY: their owner was forgotten just before and never runs again.
         orphans.into_iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(fd) }));
     }
 }
 
-/// `rounds` times all threads at once, then a look at everything, now and then a death; in the end nobody uses anything.
+/// Runs all threads at once, `rounds` times, with a check after each and sometimes a kill. At the end nothing
+/// is in use.
 fn run_model<C: Mortal>(seed: u64, rounds: usize, steps: usize)
 where
     C::Left: Sync,

@@ -1,4 +1,4 @@
-//! How long the kernel may keep names and attributes, and changes that are refused.
+//! Lifetimes of names and attributes in the kernel, and refused changes.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Room in the tables: waiting for it, and descriptors and references that are kept as long as they are used.
+//! Room in the tables: waits for it, and descriptors and references that stay as long as they are used.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::fuse::Movable;
 use crate::pressure::SWEPT_HERE;
 
-/// The thread that has no descriptor waits, and meanwhile others ask for attributes of the file and release what they have of it.
+/// A writer without a descriptor waits. Meanwhile other threads get attributes of the file and release it.
 #[test]
 fn writer_waiting_for_room_holds_no_inode_lock() {
     let mut world = World::new();
@@ -24,7 +24,7 @@ fn writer_waiting_for_room_holds_no_inode_lock() {
             namespace.open(&namespace.begin(caller(1000)), f, libc::O_RDWR as u32).map(|file| file.fh)
         });
         let begun = Instant::now();
-        // It looks for room all the time, so the lock is found free only if it is not held meanwhile.
+        // It retries all the time, so the lock is free here only if it does not hold it.
         for _ in 0..100 {
             let inode = namespace.inode(f).unwrap();
             let mut seen = None;
@@ -43,7 +43,7 @@ fn writer_waiting_for_room_holds_no_inode_lock() {
     });
 }
 
-/// A thread that answers requests leaves sweeping to the shrinker, and gets what that has found.
+/// A thread that answers requests leaves sweeping to the shrinker, and uses the room that it makes.
 #[test]
 fn room_is_made_by_the_shrinker_for_those_who_answer() {
     let mut world = World::new();
@@ -54,11 +54,11 @@ fn room_is_made_by_the_shrinker_for_those_who_answer() {
         .map(|i| world.ask(|ns, op| ns.lookup(op, ROOT, name(&format!("f{i}")))).unwrap().attr.ino)
         .collect();
     let namespace = &world.namespace;
-    // Forgotten by the kernel just now, and not noticed: so a sweep finds them.
+    // Forgotten by the kernel, without a check afterwards: a sweep finds them.
     known.iter().for_each(|&nodeid| drop(namespace.inodes.release(nodeid, 1)));
     std::thread::scope(|scope| {
         namespace.set_threads(4);
-        // The shrinker comes late, so that the lookup finds no room.
+        // The shrinker starts late, so the lookup finds no room.
         namespace.pressure.announce_shrinker();
         let shrinker = scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
@@ -94,7 +94,7 @@ fn a_resent_listing_that_comes_less_far_takes_no_reference_away() {
     let files = list(&world.namespace, &mut op, 5);
     std::mem::forget(op);
     world.kill();
-    // Names beside the mount have become longer, say.
+    // For example, names were replaced by longer ones beside the mount.
     let mut op = world.namespace.begin(caller(world.unique | RESENT));
     assert_eq!(list(&world.namespace, &mut op, 3), files[..4]);
     drop(op);
@@ -112,14 +112,15 @@ fn an_object_that_outlives_its_inode_names_no_other_file() {
     world.namespace.release(fh);
     world.namespace.forget(f, 1);
     assert_eq!(world.namespace.inodes_known(), 1);
-    // The lowest number that is free: the inode's own, if it was closed.
+    // The new descriptor gets the lowest free number: the inode's own, if that was closed.
     world.ask(|ns, op| ns.lookup(op, ROOT, name("g"))).unwrap();
     assert_eq!(held.source().stat().unwrap().st_ino, ino);
     let mut byte = [0];
     assert!(rustix::io::pread(&*held.source().reader().unwrap(), &mut byte, 0).is_ok() && byte == *b"f");
 }
 
-/// Runs a request that meets a shortage, after it has noted a change or before; the answer, if it was given, and whether it was given back.
+/// Runs a request that meets a shortage after it recorded a change, or before. Returns the answer, if any,
+/// and whether the request was given back.
 fn run_into_a_shortage(changes: bool, stays: bool) -> (Option<Result<()>>, bool) {
     let world = World::new();
     let (answer, answered) = std::sync::mpsc::channel();
@@ -150,12 +151,12 @@ fn a_request_that_meets_a_shortage_is_begun_again_elsewhere() {
     }
 }
 
-/// New files are answered, although only the descriptors reserved for them are left.
+/// New files are answered although only reserved descriptors are left.
 #[test]
 fn a_file_that_was_made_has_its_descriptor() {
     let mut world = World::new();
     std::fs::write(world.path("found"), b"").unwrap();
-    // From here on all descriptors are of the reserve.
+    // All further descriptors are of the reserve.
     world.namespace.pressure = crate::pressure::Pressure::new(64, 64, 4);
     world.namespace.end_shrinking();
     let found = world.ask(|ns, op| ns.lookup(op, ROOT, name("found")));

@@ -1,6 +1,5 @@
-//! A page cache that caches nothing: each read and write goes to the source at once.
-//!
-//! The null twin of the engine: on it tests show faults of the namespace alone.
+//! A page cache that caches nothing: each read and write goes to the source at once. With this null twin of
+//! the engine, tests show faults of the namespace alone.
 
 use std::io;
 use std::ops::Range;
@@ -17,7 +16,7 @@ use terrace_fs::{Attr, CachedFile, PageCache, Time};
 #[derive(Debug, Default)]
 pub struct Direct;
 
-/// A file of it.
+/// A file of [`Direct`].
 #[derive(Clone, Debug)]
 pub struct DirectFile(Arc<SourceFile>);
 

@@ -1,7 +1,8 @@
-//! A mount of a temporary directory, served by a supervisor and a daemon in processes of their own, as in the product.
+//! A mount of a temporary directory, served by a supervisor and a daemon in separate processes, as in the
+//! product.
 //!
-//! The test binary starts itself again as the supervisor (see `supervisor_role`); the supervisor starts the daemon by
-//! `clone(CLONE_FILES)` and starts it anew, recovering, when it is killed.
+//! The test binary runs itself as the supervisor (see `supervisor_role`). The supervisor starts the daemon by
+//! `clone(CLONE_FILES)`, and after a kill starts a successor that recovers.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -22,14 +23,14 @@ use crate::direct::Direct;
 const ROLE: &str = "TERRACE_TEST_SUPERVISOR";
 const THREADS: usize = 8;
 
-/// Which page cache a mount has.
+/// The page cache of a mount.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Cache {
     Direct,
     Engine,
 }
 
-/// Can this machine mount at all?
+/// Whether this machine can mount.
 pub fn possible() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !possible {
@@ -57,12 +58,12 @@ impl Mount {
         Self::with(cache, u64::MAX, 0)
     }
 
-    /// A mount whose daemon may have no more than `descriptors_max` descriptors open.
+    /// A mount whose daemon may open `descriptors_max` descriptors.
     pub fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
         Self::with(cache, descriptors_max, 0)
     }
 
-    /// A mount whose daemon and source are of the user `uid`.
+    /// A mount whose daemon and source belong to the user `uid`.
     pub fn of_user(cache: Cache, uid: u32) -> Self {
         Self::with(cache, u64::MAX, uid)
     }
@@ -83,7 +84,7 @@ impl Mount {
             .unwrap();
         let mut news = BufReader::new(supervisor.stdout.take().unwrap());
         let daemon = next_daemon(&mut news);
-        // Answered only when the connection is initialised.
+        // Answered only after the connection is initialised.
         fs::metadata(&mnt).unwrap();
         Self { src, mnt, supervisor, news, daemon, _dir: dir }
     }
@@ -93,12 +94,12 @@ impl Mount {
         self.mnt.join(name)
     }
 
-    /// How many descriptors the daemon has open.
+    /// Number of descriptors that the daemon has open.
     pub fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.daemon)).unwrap().count()
     }
 
-    /// How many descriptors for the content of source files the daemon has open.
+    /// Number of descriptors for the content of source files that the daemon has open.
     pub fn data_descriptors(&self) -> usize {
         let path_only = |fd: &str| {
             let info = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", self.daemon)).unwrap_or_default();
@@ -129,7 +130,7 @@ impl Drop for Mount {
 fn next_daemon(news: &mut impl BufRead) -> i32 {
     let mut line = String::new();
     while news.read_line(&mut line).unwrap() > 0 {
-        // The test harness writes its own words before the first.
+        // The test harness prints before the first line of the supervisor.
         if let Some((_, pid)) = line.trim().split_once("daemon ") {
             return pid.parse().unwrap();
         }
@@ -173,7 +174,7 @@ fn become_user(uid: u32) {
     }
 }
 
-/// State that outlives a daemon, and how a daemon is made of it.
+/// State that outlives a daemon, and the start of a daemon from it.
 trait Parts {
     type Cache: PageCache;
     fn namespace(&self, root: OwnedFd, recovering: bool) -> Arc<Namespace<Self::Cache>>;
@@ -183,7 +184,7 @@ trait Parts {
 fn keep(fuse: &OwnedFd, root: OwnedFd, parts: &(impl Parts + Sync)) {
     let mut recovering = false;
     loop {
-        // SAFETY: as fork, with the descriptor table shared; this process has no other running thread.
+        // SAFETY: as fork, with the descriptor table shared. This process has no other running thread.
         let pid =
             unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_FILES | libc::SIGCHLD, 0, 0, 0, 0) } as i32;
         if pid == 0 {
@@ -199,7 +200,7 @@ fn keep(fuse: &OwnedFd, root: OwnedFd, parts: &(impl Parts + Sync)) {
         assert!(pid > 0, "clone: {}", std::io::Error::last_os_error());
         println!("daemon {pid}");
         let mut status = 0;
-        // SAFETY: waits for our own child.
+        // SAFETY: waits for this process's own child.
         unsafe { libc::waitpid(pid, &mut status, 0) };
         if libc::WIFEXITED(status) {
             return;
@@ -225,7 +226,7 @@ struct DirectParts(DurableRegion);
 impl DirectParts {
     fn new() -> Self {
         let bytes = DurableLayout::default().bytes();
-        // SAFETY: a fresh shared mapping that is never unmapped; only one daemon lives at a time.
+        // SAFETY: a fresh shared mapping that is never unmapped. Only one daemon lives at a time.
         unsafe {
             let base = rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -305,7 +306,7 @@ pub fn source(mount: &Mount, name: &str) -> Vec<u8> {
     fs::read(mount.src.join(name)).unwrap()
 }
 
-/// Opens with flags that std does not have.
+/// Opens with flags that std lacks.
 pub fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?.into())
 }

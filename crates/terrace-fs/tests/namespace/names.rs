@@ -1,4 +1,4 @@
-//! Names that others change in the source, beside the mount.
+//! Names changed in the source beside the mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -15,10 +15,10 @@ use terrace_testkit::wait::holds_within;
 use super::mount::{Mount, open, source};
 use super::{each, errno};
 
-/// Long enough on a busy machine.
+/// Upper bound for a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-/// Puts a file in the place of another.
+/// Replaces a file by another one of the same name.
 fn replace(path: &Path, content: &str) {
     let new = path.with_extension("new");
     fs::write(&new, content).unwrap();
@@ -27,7 +27,7 @@ fn replace(path: &Path, content: &str) {
 
 type Writes = [(&'static str, fn(&Path)); 4];
 
-/// What a program does to a file that it names.
+/// Operations of a program on a file's name.
 const WRITES: Writes = [
     ("append", |path| {
         let mut file = OpenOptions::new().append(true).create(true).open(path).unwrap();
@@ -56,7 +56,7 @@ fn writes_reach_the_file_that_has_the_name() {
                 let name = format!("d/f{}", round % 3);
                 let (path, beside) = (mount.path(&name), mount.src.join(&name));
                 fs::write(&beside, b"old").unwrap();
-                // The kernel remembers for a moment that there was none.
+                // The kernel may still have a negative dentry for a moment.
                 assert!(holds_within(SOON, || OpenOptions::new().append(true).open(&path).is_ok()));
                 let rotated = mount.src.join("rotated");
                 match round % 4 {
@@ -139,7 +139,7 @@ fn open_files_outlive_their_names() {
         file.sync_all().unwrap();
         assert_eq!(source(mount, "f"), b"another");
         assert_eq!(&source(mount, "g")[..5], b"again");
-        // A directory without a path, too.
+        // The same for a directory that is reached by a descriptor.
         fs::create_dir(mount.path("d")).unwrap();
         let dir = open(&mount.path("d"), OFlags::PATH).unwrap();
         fs::rename(mount.src.join("d"), mount.src.join("e")).unwrap();
@@ -177,7 +177,7 @@ fn names_and_modes_changed_beside_are_seen_at_once() {
 fn a_file_that_was_replaced_is_read_no_more() {
     each(|mount| {
         for round in 0..40 {
-            // No look at the source follows this change by the mount.
+            // This change through the mount is not followed by a look at the source.
             fs::write(mount.path("f"), format!("old {round}")).unwrap();
             let content = format!("new {round}");
             replace(&mount.src.join("f"), &content);
@@ -212,7 +212,7 @@ fn what_is_mounted_on_a_name_stays_when_its_directory_changes() {
             .unwrap();
         fs::write(mount.path("d/inside"), b"").unwrap();
         for mode in [0o700, 0o755, 0o711] {
-            // The daemon hears of changes by another process.
+            // The daemon gets events only of other processes' changes.
             let mode = format!("{mode:o}");
             let done = Command::new("chmod").arg(mode).arg(mount.src.join("d")).status().unwrap();
             assert!(done.success());

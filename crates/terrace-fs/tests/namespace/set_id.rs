@@ -1,4 +1,4 @@
-//! Set-id bits and changes of content or owner: who keeps them, in the mount as on a plain directory.
+//! Set-id bits and changes of content or owner: the mount clears them as a plain directory does.
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,8 @@ use super::{Mount, each};
 const USER: u32 = 4242;
 const SECOND_GROUP: u32 = 4243;
 
-/// Modes, with and without execution by the group; owners and groups: root's, the user's, one that has the user among others.
+/// Modes with and without group execution. Owners and groups: root's, the user's, and a supplementary group
+/// of the user.
 const MODES: [u32; 7] = [0o6777, 0o6767, 0o2777, 0o2767, 0o4777, 0o6666, 0o0777];
 const OWNERS: [(u32, u32); 5] = [(0, 0), (USER, USER), (USER, SECOND_GROUP), (0, SECOND_GROUP), (USER, 0)];
 
@@ -29,7 +30,7 @@ enum Actor {
 }
 
 impl Actor {
-    /// Makes the calling thread, and no other, act as this one.
+    /// Makes the calling thread alone act as this process.
     fn enter(self) {
         match self {
             Self::Root => {}
@@ -40,7 +41,8 @@ impl Actor {
                 set_capabilities(None, sets).unwrap();
             }
             Self::User => {
-                // SAFETY: the calls themselves, past libc's wrappers, change the credentials of this thread alone.
+                // SAFETY: raw system calls, without libc's wrappers, change the credentials of this thread
+                // alone.
                 unsafe {
                     let group = SECOND_GROUP;
                     assert_eq!(libc::syscall(libc::SYS_setgroups, 1, &raw const group), 0);
@@ -52,7 +54,7 @@ impl Actor {
     }
 }
 
-/// Something that changes a file, of a directory that holds another one, `other`.
+/// Changes a file in a directory that has another file, `other`.
 type Change = fn(dir: &OwnedFd) -> rustix::io::Result<()>;
 
 const CHANGES: [(&str, Change); 12] = [
@@ -128,7 +130,8 @@ fn cases() -> impl Iterator<Item = (&'static str, Change, u32, (u32, u32))> {
     CHANGES.into_iter().flat_map(all)
 }
 
-/// Local file systems take set-group-id from strangers without group execution since Linux 6.2.
+/// Since Linux 6.2 local file systems clear set-group-id without group execution for callers outside the
+/// group.
 fn kernel_is_strict() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -155,7 +158,8 @@ fn set_id_bits_go_as_on_a_plain_directory() {
     });
 }
 
-/// A file of root's with set-id bits that all may write, changed by a user who has all capabilities in a user namespace of his own.
+/// Changes a file of root's with set-id bits and mode 0777, as root of a new user namespace. Returns the mode
+/// after it.
 fn changed_from_a_user_namespace(mount: &Mount, change: &[&str]) -> Option<u32> {
     let path = mount.path("file");
     fs::write(&path, [1; 20_000]).unwrap();

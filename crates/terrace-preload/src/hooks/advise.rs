@@ -1,7 +1,7 @@
-//! What programs say of their reads: posix_fadvise, readahead.
+//! Programs' advice about their reads: posix_fadvise, readahead.
 //!
-//! madvise is not hooked. A mapping is served by the kernel's page cache, which reads ahead for it through the mount by itself; and most calls of
-//! madvise are an allocator's, between which and the kernel nothing of ours may stand.
+//! madvise is not hooked. Mappings use the kernel's page cache, which reads ahead for them through the mount.
+//! Most calls of madvise are an allocator's, which must reach the kernel directly.
 
 use super::guard::guard;
 use crate::file::File;
@@ -11,10 +11,10 @@ use libc::{c_int, off_t, size_t, ssize_t};
 use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{self, Hint};
 
-/// Passes a hint on to the daemon. 0 bytes: up to the end of the file.
+/// Sends a hint to the daemon. 0 bytes: up to the end of the file.
 fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
     let Some(file) = File::new(fd, class) else { return };
-    // The kernel takes any offset, and finds nothing there.
+    // The kernel accepts any offset, and finds nothing there.
     let Ok(offset) = u64::try_from(offset) else { return };
     connection::hint(&Hint {
         op: proto::HINT,
@@ -27,7 +27,8 @@ fn tell(fd: c_int, class: Class, offset: off_t, len: u64, advice: u32) {
     });
 }
 
-/// True: the kernel need not know. What it read itself would lie in its page cache, beside ours, and count as a mapping of the file.
+/// True: the kernel need not be called. Its own readahead would fill its page cache in addition, and count as
+/// a mapping of the file.
 fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
     let order = match advice {
         libc::POSIX_FADV_SEQUENTIAL => Some(Order::Sequential),
@@ -35,14 +36,14 @@ fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
         libc::POSIX_FADV_NORMAL => Some(Order::Unknown),
         _ => None,
     };
-    // Also of a file that is not served yet.
+    // Also for a file that is not served yet.
     if let Some(order) = order {
         table::note_order(fd, order);
     }
     let (Some(class), Ok(len)) = (table::get(fd), u64::try_from(len)) else { return false };
     match advice {
         libc::POSIX_FADV_DONTNEED => tell(fd, class, offset, len, proto::WONT_NEED),
-        // The kernel's page cache is where reads look next.
+        // The next reads come from the kernel's page cache.
         _ if directory::is_leased() => {}
         libc::POSIX_FADV_WILLNEED => {
             tell(fd, class, offset, len, proto::WILL_NEED);
@@ -54,7 +55,7 @@ fn is_answered(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> bool {
     false
 }
 
-/// readahead wants a descriptor that can be read.
+/// readahead fails for a descriptor that is not open for reading.
 fn is_read_ahead(fd: c_int, offset: off_t, len: size_t) -> bool {
     let ours = len <= i64::MAX as usize && !directory::is_leased();
     let Some(class) = table::get(fd).filter(|_| ours) else { return false };

@@ -1,14 +1,15 @@
-//! Everything that changes what a descriptor number means.
+//! Calls that change the meaning of a descriptor number.
 //!
-//! Forget first, then make the real call: once it has returned, another thread may own the number. The real call is libc's function, or the
-//! system call itself where the program makes that ([`super::process`]): an interposer that does so would come back here for ever.
+//! The entry is forgotten before the real call: once that has returned, another thread may own the number.
+//! The real call is libc's function, or the raw system call where the program used syscall
+//! ([`super::process`]). An interposer that uses syscall would otherwise recurse for ever.
 
 use super::guard::guard;
 use crate::local::local;
 use crate::{connection, helper, next, sys, table};
 use libc::{c_int, c_uint};
 
-/// The table belongs to the parent while a vfork child runs.
+/// False in a vfork child: the table is its parent's.
 pub fn mine() -> bool {
     !local().vforked()
 }
@@ -17,7 +18,7 @@ fn refuse(errno: c_int) -> c_int {
     sys::libc_ret(-(errno as isize)) as c_int
 }
 
-/// A close of ours or the program's. A descriptor of ours is none of the program's: EBADF.
+/// A close. For a descriptor of the library it returns EBADF.
 #[inline]
 pub fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if guard(|| mine() && !helper::may_close(fd)) {
@@ -77,7 +78,7 @@ fn duplicated(old: c_int, new: c_int) {
     });
 }
 
-/// The target of dup2 is closed silently; one of ours is then the program's.
+/// Forgets the target of a dup2, which is closed silently. A descriptor of the library becomes the program's.
 fn replaced(old: c_int, new: c_int) {
     guard(|| {
         if old != new && mine() {
@@ -114,7 +115,7 @@ pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_
 }
 
 fn before_fcntl(fd: c_int, op: c_int, arg: usize) {
-    // A descriptor that turns to direct I/O has rules of its own.
+    // A descriptor that switches to direct I/O follows other rules.
     if op == libc::F_SETFL && arg as c_int & libc::O_DIRECT != 0 {
         guard(|| mine().then(|| table::forget(fd)));
     }
@@ -135,7 +136,7 @@ pub fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> c_int) 
     ret
 }
 
-/// Defines fcntl under its names. The argument, if there is one, is an integer or a pointer: one register.
+/// Defines fcntl under its names. The argument, if any, is an integer or a pointer: one register.
 macro_rules! fcntl_hook {
     ($name:ident) => {
         /// See fcntl(2).
@@ -153,7 +154,7 @@ fcntl_hook!(fcntl);
 fcntl_hook!(fcntl64);
 fcntl_hook!(__fcntl);
 
-/// See close_range(2). Descriptors of ours are left out.
+/// See close_range(2). The library's descriptors stay open.
 ///
 /// # Safety
 /// As close_range.
@@ -163,7 +164,7 @@ pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: 
     close_range_by(first, last, flags, |a, b| unsafe { next::close_range(a, b, flags) })
 }
 
-/// A close_range, in pieces where descriptors of ours lie in the range.
+/// A close_range, in pieces around the library's descriptors.
 pub fn close_range_by(
     first: c_uint,
     last: c_uint,
@@ -172,7 +173,7 @@ pub fn close_range_by(
 ) -> c_int {
     let whole = guard(|| {
         if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 {
-            // From here on this thread's numbers mean something of their own.
+            // From here on this thread has a table of descriptors of its own.
             connection::turn_off();
         }
         if !mine() || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
@@ -206,7 +207,7 @@ pub unsafe extern "C-unwind" fn closefrom(low: c_int) {
     }
 }
 
-/// Calls `f` for what lies between our descriptors.
+/// Calls `f` for the ranges between the library's descriptors.
 fn gaps(first: c_uint, last: c_uint, mut f: impl FnMut(c_uint, c_uint) -> c_int) -> c_int {
     let mut from = first;
     for helper in helper::within(first, last) {

@@ -1,11 +1,11 @@
-//! exec and its forms: a program that cannot load the library, or is not to, is started without it.
+//! exec and its forms: removes the library from LD_PRELOAD for programs that cannot load it, or must not.
 //!
 //! | program | LD_PRELOAD has the library |
 //! |---|---|
 //! | of glibc on x86-64 | yes |
-//! | of 32 bits, of another machine, of musl, with the runtime of a sanitizer | no: it would complain, or not start |
+//! | of 32 bits, another machine, musl, or a sanitizer | no: it would report an error, or not start |
 //! | in a root where the library is not | no: likewise |
-//! | under a filter of system calls that this process has set | no: the library's calls might be its end |
+//! | under a filter of system calls that this process has set | no: a call of the library might kill it |
 //!
 //! All of it may run in the child of a vfork: it allocates on its stack.
 
@@ -26,7 +26,7 @@ unsafe extern "C" {
     static environ: Strings;
 }
 
-/// Calls `call` with the environment for a program, which `names` finds: the program's own, or one without the library.
+/// Calls `call` with the environment for a program: the given one, or one without the library.
 ///
 /// # Safety
 /// `env` is null or the program's environment.
@@ -41,7 +41,7 @@ unsafe fn with<T>(env: Strings, loads: impl FnOnce() -> bool, call: impl FnOnce(
     }
 }
 
-/// Where LD_PRELOAD stands in an environment, if it has the library.
+/// Index of LD_PRELOAD in an environment, if it has the library.
 unsafe fn find(env: Strings) -> Option<usize> {
     if env.is_null() {
         return None;
@@ -60,7 +60,7 @@ fn words(list: &[u8]) -> impl Iterator<Item = &[u8]> {
     list.split(|byte| b" :".contains(byte)).filter(|word| !word.is_empty())
 }
 
-/// Calls with a copy of the environment in which LD_PRELOAD, its string `at`, has the other libraries alone.
+/// Calls `call` with a copy of the environment in which LD_PRELOAD, its string `at`, lacks the library.
 #[inline(never)]
 unsafe fn without<T>(env: Strings, at: usize, call: impl FnOnce(Strings) -> T) -> T {
     // SAFETY: the environment ends with a null pointer; string `at` is LD_PRELOAD.
@@ -79,7 +79,7 @@ unsafe fn without<T>(env: Strings, at: usize, call: impl FnOnce(Strings) -> T) -
         let list = copy.add(count + 1).cast::<u8>();
         let len = rest_of(text, std::slice::from_raw_parts_mut(list, text.len() + 1));
         match len {
-            // The last string takes its place: the order of an environment means nothing.
+            // The last string replaces it: the order of an environment has no meaning.
             None => {
                 copy.add(at).write(copy.add(count - 1).read());
                 copy.add(count - 1).write(std::ptr::null());
@@ -94,7 +94,8 @@ unsafe fn without<T>(env: Strings, at: usize, call: impl FnOnce(Strings) -> T) -
     }
 }
 
-/// LD_PRELOAD without the library, as a C string in `to`, and its length; None: nothing is left.
+/// Writes LD_PRELOAD without the library as a C string to `to`. Returns its length, or None if no library is
+/// left.
 fn rest_of(text: &[u8], to: &mut [u8]) -> Option<usize> {
     let mut len = NAME.len();
     to[..len].copy_from_slice(NAME);
@@ -110,7 +111,8 @@ fn rest_of(text: &[u8], to: &mut [u8]) -> Option<usize> {
     (len > NAME.len()).then_some(len)
 }
 
-/// Is the library to be seen from here? Not in another root, mostly. A name without a slash is the loader's to find.
+/// Whether the library exists under this root: mostly not after a chroot. The loader finds a name without a
+/// slash.
 unsafe fn is_there(env: Strings, at: usize) -> bool {
     // SAFETY: string `at` of the environment is LD_PRELOAD.
     let text = unsafe { CStr::from_ptr(env.add(at).read()) }.to_bytes();
@@ -123,7 +125,7 @@ unsafe fn is_there(env: Strings, at: usize) -> bool {
     unsafe { sys::raw(libc::SYS_faccessat, args) == 0 }
 }
 
-/// Does the program of a path load the library?
+/// Whether the program of a path loads the library.
 ///
 /// # Safety
 /// The program's own arguments.
@@ -132,7 +134,7 @@ unsafe fn loads(dir: c_int, path: *const c_char) -> bool {
     unsafe { path.is_null() || program::loads_libraries(borrowed(dir), CStr::from_ptr(path)) }
 }
 
-/// The same of a name that is searched for.
+/// The same for a name that is searched in PATH.
 ///
 /// # Safety
 /// As [`loads`].
@@ -149,11 +151,11 @@ unsafe fn found_loads(name: *const c_char) -> bool {
 }
 
 fn borrowed(fd: c_int) -> BorrowedFd<'static> {
-    // SAFETY: AT_FDCWD, or the program's descriptor, for the time of a few calls; -1 is none.
+    // SAFETY: AT_FDCWD, or the program's descriptor, for the time of a few calls. -1 is no descriptor.
     unsafe { BorrowedFd::borrow_raw(if fd == -1 { libc::AT_FDCWD } else { fd }) }
 }
 
-/// The system calls themselves, made by the program.
+/// The raw system calls, for programs that use syscall.
 ///
 /// # Safety
 /// The program's own arguments, of execve or of execveat.
@@ -274,7 +276,7 @@ mod lists {
     use libc::{c_char, c_int};
     use std::arch::naked_asm;
 
-    /// Defines a function: the arguments from the second on become an array, and the function behind `=>` is called with the first one and that.
+    /// Defines a function: its arguments from the second on become an array, with which `$with` is called.
     macro_rules! list {
         ($(#[$doc:meta])* $name:ident => $with:ident) => {
             $(#[$doc])*
@@ -286,7 +288,7 @@ mod lists {
             pub unsafe extern "C" fn $name() -> c_int {
                 naked_asm!(
                     "endbr64",
-                    // Those on the stack follow the return address.
+                    // Arguments on the stack follow the return address.
                     "pop rax",
                     "push r9",
                     "push r8",

@@ -8,23 +8,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// PTHREAD_CANCEL_DEFERRED, in which a thread begins.
 const DEFERRED: c_int = 0;
 
-/// Runs a decision of ours. A bug in it closes the preload path for the process instead of ending the program.
+/// Runs a hook's decision. A bug in it closes the preload path for the process instead of ending the program.
 ///
-/// A thread of type PTHREAD_CANCEL_ASYNCHRONOUS is cancelled at any instruction, and glibc unwinds it from there: no frame outside of [`apart`] may
-/// have a table of handlers: a gap in it ends the process.
+/// A thread of type PTHREAD_CANCEL_ASYNCHRONOUS is cancelled at any instruction, and glibc unwinds it from
+/// there. No frame outside of [`apart`] may have a table of handlers: a gap in it ends the process.
 #[inline]
 pub fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
     const { assert!(!std::mem::needs_drop::<T>()) };
     if local().is_cancelled_at_once() { undisturbed(decide) } else { apart(decide) }
 }
 
-/// Likewise in a thread of another type, for a decision with few system calls: the code round each of them marks it ([`quiet`]).
+/// As [`guard`] in a thread of another type, for a decision with few system calls: the code around each of
+/// them marks it ([`quiet`]).
 #[inline]
 pub fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(decide)) {
         Ok(t) => t,
         Err(panic) => {
-            // Dropping the payload could panic again; it is small, and this happens once.
+            // A drop of the payload could panic again. It is small, and leaked once.
             std::mem::forget(panic);
             connection::turn_off();
             T::default()
@@ -40,12 +41,14 @@ fn apart<T: Default>(decide: impl FnOnce() -> T) -> T {
     })
 }
 
-/// In a thread of that type: cancellation is deferred until the decision ends, so that no lock of it stays taken.
+/// For a thread of that type: cancellation is deferred until the decision ends, so that none of its locks
+/// stays taken.
 #[cold]
 #[inline(never)]
 fn undisturbed<T: Default>(decide: impl FnOnce() -> T) -> T {
     let mut before = 0;
-    // SAFETY: writes the type that was. The second call may unwind: there is no destructor in this frame or its callers.
+    // SAFETY: writes the old type. The second call may unwind: there is no destructor in this frame or its
+    // callers.
     unsafe {
         next::pthread_setcanceltype(DEFERRED, &mut before);
         let t = apart(decide);

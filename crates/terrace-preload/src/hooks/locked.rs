@@ -1,15 +1,15 @@
-//! mlockall: the program's memory is locked, and filled, without the library's mappings of the cache.
+//! mlockall: locks and populates the program's memory without the library's mappings of the cache.
 //!
-//! Those are shared by all clients and the daemon's to fill: holes in them would get memory that `--memory` does not know. Later mappings of the
-//! library are never locked (terrace-shm's `part.rs`).
+//! Those are shared by all clients, and only the daemon fills them: populated holes would get memory that
+//! `--memory` does not count. Later mappings of the library are never locked (terrace-shm's `part.rs`).
 
 use super::guard::guard;
 use crate::{connection, next, sys};
 use libc::c_int;
 
-/// How the list of mappings names ours.
+/// Name of the library's mappings in /proc/self/maps.
 const OURS: &[u8] = b"/memfd:terrace-";
-/// Of a line of the list, as much as shows addresses, rights and the name's beginning.
+/// Longest part of a line that is read: addresses, rights and the beginning of the name.
 const LINE_MAX: usize = 128;
 const MLOCK_ONFAULT: c_int = libc::MCL_ONFAULT;
 
@@ -23,7 +23,8 @@ pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     lock_all_by(flags, |flags| unsafe { next::mlockall(flags) })
 }
 
-/// An mlockall. All mappings are locked without a fill first; then ours are unlocked, and the rest is filled.
+/// An mlockall. First all mappings are locked without populating; then the library's are unlocked, and the
+/// rest is populated.
 pub fn lock_all_by(flags: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     let has_ours = guard(|| connection::world().is_some());
     if !has_ours || flags & libc::MCL_CURRENT == 0 {
@@ -33,14 +34,14 @@ pub fn lock_all_by(flags: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     let fills = flags & MLOCK_ONFAULT == 0;
     // SAFETY: errno is this thread's.
     let refused = unsafe { *libc::__errno_location() };
-    // A limit on locked memory may be too small only because of our mappings.
+    // A limit on locked memory may be too small only because of the library's mappings.
     if !is_locked && refused != libc::ENOMEM {
         return call(flags);
     }
     let all = guard(|| Some(each(&|at, len, ours| lock(at, len, ours, fills, is_locked))));
     match all {
         Some(Ok(())) if is_locked && (!fills || flags & libc::MCL_FUTURE == 0) => 0,
-        // The flags of mappings to come, as the program wants them.
+        // Sets the program's flags for future mappings.
         Some(Ok(())) if flags & libc::MCL_FUTURE != 0 => call(flags & !libc::MCL_CURRENT),
         Some(Ok(())) => 0,
         _ if is_locked => call(flags),
@@ -48,7 +49,7 @@ pub fn lock_all_by(flags: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     }
 }
 
-/// Locks a mapping of the program, or unlocks one of ours. False: a limit is in the way.
+/// Locks a mapping of the program, or unlocks one of the library. False: a limit prevents it.
 fn lock(at: usize, len: usize, ours: bool, fills: bool, is_locked: bool) -> bool {
     let raw = |n, flags| {
         // SAFETY: locks change no content.
@@ -63,11 +64,12 @@ fn lock(at: usize, len: usize, ours: bool, fills: bool, is_locked: bool) -> bool
         (false, true) => 0,
         (false, false) => raw(libc::SYS_mlock2, libc::MLOCK_ONFAULT as usize),
     };
-    // A mapping that cannot be filled is no error of mlockall.
+    // As for mlockall, a mapping that cannot be populated is no error.
     is_locked || ret == 0
 }
 
-/// Calls `f` for each mapping of this process that can be used: start, bytes, whether it is ours. An error is the list's end too early, or a no.
+/// Calls `f` for each usable mapping of this process: start, bytes, whether it is the library's. Fails if the
+/// list cannot be read, or `f` returns false.
 fn each(f: &dyn Fn(usize, usize, bool) -> bool) -> Result<(), ()> {
     let path = c"/proc/self/maps".as_ptr() as usize;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
@@ -106,7 +108,8 @@ fn each(f: &dyn Fn(usize, usize, bool) -> bool) -> Result<(), ()> {
     done
 }
 
-/// A line of the list: `start-end rights offset device inode name`. None for what cannot be used, or is the kernel's.
+/// A line of the list: `start-end rights offset device inode name`. None for an unusable mapping, or the
+/// kernel's.
 fn mapping(line: &[u8]) -> Option<(usize, usize, bool)> {
     let text = |part: &[u8]| usize::from_str_radix(std::str::from_utf8(part).ok()?, 16).ok();
     let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());

@@ -1,5 +1,5 @@
-//! Calls that make descriptors of other kinds. Their results belong to the program and are none of our files: where a number
-//! was closed unseen (inside libc, or by a system call of the program's own), this is where the table hears of it.
+//! Calls that make descriptors of other kinds. If a number was closed unseen (inside libc, or by a raw system
+//! call), its old entry is removed here, when the number is reused.
 
 use super::guard::guard;
 use crate::local::local;
@@ -46,7 +46,7 @@ unsafe fn received(m: &msghdr) {
     }
 }
 
-/// Defines a hook: name, arguments, what is done with the answer.
+/// Defines a hook: name, arguments, action on the result.
 macro_rules! hook {
     ($name:ident($($arg:ident: $t:ty),*) => |$ret:ident| $after:expr) => {
         /// See the manual page of that name.
@@ -86,7 +86,7 @@ hook!(memfd_create(p: *const c_char, f: c_uint) => |fd| made(fd));
 /// As recvmsg.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t {
-    // SAFETY: the program's own arguments; a message that was received into is one.
+    // SAFETY: the program's own arguments. After success the message is valid.
     unsafe {
         let n = next::recvmsg(s, m, f);
         if n >= 0 {
@@ -108,7 +108,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     f: c_int,
     t: *mut timespec,
 ) -> c_int {
-    // SAFETY: the program's own arguments; messages that were received into are some.
+    // SAFETY: the program's own arguments. Received messages are valid.
     unsafe {
         let got = next::recvmmsg(s, v, n, f, t);
         (0..got.max(0) as usize).for_each(|i| received(&(*v.add(i)).msg_hdr));

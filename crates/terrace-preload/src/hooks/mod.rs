@@ -1,7 +1,7 @@
-//! The exported functions. Each is a guard around a decision, and the real call after it.
+//! The exported functions. Each is a guarded decision, followed by the real call.
 //!
-//! The real call stands outside `catch_unwind` and in a frame without destructors: read, open and close are cancellation
-//! points, and glibc cancels a thread by unwinding it.
+//! The real call is outside `catch_unwind` and in a frame without destructors: read, open and close are
+//! cancellation points, and glibc cancels a thread by unwinding it.
 
 mod advise;
 mod close;

@@ -8,10 +8,10 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_shm::scratch::Scratch;
 
-/// Opens whose descriptors are never read through us: no content, not for reading, or not through a cache.
+/// Opens whose descriptors the library never reads: without content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
 
-/// Looks at a descriptor that an open has just made. Leaves errno alone: all calls are raw.
+/// Classifies a descriptor that an open has just made. Leaves errno alone: all calls are raw.
 fn opened(fd: c_int, flags: c_int) {
     if fd < 0 || local().vforked() {
         return;
@@ -29,7 +29,7 @@ fn opened(fd: c_int, flags: c_int) {
         }
         return;
     }
-    // The kernel caches what a process opened before it was a client.
+    // Files opened before the process was a client are cached by the kernel.
     if !is_ours(flags) || !connection::is_registered() {
         return;
     }
@@ -39,13 +39,13 @@ fn opened(fd: c_int, flags: c_int) {
     }
 }
 
-/// Before an open: if it makes the process a client worth the registration, it becomes one first, for the daemon has the
-/// kernel cache what others open. (Opening once more afterwards would not do: the close of the first descriptor drops the
-/// process's POSIX locks on the file, and shows up in inotify.) A process that touches no file of the mount is asked nothing
-/// but this.
+/// Called before an open. If the open makes registration worthwhile, the process becomes a client first: the
+/// daemon has the kernel cache files opened by others. (A second open afterwards would not do: the close of
+/// the first descriptor drops the process's POSIX locks on the file, and is visible to inotify.) A process
+/// that uses no file of the mount pays for one statx only.
 ///
 /// # Safety
-/// The program's path.
+/// `path` is the program's.
 unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
     let Some(dev) = connection::mount_dev() else { return };
     if directory::is_leased() || connection::is_registered() || !is_ours(flags) || local().vforked() {
@@ -66,12 +66,13 @@ unsafe fn opening(dir: c_int, path: *const c_char, flags: c_int) {
     }
 }
 
-/// Opens for reading and writing after which a process is one that writes often.
+/// Opens for reading and writing after which registration is worthwhile.
 const WRITES_MIN: u32 = 32;
 
-/// Registration costs as much as reading a few hundred pages. A process that reads small files, or makes a few, never gets
-/// that back: the kernel's page cache serves it as well. A file that is changed in place belongs to a database, mostly, and
-/// all that have it open should be clients: while one of them is not, the others go by the mount path.
+/// Registration costs as much as reads of a few hundred pages. A process that reads small files, or makes a
+/// few, never regains that: the kernel's page cache serves it as well. A file changed in place mostly belongs
+/// to a database, and all its openers should be clients. While one of them is not, the others use the mount
+/// path.
 fn is_worth_registering(size: u64, flags: c_int) -> bool {
     static WRITES: AtomicU32 = AtomicU32::new(0);
     let changes = flags & libc::O_ACCMODE == libc::O_RDWR;
@@ -86,7 +87,7 @@ fn is_worth_registering(size: u64, flags: c_int) -> bool {
     in_place || WRITES.fetch_add(1, Ordering::Relaxed) + 1 >= WRITES_MIN
 }
 
-/// The directory in which a path's last name is to be made.
+/// The directory of a path's last name.
 ///
 /// # Safety
 /// `path` is a C string.
@@ -107,7 +108,7 @@ unsafe fn parent(dir: c_int, path: *const c_char) -> Option<sys::Identity> {
     unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, ..)| id)
 }
 
-/// True for opens whose descriptors may be read through us.
+/// True for opens whose descriptors the library may read.
 fn is_ours(flags: c_int) -> bool {
     flags & NOT_OURS == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }
@@ -118,8 +119,8 @@ fn classify(fd: c_int, ino: u64) {
     }
 }
 
-/// Defines a hook. Third and fourth arguments are fixed: a variadic caller passes them in the same registers, and the real
-/// function ignores a mode that it does not need.
+/// Defines a hook. Third and fourth arguments are fixed: a variadic caller passes them in the same registers,
+/// and the real function ignores a mode that it does not need.
 macro_rules! hook {
     ($name:ident($($arg:ident: $t:ty),*) at $dir:expr, $path:expr, flags $flags:expr) => {
         /// See open(2).

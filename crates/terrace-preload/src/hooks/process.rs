@@ -1,9 +1,9 @@
 //! Processes that share memory or positions with this one.
 //!
-//! | made by | memory | descriptor table | what we do |
+//! | made by | memory | descriptor table | action |
 //! |---|---|---|---|
-//! | fork, clone without CLONE_VM | copied | copied | all positions count as shared; the child is no client yet |
-//! | vfork | shared | copied | the thread's hooks do nothing until the child is gone |
+//! | fork, clone without CLONE_VM | copied | copied | positions count as shared; the child is no client |
+//! | vfork | shared | copied | the thread's hooks do nothing until the child has ended |
 //! | posix_spawn | shared | copied | nothing: the child runs inside libc until it execs |
 //! | clone, CLONE_VM without CLONE_FILES; unshare(CLONE_FILES) | shared | differs | the preload path closes |
 //! | clone, CLONE_VM and CLONE_FILES (threads) | shared | shared | nothing |
@@ -13,7 +13,7 @@ use crate::local::local;
 use crate::{connection, next, table};
 use libc::{c_int, c_long};
 
-/// Around every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
+/// Hooks every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
 pub fn watch_forks() {
     // SAFETY: two functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
@@ -53,7 +53,7 @@ pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     unsafe { next::unshare(flags) }
 }
 
-/// A process or thread is about to be made by clone with these flags.
+/// Called before clone makes a process or thread with these flags.
 fn cloning(flags: usize) {
     let (vm, files) = (flags & libc::CLONE_VM as usize != 0, flags & libc::CLONE_FILES as usize != 0);
     if vm != files {
@@ -63,15 +63,15 @@ fn cloning(flags: usize) {
     }
 }
 
-/// The stubs below call this with clone's flags.
+/// Called by the stubs below with clone's flags.
 unsafe extern "C" fn terrace_before_clone(flags: usize) {
     stubs::find_clone();
     guard(|| cloning(flags));
 }
 
-/// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors, and some more. Answers as syscall
-/// does. The call that follows is the system call itself: an interposer of mmap or close may have made this one, and any function of that name would
-/// come back to it.
+/// Handles the calls that the syscall stub below intercepts: those that change the table of descriptors, and
+/// some more. Returns as syscall does. It makes the raw system call: an interposer of mmap or close may have
+/// called syscall, and libc's function would call it again.
 unsafe extern "C-unwind" fn terrace_syscall(
     n: c_long,
     a: usize,
@@ -83,7 +83,7 @@ unsafe extern "C-unwind" fn terrace_syscall(
 ) -> c_long {
     use super::{close, locked, write_back};
     let (fd, args) = (a as c_int, [a, b, c, d, e, f]);
-    // SAFETY: the program's own arguments, for the call that it asked for.
+    // SAFETY: the program's own arguments, for the call that it made.
     let real = |args| crate::sys::libc_ret(unsafe { crate::sys::raw(n, args) });
     let call = || real(args) as c_int;
     c_long::from(match n {
@@ -123,7 +123,7 @@ fn before_rare(n: c_long, args: [usize; 6]) {
         libc::SYS_fork => table::share_all(),
         // A ring can close descriptors unseen.
         libc::SYS_io_uring_setup => connection::turn_off(),
-        // Modes strict and filter; without a filter it is a question.
+        // Modes strict and filter. Without a filter it is a query.
         libc::SYS_seccomp if args[0] == 0 || args[0] == 1 && args[2] != 0 => connection::fall_silent(),
         _ => {}
     });
@@ -136,7 +136,7 @@ fn before_prctl(op: c_int) {
 }
 
 fn before_unshare(flags: c_int) {
-    // The table of a vfork child is its own already.
+    // A vfork child already has a table of its own.
     if flags & libc::CLONE_FILES != 0 && !local().vforked() {
         connection::turn_off();
     }
@@ -160,7 +160,7 @@ mod stubs {
     use std::arch::naked_asm;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// Puts the six arguments of a call away, for a call of ours whose stack is aligned then.
+    /// Saves the six arguments of a call. The stack is then aligned for a call.
     macro_rules! save_arguments {
         () => {
             "push rdi
@@ -173,7 +173,7 @@ mod stubs {
         };
     }
 
-    /// Takes them back.
+    /// Restores them.
     macro_rules! restore_arguments {
         () => {
             "add rsp, 8
@@ -195,9 +195,9 @@ mod stubs {
         }
     }
 
-    // vfork: the child returns first, on the parent's stack, and may overwrite the return address there: it travels in a
-    // register. The thread's `vforked` (offset 0 of its Local) is set in the child, and back to what it was in the parent,
-    // which runs on when the child is gone.
+    // vfork: the child returns first, on the parent's stack, and may overwrite the return address there: a
+    // register keeps it. The thread's `vforked` (offset 0 of its Local) is set in the child, and restored in
+    // the parent, which continues after the child.
     /// See vfork(2).
     ///
     /// # Safety
@@ -228,7 +228,7 @@ mod stubs {
         )
     }
 
-    /// Its other name.
+    /// The same under its other name.
     ///
     /// # Safety
     /// As vfork.
@@ -238,7 +238,8 @@ mod stubs {
         naked_asm!("endbr64", "jmp {vfork}", vfork = sym vfork)
     }
 
-    // clone(fn, stack, flags, arg, ptid, tls, ctid): look at the flags, then be gone.
+    // clone(fn, stack, flags, arg, ptid, tls, ctid): passes the flags to the hook, then jumps to the real
+    // clone.
     /// See clone(2).
     ///
     /// # Safety
@@ -265,7 +266,7 @@ mod stubs {
         )
     }
 
-    /// Its other name.
+    /// The same under its other name.
     ///
     /// # Safety
     /// As clone.
@@ -275,7 +276,8 @@ mod stubs {
         naked_asm!("endbr64", "jmp {clone}", clone = sym clone)
     }
 
-    // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others go straight down.
+    // syscall(n, ...): a few numbers go to terrace_syscall, fork-like ones are announced, all others are made
+    // directly.
     /// See syscall(2).
     ///
     /// # Safety
@@ -341,10 +343,11 @@ mod stubs {
             "mov rdi, rax",
             "jmp {fail}",
             "3:",
-            // The seventh argument stands on the stack, where the callee looks for it.
+            // The seventh argument is on the stack, where the callee expects it.
             "jmp {watched}",
             "4:",
-            // vfork and clones: the flags (a vfork's: shared memory, own descriptors), then as above.
+            // vfork and clones: passes their flags (a vfork's: shared memory, own descriptors) to the hook,
+            // then makes the call.
             save_arguments!(),
             "mov rax, rdi",
             "mov rdi, rsi",

@@ -9,11 +9,11 @@ use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use terrace_shm::PAGE_SIZE;
 
 unsafe extern "C-unwind" {
-    /// A hit is a cancellation point like the call that it replaces.
+    /// A hit is a cancellation point, as the call that it replaces.
     fn pthread_testcancel();
 }
 
-/// The preload path's answer for a classified descriptor.
+/// The preload path's result for a classified descriptor.
 ///
 /// # Safety
 /// `serve` gets the program's arguments.
@@ -34,12 +34,13 @@ unsafe fn fast(
     caught(|| serve(class)).map(sys::libc_ret)
 }
 
-/// An offset that is one.
+/// The offset, unless negative.
 fn offset_of(offset: off_t) -> Option<u64> {
     u64::try_from(offset).ok()
 }
 
-/// Defines a hook: name, arguments, where it reads and how much, what the preload path does with them, the real call. The length of vectors does not matter there: a page stands for it.
+/// Defines a hook: name, arguments, offset and length, condition, and the preload path's function. For
+/// vectors the length is set to a page: only its order of magnitude matters.
 macro_rules! hook {
     ($name:ident($fd:ident: c_int $(, $arg:ident: $t:ty)*) at $at:expr, if $when:expr => $serve:expr) => {
         /// See read(2).
@@ -48,7 +49,7 @@ macro_rules! hook {
         /// As the function of that name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
-            /// The preload path's answer, or the kernel's.
+            /// The preload path's result, or the kernel's.
             #[inline(never)]
             unsafe extern "C-unwind" fn either($fd: c_int $(, $arg: $t)*) -> ssize_t {
                 // SAFETY: the program's own arguments.
@@ -61,7 +62,7 @@ macro_rules! hook {
             }
             // SAFETY: the program's own arguments.
             unsafe {
-                // Such a thread would be taken away in the middle of a copy (`guard.rs`).
+                // Such a thread could be cancelled in the middle of a copy (`guard.rs`).
                 if local().is_cancelled_at_once() { next::$name($fd $(, $arg)*) } else { either($fd $(, $arg)*) }
             }
         }
@@ -79,7 +80,7 @@ hook!(__pread64_chk(fd: c_int, buf: *mut c_void, n: size_t, offset: off_t, max: 
     => |c| read::pread(fd, c, buf.cast(), n, offset));
 hook!(preadv(fd: c_int, v: *const iovec, n: c_int, offset: off_t) at (offset_of(offset), PAGE_SIZE), if true => |c| read::preadv(fd, c, v, n, offset));
 hook!(preadv64(fd: c_int, v: *const iovec, n: c_int, offset: off_t) at (offset_of(offset), PAGE_SIZE), if true => |c| read::preadv(fd, c, v, n, offset));
-// Flags change how a read may wait or fail, and offset -1 means the position: not the preload path's matter.
+// Flags change how a read may wait or fail, and offset -1 means the position: left to the kernel.
 hook!(preadv2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) at (offset_of(offset), PAGE_SIZE), if flags == 0
     => |c| read::preadv(fd, c, v, n, offset));
 hook!(preadv64v2(fd: c_int, v: *const iovec, n: c_int, offset: off_t, flags: c_int) at (offset_of(offset), PAGE_SIZE), if flags == 0

@@ -1,4 +1,5 @@
-//! Streams, which open, read and close their descriptors inside libc, where we do not see it; and truncate, which as an open for writing waits for a lease.
+//! Streams, which open, read and close their descriptors inside libc, where hooks do not see it. Also
+//! truncate, which waits for a lease as an open for writing does.
 
 use super::close::mine;
 use super::guard::guard;
@@ -6,14 +7,15 @@ use crate::{leased, next, sys, table};
 use libc::{FILE, c_char, c_int, off_t};
 use std::ffi::CStr;
 
-/// A stream reads, and one day closes or replaces, its descriptor inside libc, where we do not see it.
+/// Forgets a stream's descriptor: libc reads, closes and replaces it internally, where hooks do not see it.
 ///
 /// # Safety
 /// `stream` is null or the program's open stream.
 unsafe fn forget_stream(stream: *mut FILE) {
     guard(|| {
         if !stream.is_null() && mine() {
-            // SAFETY: the program's stream. fileno sets errno only for streams without descriptor, and is put back.
+            // SAFETY: the program's stream. fileno sets errno only for streams without descriptor; it is
+            // restored.
             unsafe {
                 let errno = libc::__errno_location();
                 let before = *errno;
@@ -48,12 +50,12 @@ pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut F
     unsafe { next::fdopen(fd, mode) }
 }
 
-/// A mode with which fopen writes.
+/// Whether fopen with this mode opens for writing.
 ///
 /// # Safety
 /// `mode` is a C string.
 unsafe fn writes(mode: *const c_char) -> bool {
-    // SAFETY: the caller's promise. Behind a comma there is the name of an encoding.
+    // SAFETY: the caller's promise. An encoding may follow a comma.
     let mode = unsafe { CStr::from_ptr(mode) }.to_bytes().split(|&c| c == b',').next();
     mode.is_some_and(|mode| mode.iter().any(|c| b"wa+".contains(c)))
 }
@@ -86,7 +88,8 @@ macro_rules! fopen_hook {
 fopen_hook!(fopen);
 fopen_hook!(fopen64);
 
-/// Defines hooks of freopen. It closes the stream before it opens the path, so it cannot be made again: no signal comes between.
+/// Defines hooks of freopen. It closes the stream before it opens the path, so it cannot be repeated: signals
+/// are blocked meanwhile.
 macro_rules! freopen_hook {
     ($name:ident) => {
         /// See freopen(3).

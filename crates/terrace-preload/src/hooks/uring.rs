@@ -1,17 +1,19 @@
-//! liburing's functions: where a ring is seen to come, and what is submitted to it. liburing makes its system calls itself.
+//! Hooks of liburing's functions: they detect rings and see submissions. liburing makes its system calls
+//! itself.
 
 use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, uring};
 use libc::{c_int, c_uint, c_void};
 
-/// A ring that we do not understand closes, opens and replaces descriptors unseen.
+/// Tracks a new ring. A ring of unknown kind closes, opens and replaces descriptors unseen, so it closes the
+/// preload path.
 unsafe fn made(ring: *const c_void, ret: c_int) {
     guard(|| {
         if connection::mount_dev().is_none() || local().vforked() {
             return;
         }
-        // SAFETY: liburing's functions without arguments; what liburing has just made.
+        // SAFETY: liburing's functions without arguments, and its new ring.
         unsafe {
             let version = (next::io_uring_major_version(), next::io_uring_minor_version());
             if !uring::made(ring.cast(), ret, version) {
@@ -73,7 +75,7 @@ submit_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t:
 submit_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
 submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void));
 
-/// Hooks of the bare system calls: the program has a ring of its own making, whose entries we do not see.
+/// Hooks of the bare system calls: the program manages a ring itself, whose entries the library does not see.
 macro_rules! bare_hook {
     ($name:ident($($arg:ident: $t:ty),*) if $when:expr) => {
         /// See io_uring_setup(2), io_uring_enter(2).

@@ -1,18 +1,19 @@
-//! Calls that the daemon has to know of: shared writable mappings, sync.
+//! Calls that must be announced to the daemon: shared writable mappings, sync.
 
 use super::guard::guard;
 use crate::local::local;
 use crate::{connection, next, sys};
 use libc::{c_int, c_void, off_t, size_t};
 
-/// Where io_uring's submission entries are mapped.
+/// Offset at which io_uring's submission entries are mapped.
 const IORING_OFF_SQES: off_t = 0x1000_0000;
 
-/// Before a file is mapped shared: stores to the mapping reach the daemon late, so it must tell all readers to come to it.
-/// Zero, or the errno of a mapping that nobody would hear of: its stores would not be seen by others, for good.
+/// Called before a file is mapped shared. Stores to the mapping reach the daemon late, so it sends all
+/// readers to the mount path. Returns zero, or the errno for a mapping that cannot be announced: other
+/// processes would never see its stores.
 ///
-/// Also after the preload path has closed for us, for descriptors that we did not see opened, and for mappings for reading,
-/// which can be made writable later.
+/// Also after the preload path has closed, for descriptors that the library did not see opened, and for
+/// mappings for reading, which can be made writable later.
 fn before_shared_map(fd: c_int, offset: off_t) -> c_int {
     if connection::mount_dev().is_none() && connection::told_dev().is_none() {
         return 0;
@@ -47,7 +48,7 @@ pub fn map_by(flags: c_int, fd: c_int, offset: off_t, call: impl FnOnce() -> *mu
 
 macro_rules! hook {
     ($name:ident) => {
-        /// See mmap(2). Anonymous memory is an allocator's: no step of ours may lie between it and the kernel.
+        /// See mmap(2). Anonymous memory is an allocator's: it goes to the kernel directly.
         ///
         /// # Safety
         /// As mmap.
@@ -73,7 +74,7 @@ macro_rules! hook {
 hook!(mmap);
 hook!(mmap64);
 
-/// See syncfs(2). The kernel does not pass it on to a FUSE daemon; we do.
+/// See syncfs(2). The kernel does not pass it on to a FUSE daemon; the library does.
 ///
 /// # Safety
 /// As syncfs.
@@ -104,7 +105,7 @@ pub unsafe extern "C-unwind" fn sync() {
     unsafe { next::sync() }
 }
 
-/// A sync is about to be made.
+/// Called before a sync.
 pub fn before_sync() {
     guard(|| {
         if connection::told_dev().is_some() {

@@ -1,7 +1,7 @@
-//! A daemon of the size of a test: one directory, a small segment, and whatever behaviour a test asks for.
+//! A small daemon for tests: one directory, a small segment, and behaviour chosen by the test.
 //!
-//! The "mount" is the plain directory itself, so the mount path is the kernel and always right; the preload path must give the
-//! same. Only what the test publishes is in the segment.
+//! The "mount" is the plain directory itself, so the mount path is the kernel and always right; the preload
+//! path must return the same. The segment has only what the test publishes.
 
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -29,22 +29,22 @@ use terrace_shm::{Entry, Geometry, PAGE_SIZE, Segment, TouchTable};
 
 const RING_SLOTS: usize = 16;
 
-/// How the daemon behaves.
+/// Behaviour of the daemon.
 #[derive(Debug)]
 pub struct Manners {
     /// Whether SOURCE allows page fills.
     pub may_write: AtomicBool,
-    /// Alignment that SOURCE tells; 0: no direct reads.
+    /// Alignment in the answer to SOURCE; 0: no direct reads.
     pub align: AtomicU32,
-    /// Drop every connection without an answer.
+    /// Drops every connection without an answer.
     pub mute: AtomicBool,
-    /// Leave fills where they are.
+    /// Leaves page fills in the ring.
     pub lazy: AtomicBool,
-    /// Hang up after a SOURCE, as if another daemon followed.
+    /// Hangs up after a SOURCE, as at a restart.
     pub hangs_up: AtomicBool,
     /// Errno of the answer to MAPPED.
     pub map_errno: AtomicU32,
-    /// FLUSH is answered once so many came and a mapping was told. (Zero: at once.)
+    /// Number of FLUSHes for which each answer waits, together with a MAPPED; 0: answers at once.
     pub flush_waits: AtomicU32,
 }
 
@@ -56,7 +56,7 @@ struct Core {
     rings: Vec<Arc<Ring>>,
 }
 
-/// See the module.
+/// The daemon.
 pub struct Daemon {
     pub dir: PathBuf,
     pub socket: PathBuf,
@@ -66,10 +66,10 @@ pub struct Daemon {
     pub sources_asked: AtomicU32,
     pub maps_told: AtomicU32,
     pub flushes: AtomicU32,
-    /// FLUSHes that waited in vain.
+    /// FLUSHes whose wait timed out.
     pub flushes_alone: AtomicU32,
     pub rung: AtomicU32,
-    /// HELLOs said while there was no file `new`.
+    /// HELLOs received while the file `new` did not exist.
     pub early: AtomicU32,
     pub keys_only: AtomicU64,
     core: Mutex<Core>,
@@ -104,7 +104,7 @@ impl Drop for Running {
 impl Running {
     /// A daemon with `frames` frames over a new directory.
     pub fn start(frames: u32) -> Running {
-        // Not /tmp: it may be a file system that takes no direct reads.
+        // Not /tmp, whose file system may not support direct reads.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("files");
         std::fs::create_dir(&path).unwrap();
@@ -165,7 +165,7 @@ impl Daemon {
     fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap()
     }
-    /// A new file with `content`, published; its object slot.
+    /// Creates and publishes a file with `content`. Returns its object slot.
     pub fn file(&self, name: &str, content: &[u8]) -> u32 {
         let path = self.dir.join(name);
         std::fs::write(&path, content).unwrap();
@@ -217,7 +217,7 @@ impl Daemon {
         core.frames[frame as usize] = Some((object, page));
     }
     fn set_frame(&self, frame: u32, content: &[u8]) {
-        // SAFETY: frames are written under the state lock, after readers were told.
+        // SAFETY: frames are written under the state lock, after their entry was withdrawn.
         unsafe {
             let at = self.segment.frame(frame);
             at.copy_from(content.as_ptr(), content.len());
@@ -225,7 +225,7 @@ impl Daemon {
         }
     }
 
-    /// A write as the engine does it: the page is busy, then everything changes, then it is present.
+    /// A write as in the engine: the page becomes busy, then everything changes, then it is present.
     pub fn write(&self, object: u32, file: &File, page: u64, content: &[u8; PAGE_SIZE]) {
         let mut core = self.core();
         let place = core.index.ensure(object, page).unwrap();
@@ -246,14 +246,14 @@ impl Daemon {
         publish(core.index.entry(place), Entry::present(frame, now));
     }
 
-    /// Sum of a counter over all clients there ever were.
+    /// Sum of a counter over all clients, also former ones.
     pub fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         self.core().rings.iter().map(|r| r.sum(&of)).sum()
     }
     pub fn clients(&self) -> usize {
         self.core().rings.len()
     }
-    /// Pages that came through the ring made last.
+    /// Pages received through the newest ring.
     pub fn fills_of_the_last(&self) -> u64 {
         self.core().rings.last().unwrap().sum(|c| &c.fills)
     }
@@ -263,7 +263,7 @@ impl Daemon {
             .count()
     }
 
-    /// Takes fills, and checks that their content is the file's.
+    /// Consumes page fills, and checks their versions.
     fn drain(&self) {
         if self.manners.lazy.load(Ordering::SeqCst) {
             return;

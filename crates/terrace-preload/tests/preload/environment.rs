@@ -1,4 +1,5 @@
-//! The library beside other libraries and filters, in programs that lock their memory, and in those that cannot load it.
+//! The library with other libraries and filters, in programs that lock their memory, and in programs that
+//! cannot load it.
 
 use super::{behind, bytes, fast, finish, library, plain, publish, worker};
 use crate::daemon::Running;
@@ -6,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_shm::PAGE_SIZE;
 
-/// A program or library of the tests' own, by the C compiler, in a directory.
+/// Compiles a program or library of the tests with the C compiler.
 fn compiled(dir: &Path, name: &str, source: &str, args: &[&str]) -> PathBuf {
     let out = dir.join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/preload").join(source);
@@ -62,7 +63,7 @@ fn programs_are_started_with_the_library_if_they_can_load_it() {
     let at = dir.path();
     let execs = compiled(at, "execs", "execs.c", &[]);
     let shows = compiled(at, "shows", "shows.c", &[]);
-    // The name by which the runtime of a sanitizer is known.
+    // The library name of a sanitizer's runtime.
     let runtime =
         compiled(at, "libasan.so.99", "interpose.c", &["-shared", "-fPIC", "-Wl,-soname,libasan.so.99"]);
     let rpath = format!("-Wl,-rpath,{}", at.display());
@@ -79,7 +80,7 @@ fn programs_are_started_with_the_library_if_they_can_load_it() {
     assert_eq!(run("all", &shows, ours), line("1 library"));
     assert_eq!(run("all", &sanitized, ours), line("0 none"));
     assert_eq!(run("all", &sanitized, &both), line(&format!("0 {}", other.display())));
-    // A filter that the program has set is not one for a library in its children.
+    // Children under the program's own filter run without the library.
     assert_eq!(run("filtered", &shows, ours), line("0 none"));
 }
 

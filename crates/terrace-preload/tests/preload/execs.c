@@ -1,4 +1,4 @@
-/* A program is started in each of the ways of libc, with more arguments than registers hold. */
+/* Starts a program by each exec function of libc, with more arguments than fit registers. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -44,7 +44,7 @@ static void start(int way, char *path, char *name)
 }
 #define WAYS 15
 
-/* Kills for calls of the library's alone; those of all programs are allowed. */
+/* A filter that kills the process for calls which only the library makes. */
 static int filter(unsigned flags)
 {
     int calls[] = {SYS_statx, SYS_madvise, SYS_preadv, SYS_preadv2, SYS_sendto, 451, SYS_connect, SYS_faccessat};

@@ -1,4 +1,4 @@
-/* Functions of an allocator or a tracer that make their calls by syscall(2), as tcmalloc's mmap does. */
+/* Interposers as of an allocator or a tracer, which call syscall(2), as tcmalloc's mmap does. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -1,4 +1,4 @@
-//! The library under LD_PRELOAD against a daemon of the test's own: what a real one does seldom, this one does all the time.
+//! The library under LD_PRELOAD against a test daemon, in which rare behaviour of a real daemon is frequent.
 
 mod daemon;
 mod environment;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
 use terrace_testkit::rng::{Rng, seed};
 
-/// The library, built as this test was. (Cargo does not build a package's cdylib for its tests.)
+/// The library, built in this test's profile. (Cargo does not build a package's cdylib for its tests.)
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -29,7 +29,7 @@ fn library() -> &'static Path {
     })
 }
 
-/// The same library by a path that LD_PRELOAD can name: spaces and colons divide its list.
+/// The same library by a path valid in LD_PRELOAD, whose list is divided by spaces and colons.
 fn nameable(path: PathBuf) -> PathBuf {
     if !path.as_os_str().as_encoded_bytes().iter().any(|b| b" :".contains(b)) {
         return path;
@@ -54,11 +54,11 @@ fn worker() -> &'static Path {
     })
 }
 
-/// The worker at the mount path.
+/// Runs the worker through the mount path.
 fn plain(args: &[&str]) -> String {
     finish(Command::new(worker()).args(args))
 }
-/// The worker at the preload path.
+/// Runs the worker through the preload path.
 fn fast(d: &Daemon, args: &[&str]) -> String {
     finish(behind(d, Command::new(worker()).args(args)))
 }
@@ -94,7 +94,7 @@ fn hits_come_from_the_frames() {
     let d = Running::start(1024);
     let content = bytes(64 * PAGE_SIZE + 100, 1);
     let (object, path) = publish(&d, "a", &content, |_| true);
-    // Other content on disk: whoever reads the source gives himself away.
+    // Other content on disk reveals reads of the source.
     std::fs::write(&path, bytes(content.len(), 2)).unwrap();
     let twin = d.dir.join("twin");
     std::fs::write(&twin, &content).unwrap();
@@ -104,7 +104,7 @@ fn hits_come_from_the_frames() {
     }
     assert!(d.total(|c| &c.hits) >= 4 * 65 && d.touched() == 65);
     assert_eq!(d.total(|c| &c.misses) + d.total(|c| &c.fallbacks), 0);
-    // Slow: the mount path, so what is on disk.
+    // Slow: reads use the mount path, so they return the content on disk.
     d.slow(object, true);
     assert_eq!(fast(&d, &["sum", &path, "4096", "0"]), plain(&["sum", &path, "4096", "0"]));
 }
@@ -122,7 +122,7 @@ fn own_misses_are_donated() {
         assert_eq!(fast(&d, &["backwards", &path, step, shift, "3"]), right);
         let misses = d.total(|c| &c.misses) - misses;
         assert!(misses > 20, "step {step}: {misses} own misses");
-        // Whole pages into an aligned buffer need no slot, so none of these had to take the mount path.
+        // Whole pages into an aligned buffer need no slot, so none of these needed the mount path.
         if round < 2 {
             let served = d.total(|c| &c.hit_bytes) + d.total(|c| &c.miss_bytes);
             assert_eq!(
@@ -191,7 +191,7 @@ fn nobody_drains() {
     assert_eq!(d.total(|c| &c.fills), 2 * 16, "no page fill goes to a daemon that is away");
 }
 
-/// Whatever a miss wants of the ring: that nobody drains it any more is noticed.
+/// For any use of the ring, a miss detects that it is no longer drained.
 #[test]
 fn a_new_daemon_gets_to_know_its_clients() {
     let d = Running::start(256);
@@ -207,7 +207,8 @@ fn a_new_daemon_gets_to_know_its_clients() {
     }
 }
 
-/// More daemons than a process can have rings, while threads miss: the last one is offered pages as the first was, and no page is another's.
+/// More daemons follow than a process can have rings, while threads miss. The last daemon still gets page
+/// fills, and no page is torn.
 #[test]
 fn a_client_outlives_many_daemons() {
     const PAGES: u64 = 96;
@@ -235,7 +236,7 @@ fn a_daemon_that_does_not_answer() {
     assert_eq!(d.clients(), 0);
 }
 
-/// The same random calls at both paths: every answer, errno and byte.
+/// The same random calls through both paths: all results, errnos and bytes are equal.
 #[test]
 fn answers_as_the_mount() {
     let seed = seed("preload-answers");
@@ -258,7 +259,7 @@ fn answers_as_the_mount() {
     assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
 }
 
-/// A page that tells its number and its version.
+/// A page whose content is its number and its version.
 fn stormy(page: u64, version: u64) -> [u8; PAGE_SIZE] {
     let mut out = [0; PAGE_SIZE];
     for words in out.chunks_mut(16) {
@@ -268,7 +269,8 @@ fn stormy(page: u64, version: u64) -> [u8; PAGE_SIZE] {
     out
 }
 
-/// Pages are written, evicted, filled and offered while four threads read: none is torn, none goes back in time.
+/// Pages are written, evicted, filled and offered while four threads read: none is torn, and no version goes
+/// back.
 #[test]
 fn a_storm() {
     const PAGES: u64 = 96;
@@ -302,7 +304,8 @@ fn a_storm() {
     );
     assert!(hits > 1000 && misses > 10 && version > 20);
     assert!(hits + misses + 16 * main >= said[0], "a thread's descriptor was not classified");
-    // The mount path of this test is a kernel file system, whose reads may be torn; the preload path's may not.
+    // The mount path of this test is a kernel file system, whose reads may be torn. The preload path's must
+    // not be.
     assert!(said[1] <= 16 * main, "{} torn, {main} by the mount path", said[1]);
 }
 
@@ -330,7 +333,8 @@ fn shared_mappings_and_sync_are_told() {
     assert_eq!((d.maps_told.load(SeqCst), d.flushes.load(SeqCst)), (1, 2));
 }
 
-/// Others rely on MAPPED and FLUSH; that the preload path has closed for this process is no reason to leave them out.
+/// Other processes rely on MAPPED and FLUSH: both are sent after the preload path has closed for this
+/// process.
 #[test]
 fn a_closed_connection_still_reports() {
     for how in ["ring", "clone", "unshare"] {
@@ -351,7 +355,7 @@ fn clients_do_not_wait_for_a_slow_sync() {
     assert_eq!(d.flushes_alone.load(SeqCst), 0, "mmap or a second syncfs waited for the first");
 }
 
-/// A mapping that the daemon cannot be told of would leave others with what was there before, for good.
+/// A mapping that cannot be announced would leave other processes with older content for good.
 #[test]
 fn a_mapping_is_told_or_refused() {
     let d = Running::start(256);
@@ -373,7 +377,7 @@ fn libc_eio() -> u32 {
     rustix::io::Errno::IO.raw_os_error() as u32
 }
 
-/// Neither the process's locks nor those who watch the file notice the first open.
+/// The first open does not drop the process's locks, and inotify sees no close.
 #[test]
 fn the_first_open_closes_nothing() {
     let d = Running::start(256);
@@ -383,7 +387,7 @@ fn the_first_open_closes_nothing() {
     assert!(d.total(|c| &c.hits) > 0);
 }
 
-/// The first file that a process opens is one that it makes: by a path of each form.
+/// The first file that a process opens is a new one, by a path of each form.
 #[test]
 fn a_new_file_makes_a_client() {
     let d = Running::start(64);
@@ -394,8 +398,8 @@ fn a_new_file_makes_a_client() {
     }
 }
 
-/// Small files that are read, and a few that are made, are no reason to register; a large one is, and one that is changed in
-/// place, and making many.
+/// Reads of small files, and a few new files, do not register the process. A large file, a file changed in
+/// place, and many new files do.
 #[test]
 fn small_files_make_no_client() {
     let d = Running::start(64);
@@ -434,18 +438,18 @@ fn numbers_that_changed_their_meaning_unseen() {
     std::fs::remove_file(ring).unwrap();
 }
 
-/// With seccomp's strict mode, anything but read and write is death.
+/// Under seccomp's strict mode, any call but read and write kills the program.
 #[test]
 fn sandboxed_programs_make_no_call_but_their_own() {
     let d = Running::start(256);
     let (_, path) = publish(&d, "a", &bytes(20 * PAGE_SIZE, 8), |_| true);
     for (i, how) in ["prctl", "seccomp", "prctl-syscall"].into_iter().enumerate() {
         fast(&d, &["sandboxed", &path, how]);
-        assert_eq!(d.maps_told.load(SeqCst), i as u32 + 1, "what may be mapped later is told before");
+        assert_eq!(d.maps_told.load(SeqCst), i as u32 + 1, "files that may be mapped are announced");
     }
 }
 
-/// A child that no fork handler ran in is a client of its own, and does not keep its parent's connection open.
+/// A child forked without handlers is a client of its own, and does not keep its parent's connection open.
 #[test]
 fn forks_without_handlers() {
     let d = Running::start(256);
@@ -456,7 +460,7 @@ fn forks_without_handlers() {
     assert_eq!(d.clients(), 4);
 }
 
-/// A handler forks, and returns, in the middle of a miss.
+/// A handler forks and returns in the middle of a miss.
 #[test]
 fn forks_in_signal_handlers() {
     let d = Running::start(256);
@@ -485,7 +489,7 @@ fn programs_that_close_what_is_not_theirs() {
     assert_eq!(fast(&d, &["close_all", &path]), right);
     let before = std::fs::read(&other).unwrap();
     assert_eq!(fast(&d, &["raw_reuse", &path, &other]), plain(&["backwards", &path, "4096", "0", "3"]));
-    assert_eq!(std::fs::read(&other).unwrap(), before, "a bell was rung into somebody's file");
+    assert_eq!(std::fs::read(&other).unwrap(), before, "a wake-up was written to a file of the program");
 }
 
 #[test]
@@ -496,7 +500,7 @@ fn programs_without_our_files_are_left_alone() {
         "sort /etc/passwd | tail -1; echo $((1+1)); exec 3</etc/passwd; read -u 3 x; echo $x",
     ] {
         let plain = finish(Command::new("bash").args(["-c", script]));
-        // Another device than the one that bash and the libraries lie on.
+        // Another device than that of bash and its libraries.
         let mut bash = Command::new("bash");
         let bash = behind(&d, bash.args(["-c", script])).env("TERRACE_DEV", (d.dev + 1).to_string());
         assert_eq!(finish(bash), plain);

@@ -1,4 +1,4 @@
-/* Shows its arguments, and whether the library is in it. */
+/* Prints its arguments, and whether the library is loaded. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

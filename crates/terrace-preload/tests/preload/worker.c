@@ -1,5 +1,5 @@
-/* The program under test. "ops" prints what every call answered, so that two runs of it can be compared; the others
- * check for themselves and end with 0. */
+/* The program under test. "ops" prints the result of every call, so that two runs can be compared. The other commands
+ * check their results and exit with 0. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -102,7 +102,7 @@ static void in_child(int fd, off_t offset)
     }
     waitpid(pid, NULL, 0);
 }
-/* A vfork child that turns our numbers around: nothing of it may be left with us. */
+/* A vfork child changes descriptor numbers: its parent must not be affected. */
 static void in_vfork(int fd, const char *other)
 {
     static volatile int there, got;
@@ -173,7 +173,7 @@ static int storm_pages;
 static volatile int storm_over;
 static volatile long torn, reads;
 
-/* A page is its number and its version, again and again. The kernel's own reads may be torn between versions: counted. */
+/* A page repeats its number and its version. The kernel's own reads may be torn between versions: these are counted. */
 static uint64_t check_page(const uint64_t *p, uint64_t page)
 {
     int changes = 0;
@@ -235,7 +235,7 @@ static int sum_up(const char *file, size_t step, int shift)
     printf("%016lx\n", h);
     return n < 0;
 }
-/* Backwards, two by two in order, so that it looks neither like a scan nor like a stride. */
+/* Reads backwards in pairs, which looks neither like a scan nor like a stride. */
 static int backwards(const char *file, size_t step, int shift, int rounds)
 {
     int fd = open(file, O_RDONLY);
@@ -291,7 +291,7 @@ static void *cancelled(void *arg)
             abort();
     return NULL;
 }
-/* A thread that only ever hits can be cancelled all the same. */
+/* A thread that only hits can be cancelled. */
 static int cancel(const char *file)
 {
     handler_fd = open(file, O_RDONLY);
@@ -320,10 +320,10 @@ static int shared_map(const char *file)
     sync();
     return syncfs(fd);
 }
-/* Closes everything that it did not open; the preload path must get over it. */
+/* Closes all descriptors that it did not open: the preload path must cope. */
 static int close_all(const char *file)
 {
-    /* What the test's own parent left open. */
+    /* Descriptors that the test's parent left open. */
     close_range(3, ~0U, 0);
     int fd = open(file, O_RDONLY), refused = 0;
     backwards(file, 3 * PAGE, 0, 1);
@@ -338,7 +338,7 @@ static int close_all(const char *file)
         syscall(SYS_close, i);
     return backwards(file, 3 * PAGE, 0, 2);
 }
-/* Our descriptors are gone behind the preload path's back, and their numbers belong to another file. */
+/* The library's descriptors are closed unseen, and their numbers belong to another file. */
 static int raw_reuse(const char *file, const char *other)
 {
     backwards(file, PAGE, 0, 1);
@@ -350,7 +350,7 @@ static int raw_reuse(const char *file, const char *other)
     return backwards(file, PAGE, 0, 2);
 }
 
-/* A system call that no library sees. */
+/* A system call that no hook sees. */
 static long unseen(long n, long a, long b, long c)
 {
     long ret;
@@ -380,7 +380,7 @@ static int closed_connection(const char *file, const char *how)
     return 0;
 }
 static void *sync_it(void *arg) { return (void *)(intptr_t)syncfs((int)(intptr_t)arg); }
-/* Two threads sync, one maps; none waits for another. */
+/* Two threads sync, one maps: they do not wait for each other. */
 static int sync_and_map(const char *file)
 {
     char c;
@@ -473,7 +473,7 @@ static void pass(int through[2], int fd)
     m.msg_controllen = sizeof control;
     CHECK(recvmsg(through[1], &m, 0) == 1);
 }
-/* A number of ours is closed and made anew without a call of libc's close: what is read is the new file's. */
+/* A descriptor is closed and its number reused without libc's close: reads return the new file's content. */
 static int numbers(const char *file, const char *how)
 {
     char word[8] = {0};
@@ -586,7 +586,7 @@ static unsigned long rings(int *mapped)
     fclose(maps);
     return sum;
 }
-/* With each new file the daemon hangs up, and another one is met; threads miss all the while, and go on with the last one. */
+/* With each new file the daemon hangs up, and the process registers again. Threads miss meanwhile, and use the last one. */
 static int daemons(const char *file, const char *files, int pages, int count)
 {
     int mapped, met = 0;
@@ -605,7 +605,7 @@ static int daemons(const char *file, const char *files, int pages, int count)
         if (fd < 0)
             DIE("only %d daemons after %d files", met, i);
         unsigned long before = rings(&mapped);
-        /* A thread with a full ring may have met the last one before. */
+        /* A thread with a full ring may have registered with the last one already. */
         for (int k = 1; k < 40 && rings(&mapped) == before; k++, usleep(100))
             if (pread(fd, buffer, PAGE, k * k * 5 % 17 * PAGE) != PAGE)
                 DIE("%s: %s", path, strerror(errno));
@@ -625,7 +625,7 @@ static int daemons(const char *file, const char *files, int pages, int count)
     printf("%d %ld\n", mapped, torn);
     return 0;
 }
-/* A file is mapped, and its descriptor duplicated and closed; and what makes this process no client. */
+/* Maps a file, and duplicates and closes its descriptor; then closes the preload path. */
 static int map_and_dup(const char *file)
 {
     int fd = open(file, O_RDONLY);
@@ -654,7 +654,7 @@ static long locked(long *others)
     fclose(maps);
     return ours;
 }
-/* Of the calls of mlockall in `how` (b: before the file is read), with flags. The cache is never locked, all else is. */
+/* Calls mlockall with flags as `how` states (b: before the file is read). The cache is never locked, other memory is. */
 static int mlocks(const char *file, const char *how)
 {
     long others = 0;
@@ -671,7 +671,7 @@ static int mlocks(const char *file, const char *how)
     printf("%ld %d %d\n", ours, before > 0, others >= before + 8192);
     return 0;
 }
-/* As raw_reuse, but the numbers belong to an eventfd: all of those have one inode. */
+/* As raw_reuse, but the numbers belong to an eventfd: all eventfds share one inode. */
 static int raw_eventfd(const char *file)
 {
     uint64_t count;

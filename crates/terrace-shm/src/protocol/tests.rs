@@ -44,7 +44,7 @@ fn read(w: &World, entry: &AtomicU64) -> Option<u64> {
     }
     let (a, b) = w.frame.read();
     unchanged(entry, e).then(|| {
-        assert_eq!(a, b, "torn page believed");
+        assert_eq!(a, b, "torn page accepted");
         a
     })
 }
@@ -82,7 +82,7 @@ fn lookup_against_evict_and_reuse_of_the_frame() {
             })
         };
         if let Some(x) = read(&w, &w.entry) {
-            assert_eq!(x, 1, "another page's content believed");
+            assert_eq!(x, 1, "another page's content accepted");
         }
         if let Some(x) = read(&w, &w.other) {
             assert_eq!(x, 9);
@@ -114,7 +114,7 @@ fn lookup_against_truncate() {
     });
 }
 
-/// A zspage of two slots: its class, and where an object of the size that stood there before would be.
+/// A zspage of two slots: its class, and the address of an object of the size that stood there before.
 struct Zspage {
     class: AtomicU64,
     slots: [Frame; 2],
@@ -135,7 +135,7 @@ fn read_tier(zspages: &[Zspage; 2], entry: &AtomicU64) -> Option<(u64, u64)> {
     let class = zspage.class.load(Ordering::Relaxed);
     let (a, b) = zspage.slots[at % 2].read();
     unchanged(entry, e).then(|| {
-        assert_eq!(a, b, "torn object believed");
+        assert_eq!(a, b, "torn object accepted");
         (class, a)
     })
 }
@@ -148,7 +148,7 @@ fn compressed_page_is_read_while_compaction_moves_it() {
             let w = w.clone();
             thread::spawn(move || {
                 let (entry, other, zspages) = &*w;
-                // The copy, the callback, and then another page of another class in its place.
+                // The copy, the callback, and then another page of another class in the old place.
                 zspages[1].class.store(1, Ordering::Release);
                 zspages[1].slots[1].write(1);
                 replace(entry, Entry::compressed(Handle(3), 2));
@@ -159,7 +159,7 @@ fn compressed_page_is_read_while_compaction_moves_it() {
         };
         let (entry, other, zspages) = &*w;
         if let Some(found) = read_tier(zspages, entry) {
-            assert_eq!(found, (1, 1), "what compaction left behind believed");
+            assert_eq!(found, (1, 1), "an object that compaction moved away accepted");
         }
         if let Some(found) = read_tier(zspages, other) {
             assert_eq!(found, (2, 9));
@@ -187,7 +187,7 @@ fn compressed_page_is_read_while_it_is_evicted_or_promoted() {
             };
             let (entry, other, zspages) = &*w;
             if let Some(found) = read_tier(zspages, entry) {
-                assert_eq!(found, (1, 1), "another page's bytes believed");
+                assert_eq!(found, (1, 1), "another page's bytes accepted");
             }
             if let Some(found) = read_tier(zspages, other) {
                 assert_eq!(found, (2, 9));
@@ -222,13 +222,13 @@ fn page_becomes_compressed_under_a_reader() {
     });
 }
 
-/// A slot of a device that is two words long, and the check of what it holds.
+/// A slot of a device that is two words long, and its check.
 struct Slot {
     content: Frame,
     check: AtomicU64,
 }
 
-/// One read of a page on a device: the content, or None when the reader must look again.
+/// One read of a page on a device: the content, or None when the reader must retry.
 fn read_slot(slots: &[Slot; 2], entry: &AtomicU64) -> Option<u64> {
     let e = look(entry);
     let Some(Below::Device(at)) = e.below() else { return None };
@@ -236,13 +236,14 @@ fn read_slot(slots: &[Slot; 2], entry: &AtomicU64) -> Option<u64> {
     let (a, b) = slot.content.read();
     let check = slot.check.load(Ordering::Relaxed);
     unchanged(entry, e).then(|| {
-        assert_eq!(a, b, "torn page believed");
+        assert_eq!(a, b, "torn page accepted");
         assert_eq!(a, check, "the check is another page's");
         a
     })
 }
 
-/// Region reclaim against a reader: the page is written again elsewhere or dropped, and its slot is another page's.
+/// Region reclaim against a reader: the page is rewritten elsewhere or dropped, and its slot is reused for
+/// another page.
 #[test]
 fn slot_is_reused_under_a_reader() {
     let at = |page| DeviceSlot::new(0, page);
@@ -269,7 +270,7 @@ fn slot_is_reused_under_a_reader() {
             };
             let (entry, other, slots) = &*w;
             if let Some(x) = read_slot(slots, entry) {
-                assert_eq!(x, 1, "another page's content believed");
+                assert_eq!(x, 1, "another page's content accepted");
             }
             if let Some(x) = read_slot(slots, other) {
                 assert_eq!(x, 9);
@@ -299,7 +300,7 @@ fn node_reuse_is_seen() {
         if link.load(Ordering::Acquire) == 1 {
             if let Some(x) = read(&w, &w.entry) {
                 if same_epoch(&w.epoch, epoch) {
-                    assert_eq!(x, 1, "page B's content believed for page A");
+                    assert_eq!(x, 1, "page B's content read as page A");
                 }
             }
         }
@@ -327,7 +328,7 @@ fn reuse_of_a_parent_is_seen() {
         let leaf = if through_small_node && child.load(Ordering::Acquire) == 1 { &b } else { &a };
         if let Some(x) = read(leaf, &leaf.entry) {
             if same_epoch(&a.epoch, epoch) {
-                assert_eq!(x, 1, "page B's content believed for page A");
+                assert_eq!(x, 1, "page B's content read as page A");
             }
         }
         t.join().unwrap();
@@ -427,7 +428,7 @@ fn two_clients_never_share_a_slot() {
 
 #[test]
 fn a_queue_hands_over_whole_records() {
-    // One place, two producers, a consumer that takes what it finds: each record is seen whole and at most once.
+    // One place, two producers, and a consumer: each record is seen whole and at most once.
     loom::model(|| {
         let word = || Arc::new(AtomicU64::new(0));
         let (head, tail, seq, a, b) = (word(), word(), word(), word(), word());
@@ -493,7 +494,7 @@ fn a_place_is_replaced_while_nobody_is_at_it() {
         let (a, b) = w.1.read();
         assert_eq!(a, b);
         assert!(a >= 10, "open when all are done");
-        assert!(closed == 0 || a % 10 == 1, "what the owner wrote is lost");
+        assert!(closed == 0 || a % 10 == 1, "the owner's write is lost");
         assert!(place::close(&w.0), "all have left");
     });
 }

@@ -1,4 +1,4 @@
-//! Decoders on arbitrary and on damaged bytes: an answer, no panic, nothing written beside the page.
+//! Decoders on arbitrary and on damaged bytes: they return, do not panic, and write only to the page.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,7 +27,7 @@ fn lz4(page: &Page) -> Vec<u8> {
     out
 }
 
-/// A page of pieces: runs, repetitions of what came before, noise.
+/// A page of pieces: runs, repetitions, noise.
 pub fn pages() -> impl Strategy<Value = Box<Page>> {
     let piece = prop_oneof![
         (any::<u8>(), 1_usize..400).prop_map(|(b, n)| vec![b; n]),
@@ -42,7 +42,7 @@ pub fn pages() -> impl Strategy<Value = Box<Page>> {
     })
 }
 
-/// Damages that the check of `damaged_bytes_are_noticed_or_decode_to_something` let pass.
+/// Damages that passed the check in `damaged_bytes_are_noticed_or_decode_to_something`.
 static UNNOTICED: AtomicUsize = AtomicUsize::new(0);
 
 proptest! {
@@ -69,7 +69,7 @@ proptest! {
         damage.iter().for_each(|(at, b)| bad[at.index(good.len())] ^= b);
         decode_guarded(Encoding::Lz4, &bad);
         if good.len() <= STORED_MAX && bad != good {
-            // One in 260,000 passes: three in 2000 cases are no chance.
+            // One in 260,000 passes: three in 2000 cases are a fault.
             let unnoticed = Head::new(Encoding::Lz4, 3, &good).fits(&bad);
             prop_assert!(!unnoticed || UNNOTICED.fetch_add(1, Ordering::Relaxed) < 2);
         }
@@ -78,7 +78,7 @@ proptest! {
 
 #[test]
 fn lengths_that_run_off_are_refused() {
-    // Tokens that promise more literals, or longer matches, than a page has room for; matches before its start.
+    // Tokens with more literals or longer matches than fit a page; matches before its start.
     for start in [&[0xf0][..], &[0x1f, 7, 1, 0], &[0x1f, 7, 0, 0], &[0x1f, 7, 0xff, 0xff], &[0xff]] {
         let mut bytes = start.to_vec();
         bytes.resize(STORED_MAX, 0xff);

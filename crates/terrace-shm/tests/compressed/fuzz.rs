@@ -1,8 +1,8 @@
-//! Readers of a pool with hostile content: frames of zstd and whole objects, made up, mangled, changed
-//! while they are read. The library may refuse all of it. It may not fall, touch a byte beside the page, or hand out a page whose
-//! check does not fit.
+//! Readers of a pool with hostile content: zstd frames and whole objects that are random, mangled, or changed
+//! during the read. The library may refuse all of it. It must not crash, touch a byte beside the page, or
+//! deliver a page whose check does not fit.
 //!
-//! `TERRACE_SEED` repeats a run, `TERRACE_FUZZ_ROUNDS` says how long it is, `TERRACE_SOAK=1` makes it long.
+//! `TERRACE_SEED` repeats a run, `TERRACE_FUZZ_ROUNDS` sets its length, `TERRACE_SOAK=1` makes it long.
 
 use crate::reader::{OBJECT, Writer};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -26,12 +26,12 @@ fn rounds() -> u64 {
     told.unwrap_or(if is_soak() { 1_000_000 } else { 20_000 })
 }
 
-/// Memory between two pages that nobody may touch: who reads or writes beside it falls.
+/// A page between two inaccessible pages: an access beside it crashes the test.
 struct Fenced(*mut u8);
 impl Fenced {
     fn new() -> Fenced {
         let rw = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, whose first and last page are closed at once.
+        // SAFETY: new memory, whose first and last page are made inaccessible at once.
         unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE_SIZE, rw, MapFlags::PRIVATE).unwrap();
             for fence in [0, 2 * PAGE_SIZE] {
@@ -44,7 +44,7 @@ impl Fenced {
         // SAFETY: the page between the fences, borrowed with self; any bytes are a page.
         unsafe { &mut *self.0.cast::<Page>() }
     }
-    /// These bytes, so placed that they end at the fence.
+    /// Copies the bytes so that they end at the fence.
     fn hold(&mut self, bytes: &[u8]) -> &[u8] {
         let at = PAGE_SIZE - bytes.len();
         self.page()[at..].copy_from_slice(bytes);
@@ -58,7 +58,7 @@ impl Drop for Fenced {
     }
 }
 
-/// A page of text and noise in random measure: zstd writes it with other kinds of blocks and tables each time.
+/// A page of text and noise in random proportions: zstd uses other kinds of blocks and tables each time.
 fn page(rng: &mut Rng) -> Page {
     let (kinds, of) = (1 + rng.index(200), 1 + rng.index(300));
     let noisy = rng.index(of);
@@ -71,7 +71,7 @@ fn page(rng: &mut Rng) -> Page {
     )
 }
 
-/// A sound frame and the page in it.
+/// A valid frame and the page in it.
 fn frame(rng: &mut Rng, compressor: &mut Compressor) -> (Page, Vec<u8>) {
     loop {
         let page = page(rng);
@@ -83,7 +83,7 @@ fn frame(rng: &mut Rng, compressor: &mut Compressor) -> (Page, Vec<u8>) {
     }
 }
 
-/// A few things wrong, most of them near the start, where lengths, modes and tables stand.
+/// Damages a frame, mostly near the start, where lengths, modes and tables are.
 fn mangled(sound: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = sound.to_vec();
     for _ in 0..1 + rng.index(4) {
@@ -109,7 +109,7 @@ fn mangled(sound: &[u8], other: &[u8], rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-/// The library's decoder and the daemon's are the same code on other memory: they must agree about every frame.
+/// The library's decoder and the daemon's are the same code on other memory: they must agree on every frame.
 #[test]
 fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
     let seed = seed("mangled_frames_are_refused_or_decoded_as_the_daemon_does");
@@ -147,7 +147,7 @@ fn mangled_frames_are_refused_or_decoded_as_the_daemon_does() {
         } else {
             refused += 1;
         }
-        // Nothing of it is left in the decoder.
+        // The decoder keeps no state of the damaged frame.
         let bytes = input.hold(&sound);
         let again = unzstd(bytes, ours.page(), round as usize) && *ours.page() == wanted;
         assert!(again, "round {round}, TERRACE_SEED={seed}: a sound frame after {refused} others");
@@ -164,12 +164,12 @@ impl Unpack for Library {
     }
 }
 
-/// Where the object of page 0 stands: the first slot of its zspage.
+/// Address of the object of page 0: the first slot of its zspage.
 fn object(seg: &Segment) -> *mut u8 {
     seg.zspage(0)
 }
 
-/// Objects changed under their heads are never a page; those with heads that fit are the writer's word, and do no harm.
+/// Objects changed under their heads are never a page. Objects with forged heads that fit do no harm.
 #[test]
 fn mangled_objects_are_no_pages() {
     let seed = seed("mangled_objects_are_no_pages");
@@ -187,7 +187,7 @@ fn mangled_objects_are_no_pages() {
         assert_eq!(w.read(0, &mut out.page()[..], &mut Library), Outcome::Done(PAGE_SIZE));
         assert!(*out.page() == wanted, "round {round}, TERRACE_SEED={seed}");
         let at = object(&w.rig.seg);
-        // SAFETY: a slot has room for the largest object it may hold; no other thread reads it.
+        // SAFETY: a slot has room for its largest object; no other thread reads it.
         let (head, slot) = unsafe {
             let slot = std::slice::from_raw_parts_mut(at, HEAD_BYTES + sound.len());
             (Head(at.cast::<u64>().read()), slot)
@@ -212,7 +212,8 @@ fn mangled_objects_are_no_pages() {
         match outcome {
             Outcome::MountPath { done: 0 } => damaged += 1,
             Outcome::Done(k) if k == n && is_forged => forged += 1,
-            // Changes that undid each other; else 1 in 260,000 passes the check, and then zstd has to like it.
+            // Changes that undid each other. Otherwise 1 in 260,000 passes the check, and few of these are
+            // valid frames.
             Outcome::Done(k) if k == n && same => {}
             Outcome::Done(k) if k == n => passed += 1,
             other => panic!("round {round}, TERRACE_SEED={seed}: {other:?}"),
@@ -223,7 +224,7 @@ fn mangled_objects_are_no_pages() {
     assert!(passed <= 2 + damaged / 50_000, "TERRACE_SEED={seed}: {passed} of {damaged} passed");
 }
 
-/// Scribbles over the object of page 0 until told to stop: sound, mangled, with heads that fit and others.
+/// Overwrites the object of page 0 until `stop`: with valid and mangled frames, with fitting and other heads.
 fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &AtomicBool) {
     let at = object(seg);
     while !stop.load(Ordering::Relaxed) {
@@ -234,7 +235,8 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
         };
         let object = [&head.0.to_le_bytes()[..], &bytes].concat();
         for (i, byte) in object.iter().enumerate().take(OBJECT_MAX) {
-            // SAFETY: inside the zspage. The readers race with it as with a hostile daemon: they must bear any mixture.
+            // SAFETY: inside the zspage. The readers race with it as with a hostile daemon, and must cope
+            // with any mixture.
             unsafe { at.add(i).write_volatile(*byte) };
         }
         if rng.index(8) == 0 {
@@ -243,7 +245,7 @@ fn scribble(seg: &Segment, sound: &[u8], place: u32, mut rng: Rng, stop: &Atomic
     }
 }
 
-/// A reader decodes the bytes that it checked, though the pool changes all the time: the reader decodes a copy.
+/// A reader decodes the bytes that it checked, although the pool changes all the time: it decodes a copy.
 #[test]
 fn objects_that_change_while_they_are_read_do_no_harm() {
     let seed = seed("objects_that_change_while_they_are_read_do_no_harm");
@@ -260,7 +262,7 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
         s.spawn(|| scribble(&seg, &sound, place, Rng::new(rng.next_u64()), &stop));
         let mut out = Fenced::new();
         while Instant::now() < end {
-            // Else no slot would be where it was for long.
+            // Otherwise the slot's address would rarely be the object's.
             seg.zclass(0).store(class, Ordering::Relaxed);
             let to = out.page().as_mut_ptr();
             // SAFETY: `out` takes a page; the object stays.
@@ -275,5 +277,5 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
         stop.store(true, Ordering::Relaxed);
     });
     println!("{whole} whole, {other} forged, {refused} refused");
-    assert!(whole > 0 && refused > 0, "TERRACE_SEED={seed}: the reader met no object, or nobody changed it");
+    assert!(whole > 0 && refused > 0, "TERRACE_SEED={seed}: no object was read, or none changed");
 }

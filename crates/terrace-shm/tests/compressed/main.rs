@@ -1,4 +1,4 @@
-//! The compressed pool from outside: against a model, under readers, with bytes that somebody made up.
+//! The compressed pool from outside: against a model, with concurrent readers, with hostile bytes.
 
 mod codec;
 #[cfg(feature = "compress")]

@@ -1,4 +1,4 @@
-//! The pool against a model: what it holds, what it gives back, what it moves.
+//! The pool against a model: its content, the memory that it releases, the objects that it moves.
 
 use crate::rig::{Rig, fetch, rig};
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ use terrace_shm::zobject::{HEAD_BYTES, Handle, STORED_MAX, slot_bytes};
 use terrace_shm::zpool::ZPool;
 use terrace_testkit::rng::Rng;
 
-/// Bytes that tell place and life: `len` of them.
+/// `len` bytes that identify place and life.
 fn bytes_of(place: u32, life: u32, len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(place | 1) >> 3 ^ life ^ i) as u8).collect()
 }
@@ -44,7 +44,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..600)
 }
 
-/// A page of the model: where it stands, which life of it, how long; and since when it is as it is.
+/// A page of the model: its handle, the number of its store, its length.
 #[derive(Debug, Clone, PartialEq)]
 struct Page {
     handle: Handle,
@@ -130,7 +130,7 @@ impl Model {
         let mut victims = Vec::new();
         let touched = |rig: &Rig, handle| rig.touches.zcount(handle).load(Ordering::Relaxed) > 0;
         let (mut expected, mut young) = (Vec::new(), Vec::new());
-        // Slots of small objects share counts: a second chance for one may be taken from another.
+        // Slots of small objects share counts: one object may use up another's second chance.
         let mut spent = std::collections::HashSet::new();
         for &place in &self.order {
             let handle = self.pages[&place].handle;
@@ -170,7 +170,7 @@ impl Model {
     }
 }
 
-/// Memory of the whole segment that the kernel counts, bytes, without its header page.
+/// Memory of the segment as counted by the kernel, bytes, without its header page.
 fn resident(rig: &Rig) -> u64 {
     let blocks = rustix::fs::fstat(&rig.fd).unwrap().st_blocks as u64 * 512;
     let table = 2 * PAGE_SIZE as u64;
@@ -204,7 +204,7 @@ fn memory_goes_back_and_a_new_pool_is_empty() {
     assert_eq!((rig.pool.bytes(), rig.pool.limit()), (32 << 16, 32 << 16));
     assert!(resident(&rig) >= 31 << 16);
     assert_eq!(rig.pool.metadata_bytes(), 32 * 32 + 32 * 32 * 8);
-    // Three of four go; what is left fits a quarter of the zspages.
+    // Three of four are removed; the rest fits a quarter of the zspages.
     for (i, &handle) in handles.iter().enumerate() {
         if i % 4 != 0 {
             rig.pool.remove(handle);
@@ -217,7 +217,7 @@ fn memory_goes_back_and_a_new_pool_is_empty() {
     assert_eq!(rig.pool.bytes(), 9 << 16);
     assert!(resident(&rig) <= 9 << 16, "{} bytes", resident(&rig));
     rig.pool.check().unwrap();
-    // The daemon is another one now.
+    // A restarted daemon.
     let (seg, touches) = (rig.seg.clone(), rig.touches.clone());
     rig.pool = ZPool::new(seg, touches).unwrap();
     assert_eq!((rig.pool.bytes(), rig.pool.stored_pages(), resident(&rig)), (0, 0, 0));
@@ -234,7 +234,7 @@ fn damage_is_noticed_and_harmless() {
     assert_eq!(rig.pool.load(handle, &mut Plain, &mut out), Ok(()));
     assert_eq!(out, [0; PAGE_SIZE]);
     for byte in 0..16 {
-        // SAFETY: the object's own bytes; nobody else uses the segment.
+        // SAFETY: the object's own bytes; the segment has no other user.
         unsafe { *rig.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
         assert!(rig.pool.load(handle, &mut Plain, &mut out).is_err(), "byte {byte}");
         assert!(rig.pool.check().is_err());
@@ -282,7 +282,7 @@ fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
     let aged = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == halved(b)).count();
     let kept = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == b).count();
     assert!((650..=850).contains(&(aged * 101 / 99)) && kept > 1000, "{aged} aged, {kept} kept");
-    // The rest of the round, and no more than one however many are asked for.
+    // The rest of the round, and at most one round however many pages are requested.
     (0..3).for_each(|_| rig.pool.age(430));
     assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a <= halved(b) && (b == 0) == (a == 0)));
     let before = counts(&rig);
@@ -290,8 +290,8 @@ fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
     assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a == halved(b)));
 }
 
-/// Sizes as real files give them (LZ4 on programs, libraries and texts: few small, most between a quarter and three quarters of
-/// a page), in a pool that is filled, and then thinned out and compacted.
+/// Sizes as of real files (LZ4 on programs, libraries and texts: few small, most between a quarter and three
+/// quarters of a page), in a pool that is filled, then thinned out and compacted.
 #[test]
 fn little_is_lost_between_objects() {
     let mut rig = rig(1200, 1200);

@@ -15,7 +15,7 @@ use terrace_testkit::rng::Rng;
 
 pub const OBJECT: u32 = 3;
 
-/// Calls that a reader got about pages from the pool.
+/// Recorded calls of `served`.
 #[derive(Default)]
 struct Told(Vec<(u64, u8)>);
 impl Unpack for Told {
@@ -24,7 +24,7 @@ impl Unpack for Told {
     }
 }
 
-/// The page as the pool takes it; None if it is too large.
+/// The page compressed for the pool; None if it is too large.
 fn encode(page: &Page) -> Option<(Encoding, Vec<u8>)> {
     if let Some(word) = same_word(page) {
         return Some((Encoding::Same, word.to_le_bytes().to_vec()));
@@ -93,7 +93,7 @@ fn whole_pages_parts_and_neighbours_in_frames() {
         // Every fifth page lies in a frame.
         if page % 5 == 4 {
             let frame = page as u32 / 5;
-            // SAFETY: a frame of this segment that nobody uses.
+            // SAFETY: an unused frame of this segment.
             unsafe { w.rig.seg.frame(frame).copy_from(bytes.as_ptr(), PAGE_SIZE) };
             publish(w.index.entry(w.place(page)), Entry::present(frame, w.index.tick()));
         } else {
@@ -134,7 +134,7 @@ fn unreadable_pages_go_to_the_mount_path() {
     }
     assert_eq!(w.read(0, &mut out, &mut Daemon), Outcome::Done(PAGE_SIZE));
     assert_eq!(out, [100; PAGE_SIZE]);
-    // Entries that name what is no object, or another page's.
+    // Entries that name no object, or another page's.
     let of_page_0 = w.index.get(w.place(0)).payload();
     for handle in [of_page_0, of_page_0 + 1, 5, 1 << 10, 2 << 10, u32::MAX >> 1] {
         publish(w.index.entry(w.place(1)), Entry::compressed(Handle(handle), w.index.tick()));
@@ -156,7 +156,7 @@ fn unreadable_pages_go_to_the_mount_path() {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
-    /// Heads that fit bytes which no compressor made: past every check, into the decoder.
+    /// Fitting heads over arbitrary bytes, which pass every check and reach the decoder.
     #[test]
     fn made_up_objects_do_no_harm(
         bytes in prop::collection::vec(any::<u8>(), 0..STORED_MAX),
@@ -182,7 +182,8 @@ proptest! {
     }
 }
 
-/// Content of a version of a page: told from every other one by every piece of it, and compressible to a degree of its own.
+/// Content of a version of a page: every piece of it identifies page and version, and its compressibility
+/// varies.
 fn content(page: u64, version: u64, out: &mut Page) {
     let noisy = (page * 7 + version * 13) % 4 * 14;
     let mut rng = Rng::new(page << 32 | version);
@@ -198,7 +199,7 @@ fn seconds() -> Duration {
     Duration::from_secs(if std::env::var_os("TERRACE_SOAK").is_some() { 40 } else { 3 })
 }
 
-/// One writer that stores, drops, rewrites, compacts and gives memory back; readers who check each page they get.
+/// One writer stores, drops, rewrites, compacts and releases memory. Concurrent readers check each page.
 #[test]
 fn readers_never_see_anything_but_a_page_as_it_was() {
     const PAGES: u64 = 800;
@@ -226,7 +227,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
                             assert_eq!(done, 0);
                             continue;
                         }
-                        // Four copies that all moved: possible, but not the rule.
+                        // All four copies moved meanwhile: possible, but rare.
                         Outcome::MountPath { .. } => continue,
                     }
                     // The first whole line begins with the version.
@@ -248,7 +249,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
             let c = w.rig.pool.counts();
             seen.load(Ordering::Relaxed) > 1000 && c.moved_pages > 100 && c.evicted > 100
         };
-        // However slow the machine: until all of it has happened.
+        // On a slow machine: until all kinds of events have occurred.
         let end = Instant::now() + Duration::from_secs(60);
         write_for(&mut w, PAGES, seconds());
         while !enough(&w) && Instant::now() < end {
@@ -261,14 +262,14 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
 }
 
 fn write_for(w: &mut Writer, pages: u64, time: Duration) {
-    // Versions go up from one call to the next.
+    // Versions ascend over the calls.
     let mut version = w.index.tick();
     let (end, mut rng) = (Instant::now() + time, Rng::new(version));
     let (mut page_now, mut victims) = ([0; PAGE_SIZE], Vec::new());
     while Instant::now() < end {
         let page = rng.below(pages);
         match rng.below(256) {
-            // Many at once leave sparse zspages.
+            // Many drops at once leave sparse zspages.
             0..2 => (page..pages.min(page + 400)).filter(|p| p % 4 > 0).for_each(|page| {
                 w.drop_page(page);
             }),

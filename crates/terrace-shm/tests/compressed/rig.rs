@@ -1,4 +1,4 @@
-//! The common start of these tests.
+//! Set-up of these tests.
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ pub fn rig(zspages_max: u32, limit: u32) -> Rig {
     Rig { seg, touches, fd, pool }
 }
 
-/// Reads at a handle; `None` unless it is the page of `place`.
+/// The bytes at a handle, if they are the page of `place`.
 pub fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
     let mut room = MaybeUninit::uninit();
     let mut copied = Copied::new(&mut room);
