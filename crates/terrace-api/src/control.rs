@@ -1,4 +1,4 @@
-//! Commands to a running instance: one JSON object a line, over a stream socket, each answered by one.
+//! Commands to a running instance: one JSON object a line over a stream socket, each with one answer.
 //!
 //! ```text
 //! {"cmd":"resize","bytes":1073741824}   ->   {"ok":true}
@@ -6,9 +6,9 @@
 //! {"cmd":"fly"}                         ->   {"ok":false,"code":"usage","error":"unknown variant `fly`, ..."}
 //! {"cmd":"trace"}                       ->   {"ok":true}, frames, {"ok":true,"accesses":70812,...}
 //! ```
-//! A trace comes in frames: a length (u32, little-endian) and as many bytes of a capture; a length of 0 is followed by the
-//! closing line, a [`Summary`](crate::capture::Summary). The recording ends when the client shuts down its side of
-//! the socket.
+//! A trace is sent in frames: a length (u32, little-endian), then that many bytes of a capture. A length of 0
+//! is followed by the closing line, a [`Summary`](crate::capture::Summary). The recording ends when the
+//! client shuts down its side of the socket.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -20,16 +20,17 @@ use crate::instance::Dirty;
 use crate::lru::Evicted;
 use crate::stats::{KeyValue, Stats};
 
-/// Bytes of a frame at the most.
+/// Longest frame, bytes.
 pub const FRAME_MAX: usize = 1 << 20;
 
 /// A command to a running instance.
 pub trait Command: Clone + Into<Request> {
-    /// Its positive answer.
+    /// Type of its positive answer.
     type Reply: Serialize + DeserializeOwned;
 }
 
-/// Declares the commands: a type for each, with the type of its answer. [`Request`] and [`Reply`] are the sums of these types.
+/// Declares the commands: a type for each, with the type of its answer. [`Request`] and [`Reply`] are the
+/// sums of these types.
 macro_rules! commands {
     ($(
         $(#[$doc:meta])*
@@ -51,7 +52,7 @@ macro_rules! commands {
             }
         )*
 
-        /// A command as it comes over the socket.
+        /// A command, as sent over the socket.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(tag = "cmd", rename_all = "kebab-case")]
         pub enum Request { $( $(#[$doc])* $name($name), )* }
@@ -70,30 +71,30 @@ commands! {
     Sync {} -> Done;
     /// Drop clean pages.
     DropCaches {} -> DropCachesReply;
-    /// Walk all tables.
+    /// Check all tables.
     Check {} -> CheckReply;
     /// Set the memory limit.
     Resize {
         /// The new limit, bytes; 0 with `auto`.
         bytes: u64,
-        /// As much as the machine can spare and as earns.
+        /// Choose the limit automatically: as much as the machine can spare, and as saves time.
         #[serde(default)]
         auto: bool,
     } -> Done;
     /// Flush, unmount, end.
     Stop {
-        /// Also when the mount is in use: programs keep their open files.
+        /// Stop even if the mount is in use: programs keep their open files.
         #[serde(default)]
         lazy: bool,
-        /// Also when data cannot be written, which is then lost.
+        /// Stop even if data cannot be written; they are then lost.
         #[serde(default)]
         lose: bool,
     } -> StopReply;
-    /// Give up the claim on the source, where the mount is gone and nothing writes.
+    /// Release the claim on the source, if the mount is gone and no program writes.
     Release {} -> ReleaseReply;
     /// Process ids.
     Pid {} -> PidReply;
-    /// Record accesses; the answer comes when the recording has begun.
+    /// Record accesses; the answer follows once the recording has begun.
     Trace {} -> Done;
     /// Estimates for other sizes of memory.
     Mrc {} -> MrcReply;
@@ -101,31 +102,31 @@ commands! {
     Numa {} -> NumaReply;
     /// The policy's lists.
     Lru {} -> LruReply;
-    /// Use one more file or block device below DRAM.
+    /// Add a file or block device below DRAM.
     TierAdd {
         /// The file or block device, by its absolute path.
         #[serde(with = "crate::path")]
         path: PathBuf,
-        /// Its size; none: as large as it is.
+        /// Its size; none: the size of the file or device.
         #[serde(default)]
         bytes: Option<u64>,
-        /// Its name in statistics; none: one that is free.
+        /// Its name in statistics; none: a free name is chosen.
         #[serde(default)]
         name: Option<String>,
-        /// It may be erased.
+        /// Its content may be erased.
         #[serde(default)]
         format: bool,
     } -> TierChange;
-    /// Use one no longer; the answer comes when all of its pages have gone.
+    /// Remove a target; the answer follows once all of its pages have moved or left.
     TierRemove {
         /// Its name, or its absolute path.
         #[serde(with = "crate::path")]
         target: PathBuf,
-        /// Also the last.
+        /// Remove even the last target.
         #[serde(default)]
         force: bool,
     } -> TierChange;
-    /// Give one another size.
+    /// Resize a target.
     TierResize {
         /// Its name, or its absolute path.
         #[serde(with = "crate::path")]
@@ -137,9 +138,9 @@ commands! {
     Age {} -> AgeReply;
     /// Evict generations.
     Evict {
-        /// Number of the youngest that goes.
+        /// Number of the youngest generation to evict.
         seq: u64,
-        /// So many pages at the most; none: all.
+        /// Most pages to evict; none: no limit.
         #[serde(default)]
         pages: Option<u64>,
     } -> Evicted;
@@ -154,7 +155,7 @@ pub struct Done {}
 pub struct StatReply {
     /// Counters and sizes of the cache.
     pub stat: Box<Stats>,
-    /// Whether the supervisor lives.
+    /// Is the supervisor alive?
     pub supervisor_lives: bool,
     /// Keys and clients, if it is a server of keys.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -178,16 +179,16 @@ pub struct CheckReply {
 /// The answer to [`Stop`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StopReply {
-    /// Programs have files open; they are served until the last is closed.
+    /// The mount is in use: open files are served until the last is closed.
     pub in_use: bool,
-    /// Data that could not be written; none: all is written.
+    /// Data that could not be written; none: all are written.
     pub lost: Option<Dirty>,
 }
 
 /// The answer to [`Release`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseReply {
-    /// The mount is there, and the claim stays.
+    /// The mount exists, so the claim stays.
     pub mounted: bool,
 }
 
@@ -198,7 +199,7 @@ pub struct PidReply {
     pub supervisor: i32,
     /// Process id of the daemon.
     pub terraced: u32,
-    /// Where it serves.
+    /// Directory where the source is served.
     #[serde(with = "crate::path")]
     pub mnt: PathBuf,
 }
@@ -232,18 +233,18 @@ pub struct TierChange {
     /// The file or block device.
     #[serde(with = "crate::path")]
     pub path: PathBuf,
-    /// Its size now, bytes; 0: it is used no longer.
+    /// Its present size, bytes; 0: removed.
     pub bytes: u64,
     /// Pages that went to other targets.
     pub moved_pages: u64,
     /// Pages that left the cache.
     pub dropped_pages: u64,
-    /// The file is gone: the instance had made it.
+    /// The file was deleted, because the instance had created it.
     pub file_removed: bool,
 }
 
 impl TierChange {
-    /// With no pages so far.
+    /// A change without moved or dropped pages.
     pub fn of(name: &str, path: &Path, bytes: u64) -> TierChange {
         TierChange { name: name.to_owned(), path: path.to_owned(), bytes, ..TierChange::default() }
     }
@@ -256,7 +257,7 @@ pub struct AgeReply {
     pub seq: u64,
 }
 
-/// The reason of a refusal, for programs.
+/// Reason of a refusal, for programs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorCode {
@@ -268,7 +269,7 @@ pub enum ErrorCode {
     NoGenerations,
     /// The generation does not exist, or is one of the two youngest.
     Refused,
-    /// The daemon did not answer. Never sent.
+    /// The daemon did not answer. Set by the client, never sent.
     Silent,
     /// The command does not exist, or needs a connection of its own.
     Usage,
@@ -281,16 +282,16 @@ pub enum ErrorCode {
 /// The refusal of a command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandError {
-    /// For programs.
+    /// Code for programs.
     #[serde(default)]
     pub code: ErrorCode,
-    /// For people: one line.
+    /// Message for users: one line.
     #[serde(rename = "error")]
     pub message: String,
 }
 
 impl CommandError {
-    /// With this code.
+    /// A refusal with this code.
     pub fn new(code: ErrorCode, message: impl fmt::Display) -> CommandError {
         CommandError { code, message: message.to_string() }
     }
@@ -309,7 +310,7 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// An answer as JSON: `ok`, and the fields of the reply or of the error.
+/// An answer as JSON: `ok`, and the fields of the reply or the error.
 #[derive(Serialize, Deserialize)]
 struct Line<T> {
     ok: bool,
@@ -317,10 +318,10 @@ struct Line<T> {
     fields: T,
 }
 
-/// An answer as a line, with its end.
+/// Serializes an answer as a line, with its end.
 ///
 /// # Errors
-/// A path that is not UTF-8.
+/// A path is not UTF-8.
 pub fn write_answer(answer: &Result<impl Serialize, CommandError>) -> serde_json::Result<Vec<u8>> {
     let mut line = match answer {
         Ok(fields) => serde_json::to_vec(&Line { ok: true, fields }),
@@ -330,10 +331,10 @@ pub fn write_answer(answer: &Result<impl Serialize, CommandError>) -> serde_json
     Ok(line)
 }
 
-/// The answer that a line holds.
+/// Parses the answer in a line.
 ///
 /// # Errors
-/// The line is no JSON, or an answer of another shape.
+/// The line is not JSON, or has another form.
 pub fn read_answer<T: DeserializeOwned>(line: &str) -> serde_json::Result<Result<T, CommandError>> {
     /// The field that every answer has.
     #[derive(Deserialize)]

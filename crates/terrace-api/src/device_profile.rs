@@ -1,25 +1,26 @@
-//! Read latency and write bandwidth of storage devices, as the file that `[tier] probe` in terrace.toml names.
+//! Read latency and write bandwidth of storage devices: the file of `[tier] probe` in terrace.toml.
 //!
 //! ```toml
 //! [device."/data"]
 //! get_latency_us = 81.3
 //! put_mib_s = 1500.0
 //! ```
-//! One entry a directory, by hand or by `bench/devices.py`. Every key is known and every number has bounds: errors name the line.
+//! One entry for each directory, written by hand or by `bench/devices.py`. Unknown keys and numbers out of
+//! bounds are errors, with the line.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Latencies that can be, microseconds: from a copy inside a cache to a device that is as good as dead.
+/// Plausible latencies, microseconds: from a copy inside a cache to an almost dead device.
 const LATENCY_US: std::ops::RangeInclusive<f64> = 0.001..=60e6;
-/// Bandwidths that can be, MiB a second.
+/// Plausible bandwidths, MiB a second.
 const MIB_S: std::ops::RangeInclusive<f64> = 1e-6..=1e9;
 
-/// A whole file.
+/// The whole file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceProfile {
-    /// By the directory that was measured.
+    /// Entries by the measured directory.
     pub device: BTreeMap<String, Device>,
 }
 
@@ -27,7 +28,7 @@ pub struct DeviceProfile {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Device {
-    /// Mean time to read 4 KiB at random, microseconds: what a miss costs.
+    /// Mean time of a random 4 KiB read, microseconds: the cost of a miss.
     pub get_latency_us: f64,
     /// Write bandwidth, MiB a second.
     pub put_mib_s: f64,
@@ -38,15 +39,15 @@ pub struct Device {
 pub struct InvalidProfile {
     /// Line, from 1.
     pub line: usize,
-    /// One sentence.
+    /// Reason, one sentence.
     pub why: String,
 }
 
 impl DeviceProfile {
-    /// Reads a file's text.
+    /// Parses a file's text.
     ///
     /// # Errors
-    /// No TOML, an unknown key, a missing one, a number that cannot be; with the line.
+    /// Not TOML, an unknown or missing key, a number out of bounds; with the line.
     pub fn parse(text: &str) -> Result<DeviceProfile, InvalidProfile> {
         let profile: DeviceProfile = toml::from_str(text).map_err(|err| {
             let offset = err.span().map_or(0, |span| span.start);
@@ -60,7 +61,7 @@ impl DeviceProfile {
 }
 
 impl Device {
-    /// The first key whose value cannot be, and why.
+    /// The first key whose value is out of bounds, and the reason.
     fn check(&self) -> Result<(), (&'static str, String)> {
         let numbers =
             [("get_latency_us", self.get_latency_us, &LATENCY_US), ("put_mib_s", self.put_mib_s, &MIB_S)];
@@ -74,7 +75,7 @@ impl Device {
     }
 }
 
-/// The line of a key of a device's entry; 1 if it is not found.
+/// The line of a key in a device's entry; 1 if it is not found.
 fn line_of(text: &str, device: &str, key: &str) -> usize {
     let offset = toml::de::DeTable::parse(text).ok().and_then(|root| {
         let devices = root.get_ref().get("device")?.get_ref().as_table()?;

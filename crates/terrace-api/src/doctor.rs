@@ -17,20 +17,20 @@ pub enum Schema {
 pub struct DoctorReport {
     /// The format.
     pub schema: Schema,
-    /// The directory that was looked at; none: none was named.
+    /// The checked directory; none: no directory was given.
     #[serde(default, with = "crate::path::optional")]
     pub dir: Option<PathBuf>,
-    /// Nothing is missing without which terrace cannot serve.
+    /// False if something is missing without which terrace cannot serve.
     pub can_serve: bool,
-    /// All that was looked at.
+    /// All checks.
     pub checks: Vec<Check>,
 }
 
-/// How a machine does in one respect.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// As well as terrace can use it.
+    /// terrace can use it fully.
     #[default]
     Good,
     /// terrace serves without it, at a cost.
@@ -40,7 +40,7 @@ pub enum State {
 }
 
 impl State {
-    /// As it stands in JSON.
+    /// Name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             State::Good => "good",
@@ -50,28 +50,28 @@ impl State {
     }
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Check {
     /// Its name.
     pub name: String,
-    /// How the machine does.
+    /// Result.
     pub state: State,
     /// The finding.
     pub found: String,
-    /// The cost of the lack; none: it costs nothing.
+    /// Cost of a lack; none: there is no cost.
     pub cost: Option<String>,
-    /// The cure; none: none is needed.
+    /// Cure; none: not needed.
     pub cure: Option<String>,
 }
 
 impl Check {
-    /// All is well.
+    /// A check without a lack.
     pub fn good(name: &str, found: impl Into<String>) -> Check {
         Check { name: name.to_owned(), found: found.into(), ..Check::default() }
     }
 
-    /// Something is not.
+    /// A check with a lack.
     pub fn bad(name: &str, state: State, found: impl Into<String>, cost: &str, cure: &str) -> Check {
         let (cost, cure) = (Some(cost.to_owned()), Some(cure.to_owned()));
         Check { name: name.to_owned(), state, found: found.into(), cost, cure }

@@ -16,7 +16,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As it stands in JSON.
+    /// Name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Mount => "mount",
@@ -26,7 +26,7 @@ impl Kind {
     }
 }
 
-/// `info.json`: the source, where it is served, and the processes that serve it.
+/// `info.json`: the source, its mount point, and the processes that serve it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Info {
     /// Version of this record: [`SCHEMA`].
@@ -35,12 +35,13 @@ pub struct Info {
     pub pid: i32,
     /// Process id of the daemon; changes when it is restarted.
     pub terraced: i32,
-    /// The namespace in which these are their ids, by the kernel's name for it: several may share a runtime directory.
+    /// The process id namespace of `pid` and `terraced`, by the kernel's name: instances of several may share
+    /// a runtime directory.
     #[serde(default)]
     pub pid_namespace: PathBuf,
     /// Restarts of the daemon.
     pub restarts: u32,
-    /// How its predecessor died; none: there was none.
+    /// Death of the previous daemon; none: this is the first.
     #[serde(default)]
     pub last_death: Option<String>,
     /// Mount or run.
@@ -48,13 +49,13 @@ pub struct Info {
     /// The directory that is cached.
     #[serde(with = "crate::path")]
     pub src: PathBuf,
-    /// Where it is served.
+    /// Directory where the source is served.
     #[serde(with = "crate::path")]
     pub mnt: PathBuf,
     /// The mount's device, major and minor; none where there is no mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<(u32, u32)>,
-    /// The number of its claim on the source, by which others find this record.
+    /// Number of the claim on the source, by which other instances find this record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claim: Option<u32>,
     /// Memory limit at the start, bytes.
@@ -64,7 +65,7 @@ pub struct Info {
     /// Files and block devices of the tiers below DRAM.
     #[serde(default, with = "crate::path::list", skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<PathBuf>,
-    /// Address at which metrics are served over HTTP; none: they are not.
+    /// Address of metrics over HTTP; none: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
     /// Version of terrace.
@@ -74,14 +75,14 @@ pub struct Info {
 /// The value of [`Info::schema`].
 pub const SCHEMA: &str = "terrace.instance.v1";
 
-/// `dirty.json`: data not yet written to the source at the time of the file.
+/// `dirty.json`: data that were not yet in the source at the file's modification time.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dirty {
-    /// Bytes unwritten, all files together.
+    /// Unwritten bytes, all files together.
     pub bytes: u64,
-    /// Files that have some.
+    /// Files with unwritten data.
     pub files_total: u64,
-    /// Those with most.
+    /// Files with the most unwritten data.
     pub files: Vec<DirtyFile>,
 }
 

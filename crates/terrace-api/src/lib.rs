@@ -6,7 +6,7 @@
 //! | [`stats`], [`tiers`], [`lru`], [`mrc`], [`numa`] | the daemon, commands, and readers of `terrace stat --json`, `terrace lru --json`, `terrace numa --json` |
 //! | [`instance`] | an instance and other commands: the records in its runtime directory |
 //! | [`capture`] | `terrace trace` and the simulator: traces of accesses |
-//! | [`schedule`] | `terrace-bench schedule` and `terrace run --prefetch`: what a program reads, in order |
+//! | [`schedule`] | `terrace-bench schedule` and `terrace run --prefetch`: the pages that a program reads, in order |
 //! | [`doctor`] | `terrace doctor --json` and its readers |
 //! | [`device_profile`] | terrace's configuration and the simulator: measurements of storage devices |
 #![forbid(unsafe_code)]

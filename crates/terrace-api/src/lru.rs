@@ -18,10 +18,10 @@ pub struct LruReport {
     /// The lists.
     #[serde(flatten)]
     pub lru: Lru,
-    /// Where the source is served.
+    /// Directory where the source is served.
     #[serde(with = "crate::path")]
     pub mnt: PathBuf,
-    /// With `--age`: number of the generation that was opened.
+    /// With `--age`: number of the new generation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub opened: Option<u64>,
     /// With `--evict`: pages evicted and kept.
@@ -36,27 +36,27 @@ pub struct Lru {
     pub schema: Schema,
     /// Name of the eviction policy.
     pub policy: String,
-    /// Number of the oldest generation; none: the policy has none.
+    /// Number of the oldest generation; none: no generations.
     pub min_seq: Option<u64>,
-    /// Number of the youngest generation; none: the policy has none.
+    /// Number of the youngest generation; none: no generations.
     pub max_seq: Option<u64>,
     /// Queues first, then generations, youngest first.
     pub lists: Vec<ListRow>,
-    /// Pages in no generation: all of the queues, or of a policy without generations.
+    /// Pages outside of generations: those of queues, or all pages of a policy without generations.
     pub queued: Kinds,
-    /// Reference tiers; empty: the policy has none.
+    /// Reference tiers; empty: none.
     pub tiers: Vec<TierRow>,
     /// Faults on pages that were evicted or not admitted before.
     pub refaults: u64,
-    /// Part of `refaults` that came soon enough to count for the working set.
+    /// Part of `refaults` soon enough to count for the working set.
     pub refaults_recent: u64,
     /// Pages scanned for eviction.
     pub pgscan: u64,
     /// Pages evicted.
     pub pgsteal: u64,
-    /// Least age of the oldest generation for evictions, ms; 0: no such limit.
+    /// Minimum age of the oldest generation for evictions, ms; 0: no minimum.
     pub min_ttl_ms: u64,
-    /// Evictions that `min_ttl` has refused.
+    /// Evictions refused because of `min_ttl`.
     pub min_ttl_refused: u64,
 }
 
@@ -67,25 +67,26 @@ pub struct ListRow {
     pub label: String,
     /// Number of the generation; none: a queue.
     pub seq: Option<u64>,
-    /// Time since it was opened, ms; for a queue: since the start of the policy.
+    /// Age of the generation, ms; for a queue, of the policy.
     pub age_ms: u64,
     /// Pages in it.
     pub pages: u64,
-    /// Pages of a generation by their state, counted beside the traffic and therefore approximate; none: a queue.
+    /// Pages of a generation by state, counted concurrently with accesses and therefore approximate; none: a
+    /// queue.
     #[serde(flatten)]
     pub kinds: Option<Kinds>,
 }
 
-/// Pages by their state with respect to the source.
+/// Pages by their state relative to the source.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kinds {
-    /// Pages that are the same in the source.
+    /// Pages equal to the source.
     pub clean: u64,
-    /// Pages that are newer than in the source.
+    /// Pages newer than the source.
     pub dirty: u64,
-    /// Pages being written now.
+    /// Pages under writeback.
     pub writeback: u64,
-    /// Pages written to the kernel's page cache that may not be on the device yet.
+    /// Pages written to the kernel's page cache, perhaps not yet on the device.
     pub unstable: u64,
 }
 
@@ -96,15 +97,15 @@ impl Kinds {
     }
 }
 
-/// One reference tier: pages used about equally often, and how often those evicted came back (the rows of the kernel's
-/// `lru_gen_full`).
+/// One reference tier: pages used about equally often, and refaults of its evicted pages (a row of the
+/// kernel's `lru_gen_full`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierRow {
     /// 0 (used once or never) and up.
     pub tier: usize,
     /// Resident pages.
     pub pages: u64,
-    /// Refaults that counted, of pages evicted out of this tier, since the oldest generation became the oldest.
+    /// Refaults of pages evicted from this tier, since the oldest generation became the oldest.
     pub refaulted: u64,
     /// Pages evicted since then.
     pub evicted: u64,
@@ -121,6 +122,6 @@ pub struct TierRow {
 pub struct Evicted {
     /// Pages evicted.
     pub evicted: u64,
-    /// Pages that had to stay: unwritten, or in use just then.
+    /// Pages kept: unwritten, or in use at that moment.
     pub kept: u64,
 }

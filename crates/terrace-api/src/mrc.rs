@@ -1,4 +1,4 @@
-//! Estimates for more or less memory: the miss-ratio curve of `terrace stat --mrc --json`.
+//! Estimates for other memory sizes: the miss-ratio curve of `terrace stat --mrc --json`.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,21 +18,21 @@ pub struct Mrc {
     pub schema: Schema,
     /// Name of the eviction policy.
     pub policy: String,
-    /// Time that the observations cover, seconds; older ones count less.
+    /// Time covered by the observations, seconds; older ones count less.
     pub seconds: f64,
-    /// Page accesses of that time, reads and writes.
+    /// Page accesses in that time, reads and writes.
     pub accesses: f64,
     /// `accesses` per second.
     pub accesses_per_second: f64,
-    /// Different pages among them.
+    /// Distinct pages among them.
     pub pages_used: f64,
-    /// Share of pages that were sampled for the LRU curve, 0 to 1.
+    /// Share of pages sampled for the LRU curve, 0 to 1.
     pub sample_rate: f64,
-    /// Measured hit ratio of reads, 0 to 1; none: nothing was read.
+    /// Measured hit ratio of reads, 0 to 1; none: no reads.
     pub measured_hit_ratio: Option<f64>,
-    /// By size of memory, smallest first; empty: there were no accesses.
+    /// By memory size, smallest first; empty: no accesses.
     pub estimates: Vec<MrcPoint>,
-    /// Accesses a second that would no longer miss with one GiB more; none: there were no accesses.
+    /// Accesses a second that would become hits with one more GiB; none: no accesses.
     pub gib_saves_per_second: Option<f64>,
 }
 
@@ -41,9 +41,9 @@ pub struct Mrc {
 pub struct MrcPoint {
     /// Size as a factor of the present number of frames.
     pub factor: f64,
-    /// Memory of so many frames, bytes.
+    /// Memory of that many frames, bytes.
     pub bytes: u64,
-    /// Hit ratio of the policy in force, 0 to 1.
+    /// Hit ratio of the present policy, 0 to 1.
     pub hit_ratio: f64,
     /// Hit ratio of an LRU cache, 0 to 1.
     pub lru_hit_ratio: f64,

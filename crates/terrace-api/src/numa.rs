@@ -1,4 +1,4 @@
-//! Reads of threads from memory nodes: the data of `terrace numa --json`.
+//! Memory nodes: which thread reads from which node. The data of `terrace numa --json`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ pub enum Schema {
     V1,
 }
 
-/// The daemon's mode on several nodes.
+/// Mode of the daemon on machines with several nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum NumaMode {
-    /// Nothing.
+    /// No observation.
     #[default]
     Off,
-    /// It decides each second, and moves nothing.
+    /// Decides each second, and moves nothing.
     Show,
-    /// It moves threads.
+    /// Moves threads.
     Auto,
 }
 
@@ -31,7 +31,7 @@ pub struct NumaReport {
     /// The daemon's findings.
     #[serde(flatten)]
     pub numa: Numa,
-    /// Where the source is served.
+    /// Directory where the source is served.
     #[serde(with = "crate::path")]
     pub mnt: PathBuf,
 }
@@ -45,19 +45,19 @@ pub struct Numa {
     pub mode: NumaMode,
     /// The machine's nodes.
     pub nodes: Vec<NumaNode>,
-    /// Threads that used the cache, those first that read and write most.
+    /// Threads that used the cache, sorted by bytes read and written.
     pub threads: Vec<NumaThread>,
-    /// The moves that the daemon proposes.
+    /// Moves proposed by the daemon.
     pub moves: Vec<NumaMove>,
     /// Moves of threads since the daemon began.
     pub moved: u64,
-    /// Bytes of frames that should move, or have, in this period.
+    /// Bytes of frames that should move, or have moved, in this period.
     #[serde(default)]
     pub frame_bytes_to_move: u64,
     /// Bytes of frames moved since the daemon began.
     #[serde(default)]
     pub frame_bytes_moved: u64,
-    /// Another recording was under way: the numbers are of an earlier period, or missing.
+    /// Another recording is under way: the numbers are from an earlier period, or missing.
     pub stale: bool,
 }
 
@@ -68,15 +68,15 @@ pub struct NumaNode {
     pub node: u32,
     /// Processors.
     pub cpus: u32,
-    /// How many of them were busy.
+    /// Busy processors.
     pub cpus_busy: f64,
     /// Bytes of memory; 0: unknown.
     pub memory_bytes: u64,
-    /// Bytes of frames of the cache on it.
+    /// Bytes of cache frames on the node.
     pub frame_bytes: u64,
-    /// Bytes written a second, and as much as its reads weigh.
+    /// Load: bytes written a second, plus weighted bytes read.
     pub load_bytes_s: f64,
-    /// The same after the moves.
+    /// `load_bytes_s` as predicted after the moves.
     pub predicted_bytes_s: f64,
 }
 
@@ -87,34 +87,35 @@ pub struct NumaThread {
     pub tid: u32,
     /// Its name.
     pub name: String,
-    /// The kernel's number of the node that it ran on.
+    /// Node on which the thread ran.
     pub node: u32,
-    /// Processors that it kept busy.
+    /// Processor time used, in processors.
     pub cpu: f64,
     /// Bytes a second read from each node, in the order of `nodes`.
     pub reads_bytes_s: Vec<f64>,
-    /// Bytes a second read from memory of which the node is not known, or from a device without one.
+    /// Bytes a second read from memory on an unknown node, or from a device without a node.
     pub reads_elsewhere_bytes_s: f64,
     /// Bytes a second written.
     pub writes_bytes_s: f64,
-    /// Its program has bound it to processors: it is not moved.
+    /// The program has bound it to processors, so it is not moved.
     pub bound: bool,
 }
 
-/// A thread that should move, or has.
+/// A thread that should move, or has moved.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaMove {
     /// Its number.
     pub tid: u32,
-    /// From this node, by the kernel's number.
+    /// The node that it leaves, by the kernel's number.
     pub from: u32,
-    /// To this node.
+    /// The node that it moves to.
     pub to: u32,
-    /// `remote`: it reads most from there; `sharing`: threads that it shares a file with are there; `memory`, `cpu`: its node had too much of that.
+    /// `remote`: it reads most from there; `sharing`: threads with which it shares a file are there;
+    /// `memory`, `cpu`: its node had too much load of that kind.
     pub why: String,
-    /// It was moved.
+    /// The thread was moved.
     pub done: bool,
-    /// Why it was not, if that was tried.
+    /// Why an attempted move failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }

@@ -1,14 +1,16 @@
-//! A schedule: which pages a program read, in the order in which it first used them.
+//! A schedule: the pages that a program reads, in the order of first use.
 //!
-//! `terrace-bench schedule` makes it of a capture, `terrace run --prefetch` fetches by it. It is text, so that it can be looked at and cut:
+//! `terrace-bench schedule` makes it from a capture, and `terrace run --prefetch` prefetches by it. It is
+//! text, for reading and editing:
 //!
 //! ```text
 //! terrace-schedule 1 4096                 version, bytes of a page
 //! file 1048576 1700000000000000000 a/b    bytes, last change in nanoseconds since 1970, path relative to the source
-//! 0 17                                    of file 0 (the first named) page 17
-//! 0 3 5                                   of file 0 five pages from 3 on
+//! 0 17                                    page 17 of file 0 (the first one)
+//! 0 3 5                                   five pages of file 0, from page 3 on
 //! ```
-//! A file is named before its first span. Bytes of a path that are not printable ASCII, and `%`, are written as `%` and two hexadecimal digits.
+//! A file line comes before the file's first span. Bytes of a path that are not printable ASCII, and `%`, are
+//! written as `%` and two hexadecimal digits.
 
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -21,16 +23,16 @@ use crate::capture::{At, Error};
 const HEAD: &str = "terrace-schedule 1 4096";
 const AGAIN: &str = "make it again with `terrace-bench schedule`";
 
-/// Which pages are read, in order.
+/// The pages to be read, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schedule {
     /// The files, in the order of their first spans.
     pub files: Vec<File>,
-    /// What is read of them.
+    /// Spans of these files.
     pub spans: Vec<Span>,
 }
 
-/// A file as it was when it was recorded.
+/// A file, with its attributes at the time of the recording.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
     /// Relative to the source, without `..`.
@@ -44,16 +46,16 @@ pub struct File {
 /// Consecutive pages of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Its place in [`Schedule::files`].
+    /// Index in [`Schedule::files`].
     pub file: u32,
     /// The first page.
     pub first: u64,
-    /// How many, at least 1.
+    /// Number of pages, at least 1.
     pub pages: u64,
 }
 
 impl Schedule {
-    /// Adds pages to the end; those that follow the last span join it.
+    /// Appends a span, merged with the last one if adjacent.
     pub fn push(&mut self, span: Span) {
         match self.spans.last_mut() {
             Some(last) if last.file == span.file && last.first + last.pages == span.first => {
@@ -63,7 +65,7 @@ impl Schedule {
         }
     }
 
-    /// The text.
+    /// Serializes as text.
     pub fn to_text(&self) -> String {
         let mut text = format!("{HEAD}\n");
         let mut named = 0;
@@ -82,10 +84,10 @@ impl Schedule {
         text
     }
 
-    /// Reads the text; `name` stands in errors.
+    /// Parses the text; `name` is for errors.
     ///
     /// # Errors
-    /// The first line that is none.
+    /// The first invalid line.
     pub fn parse(name: &str, text: &[u8]) -> Result<Schedule, Error> {
         let mut schedule = Schedule::default();
         let fault =
@@ -131,7 +133,7 @@ impl Schedule {
     }
 }
 
-/// Does the path stay below where it begins?
+/// Does the relative path stay below its base directory?
 pub fn is_below(path: &Path) -> bool {
     path.components().all(|part| matches!(part, Component::Normal(_))) && !path.as_os_str().is_empty()
 }

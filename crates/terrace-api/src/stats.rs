@@ -1,7 +1,8 @@
 //! Statistics: the data of `terrace stat --json`, each counter with its unit.
 //!
-//! Counters begin at 0 when terraced starts or is restarted. They keep the kernel's stems (pgscan, pgsteal,
-//! workingset_refault). A counter that an older daemon does not have is read as 0, so that a newer command still works with it.
+//! Counters begin at 0 when terraced starts or is restarted. Names keep the kernel's stems (pgscan, pgsteal,
+//! workingset_refault). A counter that an older daemon does not have is read as 0, so that a newer command
+//! works with it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ pub struct StatReport {
     pub cache: Stats,
     /// The instance.
     pub instance: Instance,
-    /// Keys and clients of `terrace serve kv`; none: this is no such server.
+    /// Keys and clients of `terrace serve kv`; none for a mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv: Option<KeyValue>,
     /// Estimates for other sizes of memory; only with `--mrc`.
@@ -41,7 +42,7 @@ pub struct Instance {
     /// The directory that is cached.
     #[serde(with = "crate::path")]
     pub src: PathBuf,
-    /// Where it is served.
+    /// Directory where the source is served.
     #[serde(with = "crate::path")]
     pub mnt: PathBuf,
     /// A mount for all programs, the private mount of one command, or a server of keys.
@@ -52,19 +53,19 @@ pub struct Instance {
     pub terraced: i32,
     /// Restarts of the daemon.
     pub restarts: u32,
-    /// How the daemon's predecessor died; none: there was none.
+    /// Death of the previous daemon; none: this is the first.
     #[serde(default)]
     pub last_death: Option<String>,
-    /// Address at which metrics are served over HTTP; absent: they are not.
+    /// Address of metrics over HTTP; absent: off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// Version of the terrace that serves.
+    /// Version of the serving terrace.
     pub version: String,
-    /// Whether the supervisor lives: without it, a crash of the daemon ends the mount.
+    /// Is the supervisor alive? Without it, a crash of the daemon ends the mount.
     pub supervisor_lives: bool,
 }
 
-/// The cache's counters and sizes at one time.
+/// Counters and sizes of the cache at one time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// The format.
@@ -92,21 +93,21 @@ pub struct Stats {
     pub tiers: Vec<TierRow>,
     /// Dirty pages and their way to the source.
     pub writeback: Writeback,
-    /// Files of which the cache keeps something.
+    /// Files with cached content or state.
     pub objects: usize,
     /// The policy's queues and generations.
     pub generations: Vec<GenerationRow>,
 }
 
-/// Files served without a mount, for as long as nobody has them open for writing.
+/// Files served without a mount, while no program has them open for writing.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Leases {
-    /// Without a mount: files whose lease is held, so that clients read them from memory.
+    /// Without a mount: files with a lease, which clients read from memory.
     pub held: u64,
     /// Files that a program has, or had a moment ago, open for writing: the kernel alone serves them.
     pub written: u64,
-    /// Leases that were given back because a program opened the file for writing.
+    /// Leases given back because a program opened the file for writing.
     pub broken: u64,
     /// Times that the kernel gave no lease on a file: another user's, mostly.
     pub refused: u64,
@@ -120,13 +121,13 @@ pub struct KeyValue {
     pub keys: u64,
     /// Clients that are connected now.
     pub clients: usize,
-    /// Commands, refused ones included.
+    /// Commands, including refused ones.
     pub commands: u64,
     /// Commands that were refused.
     pub errors: u64,
     /// Reads that found their key.
     pub hits: u64,
-    /// Reads that did not.
+    /// Reads that did not find their key.
     pub misses: u64,
     /// Keys that expired.
     pub expired: u64,
@@ -136,9 +137,10 @@ pub struct KeyValue {
     pub output_bytes: u64,
     /// Memory of requests and replies under way, bytes; a part of `memory.tables_bytes`.
     pub buffers_bytes: u64,
-    /// Memory of large hashes and sorted sets that are kept decoded, and of the list of keys that expire, bytes; a part of `memory.tables_bytes`.
+    /// Memory of decoded large hashes and sorted sets, and of the list of expiring keys, bytes; a part of
+    /// `memory.tables_bytes`.
     pub decoded_bytes: u64,
-    /// Error of the last sync, if it has failed; with `--sync 1s` writes are refused until a sync succeeds.
+    /// Error of the last sync, if it failed; with `--sync 1s`, writes are refused until a sync succeeds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sync_failure: Option<String>,
 }
@@ -151,7 +153,7 @@ pub struct Memory {
     pub limit_bytes: u64,
     /// Memory that the cache may have now, bytes; none: no less than the limit.
     pub ceiling_bytes: Option<u64>,
-    /// Why it is as large as it is; none from an older daemon.
+    /// Reason of the present size; none from an older daemon.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sizing: Option<Sizing>,
     /// Memory in use: frames, metadata, tables and compressed tier, bytes.
@@ -166,9 +168,9 @@ pub struct Memory {
     pub metadata_bytes_per_page: f64,
     /// Tables of files, inodes, handles, clients, a recording and the sample, bytes.
     pub tables_bytes: u64,
-    /// Resident pages, compressed ones not among them.
+    /// Resident pages, without compressed ones.
     pub pages: u64,
-    /// Frames that have memory and hold no page.
+    /// Frames with memory but without a page.
     pub free_frames: u64,
     /// Part of `frames_bytes` that is in huge pages, bytes.
     pub huge_bytes: u64,
@@ -176,7 +178,7 @@ pub struct Memory {
     pub index_bytes: u64,
 }
 
-/// How the size of the cache is chosen, and what bounds it now.
+/// How the size of the cache is chosen, and its present bound.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sizing {
@@ -184,31 +186,32 @@ pub struct Sizing {
     pub mode: Mode,
     /// Memory that the cache may have now, bytes.
     pub target_bytes: u64,
-    /// The bound on its size: `limit` (it has all that it may have), `room` (the rest is programs', or the reserve), `weighed`
-    /// (more would cost programs more than it would save), `gave_way` (programs had lost more than it saved), `kill` (the
-    /// kernel has killed terraced for lack of memory).
+    /// The bound on its size: `limit` (no more is permitted), `room` (programs or the reserve have the
+    /// rest), `weighed` (more would cost programs more than it would save), `gave_way` (programs had lost
+    /// more than it saved), `kill` (the kernel has killed terraced for lack of memory).
     pub bound: Bound,
-    /// The file of the limit that leaves least room; none if no such limit bounds it.
+    /// The file of the limit with the least room; none if no such limit bounds the size.
     #[serde(default, with = "crate::path::optional")]
     pub bound_by: Option<PathBuf>,
-    /// Memory that stays free, for programs that take some at once, bytes.
+    /// Memory kept free for sudden allocations of programs, bytes.
     pub reserve_bytes: u64,
-    /// Memory given back to programs, in all, bytes.
+    /// Memory given back to programs so far, bytes.
     pub yielded_bytes: u64,
-    /// Waiting that the last 2 MiB of the cache save, ns a second.
+    /// Waiting time that the last 2 MiB of the cache save, ns a second.
     pub chunk_saves_ns: u64,
-    /// Waiting that 2 MiB more would save programs at their limit, ns a second; 0: they are not at a limit, or lose little.
+    /// Waiting time that 2 MiB more would save programs at their limit, ns a second; 0: they are not at a
+    /// limit, or lose little.
     pub chunk_costs_ns: u64,
 }
 
-/// The chooser of the size.
+/// How the size is chosen.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The user, by a limit.
+    /// By the user, as a limit.
     #[default]
     Fixed,
-    /// terrace.
+    /// By terrace.
     Auto,
 }
 
@@ -216,13 +219,13 @@ pub enum Mode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// Programs have the rest, or it is the reserve.
+    /// Programs or the reserve have the rest.
     Room,
     /// Programs would lose more than it would save.
     Weighed,
-    /// Programs had lost more than it saved.
+    /// Programs had lost more than the cache saved.
     GaveWay,
-    /// A kill by the kernel, of late.
+    /// A recent kill by the kernel.
     Kill,
     /// The limit itself. Unknown bounds are read as this one.
     #[default]
@@ -234,7 +237,7 @@ pub enum Bound {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PreloadPath {
-    /// Processes that are connected now.
+    /// Connected processes.
     pub clients: usize,
     /// Pages served from the cache, compressed pages included.
     pub hits: u64,
@@ -244,7 +247,7 @@ pub struct PreloadPath {
     pub misses: u64,
     /// Bytes of those reads.
     pub miss_bytes: u64,
-    /// Reads left to the mount path.
+    /// Reads passed to the mount path.
     pub fallbacks: u64,
     /// Optimistic copies that were repeated because the page changed meanwhile.
     pub retries: u64,
@@ -260,47 +263,48 @@ pub struct PreloadPath {
     pub fills_read: u64,
 }
 
-/// Pages fetched before a program asked for them, apart from those read along with a miss.
+/// Pages fetched before a program needed them, without read-ahead after misses.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prefetch {
-    /// Pages that hints, strides and a schedule had fetched.
+    /// Pages fetched by hints, strides and a schedule.
     pub fetched: u64,
-    /// Clean pages given up because a program said that it needs them no longer.
+    /// Clean pages dropped because a program announced that it no longer needs them.
     pub dropped: u64,
     /// Requests that found the queue full.
     pub refused: u64,
-    /// The schedule that is followed (`terrace run --prefetch`).
+    /// The schedule in use (`terrace run --prefetch`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<Schedule>,
 }
 
-/// A recorded schedule, and what came of it.
+/// A recorded schedule, and its results.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Schedule {
-    /// `following`; `done`: all of it was fetched and used or left behind; `useless`: less than half of what was fetched was used, and nothing is fetched any more.
+    /// `following`; `done`: all pages were fetched, and used or left behind; `useless`: less than half of the
+    /// fetched pages were used, and the prefetch has stopped.
     pub state: ScheduleState,
-    /// Pages that were fetched by it.
+    /// Pages fetched by it.
     pub fetched: u64,
-    /// Those of them that a program used.
+    /// Fetched pages that a program used.
     pub used: u64,
-    /// Those that the program left behind.
+    /// Fetched pages that the program did not use.
     pub unused: u64,
-    /// Files of it that are gone, or have changed since it was recorded.
+    /// Files of the schedule that are deleted, or have changed since the recording.
     pub files_left_out: u64,
 }
 
-/// Whether a schedule is still followed.
+/// State of a schedule.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ScheduleState {
-    /// It is.
+    /// In use.
     #[default]
     Following,
-    /// It was, to its end.
+    /// Completed.
     Done,
-    /// Not any more: too little of what was fetched was used.
+    /// Stopped: too few of the fetched pages were used.
     Useless,
 }
 
@@ -348,13 +352,13 @@ pub struct CompressedTier {
     pub pool_limit_bytes: u64,
     /// Memory of its metadata and codecs, bytes.
     pub metadata_bytes: u64,
-    /// Compressed pages with their heads, bytes.
+    /// Compressed pages, including their headers, bytes.
     pub live_bytes: u64,
     /// Pages in the pool.
     pub pages: u64,
-    /// Bytes of those pages as they are read, for each byte of the pool.
+    /// Uncompressed bytes for each byte of the pool.
     pub density: f64,
-    /// Whether it is bypassed for want of hits.
+    /// Is the tier bypassed for lack of hits?
     pub bypassed: bool,
     /// Page reads served from compressed pages.
     pub hits: u64,
@@ -362,27 +366,27 @@ pub struct CompressedTier {
     pub hits_per_compression: f64,
     /// Pages put into the pool.
     pub stored_pages: u64,
-    /// Pages that the daemon decompressed to bring them back to DRAM.
+    /// Pages that the daemon decompressed and promoted to DRAM.
     pub loaded_pages: u64,
     /// Pages evicted to make room.
     pub evicted: u64,
-    /// Pages brought back to DRAM (the kernel's stem).
+    /// Pages promoted to DRAM (the kernel's stem).
     pub pgpromote_success: u64,
-    /// Pages refused because the result was too long.
+    /// Pages refused because the compressed page was too long.
     pub reject_compress_poor: u64,
-    /// Pages not tried because those of their file before were refused.
+    /// Pages not tried because earlier pages of their file were refused.
     pub reject_by_file: u64,
     /// Pages refused because the pool had no room.
     pub reject_alloc_fail: u64,
-    /// Pages that changed while they were compressed.
+    /// Pages that changed during the compression.
     pub store_raced: u64,
-    /// Stores of pages that were in the pool already (zcache replaced them; here the present content stays).
+    /// Stores of pages that were already in the pool (zcache replaced them; here the present content stays).
     /// 0 while one thread compresses: a page is in DRAM or below, and its entry is checked again before it is
     /// stored.
     pub duplicate_entry: u64,
     /// Bytes moved by compaction.
     pub moved_bytes: u64,
-    /// Mean processor time to compress a page and put it away, ns.
+    /// Mean processor time to compress and store a page, ns.
     pub compress_ns: u64,
     /// Assumed cost of a device read, ns.
     pub miss_ns: u64,
@@ -398,11 +402,11 @@ pub struct Writeback {
     pub dirty_bytes: u64,
     /// Of these, bytes that are durable on a tier.
     pub owed_bytes: u64,
-    /// Bytes of earlier runs that only tiers have, kept because their files were changed since.
+    /// Bytes of earlier runs that only tiers have, kept because their files have changed since.
     pub conflict_bytes: u64,
-    /// Pages being written now.
+    /// Pages under writeback.
     pub writeback: u64,
-    /// Pages written to the kernel's page cache that may not be on the device yet.
+    /// Pages written to the kernel's page cache, perhaps not yet on the device.
     pub unstable: u64,
     /// Dirty pages above which writers wait.
     pub dirty_limit: u64,
@@ -410,9 +414,9 @@ pub struct Writeback {
     pub written_back: u64,
     /// Writes to the source that failed.
     pub errors: u64,
-    /// Number of times that a writer had to wait.
+    /// Times that a writer had to wait.
     pub throttled: u64,
-    /// errno of a writeback that keeps failing; 0: none does.
+    /// errno of a writeback that keeps failing; 0: none.
     pub failing_errno: i32,
 }
 
@@ -424,7 +428,7 @@ pub struct GenerationRow {
     pub label: String,
     /// Number of the generation; 0 for a queue.
     pub seq: u64,
-    /// Time since it was opened, ms; for a queue: since the start of the policy.
+    /// Age of the generation, ms; for a queue, of the policy.
     pub age_ms: u64,
     /// Pages in it.
     pub pages: usize,

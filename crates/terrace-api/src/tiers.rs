@@ -1,4 +1,4 @@
-//! Tiers: rows of the statistics, from DRAM down, and what `terrace tier` tells of a file or device.
+//! Tiers: rows of the statistics, from DRAM down, and the reports of `terrace tier`.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub enum TierKind {
 }
 
 impl TierKind {
-    /// As it stands in JSON.
+    /// Name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             TierKind::Dram => "dram",
@@ -29,7 +29,7 @@ impl TierKind {
 
 /// [`TierRow::state`] of a tier that takes and serves pages.
 pub const SERVING: &str = "serving";
-/// [`TierRow::state`] of a tier that serves, while what an earlier mount left on it is still being looked for.
+/// [`TierRow::state`] of a tier in service whose pages of an earlier mount are still being searched for.
 pub const SCANNING: &str = "scanning";
 
 /// [`TierRow::state`] of a target that is being removed.
@@ -43,73 +43,74 @@ pub struct TierRow {
     pub name: String,
     /// `dram`, `compressed` or `device`.
     pub kind: TierKind,
-    /// Of a device: its tier among those on devices, 0 the fastest. Several targets may be one tier; none: not a device, or one that cannot be used.
+    /// For a device: its level among the tiers on devices, 0 the fastest. Several targets may share a level;
+    /// none: not a device, or unusable.
     pub level: Option<u32>,
-    /// Pages in it. A page may be in DRAM and on a device at one time.
+    /// Pages in it. A page may be both in DRAM and on a device.
     pub pages: u64,
-    /// Storage that they take there, bytes.
+    /// Storage used by the pages, bytes.
     pub bytes: u64,
-    /// Storage that they may take now, bytes.
+    /// Storage available to the pages now, bytes.
     pub capacity_bytes: u64,
-    /// Page reads that it served.
+    /// Page reads served by it.
     pub hits: u64,
     /// `hits` as a share of all page reads, misses included, 0 to 1.
     pub share: f64,
-    /// Mean time of a read of it, us; none: not measured.
+    /// Mean time of a read from it, us; none: not measured.
     pub read_us: Option<f64>,
-    /// Pages that came down to it from a tier above.
+    /// Pages demoted to it from a higher tier.
     pub demoted: u64,
-    /// Pages that went from it up to DRAM.
+    /// Pages promoted from it to DRAM.
     pub promoted: u64,
-    /// Pages written again when their region of the device was reclaimed, because they were used.
+    /// Pages in use that were written again when their region of the device was reclaimed.
     pub reinserted: u64,
-    /// Pages that went from it to the next tier of devices when their region was reclaimed.
+    /// Pages moved to the next tier on devices when their region was reclaimed.
     pub moved_down: u64,
     /// Pages that left the cache from here.
     pub dropped: u64,
     /// Bytes written to the device.
     pub bytes_written: u64,
-    /// `bytes_written` per byte of pages that came down; none: nothing was written.
+    /// `bytes_written` per byte of demoted pages; none: nothing was written.
     pub write_amplification: Option<f64>,
-    /// Days until the device's rated writes are used up, at the rate since terraced started, earlier writes not counted; none: not rated, or
-    /// nothing was written, or started less than a minute ago.
+    /// Days until the device's rated writes are used up, at the rate since terraced started; earlier writes
+    /// do not count. None: not rated, nothing written, or started less than a minute ago.
     pub days_of_life: Option<f64>,
     /// DRAM for each page in it, metadata included, bytes; none: no pages.
     pub dram_bytes_per_page: Option<f64>,
-    /// `serving`, `scanning` (looks for pages of an earlier mount), `removing`, or `off: ` and the reason.
+    /// `serving`, `scanning` (searches for pages of an earlier mount), `removing`, or `off: ` and the reason.
     pub state: String,
 }
 
 /// Counters of a tier on a device since terraced started.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceCounts {
-    /// Pages that the index knows to be there.
+    /// Pages in the index.
     pub pages: u64,
-    /// Bytes of the regions that hold something.
+    /// Bytes of the regions in use.
     pub bytes: u64,
     /// Bytes of all regions.
     pub capacity_bytes: u64,
     /// Page reads served.
     pub hits: u64,
-    /// Time of the reads counted in `reads`, all together, ns.
+    /// Total time of the reads counted in `reads`, ns.
     pub read_ns: u64,
     /// Reads that were timed.
     pub reads: u64,
-    /// Pages that came from a tier above.
+    /// Pages demoted from a higher tier.
     pub demoted: u64,
-    /// Pages brought to DRAM.
+    /// Pages promoted to DRAM.
     pub promoted: u64,
-    /// Pages written again at reclaim of their region.
+    /// Pages written again at the reclaim of their region.
     pub reinserted: u64,
-    /// Pages that went to the next tier at reclaim of their region.
+    /// Pages moved to the next tier at the reclaim of their region.
     pub moved_down: u64,
-    /// Pages given up at reclaim of their region.
+    /// Pages dropped at the reclaim of their region.
     pub dropped: u64,
-    /// Bytes of pages that came from a tier above.
+    /// Bytes of demoted pages.
     pub content_bytes_written: u64,
-    /// All bytes written: these, pages written again, keys.
+    /// All bytes written: demoted pages, pages written again, keys.
     pub bytes_written: u64,
-    /// DRAM that the tier's tables take, bytes.
+    /// DRAM of the tier's tables, bytes.
     pub dram_bytes: u64,
     /// [`SERVING`], [`SCANNING`], or `off: ` and the reason.
     pub state: String,
@@ -135,9 +136,9 @@ pub enum TargetState {
     Missing,
     /// Nothing.
     Empty,
-    /// Something that is not terrace's.
+    /// Content of another program.
     Foreign,
-    /// A tier without a sound superblock.
+    /// A tier without a valid superblock.
     Damaged,
     /// The tier of another version of terrace.
     Layout,
@@ -145,19 +146,20 @@ pub enum TargetState {
     Unreadable,
 }
 
-/// Whether the directory of a tier is still there.
+/// State of a tier's source directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceState {
-    /// It is.
+    /// It exists.
     There,
-    /// Another directory has its path now.
+    /// Another directory now has its path.
     Replaced,
-    /// Nothing has its path now: it was removed, renamed, or is not mounted.
+    /// Its path no longer exists: it was removed, renamed, or is not mounted.
     Gone,
 }
 
-/// One file or block device, as `terrace tier show --json` and `terrace tier list --json` tell it, one object a line.
+/// A file or block device, in the output of `terrace tier show --json` and `terrace tier list --json`, one
+/// object a line.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierReport {
     /// The format.
@@ -171,9 +173,9 @@ pub struct TierReport {
     pub bytes: u64,
     /// Whether an instance uses it.
     pub in_use: bool,
-    /// That instance's supervisor; none: not in use, or not to be seen.
+    /// Process id of that instance's supervisor; none: not in use, or not visible.
     pub pid: Option<i32>,
-    /// Where that instance serves; likewise.
+    /// Mount point of that instance; none: not in use, or not visible.
     #[serde(default, with = "crate::path::optional")]
     pub mnt: Option<PathBuf>,
     /// The tier; none: there is none.
@@ -188,13 +190,13 @@ pub struct TierFacts {
     /// The directory whose pages it holds.
     #[serde(with = "crate::path")]
     pub source: PathBuf,
-    /// Whether that is still there.
+    /// State of the source directory.
     pub source_state: SourceState,
     /// When it was formatted, seconds since 1970.
     pub created: u64,
-    /// When an instance last began or ended to use it, seconds since 1970.
+    /// Last start or end of its use by an instance, seconds since 1970.
     pub used: u64,
-    /// Whether its last user closed it in order.
+    /// Was it closed in order?
     pub clean: bool,
     /// Storage for pages, bytes.
     pub capacity_bytes: u64,
@@ -202,19 +204,19 @@ pub struct TierFacts {
     pub region_bytes: u64,
     /// Number of regions.
     pub regions: u32,
-    /// Its content; none: not counted, by `list` or because it is in use.
+    /// Its content; none: not counted, for `list` or because it is in use.
     pub content: Option<TierContent>,
 }
 
 /// The result of a scan.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierContent {
-    /// Files of which there are pages.
+    /// Files with pages in it.
     pub files: u64,
     /// Pages.
     pub pages: u64,
-    /// The pages' content, bytes.
+    /// Bytes of the pages' content.
     pub bytes: u64,
-    /// Pages that are damaged, which the next mount leaves out.
+    /// Damaged pages, which the next mount leaves out.
     pub pages_damaged: u64,
 }

@@ -1,4 +1,4 @@
-//! Each format read for what it says, found by name or content, and refused with place and cure where it is wrong.
+//! Each format: its content, its detection by name or content, and its errors with place and cure.
 
 use std::io::Cursor;
 

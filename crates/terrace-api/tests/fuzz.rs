@@ -1,5 +1,5 @@
-//! Every reader on bytes that nobody meant: it may refuse them, with an error that names the file; it may neither panic
-//! nor go on for ever. (Memory: `memory`.)
+//! Every reader on arbitrary bytes: it may return an error that names the file, but must neither panic nor
+//! run for ever. (Memory: `memory`.)
 
 use std::io::Cursor;
 
@@ -15,7 +15,7 @@ fn config() -> ProptestConfig {
     ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
 }
 
-/// Reads to the end or the first error; no more accesses than bytes can come out of what is not compressed.
+/// Reads to the end or the first error. Uncompressed data cannot give more accesses than bytes.
 fn drain(bytes: &[u8], format: Option<Format>, column: Option<Column>, accesses_max: Option<usize>) {
     let stream = Box::new(Cursor::new(bytes.to_vec()));
     let mut reader = match Reader::new("fuzz", stream, &Options { format, column }) {
@@ -70,7 +70,7 @@ fn written(records: &[Record], tick_ms: u32) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// A sound file of each format, for [`mangled`].
+/// A valid file of each format, for [`mangled`].
 fn sound(keys: &[u64]) -> Vec<Vec<u8>> {
     let lines = |line: fn(&u64) -> String| keys.iter().map(line).collect::<String>().into_bytes();
     let access = |page: &u64| {
@@ -164,7 +164,7 @@ proptest! {
             })
             .collect();
         prop_assert_eq!(read, expected);
-        // Cut anywhere: what is whole is read, and the place named is where to cut.
+        // Truncated anywhere: the whole records are read, and the error names the place of the cut.
         for cut in [bytes.len() / 2, bytes.len().saturating_sub(1)].into_iter().filter(|cut| *cut >= 32) {
             let reader = RecordReader::new("t", Box::new(Cursor::new(bytes[..cut].to_vec()))).unwrap();
             let mut whole = cut;

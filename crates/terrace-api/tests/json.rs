@@ -1,5 +1,5 @@
-//! The JSON that users see. The recordings in `data` were written before these types existed: they parse, and are serialized again
-//! with the same keys and values.
+//! The JSON that users see. The recordings in `data` are older than these types: they must parse, and
+//! serialize to the same keys and values.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ fn kept<T: Serialize + DeserializeOwned>(text: &str) -> T {
     typed
 }
 
-/// All keys with their places, in order: `memory.pages`, `lists[].label`.
+/// All keys with their paths, in order: `memory.pages`, `lists[].label`.
 fn keys(prefix: &str, value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(fields) => fields.iter().for_each(|(key, value)| {

@@ -1,17 +1,18 @@
-//! The memory of a reader is its own affair, not the file's. Alone in its process: the peak is the process's.
+//! A reader's memory does not depend on the file. The only test in its process, for the peak is that of the
+//! process.
 
 use std::io::{Cursor, Read};
 
 use terrace_api::capture::{Format, Header, Options, Reader, Writer};
 
-/// Kilobytes of memory that this process has had at the most.
+/// Peak memory of this process, KiB.
 fn peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// 12 MiB of every kind, and a bomb: memory stays where it was.
+/// 12 MiB of every format, and a decompression bomb: memory does not grow.
 #[test]
 fn memory_does_not_follow_the_file() {
     const BYTES: u64 = 12 << 20;

@@ -1,7 +1,7 @@
 //! One file in service.
 //!
 //! ```text
-//!          broken                     nobody writes it any more
+//!          broken                      no writer is left
 //!   Held ─────────► Broken(before) ──────────────────────────────► Held, cached pages kept if the file is as before
 //! ```
 
@@ -18,15 +18,15 @@ use terrace_sync::Mutex;
 
 use crate::lease;
 
-/// A lease that was broken is asked for again after so long, and after twice as long each time that it was broken soon.
+/// First pause before a broken lease is taken again. The pause doubles with each break that comes soon.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-/// A lease that was held for longer counts as the first.
+/// A lease held for longer than this resets the pause.
 const LONG: Duration = Duration::from_secs(60);
-/// Between two tries, while somebody has the file open for writing.
+/// Between two attempts while a program has the file open for writing.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// What tells whether a file was changed.
+/// File attributes that show a change of the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Look {
     size: i64,
@@ -41,7 +41,7 @@ impl Look {
     fn at(file: &ObjectRef) -> io::Result<Look> {
         Ok(Look::of(&file.source().stat()?))
     }
-    /// Under a lease; what else changes (chmod) leaves the content.
+    /// Compares size and mtime: the ctime also moves on a chmod, which leaves the content.
     fn has_content_of(&self, other: &Look) -> bool {
         (self.size, self.times.0) == (other.size, other.times.0)
     }
@@ -51,13 +51,14 @@ impl Look {
 enum State {
     Held {
         since: Instant,
-        /// What it was then, and is as long as nobody empties it by an open for reading.
+        /// Attributes when the lease was taken. Only O_TRUNC of an open for reading can change the content
+        /// under a lease.
         look: Option<Look>,
     },
     Broken {
-        /// What the file was before; None: its pages are not worth a look.
+        /// Attributes at the break; None: the cached pages are dropped without a comparison.
         before: Option<Look>,
-        /// Not before.
+        /// Earliest time of the next attempt.
         retry_at: Instant,
         retry: Duration,
     },
@@ -65,12 +66,12 @@ enum State {
     Ended,
 }
 
-/// One file in service. Its descriptor holds the lease.
+/// One served file. Its descriptor holds the lease.
 #[derive(Debug)]
 pub struct LeasedFile {
     pub fd: Arc<OwnedFd>,
     pub object: ObjectRef,
-    /// When it was asked for last, on the clock of [`crate::Leases`].
+    /// Tick of the last request for the file, on the clock of [`crate::Leases`].
     pub asked: AtomicU64,
     state: Mutex<State>,
     /// Pause after the next break.
@@ -84,7 +85,7 @@ impl LeasedFile {
         LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })
     }
 
-    /// A file that somebody has open for writing; its object is slow.
+    /// A file that a program has open for writing: its object is slow.
     pub fn written(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
         let retry_at = Instant::now() + RETRY_MIN;
         LeasedFile::with(fd, object, State::Broken { before: None, retry_at, retry: RETRY_MIN })
@@ -100,7 +101,8 @@ impl LeasedFile {
         matches!(*self.state.lock(), State::Held { .. })
     }
 
-    /// When the lease should be asked for again; None: it is held, or the file is given up. Waits for nobody who just does that.
+    /// Time of the next attempt to take the lease; None: the lease is held, or the file is given up. Does not
+    /// wait for a thread that is making the attempt.
     pub fn due(&self) -> Option<Instant> {
         let Some(state) = self.state.try_lock() else { return Some(Instant::now() + RETRY_MIN) };
         match *state {
@@ -109,9 +111,11 @@ impl LeasedFile {
         }
     }
 
-    /// Somebody waits to open the file for writing. Clients read the source from here on; then the opener goes on.
+    /// Breaks the lease: a program waits to open the file for writing. Clients read the source from here on,
+    /// then the opener goes on.
     ///
-    /// A client that looked at the slot before finishes a read that began before the open was answered, and may return what was there then.
+    /// A client that checked the slot earlier finishes its read. That read began before the open returned, so
+    /// it may return the old content.
     pub fn break_lease(&self) -> bool {
         let mut state = self.state.lock();
         let State::Held { since, look } = *state else { return false };
@@ -129,7 +133,7 @@ impl LeasedFile {
         true
     }
 
-    /// Asks for the lease again if it is time. True: clients are served.
+    /// Takes the lease again if it is time. True: clients are served.
     pub fn try_again(&self, engine: &Engine, tid: i32) -> bool {
         let mut state = self.state.lock();
         let State::Broken { before, retry_at, retry } = &mut *state else {
@@ -156,14 +160,15 @@ impl LeasedFile {
         true
     }
 
-    /// Was it changed under its lease? The one known way is O_TRUNC of an open for reading, by a program without the library.
+    /// Has the content changed under the lease? The one known way is O_TRUNC of an open for reading, by a
+    /// program without the library.
     pub fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };
         let Ok(now) = Look::at(&self.object) else { return true };
         !look.is_some_and(|look| look.has_content_of(&now))
     }
 
-    /// Ends the service: clients read the source, for good.
+    /// Ends the service for good: clients read the source.
     pub fn end(&self) {
         let mut state = self.state.lock();
         self.object.set_slow(true);
@@ -171,7 +176,7 @@ impl LeasedFile {
         *state = State::Ended;
     }
 
-    /// It was asked for at this tick.
+    /// Records a request for the file at this tick.
     pub fn note_asked(&self, tick: u64) {
         self.asked.store(tick, Ordering::Relaxed);
     }

@@ -1,8 +1,9 @@
-//! The word by which clients learn that nobody answers for the leases any more.
+//! The futex word that shows clients whether a process still keeps the leases.
 //!
-//! Leases end with the last descriptor of their files. They lie in a table that the keeping process shares with every daemon, so that a crash
-//! of a daemon ends none. When the keeping process dies as well, clients must stop to read from memory before the first lease ends:
-//! the word is a robust futex (set_robust_list(2)), in which the kernel notes the death of its owner before it closes the owner's descriptors
+//! A lease ends with the last descriptor of its file. The keeper (the supervisor) shares its descriptor table
+//! with every daemon, so a crash of a daemon ends no lease. When the keeper dies too, clients must stop
+//! reading from memory before the first lease ends. The word is therefore a robust futex
+//! (set_robust_list(2)). The kernel marks it at the owner's death, before it closes the owner's descriptors
 //! (kernel/exit.c: `exit_mm` comes before `exit_files`).
 
 use std::io;
@@ -26,7 +27,8 @@ struct Head {
     pending: *const Node,
 }
 
-/// Makes the calling thread the keeper of the leases for as long as it lives. It must use no robust mutexes of libc.
+/// Makes the calling thread the keeper of the leases for as long as it lives. It must use no robust mutexes
+/// of libc.
 ///
 /// # Errors
 /// The kernel has no robust futexes.
@@ -47,17 +49,17 @@ pub fn suspend(word: &AtomicU32) {
     word.fetch_or(LEASES_SUSPENDED, Ordering::SeqCst);
 }
 
-/// Did somebody do that?
+/// Are clients sent to the source by [`suspend`]?
 pub fn is_suspended(word: &AtomicU32) -> bool {
     word.load(Ordering::SeqCst) & LEASES_SUSPENDED != 0
 }
 
-/// The daemon runs again, and has looked at each lease.
+/// Lets clients read from memory again: the daemon runs and has checked each lease.
 pub fn resume(word: &AtomicU32) {
     word.fetch_and(!LEASES_SUSPENDED, Ordering::SeqCst);
 }
 
-/// For good: the instance ends in order.
+/// Sends all clients to the source for good: the instance ends in order.
 pub fn end(word: &AtomicU32) {
     word.fetch_or(LEASES_LOST, Ordering::SeqCst);
 }
@@ -69,7 +71,7 @@ mod tests {
     use rustix::process::{Pid, WaitOptions, waitpid};
     use terrace_shm::layout::NO_LEASES;
 
-    /// What clients ask.
+    /// The check that clients make.
     fn is_kept(word: &AtomicU32) -> bool {
         word.load(Ordering::SeqCst) & NO_LEASES == 0
     }
@@ -83,11 +85,12 @@ mod tests {
         }
     }
 
-    /// The kernel notes the death of a keeper that is killed, and no other's.
+    /// The kernel marks the death of a killed keeper, and of no other process.
     #[test]
     fn a_killed_keeper_is_noted() {
         let word = shared_word();
-        // SAFETY: the child makes system calls and allocates two small boxes; no other thread of this process holds the allocator for long.
+        // SAFETY: the child makes system calls and allocates two small boxes; no other thread of this process
+        // holds the allocator for long.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let kept = keep(word).is_ok();

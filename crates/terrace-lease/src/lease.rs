@@ -15,7 +15,7 @@ struct Owner {
     pid: libc::pid_t,
 }
 
-/// The kernel's word that a lease is to be given back: carries the descriptor's number.
+/// The kernel's signal for a lease break; it carries the descriptor's number.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 3
 }
@@ -24,17 +24,19 @@ fn done(ret: libc::c_int) -> io::Result<()> {
     if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Takes a read lease; its breaks are told to the thread `tid`, which has blocked the signals ([`block`]).
+/// Takes a read lease. The kernel signals breaks to the thread `tid`, which has blocked the signals
+/// ([`block`]).
 ///
 /// # Errors
-/// `WouldBlock`: somebody has the file open for writing, or mapped so. `PermissionDenied`: it is another user's.
+/// `WouldBlock`: a program has the file open for writing, or mapped writable. `PermissionDenied`: another
+/// user owns it.
 pub fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     tell(fd, tid)?;
     // SAFETY: plain numbers.
     done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
-/// Breaks of the lease are told to the thread from now on. (Giving a lease back makes the kernel forget that.)
+/// Sends signals of lease breaks to the thread from now on. (Giving a lease back resets this in the kernel.)
 pub fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
     // SAFETY: plain numbers, and a structure that the call reads.
@@ -50,12 +52,12 @@ pub fn give_back(fd: BorrowedFd<'_>) {
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-/// Is a read lease held by this descriptor, that nobody wants broken?
+/// Does this descriptor hold a read lease that no open waits to break?
 pub fn is_held(fd: BorrowedFd<'_>) -> bool {
     is_leased(fd.as_raw_fd())
 }
 
-/// The same of a number, which need not be a descriptor.
+/// The same for a number, which need not be an open descriptor.
 pub fn is_leased(fd: RawFd) -> bool {
     // SAFETY: plain numbers.
     unsafe { libc::fcntl(fd, libc::F_GETLEASE) == libc::F_RDLCK }
@@ -67,30 +69,30 @@ fn signals() -> libc::sigset_t {
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), signal());
-        // Sent instead, when the queue is full.
+        // The kernel sends SIGIO instead when the signal queue is full.
         libc::sigaddset(set.as_mut_ptr(), libc::SIGIO);
         set.assume_init()
     }
 }
 
-/// Blocks the signals in this thread, which is to [`wait`] for them.
+/// Blocks the signals in this thread, so that it can [`wait`] for them.
 pub fn block() {
     // SAFETY: a valid set; the mask of this thread alone.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) };
 }
 
-/// What woke the thread that waits.
+/// Result of [`wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// The lease of this descriptor is to be given back.
+    /// An open waits for the lease of this descriptor.
     Break(RawFd),
-    /// Signals were lost: any of them may be.
+    /// Signals were lost: any lease may be waited for.
     Any,
     /// [`wake`], or the time is over.
     Nothing,
 }
 
-/// Waits for a break, for so long.
+/// Waits for a lease break, at most so long.
 pub fn wait(at_most: Duration) -> Told {
     let time = libc::timespec {
         tv_sec: at_most.as_secs() as libc::time_t,
@@ -102,7 +104,7 @@ pub fn wait(at_most: Duration) -> Told {
         unsafe { (libc::sigtimedwait(&signals(), info.as_mut_ptr(), &time), info.assume_init()) };
     match got {
         libc::SIGIO => Told::Any,
-        // Codes of the kernel are above 0, those of programs are not.
+        // The kernel's signals have si_code above 0, those of programs have not.
         got if got == signal() && info.si_code > 0 => Told::Break(descriptor(&info)),
         _ => Told::Nothing,
     }
@@ -128,7 +130,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::Instant;
 
-    /// The kernel's part of the promise: an open for writing waits for the lease, a reader does not.
+    /// Premise of the crate: an open for writing waits for the lease, an open for reading does not.
     #[test]
     fn a_writer_waits_for_the_lease() {
         let dir = tempfile::tempdir_in(".").unwrap();

@@ -1,4 +1,4 @@
-//! The files in service, the thread that gives leases back, and the one that asks for them again.
+//! The served files, the thread that gives leases back, and the thread that takes them again.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -15,23 +15,24 @@ use terrace_sync::{Condvar, Mutex};
 use crate::file::LeasedFile;
 use crate::{guard, lease};
 
-/// Between two looks for files without a name, whose space waits for our descriptor, and for a daemon that was stopped.
+/// Interval of the check for deleted files, whose space our descriptor keeps allocated, and for a stopped
+/// daemon.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Files looked at each time.
+/// Files checked each time.
 const LOOKS_MAX: usize = 2048;
-/// Of the files, so many are given up when there are as many as there may be.
+/// When the table is full, one in so many files is given up.
 const GIVE_UP_PART: usize = 16;
 
-/// What `terrace stat` tells of the leases.
+/// Counts of leases for `terrace stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Files whose lease is held.
     pub held: u64,
-    /// Files that somebody has, or had a moment ago, open for writing.
+    /// Files that a program has, or had a moment ago, open for writing.
     pub written: u64,
-    /// Leases that were given back for an open.
+    /// Leases given back for an open.
     pub broken: u64,
-    /// Files that the kernel gives no lease on: another user's, mostly.
+    /// Times that the kernel gave no lease on a file: another user's, mostly.
     pub refused: u64,
 }
 
@@ -46,9 +47,9 @@ struct Counters {
 struct Files {
     by_id: HashMap<ObjectId, Arc<LeasedFile>>,
     by_fd: HashMap<RawFd, ObjectId>,
-    /// Those whose lease is to be asked for again.
+    /// Files whose lease is to be taken again.
     waiting: HashSet<ObjectId>,
-    /// Where the next look begins.
+    /// Start of the next check.
     hand: usize,
 }
 
@@ -71,12 +72,12 @@ pub struct Leases {
     engine: Arc<Engine>,
     /// st_dev of the files that may be served.
     dev: u64,
-    /// Files at the most: each may cost two descriptors.
+    /// Most files at a time: each may cost two descriptors.
     files_max: usize,
-    /// The keeper's word ([`guard`]).
+    /// The futex word of the keeper ([`guard`]).
     word: &'static AtomicU32,
     files: Mutex<Files>,
-    /// A file waits for its lease, or it is time to stop.
+    /// Signalled when a file waits for its lease, and at the end.
     changed: Condvar,
     /// The thread that gives leases back.
     tid: OnceLock<i32>,
@@ -86,7 +87,8 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the keeper's, see [`guard`].
+    /// Serves files of the device `dev`, at most `files_max` at a time. `word`: the keeper's futex word, see
+    /// [`guard`].
     pub fn new(engine: Arc<Engine>, dev: u64, files_max: usize, word: &'static AtomicU32) -> Leases {
         Leases {
             engine,
@@ -102,20 +104,20 @@ impl Leases {
         }
     }
 
-    /// Takes over the leases of a daemon that died, of which these are the descriptors. The pages of all other files are dropped before a
-    /// descriptor, and with it a lease, is closed.
+    /// Takes over the leases of a dead daemon, given their descriptors. The pages of all other files are
+    /// dropped before a descriptor, and with it a lease, is closed.
     ///
     /// # Safety
-    /// The descriptors are nobody's.
+    /// The caller passes ownership of the descriptors: no other code uses or closes them.
     pub unsafe fn take_over(&self, leased: impl IntoIterator<Item = RawFd>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: by this function's contract the descriptors have no other owner.
         let fds: Vec<OwnedFd> = leased.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect();
         let mut given_up = Vec::new();
         for fd in fds {
             let fd = Arc::new(fd);
             let id = fstat(&fd).map_or(0, |st| st.st_ino);
             match self.engine.reattach_object(id, fd.clone()) {
-                // It died before the pages were looked at.
+                // The old daemon died during the break, or before it checked the pages under a new lease.
                 Some(object) if object.is_slow() => given_up.push((Some(object), fd)),
                 Some(object) => self.files.lock().insert(Arc::new(LeasedFile::new(fd, object))),
                 None => given_up.push((None, fd)),
@@ -129,11 +131,11 @@ impl Leases {
         }
     }
 
-    /// Gives leases back when they are broken, until [`Leases::stop`]. `begun` is called when all that this needs is there.
+    /// Gives leases back when they are broken, until [`Leases::stop`]. Calls `begun` once the set-up is done.
     pub fn run(&self, begun: impl FnOnce()) {
         lease::block();
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
-        // Files that were taken over: what was broken meanwhile was told to a thread that is dead.
+        // Files taken over: the signals of earlier breaks went to a dead thread.
         for file in self.all() {
             let _ = lease::tell(file.fd.as_fd(), tid);
         }
@@ -142,12 +144,13 @@ impl Leases {
         guard::resume(self.word);
         begun();
         std::thread::scope(|scope| {
-            // To drop the pages of a changed file takes time, for which nobody who opens another one is to wait.
+            // A thread of its own: dropping the pages of a changed file takes time, and opens of other files
+            // must not wait.
             let again = std::thread::Builder::new().name("leases".into());
             let again = again.spawn_scoped(scope, || self.ask_again(tid));
             if let Err(err) = &again {
                 tracing::error!(
-                    "no thread that asks for leases again ({err}): files that are written once stay the kernel's"
+                    "cannot start the thread that takes leases again ({err}): files written once stay uncached"
                 );
             }
             while !self.stopping.load(Ordering::Acquire) {
@@ -164,7 +167,8 @@ impl Leases {
         }
     }
 
-    /// Body of the other thread: files that nobody writes any more are served again, and a look at all of them now and then.
+    /// Body of the second thread: takes leases again once files are no longer written, and checks all files
+    /// regularly.
     fn ask_again(&self, tid: i32) {
         let mut looked = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
@@ -180,7 +184,7 @@ impl Leases {
     /// Ends [`Leases::run`].
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        // Not between the other thread's look and its wait.
+        // The lock keeps the notification from falling between the other thread's check and its wait.
         drop(self.files.lock());
         self.changed.notify_all();
         if let Some(&tid) = self.tid.get() {
@@ -209,7 +213,7 @@ impl Leases {
             let files = self.files.lock();
             files.by_fd.get(&fd).and_then(|id| files.by_id.get(id)).cloned()
         };
-        // Else it is about to be entered, and looked at once more then.
+        // A file that is missing here is about to be inserted, and its lease is checked again then.
         if let Some(file) = file {
             self.break_lease(&file);
         }
@@ -223,7 +227,7 @@ impl Leases {
         }
     }
 
-    /// Gives back every lease that somebody wants broken: word of it may be lost.
+    /// Gives back every lease that an open waits for: its signal may be lost.
     fn check_all(&self) {
         for file in self.all() {
             if file.is_held() && !lease::is_held(file.fd.as_fd()) {
@@ -237,7 +241,7 @@ impl Leases {
         files.waiting.iter().filter_map(|id| files.by_id.get(id)).cloned().collect()
     }
 
-    /// Waits until something is to be done.
+    /// Waits until a lease or a check is due.
     fn wait_until_due(&self, looked: Instant) {
         let mut files = self.files.lock();
         if self.stopping.load(Ordering::Acquire) {
@@ -246,19 +250,19 @@ impl Leases {
         let waiting = files.waiting.iter().filter_map(|id| files.by_id.get(id));
         let due = waiting.filter_map(|file| file.due()).min();
         let next = (looked + LOOK_EVERY).min(due.unwrap_or(looked + LOOK_EVERY));
-        // Whatever is due at once is tried at most a thousand times a second.
+        // At most a thousand attempts a second.
         let pause = next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
         self.changed.wait_for(&mut files, pause);
     }
 
-    /// Files that nobody writes any more are served again.
+    /// Takes the leases of files that are no longer written.
     fn try_again(&self, tid: i32) {
         let now = Instant::now();
         for file in self.waiting() {
             if file.due().is_some_and(|due| due <= now) {
                 file.try_again(&self.engine, tid);
             }
-            // Under the lock: whoever breaks its lease enters it after that.
+            // Under the lock: a thread that breaks the lease inserts the file into `waiting` after this.
             let mut files = self.files.lock();
             if file.due().is_none() {
                 files.waiting.remove(&file.object.id());
@@ -266,12 +270,13 @@ impl Leases {
         }
     }
 
-    /// Gives up files that have no name any more, and looks for changes that broke no lease. After a stop of this process all leases are looked at before clients are served again.
+    /// Gives up deleted files, and finds changes that broke no lease. After a stop (SIGSTOP) of this process,
+    /// all leases are checked before clients are served again.
     fn look(&self) {
         if guard::is_suspended(self.word) {
             self.check_all();
             guard::resume(self.word);
-            // After a second stop in between.
+            // For a second stop in between.
             self.check_all();
         }
         let some: Vec<_> = {
@@ -296,7 +301,7 @@ impl Leases {
         let _ = self.engine.forget_object(id);
     }
 
-    /// Makes room for one file more: those that nobody asked for longest are given up.
+    /// Makes room for one more file: gives up the files without a request for the longest time.
     fn make_room(&self) {
         let mut files = self.all();
         if files.len() < self.files_max {
@@ -306,7 +311,7 @@ impl Leases {
         files.iter().take(files.len() / GIVE_UP_PART + 1).for_each(|file| self.give_up(file));
     }
 
-    /// Takes a file into service that is not.
+    /// Starts serving a file.
     fn begin(&self, shown: BorrowedFd<'_>, id: ObjectId, tid: i32) -> Result<Arc<LeasedFile>, Errno> {
         self.make_room();
         let fd = Arc::new(reopen(shown)?);
@@ -316,7 +321,7 @@ impl Leases {
             && !is_written
         {
             if self.counters.refused.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::warn!("files are left to the kernel on which it gives no lease: {err} (said once)");
+                tracing::warn!("no lease ({err}): the kernel serves the file. Later refusals are not logged");
             }
             return Err(Errno::from_io_error(&err).unwrap_or(Errno::IO));
         }
@@ -340,7 +345,7 @@ impl Leases {
             file.end();
             return Err(Errno::AGAIN);
         }
-        // Broken before it was entered: the signal found nothing.
+        // The lease was broken before the insert: the signal found no file.
         if !is_written && !lease::is_held(file.fd.as_fd()) {
             self.break_lease(&file);
         }
@@ -348,12 +353,12 @@ impl Leases {
     }
 }
 
-/// A descriptor of our own of the very file.
+/// A new descriptor of the same file.
 fn reopen(shown: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let path = format!("/proc/self/fd/{}", shown.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     match open(&path, flags | OFlags::NOATIME, Mode::empty()) {
-        // NOATIME needs ownership.
+        // O_NOATIME needs ownership.
         Err(Errno::PERM) => open(&path, flags, Mode::empty()),
         opened => opened,
     }

@@ -1,16 +1,17 @@
-//! Files of a directory, served without a mount: programs use the directory itself, and those with the preload library read large files
-//! out of the segment for as long as nobody has them open for writing.
+//! Files served without a mount. Programs use the source directory itself. Those with the preload library
+//! read large files from the segment while no program has the file open for writing.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`leases`] | which files are served: taken into service, left to the kernel while they are written, given up |
-//! | [`file`](mod@file) | one file: lease, object, what it was when the lease was broken |
+//! | [`leases`] | the served files: added, left to the kernel while they are written, given up |
+//! | [`file`](mod@file) | one file: its lease, its object, its attributes when the lease was broken |
 //! | [`lease`] | the kernel's read leases (fcntl(2), "Leases") |
-//! | [`guard`] | the word by which clients learn that nobody answers for the leases any more |
+//! | [`guard`] | the futex word that shows clients whether a process still keeps the leases |
 //!
-//! What a mount sees of opens, the kernel tells by leases. An open for writing (or a truncate) of a file with a read lease waits until
-//! this daemon has given the lease back; before that it sends the clients of the file to the source. As long as a lease is held, nobody can
-//! have the file open for writing or mapped so, for the kernel gives no lease on such a file: what was read from it stays right.
+//! Leases report the opens that a mount would see. An open for writing (or a truncate) of a leased file waits
+//! until this daemon gives the lease back. Before that, the daemon sends the file's clients to the source.
+//! The kernel gives no lease on a file that is open for writing or mapped writable. So while a lease is held,
+//! no program can write the file, and the cached pages stay valid.
 
 mod file;
 pub mod guard;

@@ -1,8 +1,8 @@
 //! The memory control groups of this process: their limits, their use, and kills for lack of memory.
 //!
-//! Version 1 has a tree for the memory controller, version 2 one for all; both are found by /proc/self/cgroup
-//! and the table of mounts. Without a limit there is no output. A file that cannot be read at the moment, for
-//! example for lack of a descriptor, is an error and not the same as no limit.
+//! Version 1 has a separate tree for the memory controller, version 2 has one tree for all controllers.
+//! /proc/self/cgroup and the mount table show both. Groups without a limit are left out. A file that cannot
+//! be read at the moment (for example, out of descriptors) is an error, and does not mean "no limit".
 
 mod alarm;
 mod machine;
@@ -19,15 +19,15 @@ use crate::size::{MIB, Size, human};
 pub use alarm::Alarm;
 pub use machine::Machine;
 
-/// terrace's memory beside `--memory`: code, stacks, buffers of requests, and the kernel's memory for it.
-/// Measured in a group of its own, with 128 MiB of memory: 12 MiB soon after the start, 22 to 24 under five
-/// jobs of fio with requests of 4 KiB to 1 MiB.
+/// Memory that terrace needs beside `--memory`: code, stacks, request buffers, and the kernel's memory for
+/// it. Measured in its own group with 128 MiB: 12 MiB soon after the start, 22 to 24 under five jobs of fio
+/// with requests of 4 KiB to 1 MiB.
 pub const OWN_NEED: u64 = 24 << 20;
 
-/// As version 1 writes that there is no limit: the largest number of pages.
+/// Version 1 shows "no limit" as the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// Which of the two interfaces a group has.
+/// Version of the cgroup interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     V1,
@@ -41,7 +41,7 @@ struct Group {
     dir: PathBuf,
 }
 
-/// A limit, and the files that hold it.
+/// A limit, and the file that holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     /// Bytes.
@@ -55,16 +55,17 @@ pub struct Limit {
 pub struct Groups(Vec<Group>);
 
 impl Groups {
-    /// Of this process; empty where there are none.
+    /// The groups of this process; empty where there are none.
     ///
     /// # Errors
-    /// They cannot be looked for.
+    /// The cgroup file or the mount table cannot be read.
     pub fn own() -> io::Result<Groups> {
         let text = read(Path::new("/proc/self/cgroup"))?.unwrap_or_default();
         Ok(Groups::found(&text, &mounts::own_table()?))
     }
 
-    /// By the text of /proc/PID/cgroup and the mounts. Where both versions are mounted, version 1 has the controller if it is named there.
+    /// Parses /proc/PID/cgroup and the mount table. Where both versions are mounted, version 1 has the memory
+    /// controller if /proc/PID/cgroup lists it there.
     fn found(text: &str, table: &[mounts::Entry]) -> Groups {
         let own = |named: &dyn Fn(&str) -> bool| {
             text.lines().find_map(|line| {
@@ -84,7 +85,7 @@ impl Groups {
             Version::V2 => entry.fstype == "cgroup2",
         };
         let Some(tree) = table.iter().find(of_memory) else { return Groups::default() };
-        // A container sees its own group as the top of the tree, and perhaps a path from above that.
+        // In a container, the mounted tree begins at its own group, and the path may begin above that.
         let below = path.strip_prefix(&tree.root).or(path.strip_prefix("/")).unwrap_or(Path::new(""));
         let own = tree.point.join(below);
         let own = if own.is_dir() { own } else { tree.point.clone() };
@@ -92,7 +93,7 @@ impl Groups {
         Groups(all.map(|dir| Group { version, dir: dir.to_owned() }).collect())
     }
 
-    /// One of version 2, of these files.
+    /// A version 2 group with the files of `dir`.
     #[cfg(test)]
     pub fn of(dir: &Path) -> Groups {
         Groups(vec![Group { version: Version::V2, dir: dir.to_owned() }])
@@ -101,7 +102,7 @@ impl Groups {
     /// The lowest of all limits.
     ///
     /// # Errors
-    /// One cannot be read.
+    /// A limit cannot be read.
     pub fn limit(&self) -> io::Result<Option<Limit>> {
         lowest(self.0.iter().map(Group::limit), |limit| limit.bytes)
     }
@@ -114,7 +115,7 @@ impl Groups {
         self.0.iter().filter_map(|group| group.level().transpose()).collect()
     }
 
-    /// Processes of our own group that the kernel has killed for want of memory.
+    /// Processes of our own group that the kernel has killed for lack of memory.
     ///
     /// # Errors
     /// The count cannot be read.
@@ -148,7 +149,7 @@ impl Group {
         lowest(files.iter().map(read), |limit| limit.bytes)
     }
 
-    /// None: it has no limit, or nobody knows what it uses.
+    /// None: the group has no limit, or its use is not known.
     fn level(&self) -> io::Result<Option<(Limit, Level)>> {
         let Some(limit) = self.limit()? else { return Ok(None) };
         let Some(stat) = read(&self.dir.join("memory.stat"))? else { return Ok(None) };
@@ -171,7 +172,7 @@ impl Group {
         Ok(Some((limit, level)))
     }
 
-    /// Version 1 has no such count for a group.
+    /// Version 1 has no stall count for a group.
     fn stalled_ns(&self) -> io::Result<Option<u64>> {
         match self.version {
             Version::V1 => Ok(None),
@@ -179,7 +180,7 @@ impl Group {
         }
     }
 
-    /// How often the limit was met.
+    /// Times that use reached the limit.
     fn met(&self) -> io::Result<u64> {
         Ok(match self.version {
             Version::V1 => number(&self.dir.join("memory.failcnt"))?.unwrap_or(0),
@@ -197,7 +198,7 @@ impl Group {
     }
 }
 
-/// A file of the kernel's; none where this kernel or this group has none, or a container hides it.
+/// Reads a kernel file. None: this kernel or group does not have it, or a container hides it.
 fn read(file: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
@@ -206,12 +207,12 @@ fn read(file: &Path) -> io::Result<Option<String>> {
     }
 }
 
-/// None where something else stands, as `max` does.
+/// A file's number. None for other text, such as `max`.
 fn number(file: &Path) -> io::Result<Option<u64>> {
     Ok(read(file)?.and_then(|text| text.trim().parse().ok()))
 }
 
-/// Time that some task stood still for want of memory, by a file of pressure stall information.
+/// Time that some task stalled for memory, from a pressure stall information file.
 fn stalled_ns(text: &str) -> Option<u64> {
     let some = text.lines().find(|line| line.starts_with("some "))?;
     let us: u64 = some.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()?;
@@ -223,7 +224,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Processes that the kernel has killed on this machine for want of memory, in whatever group.
+/// Processes that the kernel has killed for lack of memory, in all groups of this machine.
 ///
 /// # Errors
 /// The count cannot be read.
@@ -231,7 +232,7 @@ pub fn kills_of_the_machine() -> io::Result<Option<u64>> {
     Ok(read(Path::new("/proc/vmstat"))?.and_then(|text| field(&text, "oom_kill")))
 }
 
-/// One line, if the control group or the machine cannot hold `memory` and what terrace needs besides. None: it has no size.
+/// A warning if the control group or the machine cannot hold `memory` and [`OWN_NEED`]. None for `auto`.
 pub fn too_small_for(memory: Option<Size>) -> Option<String> {
     let memory = memory?;
     let of_groups = Groups::own().and_then(|groups| groups.limit()).ok().flatten();
@@ -241,7 +242,7 @@ pub fn too_small_for(memory: Option<Size>) -> Option<String> {
     })
 }
 
-/// The same, on standard error.
+/// Prints the warning of [`too_small_for`] on standard error.
 pub fn tell_if_too_small(memory: Option<Size>) {
     if let Some(line) = too_small_for(memory) {
         terrace_output::error_line!("terrace: {line}");
@@ -251,7 +252,7 @@ pub fn tell_if_too_small(memory: Option<Size>) {
 fn told_if_too_small(limit: &Limit, memory: Size) -> Option<String> {
     (limit.bytes < memory.0.saturating_add(OWN_NEED)).then(|| {
         format!(
-            "{}: {} cannot hold --memory {memory} and the {} that terrace needs besides: it keeps to less; raise this limit, or \
+            "{}: {} cannot hold --memory {memory} and the {} that terrace needs besides: the cache stays smaller; raise this limit, or \
              lower --memory to {}",
             limit.file.display(),
             human(limit.bytes),
@@ -265,7 +266,7 @@ fn told_if_more_than_all(bytes: u64, memory: Size) -> Option<String> {
     (bytes < memory.0.saturating_add(OWN_NEED)).then(|| {
         let (has, fits) = (human(bytes), Size(bytes.saturating_sub(OWN_NEED) / MIB * MIB));
         format!(
-            "this machine has {has} of memory, and --memory is {memory}: it keeps to less; leave it out, or lower it below {fits}"
+            "this machine has {has} of memory, and --memory is {memory}: the cache stays smaller; leave it out, or lower it below {fits}"
         )
     })
 }
@@ -324,7 +325,7 @@ mod tests {
             &own,
             &[("memory.current", "105906176\n"), ("memory.events", "high 3\nmax 5\noom 2\noom_kill 1\n")],
         );
-        // A container's tree begins at its own group, and the path does not.
+        // In a container, the mounted tree begins at its own group, but the path does not.
         let groups = Groups::found("0::/a/b\n", &[entry(dir.path(), "cgroup2", "/a", "rw")]);
         assert_eq!(groups.limit().unwrap().map(|limit| limit.bytes), Some(128 * MIB));
         write(&own, &[("memory.pressure", "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\n")]);
@@ -340,7 +341,7 @@ mod tests {
         write(dir.path(), &[("memory.max", "134217728\n"), ("memory.current", "1\n"), ("memory.stat", "")]);
         let groups = Groups::found("0::/\n", &[entry(dir.path(), "cgroup2", "/", "rw")]);
         assert_eq!(groups.levels().unwrap().len(), 1);
-        // In the place of a file that cannot be read for a reason other than that it is not there.
+        // A directory in place of the file: reading fails with an error other than "not found".
         for file in ["memory.events", "memory.current", "memory.max"] {
             let _ = fs::remove_file(dir.path().join(file));
             fs::create_dir(dir.path().join(file)).unwrap();

@@ -1,9 +1,10 @@
 //! The claim of an instance on its source: one cache of written data for a tree of files.
 //!
-//! Two mounts of one tree keep writes and locks apart, and destroy a database that is open through both. So an instance holds
-//! read locks on bytes of the source's root directory and of all directories above it (fcntl(2), open file description locks),
-//! and looks for the locks of others. The locks lie on inodes: bind mounts, mount namespaces, users and runtime directories do
-//! not hide them. The kernel frees them when the last process of the instance ends.
+//! Two mounts of one tree have separate writes and locks, and destroy a database that is open through both.
+//! So an instance holds read locks (fcntl(2), open file description locks). They cover bytes of the source's
+//! root directory and of all directories above it. The instance also searches these bytes for locks of other
+//! instances. Locks belong to inodes, so they are visible across bind mounts, mount namespaces, users and
+//! runtime directories. The kernel frees them when the last process of the instance ends.
 //!
 //! | range | lies on | belongs to |
 //! |---|---|---|
@@ -12,8 +13,9 @@
 //! | `LEASES` | the source | `run` by leases |
 //! | `LEASES_BELOW` | each directory above the source | `run` by leases |
 //!
-//! A write lock needs a descriptor for writing, which directories do not have. Hence the order: set the own locks, look for
-//! those of others, and take the own locks back if there are any. Of two that begin at once at least one sees the other.
+//! A write lock needs a descriptor open for writing, which directories do not have. Hence the order: set the
+//! own read locks, search for other locks, and release the own ones if there are any. Of two instances that
+//! begin at once, at least one sees the other.
 
 use std::ffi::OsStr;
 use std::io;
@@ -32,32 +34,32 @@ use crate::holders;
 use crate::instance::{self, Info, Instance, Kind};
 use crate::mounts::{self, Entry, FSTYPE};
 
-/// The first byte of all ranges: beyond what programs lock.
+/// First byte of all ranges, beyond the bytes that programs lock.
 const BASE: i64 = 1 << 61;
-/// Bytes of a range: one for each claim's number.
+/// Bytes of a range: one for each claim number.
 const BYTES: i64 = 1 << 32;
 const MOUNTS_BELOW: i64 = 0;
 const MOUNTS: i64 = 1;
 const LEASES: i64 = 2;
 const LEASES_BELOW: i64 = 3;
 
-/// How long a claim without a record is waited for: its instance begins or ends.
+/// Wait for a claim without a record: its instance is beginning or ending.
 const UNKNOWN_WITHIN: Duration = Duration::from_secs(2);
-/// How long an instance is waited for that has no mount here any more, or is dead.
+/// Wait for an instance that is dead, or has no mount here any more.
 const ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// A longer wait is a message.
+/// A longer wait prints a message.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 
 /// Locks of this instance.
 #[derive(Debug)]
 pub struct Claim {
-    /// Its byte in each range; its record has the same number.
+    /// Byte of the claim in each range; the instance's record has the same number.
     pub number: u32,
-    /// For a mount, which shares its source with no other instance.
+    /// The claim of a mount, which shares its source with no other instance.
     is_mount: bool,
     /// The source's root, if this user may read it.
     root: Option<OwnedFd>,
-    /// The directories above it that this user may read.
+    /// The directories above the source that this user may read.
     above: Vec<OwnedFd>,
 }
 
@@ -83,7 +85,7 @@ impl Claim {
                 );
                 is_silent = false;
             }
-            // Two that begin at once pause for different times.
+            // Two instances that begin at once pause for different times.
             std::thread::sleep(Duration::from_millis(20 + u64::from(claim.number % 40)));
         }
     }
@@ -100,10 +102,10 @@ impl Claim {
         }
     }
 
-    /// Sets the locks, unless another claim stands against them: then the answer is its number.
+    /// Sets the locks, unless a conflicting claim exists: then returns that claim's number.
     fn set(&self) -> Option<u32> {
         let (own, own_below) = if self.is_mount { (MOUNTS, MOUNTS_BELOW) } else { (LEASES, LEASES_BELOW) };
-        // A file system without such locks has no claims.
+        // On a file system without such locks, `lock` fails and there are no claims.
         self.root.iter().for_each(|dir| drop(lock(dir, own, self.number)));
         self.above.iter().for_each(|dir| drop(lock(dir, own_below, self.number)));
         let found = self.other();
@@ -113,7 +115,7 @@ impl Claim {
         found
     }
 
-    /// The number of another claim that stands against this one.
+    /// The number of a conflicting claim.
     fn other(&self) -> Option<u32> {
         let (at_root, above) = match self.is_mount {
             true => (MOUNTS_BELOW..LEASES_BELOW + 1, MOUNTS..LEASES + 1),
@@ -123,21 +125,21 @@ impl Claim {
         found.or_else(|| self.above.iter().find_map(|dir| holder(dir, above.clone())))
     }
 
-    /// Gives the claim up before the instance ends.
+    /// Releases the claim before the instance ends.
     pub fn release(&self) {
         for dir in self.root.iter().chain(&self.above) {
             let _ = fcntl(dir, libc::F_OFD_SETLK, libc::F_UNLCK, BASE, (LEASES_BELOW + 1) * BYTES);
         }
     }
 
-    /// Its descriptors.
+    /// Descriptors of the claim.
     pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.root.iter().chain(&self.above).map(AsRawFd::as_raw_fd)
     }
 }
 
-/// Opens a directory above the source. One on another mount than the source's is opened by a copy of that mount in no tree, so that the
-/// mount itself can be unmounted. The kernel makes such copies for root alone.
+/// Opens a directory above the source. If it is on another mount than the source, it is opened through a
+/// detached copy of that mount: the mount itself can then be unmounted. Only root can make such copies.
 fn open_above(path: &Path, flags: OFlags, mount: Option<u64>) -> rustix::io::Result<OwnedFd> {
     let dir = rustix::fs::open(path, flags, Mode::empty())?;
     if mount_of(dir.as_fd()) == mount {
@@ -150,7 +152,7 @@ fn open_above(path: &Path, flags: OFlags, mount: Option<u64>) -> rustix::io::Res
     Ok(apart.unwrap_or(dir))
 }
 
-/// The number of a file's mount.
+/// The kernel's id of a file's mount.
 fn mount_of(file: BorrowedFd<'_>) -> Option<u64> {
     let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
     (status.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(status.stx_mnt_id)
@@ -160,7 +162,7 @@ fn lock(dir: &OwnedFd, range: i64, number: u32) -> io::Result<libc::flock> {
     fcntl(dir, libc::F_OFD_SETLK, libc::F_RDLCK, BASE + range * BYTES + i64::from(number), 1)
 }
 
-/// The number of a claim of others in these ranges.
+/// The number of another instance's claim in these ranges.
 fn holder(dir: &OwnedFd, ranges: Range<i64>) -> Option<u32> {
     let (start, bytes) = (BASE + ranges.start * BYTES, (ranges.end - ranges.start) * BYTES);
     let found = fcntl(dir, libc::F_OFD_GETLK, libc::F_WRLCK, start, bytes).ok()?;
@@ -183,14 +185,14 @@ fn fcntl(dir: &OwnedFd, command: i32, kind: i32, start: i64, bytes: i64) -> io::
     }
 }
 
-/// Whether a mount serves the tree of a directory, or a part of it.
+/// Does a mount serve this directory, or one above or below it?
 pub fn is_mounted(dir: &Path) -> bool {
     let opened = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     opened.is_ok_and(|fd| Claim::open(dir, fd.as_fd(), false).other().is_some())
 }
 
-/// Paths of all directories above `path`: those of its name, and where it lies in a bind mount, those of its file system that
-/// another mount shows.
+/// All directories above `path`: those of its name, and if it lies in a bind mount, also the parents in its
+/// file system that another mount shows.
 fn above(table: &[Entry], path: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = path.ancestors().skip(1).map(Path::to_owned).collect();
     let Some((entry, inside)) = mounts::inside(table, path) else { return found };
@@ -205,7 +207,7 @@ fn above(table: &[Entry], path: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The instance of another claim.
+/// The instance with a conflicting claim.
 struct Other(Option<(Instance, Info)>);
 
 impl Other {
@@ -214,7 +216,7 @@ impl Other {
         Other(records.into_iter().find(|(_, info)| info.claim == Some(number)))
     }
 
-    /// Whether it is not about to end. One that is unmounted is asked to give its claim up.
+    /// Will it keep its claim? An unmounted instance is asked to release it.
     fn stays(&self, waited: Duration) -> bool {
         let Some((instance, info)) = &self.0 else { return waited > UNKNOWN_WITHIN };
         if !instance.is_alive() {
@@ -225,7 +227,7 @@ impl Other {
         }
         let asked = Client::connect(&instance.control_socket())
             .and_then(|client| client.ask_within(Release {}, ENDS_WITHIN));
-        // Mounted where this process does not see it, in the mount namespace of its daemon.
+        // The mount may exist only in the mount namespace of its daemon, where this process does not see it.
         asked.is_ok_and(|it| it.mounted && !instance.is_stopping()) || waited > ENDS_WITHIN
     }
 
@@ -261,7 +263,7 @@ impl Other {
     }
 }
 
-/// Whether an instance had a mount that is not in this process's table any more.
+/// Is the instance's mount missing from this process's mount table?
 fn is_unmounted(info: &Info) -> bool {
     let ours = |entry: &Entry| Some(entry.dev) == info.device && entry.fstype == FSTYPE;
     info.kind == Kind::Mount && info.device.is_some() && !mounts::table().iter().any(ours)

@@ -1,4 +1,4 @@
-//! The command line: what can be asked, and nothing of how it is done.
+//! The command line: its commands and options. Their work is done elsewhere.
 
 mod tier;
 
@@ -24,10 +24,10 @@ pub struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   terrace run --on ./data --memory 2GiB -- ./program    data is served by terrace while program runs
-  terrace mount /data /mnt/data --memory 4GiB           the same for everybody, until umount
+  terrace mount /data /mnt/data --memory 4GiB           the same for all programs, until umount
   terrace mount /data /mnt/data --tier /ssd/data.tier:64GiB     more than memory, warm at the next mount
   terrace stat /mnt/data --watch 1
-  terrace stat /mnt/data --mrc                          what other sizes of memory would do
+  terrace stat /mnt/data --mrc                          hit ratios of other memory sizes
 
 Exit codes: 0 done, 1 negative answer, 2 usage or error; of `run` the command's own.";
 
@@ -43,13 +43,13 @@ pub enum Command {
     /// Serve keys and values to clients of Redis and memcached
     #[command(subcommand)]
     Serve(Serve),
-    /// Show what the cache does
+    /// Show the cache's statistics
     Stat(Stat),
     /// Show a mount live in the terminal: hit ratio, tiers, misses, evictions
     Top(Top),
     /// Show the eviction policy's lists: generations, tiers, refaults
     Lru(Lru),
-    /// Show which threads read what from which memory node, and what should move
+    /// Show which memory nodes each thread reads from, and which moves would help
     Numa(NumaArgs),
     /// Record which pages are accessed, for `terrace-sim sim`
     Trace(Trace),
@@ -57,19 +57,19 @@ pub enum Command {
     Sync(Place),
     /// Drop clean pages from the cache
     DropCaches(Place),
-    /// Walk index, frames and policy, and say what does not agree
+    /// Check that index, frames and policy agree
     Check(Place),
     /// Change the memory limit of a live mount
     Resize(Resize),
-    /// Bring files into the cache before a program needs them, or their unwritten data home after it
+    /// Read files into the cache before a program needs them, or write their data back after it
     #[command(subcommand)]
     Stage(Stage),
-    /// Say what this machine gives to terrace, what each missing thing costs, and its cure
+    /// Check what terrace can use on this machine, the cost of what is missing, and the cure
     Doctor(Doctor),
     /// Show and empty tiers on devices
     #[command(subcommand)]
     Tier(Tier),
-    /// Show, write or give up what programs have synced and only a tier has, of files that were changed since a power cut
+    /// Show, write or discard synced data that only a tier has, of files changed since a power cut
     Recover(Recover),
     /// Print the man page or shell completions
     Generate(Generate),
@@ -84,10 +84,10 @@ pub struct Recover {
     /// List it: bytes and file (the default)
     #[arg(long, conflicts_with_all = ["write", "discard"])]
     pub show: bool,
-    /// Write it over what is in the files now
+    /// Write it over the files' present content
     #[arg(long, conflicts_with = "discard")]
     pub write: bool,
-    /// Give it up: the files stay as they are
+    /// Discard it: the files stay as they are
     #[arg(long)]
     pub discard: bool,
 }
@@ -95,28 +95,29 @@ pub struct Recover {
 /// Settings of an instance; each overrides the environment and the file.
 #[derive(Debug, Args, Clone, Default)]
 pub struct Tuning {
-    /// Limit on all memory that terrace keeps, for example 512MiB or 1.5G; `auto` (the default): as much as others can spare
-    /// and as is of use [environment: TERRACE_MEMORY]
+    /// Limit on all memory of terrace, for example 512MiB or 1.5G; `auto` (the default): as much as other
+    /// programs can spare and as saves time [environment: TERRACE_MEMORY]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// Eviction policy; the names are the policies' own.
+    /// Eviction policy; its help text comes from the policies' names.
     #[arg(long, value_name = "NAME", help = policy_help())]
     pub policy: Option<String>,
-    /// Second home for pages on a local SSD: a file (made if it does not exist) or a block device; or in a store,
-    /// by s3://BUCKET/PREFIX or fs:///DIRECTORY. Up to eight times: those that were
-    /// measured to be alike share the pages, slower ones get what faster ones give up [environment: TERRACE_TIER]
+    /// Tier below DRAM: a file (made if it does not exist) or a block device on a local SSD, or a store
+    /// (s3://BUCKET/PREFIX or fs:///DIRECTORY). Up to eight times: targets measured to be alike share the
+    /// pages, slower ones get the pages that faster ones give up [environment: TERRACE_TIER]
     #[arg(long, value_name = "PATH[:SIZE]")]
     pub tier: Vec<OsString>,
-    /// Erase what is on the tier if it is not a tier of this source, or give it another size
+    /// Erase what is on the tier, if it is not a tier of this source or has another size
     #[arg(long)]
     pub format_tier: bool,
-    /// Threads on machines of several memory nodes: `auto` moves them to the node that holds what they read, `show` decides and moves
-    /// nothing, `off` [environment: TERRACE_NUMA]
+    /// Threads on machines with several memory nodes: `auto` moves them to the node that holds the data they
+    /// read, `show` decides and moves nothing, `off` [environment: TERRACE_NUMA]
     #[arg(long, value_name = "MODE")]
     pub numa: Option<String>,
-    /// Files that programs write, and those of programs that the preload path does not serve: `auto` lets the kernel read and write them
-    /// itself, at the speed of the source (root, Linux 6.9, no tier on a device), `off`; `run` (the default): auto under
-    /// `terrace run --mount`. `auto` and `off` make `terrace run` mount [environment: TERRACE_PASSTHROUGH]
+    /// Files that programs write, or that programs read without the preload path: `auto` lets the kernel
+    /// itself read and write them, at the speed of the source (root, Linux 6.9, no tier on a device), `off`;
+    /// `run` (the default): auto under `terrace run --mount`. `auto` and `off` make `terrace run` mount
+    /// [environment: TERRACE_PASSTHROUGH]
     #[arg(long, value_name = "MODE")]
     pub passthrough: Option<String>,
     /// Configuration file, instead of the ones searched for [environment: TERRACE_CONFIG]
@@ -126,7 +127,7 @@ pub struct Tuning {
     /// [environment: TERRACE_METRICS]
     #[arg(long, value_name = "ADDRESS")]
     pub metrics: Option<String>,
-    /// The metrics may be read from other machines: they show paths and what the cache does
+    /// Let other machines read the metrics: they show paths and statistics
     #[arg(long)]
     pub metrics_public: bool,
 }
@@ -153,10 +154,10 @@ pub struct Mount {
     /// Mount options as mount(8) gives them: memory=, policy=, tier=, metrics=, config=, ro, noatime, ...
     #[arg(short = 'o', value_name = "OPTIONS", hide = true)]
     pub options: Option<String>,
-    /// As mount(8) has it: pass over options that are not known
+    /// As in mount(8): ignore unknown options
     #[arg(short = 's', hide = true)]
     pub sloppy: bool,
-    /// As mount(8) has it: everything but the mount itself
+    /// As in mount(8): do everything but the mount itself
     #[arg(short = 'f', hide = true)]
     pub fake: bool,
 }
@@ -167,10 +168,10 @@ pub struct Umount {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
-    /// As umount(8) has it: gone at once for names, for open files when the last is closed
+    /// As in umount(8): detach the mount now, and end it when the last open file is closed
     #[arg(short = 'l', hide = true)]
     pub lazy: bool,
-    /// As umount(8) has it: programs that wait for an answer get an error
+    /// As in umount(8): fail the requests that wait for an answer
     #[arg(short = 'f', hide = true)]
     pub force: bool,
 }
@@ -181,27 +182,30 @@ pub struct Run {
     /// The directory that terrace serves to the command
     #[arg(long, value_name = "DIR")]
     pub on: PathBuf,
-    /// Leave a directory below it as it is, for logs, build output or temporary files; may be given more than once
+    /// Leave a directory below it as it is, for logs, build output or temporary files; may be given more than
+    /// once
     #[arg(long, value_name = "DIR")]
     pub except: Vec<PathBuf>,
     /// Setup of the cache
     #[command(flatten)]
     pub tuning: Tuning,
-    /// Read this file or directory below it into the cache before the command starts; may be given more than once
+    /// Read this file or directory below it into the cache before the command starts; may be given more than
+    /// once
     #[arg(long, value_name = "PATH")]
     pub stage_in: Vec<PathBuf>,
-    /// Have this file or directory below it on stable storage of the source before the run ends, and say what could not be written; may be given
-    /// more than once
+    /// Write this file or directory below it to stable storage of the source before the run ends, and report
+    /// failures; may be given more than once
     #[arg(long, value_name = "PATH")]
     pub stage_out: Vec<PathBuf>,
-    /// Fetch ahead of the command what it will read, by a schedule that `terrace-bench schedule` has made of a recording
+    /// Prefetch what the command will read, by a schedule that `terrace-bench schedule` made of a recording
     #[arg(long, value_name = "FILE.schedule")]
     pub prefetch: Option<PathBuf>,
-    /// Serve by a mount over the directory, for all programs and all accesses; needed for what only a mount has (--passthrough, --tier, --stage-in, --prefetch
-    /// imply it). Without, programs use the directory itself, and large files that nobody has open for writing are read from memory
+    /// Serve by a mount over the directory, for all programs and all accesses (--passthrough, --tier,
+    /// --stage-in, --prefetch imply it). Without, programs use the directory itself, and large files are read
+    /// from memory while no program has them open for writing
     #[arg(long)]
     pub mount: bool,
-    /// Do not set the preload library: every access takes the mount
+    /// Do not set the preload library: every access takes the mount path
     #[arg(long)]
     pub no_preload: bool,
     /// Write the final statistics here, as JSON
@@ -232,7 +236,7 @@ pub struct ServeKv {
     /// TCP port [default: 6379, unless --unix is given]
     #[arg(long, value_name = "PORT")]
     pub port: Option<u16>,
-    /// Address that the port is opened at; one that other machines reach needs a password [default: 127.0.0.1]
+    /// Address of the port; one that other machines can reach needs a password [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     pub bind: Option<IpAddr>,
     /// Socket in the file system, for this user alone
@@ -241,7 +245,7 @@ pub struct ServeKv {
     /// TCP port for clients of memcached, at the same address, without a password [default: none]
     #[arg(long, value_name = "PORT", conflicts_with_all = ["password_file", "cluster"])]
     pub memcached: Option<u16>,
-    /// When a write survives a loss of power: before its reply, a second later, or some time
+    /// When a write survives a power cut: from its reply on, after a second, or at some time
     #[arg(long, value_enum, value_name = "WHEN", default_value = "1s")]
     pub sync: Sync,
     /// File whose first line is the password that clients must give
@@ -253,14 +257,15 @@ pub struct ServeKv {
     /// Clients at one time [default: 10000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub clients_max: Option<u32>,
-    /// Threads that serve clients, exactly so many [default: one a processor, 8 at most; on two or three processors four, while no more than four clients are connected]
+    /// Threads that serve clients [default: one a processor, 8 at most; on two or three processors four,
+    /// while no more than four clients are connected]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: Option<u16>,
 }
 
 const SERVE_KV_HELP: &str = "\
-What is acknowledged survives a crash or kill of the server: a second process, which does nothing else, holds the memory for the next
-server. What survives the death of both, or a loss of power, is chosen by --sync. Without --memory, or with `auto`, it is 1 GiB.
+Acknowledged writes survive a crash or kill of the server: a second process holds the memory for the next server. --sync chooses
+which writes survive the death of both processes, or a power cut. Without --memory, or with `auto`, the memory is 1 GiB.
 
   terrace serve kv --dir ./keys --memory 1GiB
   redis-cli set greeting hello
@@ -274,7 +279,7 @@ pub enum Sync {
     /// A second later at the most
     #[value(name = "1s")]
     EverySecond,
-    /// When room is needed, and in the end
+    /// When room is needed, and at the end
     No,
 }
 
@@ -298,7 +303,7 @@ pub struct Stat {
     /// Repeat every so many seconds
     #[arg(long, value_name = "SECONDS")]
     pub watch: Option<f64>,
-    /// Also tell what hit ratio other sizes of memory would have, estimated from a sample of the accesses so far
+    /// Also print the estimated hit ratio of other memory sizes, from a sample of the accesses so far
     #[arg(long)]
     pub mrc: bool,
     /// Print metrics in the text format of Prometheus
@@ -312,13 +317,13 @@ pub struct Top {
     /// The mount; without it, the only one of this user
     #[arg(value_name = "MNT")]
     pub mnt: Option<PathBuf>,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub interval: f64,
     /// Serve a live page for a browser at http://ADDRESS/ instead; a port alone is one of 127.0.0.1
     #[arg(long, value_name = "ADDRESS")]
     pub http: Option<String>,
-    /// The page may be read from other machines
+    /// Let other machines read the page
     #[arg(long, requires = "http")]
     pub http_public: bool,
 }
@@ -327,7 +332,7 @@ pub struct Top {
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_HELP)]
 pub struct Doctor {
-    /// A directory that is to be served
+    /// The directory to be served
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Print JSON
@@ -361,7 +366,7 @@ pub struct Lru {
 
 const LRU_HELP: &str = "\
 Working set: `--age` now and then; the generations younger than the one that was opened at some moment hold what was used
-since then. Reclaim before need: `--evict` an old generation, whose pages nobody has used since it was the youngest.
+since then. Reclaim before need: `--evict` an old generation, whose pages were not used since it was the youngest.
 The two youngest generations cannot be evicted; pages that are unwritten or in use stay.";
 
 /// `terrace numa`.
@@ -378,7 +383,7 @@ pub struct NumaArgs {
 
 const NUMA_HELP: &str = "\
 Under `run --numa show` or `auto` this is the last second; without, accesses are watched for half a second. Bytes are estimated from a
-sample. What the kernel's own page cache serves is not seen.";
+sample. Reads that the kernel's own page cache serves are not counted.";
 
 /// `terrace trace`.
 #[derive(Debug, Args)]
@@ -402,9 +407,9 @@ pub struct Trace {
 }
 
 const TRACE_HELP: &str = "\
-Recorded is each page that a read or write reaches terrace for: by the mount, or by the preload path, whose clients leave word of their
-hits. What the kernel's own page cache serves is not seen. No program waits for the recorder: under load accesses are lost, and
-counted in the file and in the summary. Accesses of different threads are in order of time, to about a millisecond.
+The trace has each page of the reads and writes that reach terrace: by the mount, or by the preload path, whose clients record their
+hits in shared memory. Reads that the kernel's own page cache serves are missing. No program waits for the recorder: under load
+accesses are lost; the file and the summary count them. Accesses of different threads are in order of time, to about a millisecond.
 
   terrace trace /mnt/data -o data.trace --seconds 60
   terrace-bench schedule data.trace -o program.schedule     for `terrace run --prefetch`
@@ -424,7 +429,7 @@ pub struct Resize {
 /// `terrace stage`.
 #[derive(Debug, Subcommand)]
 pub enum Stage {
-    /// Read files into the cache; what is there already is not read from the source again
+    /// Read files into the cache; cached pages are not read again
     In(StageIn),
     /// Write the unwritten data of files to stable storage of the source
     Out(StageOut),
@@ -439,10 +444,12 @@ pub struct StageIn {
     /// Only this part of each file, for example 0-4GiB
     #[arg(long, value_name = "FROM-TO")]
     pub part: Option<Part>,
-    /// Keep it in memory for so long, for example 2h: other pages leave first. Half of the memory can be kept so
+    /// Pin it in memory for this time, for example 2h: other pages are evicted first. At most half of the
+    /// memory can be pinned
     #[arg(long, value_name = "TIME")]
     pub pin: Option<Span>,
-    /// Keep it in this tier instead of memory: the name or level of a tier on devices, as `terrace stat` shows them. What programs used again stays in memory
+    /// Keep it in this tier instead of memory: the name or level of a tier on devices, as `terrace stat`
+    /// shows them. Pages that programs used again stay in memory
     #[arg(long, value_name = "TIER", conflicts_with = "pin")]
     pub to: Option<String>,
 }
@@ -464,10 +471,10 @@ pub struct StageFiles {
     /// Files on a mount, and directories with all files below them
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
-    /// The mount in which the paths lie that are not absolute, instead of the working directory
+    /// Resolve relative paths in this mount instead of the working directory
     #[arg(long, value_name = "MNT")]
     pub mount: Option<PathBuf>,
-    /// Files, or pieces of them, that are under way at once
+    /// Files, or pieces of them, staged at once
     #[arg(long, value_name = "N", default_value_t = STAGE_WORKERS, value_parser = workers)]
     pub workers: usize,
     /// Print the result as JSON
@@ -475,7 +482,7 @@ pub struct StageFiles {
     pub json: bool,
 }
 
-/// Workers of `terrace stage` unless told, and at the most.
+/// Default and maximum number of workers of `terrace stage`.
 pub const STAGE_WORKERS: usize = 4;
 const WORKERS_MAX: usize = 64;
 

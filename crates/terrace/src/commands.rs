@@ -17,16 +17,16 @@ use crate::instance::{self, Info, Instance};
 use crate::mountpoint;
 use crate::mounts::{self, How, utab};
 
-/// How often a request is sent again when the daemon died over it.
+/// Times that a request is sent again after the daemon died during it.
 const TRIES: usize = 16;
-/// How long a daemon may take to end after its unmount, and how often others are looked for that it serves.
+/// Time for a daemon to end after its unmount, and interval of the check for other mounts that it serves.
 const END_WITHIN: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(500);
-/// How long one may take to be gone that was killed.
+/// Time for a killed instance to disappear.
 const DIES_WITHIN: Duration = Duration::from_secs(2);
 
-/// How often, and after which pause, a mount is tried again that is busy without visible holders, or with some that are
-/// only just being started.
+/// Retries, and the pause before each, for a busy mount without visible holders, or with holders that are
+/// just being started.
 const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
@@ -46,7 +46,7 @@ pub fn drop_caches(mnt: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `terrace check MNT`: 1 when something does not agree.
+/// `terrace check MNT`: exit code 1 on a disagreement.
 pub fn check(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let found = asked(mnt, &instance, Check {})?.disagreements;
@@ -67,7 +67,7 @@ pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `terrace umount MNT`: everything written back, the mount gone, the daemon ended.
+/// `terrace umount MNT`: writes everything back, unmounts, and waits for the end of the daemon.
 pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
     let mnt = &args.mnt;
     if args.lazy || args.force {
@@ -88,14 +88,15 @@ pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the daemon of an instance has mounts of its own: then the mount that this process sees is a copy.
+/// Does the daemon run in another mount namespace? Then the mount that this process sees is a copy.
 fn is_elsewhere(info: &Info) -> bool {
     let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
     let its = namespace(&info.terraced.to_string()).filter(|_| instance::in_our_pid_namespace(info));
     its.is_some() && its != namespace("self")
 }
 
-/// Unmounts a copy of a mount: by a bind mount, or in another mount namespace. Its instance goes on while there are others.
+/// Unmounts a copy of a mount: a bind mount, or one in another mount namespace. The instance goes on while
+/// other copies exist.
 fn unmount_copy(path: &Path, instance: &Instance) -> Result<()> {
     let cure = "make room in the source or see to its device; nothing was unmounted";
     ask(instance, Sync {}).map_err(|no| Failure::new(path.display(), no, cure))?;
@@ -104,8 +105,8 @@ fn unmount_copy(path: &Path, instance: &Instance) -> Result<()> {
     finish(path, instance, dev)
 }
 
-/// As umount(8) has `-l` and `-f`. Sends no request to the daemon and does not wait for it: programs may keep
-/// it, or it may not answer.
+/// `umount -l` and `-f`, as in umount(8). Sends no request to the daemon and does not wait for it: it may
+/// hang, or programs may keep it alive.
 fn detach(args: &cli::Umount) -> Result<ExitCode> {
     let path = mountpoint::absolute_unasked(&args.mnt).map_err(|err| missing(&args.mnt, &err))?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
@@ -123,16 +124,15 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     while let Err(no) = ask(instance, Stop { lazy: false, lose: false }) {
         tries -= 1;
         match no.code {
-            // A process that is just being forked or is just ending holds files for a moment.
+            // A process that is being forked or is exiting holds files for a moment.
             ErrorCode::Busy if tries > 0 && holders::of(mnt).iter().all(|holder| holder.starting) => {
                 std::thread::sleep(BUSY_PAUSE);
             }
             ErrorCode::Busy => return Err(not_unmounted(mnt, "the mount is in use")),
-            // Another command has stopped it.
+            // Another command has stopped the instance.
             ErrorCode::Silent if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) => break,
             _ => {
-                let cure =
-                    "nothing was unmounted; see to that and repeat, or give the data up with `umount -f`";
+                let cure = "nothing was unmounted; fix that and repeat, or discard the data with `umount -f`";
                 return Err(Failure::new(mnt.display(), no, cure));
             }
         }
@@ -142,7 +142,7 @@ fn stop(mnt: &Path, instance: &Instance) -> Result<()> {
     finish(mnt, instance, dev)
 }
 
-/// Waits for the end of an instance that is unmounted here; says so if it serves others.
+/// Waits for the end of an instance that is unmounted here. If it still serves other mounts, prints that.
 fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()> {
     let name = mnt.display();
     let start = Instant::now();
@@ -163,7 +163,7 @@ fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()
             return Err(Failure::new(name, "it is unmounted, but its daemon still writes back", cure));
         }
     }
-    // Its directory stays, so that the next `terrace mount` reports it as well.
+    // The instance's directory stays, so that the next `terrace mount` reports the loss as well.
     let lost = data_loss::by(instance).map(|lost| (lost, "see to the source".to_owned()));
     let died = || Some((data_loss::by_dying(instance)?, format!("see {}", instance.log().display())));
     lost.or_else(died).map_or(Ok(()), |(why, cure)| {
@@ -172,8 +172,8 @@ fn finish(mnt: &Path, instance: &Instance, dev: Option<(u32, u32)>) -> Result<()
     })
 }
 
-/// Unmounts the copies in the namespaces of commands of `terrace run` that do not use them, so that an
-/// unrelated command does not keep the daemon.
+/// Unmounts unused copies in the mount namespaces of `terrace run` commands, so that an unrelated command
+/// does not keep the daemon alive.
 fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
     let Some(dev) = dev else { return };
     for copy in holders::under_runs(seen) {
@@ -181,7 +181,7 @@ fn unmount_under_runs(seen: &[holders::Holder], dev: Option<(u32, u32)>) {
     }
 }
 
-/// The reason why a mount without a known instance stays.
+/// Why a mount without a known instance was not unmounted.
 fn unknown(mnt: &Path, not_found: Failure) -> Failure {
     let Some(entry) = mounts::at(mnt).filter(|entry| entry.fstype == mounts::FSTYPE) else {
         return not_found;
@@ -193,14 +193,14 @@ fn unknown(mnt: &Path, not_found: Failure) -> Failure {
             Failure::new(mnt.display(), why, "unmount it as that user or as root; nothing was unmounted")
         }
         _ => {
-            let why = "no record of its instance is found, and nothing shows that all is written";
-            let cure = "repeat it with the XDG_RUNTIME_DIR of its mount, or take it away unwritten with `terrace umount -l`";
+            let why = "no record of its instance is found: its data may be unwritten";
+            let cure = "repeat it with the XDG_RUNTIME_DIR of its mount, or detach it unwritten with `terrace umount -l`";
             Failure::new(mnt.display(), why, cure)
         }
     }
 }
 
-/// Why a copy of a mount stays.
+/// Why a copy of a mount was not unmounted.
 fn not_ended(mnt: &Path, err: std::io::Error) -> Failure {
     match err.raw_os_error() == Some(libc::EBUSY) {
         true => not_unmounted(mnt, "the mount is in use"),
@@ -215,7 +215,7 @@ fn not_unmounted(mnt: &Path, why: &str) -> Failure {
     Failure::new(mnt.display(), format!("{why} by {who}"), "end these and repeat; nothing was unmounted")
 }
 
-/// Whether the instance ended in time.
+/// Waits for the end of an instance; false after `within`.
 pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
     let start = Instant::now();
     while !instance.has_ended() {
@@ -227,7 +227,7 @@ pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
     true
 }
 
-/// Whether an instance that did not answer is dead, or dying: its sockets are closed before its processes are gone.
+/// Is an unresponsive instance dead or dying? The kernel closes its sockets before its processes are gone.
 pub fn has_died(instance: &Instance) -> bool {
     let start = Instant::now();
     while instance.is_alive() && start.elapsed() < DIES_WITHIN {
@@ -261,7 +261,7 @@ fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::R
     ask(instance, command).map_err(|no| Failure::new(mnt.display(), no, "see `terrace stat` and the log"))
 }
 
-/// Sends a command; again when the daemon died over it, since its supervisor starts another.
+/// Sends a command, and repeats it if the daemon died during it: the supervisor starts another.
 pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C::Reply, CommandError> {
     let mut tried = 1;
     loop {
@@ -278,10 +278,10 @@ pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C
 
 /// A line of JSON.
 pub fn json(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("its paths stood in JSON before") + "\n"
+    serde_json::to_string(value).expect("the paths were in JSON before") + "\n"
 }
 
-/// Prints to standard output. False: the reader has gone, which is no failure.
+/// Prints to standard output. False: the reader has closed the pipe, which is no failure.
 pub fn print(text: &str) -> Result<bool> {
     terrace_output::put(text)
         .map_err(|err| Failure::new("standard output", reason(err), "make room, or write it elsewhere"))

@@ -1,9 +1,9 @@
 //! The configuration: flag over environment over file over default.
 //!
-//! One file is read, the first that exists of `--config`, `TERRACE_CONFIG`,
-//! `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so that the
-//! settings in force are in one place. Everything is checked here, once; the rest of the program trusts the
-//! values. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
+//! The configuration file is the first that exists of `--config`, `TERRACE_CONFIG`,
+//! `$XDG_CONFIG_HOME/terrace/terrace.toml` and `/etc/terrace/terrace.toml`. Files are not merged, so the
+//! settings in force are in one place. All values are checked here, once; the rest of the program trusts
+//! them. docs/terrace.toml documents every key, and a test checks that it agrees with this code.
 
 mod device;
 mod invalid;
@@ -27,15 +27,15 @@ pub use device::{Device, Speed, check as check_devices, free_name, is_remote, sp
 pub use limits::parse_memory;
 pub use memory::MemoryLimit;
 
-/// All that can be configured.
+/// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Limit on everything terrace keeps: frames, index, metadata, rings.
+    /// Limit on all memory of terrace: frames, index, metadata, rings.
     pub memory: MemoryLimit,
     /// Eviction policy.
     pub policy: String,
-    /// Age below which the oldest pages are not evicted under pressure; 0: no such age.
+    /// Age below which pressure does not evict the oldest pages; 0: no limit.
     pub min_ttl: Span,
     /// Back the frames with huge pages where the machine gives them.
     pub huge_pages: bool,
@@ -45,7 +45,7 @@ pub struct Config {
     pub numa_read_mb_s: u32,
     /// The same for writes.
     pub numa_write_mb_s: u32,
-    /// When written data goes to the source.
+    /// Start of writeback.
     pub dirty: Dirty,
     /// How the source is read and written.
     pub io: Io,
@@ -53,7 +53,7 @@ pub struct Config {
     pub preload: Preload,
     /// The mount path.
     pub fuse: Fuse,
-    /// Where pages go that leave DRAM.
+    /// Tiers below DRAM.
     pub tier: Tier,
     /// Limits on tables.
     pub limits: Limits,
@@ -67,21 +67,21 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Dirty {
-    /// Share of the memory at which writing back starts.
+    /// Share of the memory at which writeback starts.
     pub background_ratio: u8,
     /// Share of the memory at which writers wait.
     pub ratio: u8,
     /// Age at which a dirty page is written back.
     pub expire: Span,
-    /// How often ages are looked at.
+    /// Interval of the check for expired dirty pages.
     pub writeback_interval: Span,
-    /// What answers fsync.
+    /// Place where fsync makes data durable.
     pub durable: Durable,
-    /// Whether the source writes some of what a tier is to make durable.
+    /// May the source write part of the data that a tier makes durable?
     pub source_share: SourceShare,
 }
 
-/// Whether the source writes some of what a tier is to make durable.
+/// May the source write part of the data that a tier makes durable?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SourceShare {
@@ -91,7 +91,7 @@ pub enum SourceShare {
     Off,
 }
 
-/// Where written data are durable when fsync has returned.
+/// Where data are durable once fsync has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durable {
@@ -105,9 +105,9 @@ pub enum Durable {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Io {
-    /// How reads and writes of the source are issued.
+    /// How the source is read and written.
     pub engine: IoEngine,
-    /// Most that is read ahead of a sequential reader past the kernel's page cache.
+    /// Maximum read-ahead for a sequential reader past the kernel's page cache.
     pub readahead_max: Size,
 }
 
@@ -125,7 +125,7 @@ pub enum IoEngine {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preload {
-    /// Page fills of a client that terrace has not taken yet, at most.
+    /// Most page fills of a client that terrace has not taken yet.
     pub ring_slots: u32,
     /// Maximum number of processes that use the preload path at one time.
     pub clients_max: u32,
@@ -135,27 +135,28 @@ pub struct Preload {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Fuse {
-    /// Threads that answer the kernel.
+    /// Threads that answer FUSE requests.
     pub threads: u32,
-    /// Whether the kernel reads and writes files itself for programs that the preload path does not serve.
+    /// Does the kernel itself read and write files for programs without the preload path?
     pub passthrough: Passthrough,
 }
 
-/// Who reads and writes the files of programs that the preload path does not serve.
+/// Which side reads and writes the files of programs without the preload path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Passthrough {
-    /// The kernel itself, where it can and no tier on a device would be left out.
+    /// The kernel itself, where it can and where this bypasses no tier on a device.
     Auto,
-    /// Under `terrace run --mount` as `Auto`: programs with the library are served from memory all the same. On mounts as `Off`: nobody would be.
-    /// Without a wish `run` does without a mount, where leases do.
+    /// `Auto` under `terrace run --mount`, where programs with the library are still served from memory.
+    /// `Off` for mounts, whose programs would all bypass the cache. If not set, `run` uses leases where it
+    /// can, without a mount.
     Run,
     /// The daemon.
     Off,
 }
 
 impl Config {
-    /// Is the kernel to be asked for passthrough?
+    /// Does this configuration ask the kernel for passthrough?
     pub fn wants_passthrough(&self) -> bool {
         self.fuse.passthrough == Passthrough::Auto && self.tier.device.is_empty()
     }
@@ -167,7 +168,7 @@ impl Config {
 pub struct Tier {
     /// File with device measurements; empty: none.
     pub probe: PathBuf,
-    /// Cost of a device read, once [`Config::look_up_device`] has found it there.
+    /// Cost of a device read, set by [`Config::look_up_device`].
     #[serde(skip)]
     pub miss: Option<Duration>,
     /// Compressed DRAM.
@@ -177,7 +178,8 @@ pub struct Tier {
     /// Files or block devices below DRAM.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub device: Vec<Device>,
-    /// Erase what is on the device and is not a tier of this source. A flag only: in a file it would erase the tier at every start.
+    /// Erase the device unless it is a tier of this source. Only a flag: in a file it would erase the tier at
+    /// every start.
     #[serde(skip)]
     pub format: bool,
 }
@@ -201,9 +203,9 @@ impl Default for Tier {
 pub struct Compressed {
     /// How pages are compressed, if at all.
     pub codec: CompressionMode,
-    /// Share of the memory that compressed pages have in any case.
+    /// Minimum share of the memory for compressed pages.
     pub min_percent: u8,
-    /// Share of the memory that compressed pages may take.
+    /// Maximum share of the memory for compressed pages.
     pub max_percent: u8,
     /// Which pages are compressed.
     pub admit: Admit,
@@ -217,7 +219,7 @@ pub enum CompressionMode {
     None,
     /// LZ4.
     Lz4,
-    /// LZ4, and zstd for pages that LZ4 makes too little of.
+    /// LZ4, and zstd for pages that LZ4 does not compress well.
     Mixed,
     /// zstd.
     Zstd,
@@ -227,7 +229,7 @@ pub enum CompressionMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Admit {
-    /// Those that were read more than once.
+    /// Pages that were read more than once.
     Reused,
     /// All.
     All,
@@ -237,7 +239,7 @@ pub enum Admit {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Most files and directories the kernel may know at one time.
+    /// Most files and directories that the kernel may know at one time.
     pub inodes_max: u32,
     /// Most open files and directories.
     pub handles_max: u32,
@@ -247,14 +249,14 @@ pub struct Limits {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Metrics {
-    /// Where they are served; empty: nowhere.
+    /// Address to listen on; empty: off.
     pub address: String,
-    /// Whether other machines may read them.
+    /// May other machines read the metrics?
     pub public: bool,
 }
 
 impl Metrics {
-    /// The address in the form of the system; the configuration was checked.
+    /// The parsed address; the configuration was checked.
     pub fn socket_address(&self) -> Option<SocketAddr> {
         http::parse(&self.address, self.public).ok().filter(|_| !self.address.is_empty())
     }
@@ -274,13 +276,13 @@ pub struct Log {
 pub enum Level {
     /// Errors only.
     Error,
-    /// And possible problems.
+    /// Also possible problems.
     Warn,
-    /// And events.
+    /// Also events.
     Info,
-    /// And how.
+    /// Also details of events.
     Debug,
-    /// And every step.
+    /// Also every step.
     Trace,
 }
 

@@ -1,17 +1,18 @@
-//! terraced: the body of the daemon. It inherits everything from the supervisor, serves until the mount is gone, and ends.
+//! terraced: the body of the daemon. It inherits its resources from the supervisor, serves until the mount is
+//! gone, and exits.
 //!
 //! | thread | does |
 //! |---|---|
 //! | `terraced` | starts the others, serves the mount path or gives leases back, ends the process |
-//! | `fuse-N` | answer the kernel |
-//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `ahead`, `follow`, `preload`, `drain` | the engine's |
-//! | `control` | commands |
-//! | `metrics` | what Prometheus asks for |
+//! | `fuse-N` | answer requests of the kernel |
+//! | `reclaim`, `writeback`, `sample`, `prefetch-N`, `ahead`, `follow`, `preload`, `drain` | threads of the engine |
+//! | `control` | answers commands |
+//! | `metrics` | answers scrapes of Prometheus |
 //! | `signals` | SIGTERM: an orderly stop |
-//! | `ready` | closes what a predecessor left open, then reports to the supervisor |
-//! | `memory` | keeps the cache to what the machine and its control group have for it |
-//! | `mounts` | follows the table of mounts: those of terrace below the source are not entered |
-//! | `record` | records which data are unwritten, for commands after a crash of everything |
+//! | `ready` | closes the predecessor's orphan descriptors, then reports to the supervisor |
+//! | `memory` | keeps the cache within the memory of the machine and its control groups |
+//! | `mounts` | follows the mount table: mounts of terrace below the source are not entered |
+//! | `record` | records the unwritten data, for reports after a crash of all processes |
 
 mod answers;
 mod crossings;
@@ -52,46 +53,47 @@ pub use thread::thread;
 /// Exit status after an error while serving: the supervisor starts another terraced.
 const EXIT_FAILED: i32 = 1;
 
-/// How an instance ended after its unmount.
+/// Outcome of an instance after its unmount.
 enum Served {
-    /// Everything is in the source.
+    /// All data are in the source.
     Written,
-    /// The source did not take everything: a line of how much, of which files, and why.
+    /// The source refused data: a line with bytes, files, and the reason.
     Lost(String),
 }
 
-/// How long the last answer may take to be read.
+/// Time for the client to read the last answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// For tests: terraced panics when a file of this name is there, and removes it.
+/// For tests: terraced panics once the file of this name exists, and removes it.
 const PANIC_AT: &str = "TERRACE_TEST_PANIC_AT";
 
-/// The life of the process, on a fresh thread: glibc's main thread is the supervisor's.
+/// Body of the process. It runs on a fresh thread, because glibc's main-thread state is the supervisor's.
 pub fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
     sys::set_oom_score_adj(shared.oom_score_adj);
     abort_on_panic();
-    // If the supervisor dies before it lets us go, we would wait for ever.
+    // If the supervisor dies before its `go`, terraced would wait for ever.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if rustix::process::getppid() != Some(shared.supervisor) {
-        sys::exit_now(EXIT_FAILED) // It died just now, before the signal was asked for.
+        sys::exit_now(EXIT_FAILED) // The supervisor died before the signal was set.
     }
-    // Never dropped: closing its descriptors here would close them for the supervisor too.
+    // Leaked on purpose: dropping it would close descriptors of the supervisor, which shares the table.
     let shared: &'static mut Shared = Box::leak(Box::new(shared));
     let (recorded, is_recorded) = std::sync::mpsc::channel();
     let life = std::thread::Builder::new().name("terraced".to_owned()).spawn(move || {
         wait_for_go(shared);
         live(shared, recovering, recorded)
     });
-    // Not before info.json names this process: a mount whose supervisor is dead counts as dead if its record names no living terraced, and the
-    // next one begins while this process would still write.
+    // Not before info.json names this process. With a dead supervisor, a mount counts as dead if its record
+    // names no living terraced. The next instance would then begin while this process still writes.
     let done = is_recorded.recv();
     let _ = rustix::process::set_parent_process_death_signal(None);
     drop(done);
     sys::exit_now(life.ok().and_then(|life| life.join().ok()).unwrap_or(EXIT_FAILED))
 }
 
-/// Waits for the supervisor, which opens a descriptor to watch this thread: none may be opened during a recovery.
+/// Waits for the supervisor, which opens a descriptor to watch this thread. None may be opened during a
+/// recovery.
 fn wait_for_go(shared: &mut Shared) {
     shared.to_supervisor.say(&format!("thread {}", rustix::thread::gettid().as_raw_pid()));
     wait_for_byte(&shared.go);
@@ -101,7 +103,7 @@ fn wait_for_byte(go: impl AsFd) {
     let _ = rustix::io::retry_on_intr(|| rustix::io::read(&go, &mut [0u8; 1]));
 }
 
-/// Makes every panic a crash: the next terraced repairs half-done work, this one does not work around it.
+/// Turns every panic into a crash: the next terraced repairs half-done work.
 pub fn abort_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -130,7 +132,7 @@ fn live(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> 
     }
 }
 
-/// From start to unmount.
+/// Serves from start to unmount.
 fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) -> Result<Served> {
     let mut orphan_fds = match recovering {
         true => OrphanFds::find(shared).map_err(|err| cannot("tables", err))?,
@@ -166,13 +168,13 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
     if let Some(schedule) = shared.schedule.take() {
         front.follow(&engine, &schedule).map_err(|err| cannot("threads", err))?;
     }
-    // 3. The front, until the mount is gone or the end is asked for. If it fails before, the next terraced gets the unwritten
-    //    data.
+    // 3. The front, until the mount is gone or a stop is requested. If it fails, the next terraced gets the
+    //   unwritten data.
     if let Err(err) = front.run(|| begun.send(()).unwrap_or_default()) {
         let _ = engine.flush_all(true);
         return Err(cannot("mount", err));
     }
-    // 4. The last writes: unmounting has brought the kernel's dirty pages.
+    // 4. The last writes: the unmount makes the kernel write its dirty pages.
     let written = stopper.write_the_rest();
     record::note(&engine, shared);
     let served = match written {
@@ -185,7 +187,7 @@ fn serve(shared: &mut Shared, recovering: bool, recorded: Sender<Sender<()>>) ->
         }
     };
     control.finish(ANSWER_WITHIN);
-    // The record of lost data names files by their descriptors, to the last moment.
+    // The record of lost data finds file names through their descriptors, so they stay open.
     if matches!(served, Served::Written) {
         front.close();
     }
@@ -206,32 +208,32 @@ fn start_threads(
     let (preload, preload_engine) = (shared.preload.try_clone()?, engine.clone());
     thread("preload", move || {
         if let Err(err) = preload_engine.serve_preload(&preload) {
-            tracing::error!("preload path: {err}; programs go on by the mount path");
+            tracing::error!("preload path: {err}; programs continue on the mount path");
         }
     })?;
     let signalled = stopper.clone();
     thread("signals", move || signalled.obey_signals())?;
     record::start(engine, shared)?;
     if let Some(path) = std::env::var_os(PANIC_AT) {
-        // If the file exists at the start, terraced ends before it serves.
+        // If the file exists at the start, terraced panics before it serves.
         assert!(std::fs::remove_file(&path).is_err(), "{PANIC_AT} asked for it");
         thread("panic", move || panic_when_there(path.as_ref()))?;
     }
     let (mut to_supervisor, go) = (shared.to_supervisor.try_clone()?, shared.go.try_clone()?);
     thread("ready", move || {
-        // Closes the dead daemon's descriptors that are not needed. Not before the mount path serves: one of
-        // them may be a file of the mount, passed by a client, and closing that is a request to ourselves.
+        // Closes the dead daemon's orphan descriptors, but only once the mount path serves: one of them may
+        // be a file of the mount, passed by a client. Closing that is a request to this very daemon.
         orphan_fds.close();
-        // Descriptors with numbers above the lower limit cannot be replaced any more, as the mount path does at its start.
+        // Only once the mount path has replaced its descriptors: above the lowered limit that is impossible.
         if serves.recv().is_err() {
-            return; // It failed.
+            return; // The front has failed.
         }
         if let Err(err) = reserve::keep() {
-            tracing::warn!("no descriptors are kept back for the next terraced: {err}");
+            tracing::warn!("cannot reserve descriptors for the next terraced: {err}");
         }
         to_supervisor.say("ready");
         wait_for_byte(&go);
-        // Until the main thread outlives the supervisor.
+        // Waits until the main thread has cleared the parent-death signal.
         let (done, outlives) = std::sync::mpsc::channel();
         let _ = recorded.send(done);
         let _ = outlives.recv();
@@ -246,7 +248,7 @@ fn panic_when_there(path: &std::path::Path) {
     panic!("{PANIC_AT} asked for it");
 }
 
-/// The supervisor's work, done here if the supervisor is dead.
+/// Cleans up in place of a dead supervisor.
 fn clean_up_for_dead_supervisor(shared: &Shared) {
     if rustix::process::getppid() != Some(shared.supervisor) {
         shared.instance.remove();

@@ -1,8 +1,8 @@
 //! Reports data that an instance lost when supervisor and terraced died.
 //!
-//! While it lives, terraced records several times a second which files have data not yet written to the
-//! source. The record lies in the runtime directory and survives both processes. Data that fsync acknowledged
-//! is in the source in any case.
+//! Several times a second, terraced records which files have data that are not yet written to the source. The
+//! record lies in the runtime directory and survives both processes. Data acknowledged by fsync are in the
+//! source in any case.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,21 +22,20 @@ pub const FILES_MAX: usize = 100;
 const TOLD_MAX: usize = 8;
 /// Name of the record in the instance's directory.
 const RECORD: &str = "dirty.json";
-/// Name of the file with the source's reason for refusing the last writes.
+/// File with the source's reason for refusing the last writes.
 const REFUSAL: &str = "refusal";
-/// How often the record is renewed.
+/// Interval of the record.
 pub const RECORD_EVERY: Duration = Duration::from_millis(250);
 
 /// A record as found in an instance's directory.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    /// The unwritten data.
     dirty: Dirty,
-    /// The last time that the record was confirmed: that of the file.
+    /// Last confirmation of the record: the modification time of its file.
     held_until: SystemTime,
 }
 
-/// Part of a message: how much, in which files.
+/// Part of a message: number of bytes, and files.
 pub fn described(dirty: &Dirty) -> String {
     format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(dirty))
 }
@@ -46,7 +45,7 @@ pub fn record(instance: &Instance, dirty: &Dirty) -> std::io::Result<()> {
     instance.replace(RECORD, &serde_json::to_vec(dirty)?)
 }
 
-/// Confirms the record: sets the times of record and directory as if they were new.
+/// Confirms the record: sets the times of record and directory to now.
 pub fn renew(instance: &Instance) -> std::io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
@@ -62,7 +61,8 @@ fn find(instance: &Instance) -> Option<Found> {
     Some(Found { dirty, held_until: std::fs::metadata(&path).ok()?.modified().ok()? })
 }
 
-/// Leaves the reason why an instance that ended in order could not write everything: beside the record, which others renew.
+/// Stores why the source refused data of an instance that ended in order. A separate file, for `record` and
+/// `renew` replace the record.
 pub fn note_refusal(instance: &Instance, why: &str) {
     let _ = instance.replace(REFUSAL, why.as_bytes());
 }
@@ -75,18 +75,18 @@ fn refusal(instance: &Instance) -> Option<String> {
 pub fn by(instance: &Instance) -> Option<String> {
     let Found { dirty, .. } = find(instance)?;
     let refused = refusal(instance);
-    let why = refused.as_ref().map(|why| format!(": the source does not take it: {why}"));
+    let why = refused.as_ref().map(|why| format!(": the source refuses it: {why}"));
     (dirty.bytes > 0 || refused.is_some()).then(|| described(&dirty) + &why.unwrap_or_default())
 }
 
-/// The message for an instance that died although [`by`] finds nothing lost: its record may be a moment too
-/// old.
+/// The message for an instance that died although [`by`] finds no loss: its record may be slightly out of
+/// date.
 pub fn by_dying(instance: &Instance) -> Option<String> {
     let info = instance.info().filter(|_| instance.is_dead())?;
     Some(told(find(instance), None, &info))
 }
 
-/// Clears a dead mount, if there is one, and the directories of dead instances there, and reports lost data.
+/// Clears a dead mount and the directories of dead instances at `mnt`, and reports lost data.
 pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
     let mut dead = instance::recorded_at(mnt);
@@ -94,7 +94,7 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     if dead.is_empty() && instance::is_dead_at(mnt) {
         let _ = writeln!(out, "terrace: {name}: the previous instance died and left no record");
     }
-    // Mounts can lie on each other: a dead one may have been mounted over.
+    // Mounts can be stacked: a dead one may lie below.
     while instance::is_dead_at(mnt) {
         mounts::clear(mnt).map_err(|err| {
             Failure::new(&name, reason(err), format!("clear the dead mount with `umount -l {name}`"))
@@ -140,14 +140,14 @@ fn told(found: Option<Found>, refusal: Option<String>, info: &Info) -> String {
     if let Some(why) = refusal {
         let who = who.replace("died", "ended");
         return format!(
-            "{who} with {}: lost, the source did not take it: {why}; what fsync had acknowledged is safe",
+            "{who} with {}: lost, the source refused it: {why}; what fsync had acknowledged is safe",
             described(&dirty)
         );
     }
     if dirty.bytes == 0 {
         let last = RECORD_EVERY.as_secs_f64();
         return format!(
-            "{who}; nothing was unwritten at its last record, {}: nothing was lost but what programs wrote without fsync \
+            "{who}; nothing was unwritten at its last record, {}: nothing was lost except writes without fsync \
              in the {last} s after that",
             ago(held_until)
         );
@@ -156,7 +156,7 @@ fn told(found: Option<Found>, refusal: Option<String>, info: &Info) -> String {
     format!("{who} with {}, as recorded {when}; what fsync had acknowledged is safe", described(&dirty))
 }
 
-/// The files of a record, as many as a line bears.
+/// The files of a record, at most [`TOLD_MAX`].
 fn named(dirty: &Dirty) -> String {
     let names: Vec<&str> = dirty.files.iter().take(TOLD_MAX).map(|file| file.path.as_str()).collect();
     let more = dirty.files_total.saturating_sub(names.len() as u64);
@@ -166,7 +166,7 @@ fn named(dirty: &Dirty) -> String {
     }
 }
 
-/// How long ago a moment was.
+/// Age of a moment, as text.
 fn ago(then: SystemTime) -> String {
     match SystemTime::now().duration_since(then).unwrap_or_default().as_secs_f64() {
         seconds if seconds < 120.0 => format!("{seconds:.1} s ago"),

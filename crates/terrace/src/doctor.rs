@@ -1,4 +1,5 @@
-//! `terrace doctor`: what the machine gives to terrace, what each missing thing costs, and its cure. It changes nothing and mounts nothing.
+//! `terrace doctor`: checks what terrace can use on this machine, the cost of what is missing, and the cure.
+//! It changes nothing and mounts nothing.
 
 pub mod kernel;
 mod limits;
@@ -13,7 +14,7 @@ use crate::cli;
 use crate::commands;
 use crate::error::{EXIT_NEGATIVE, Result};
 
-/// Prints what was found; the exit code tells whether terrace can serve.
+/// Prints the findings; the exit code shows whether terrace can serve.
 pub fn doctor(args: &cli::Doctor) -> Result<ExitCode> {
     let report = look(args);
     let text = if args.json { commands::json(&report) } else { page(&report) };
@@ -43,7 +44,7 @@ fn look(args: &cli::Doctor) -> DoctorReport {
     DoctorReport { dir: args.dir.clone(), can_serve, checks, ..DoctorReport::default() }
 }
 
-/// A line for each check; below it, what is not as it could be.
+/// A line for each check; below it, the cost and the cure of a lack.
 fn page(report: &DoctorReport) -> String {
     let mut page = String::new();
     for Check { name, state, found, cost, cure } in &report.checks {
@@ -57,9 +58,9 @@ fn page(report: &DoctorReport) -> String {
     let limited = report.checks.iter().filter(|check| check.state == State::Limited).count();
     let what = report.dir.as_ref().map_or("terrace".to_owned(), |dir| dir.display().to_string());
     let _ = match (report.can_serve, limited) {
-        (true, 0) => writeln!(page, "\n{what}: can serve, with everything."),
-        (true, _) => writeln!(page, "\n{what}: can serve; what is limited costs as above."),
-        (false, _) => writeln!(page, "\n{what}: cannot serve before what is missing is there."),
+        (true, 0) => writeln!(page, "\n{what}: can serve without restrictions."),
+        (true, _) => writeln!(page, "\n{what}: can serve; the costs of limits are above."),
+        (false, _) => writeln!(page, "\n{what}: cannot serve until the missing parts above are there."),
     };
     page
 }

@@ -24,7 +24,8 @@ use crate::tier::{Held, remote};
 pub struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
-    /// Creates them, in the supervisor; `targets`: those of the tiers on devices, whose index is a part of them.
+    /// Creates the files, in the supervisor. `targets`: targets of the tiers on devices, whose index lies in
+    /// these files.
     pub fn create(config: &Config, targets: &[Held]) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
     }
@@ -34,12 +35,12 @@ impl Memory {
         self.0.tables()
     }
 
-    /// Sets them, and returns those of before.
+    /// Replaces the tables, and returns the old ones.
     pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
         self.0.set_tables(tables)
     }
 
-    /// Memory that they have, bytes.
+    /// Resident memory of the files, bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.0.resident_bytes()
     }
@@ -49,23 +50,23 @@ impl Memory {
         self.0.yield_memory(keep_bytes)
     }
 
-    /// The part that is the namespace's: address and bytes.
+    /// The region of the namespace: address and bytes.
     pub fn user_region(&self) -> (NonNull<u8>, usize) {
         self.0.user_region()
     }
 
-    /// The word of the keeper of leases.
+    /// Futex word of the keeper of leases.
     pub fn leases(&self) -> &AtomicU32 {
         &self.0.segment.header().leases
     }
 
-    /// The same; the memory stays mapped for the rest of the process.
+    /// The same word, with the memory mapped for the rest of the process.
     pub fn leases_for_ever(&self) -> &'static AtomicU32 {
         let handles: &'static Memory = Box::leak(Box::new(self.clone()));
         handles.leases()
     }
 
-    /// The limit in force, by the configuration or by a resize since.
+    /// The limit in force: from the configuration, or from a later resize.
     pub fn limit(&self, config: &Config) -> Limit {
         let header = self.0.segment.header();
         match header.limit_bytes.load(Ordering::Relaxed) {
@@ -75,7 +76,7 @@ impl Memory {
     }
 }
 
-/// For tests: a directory that describes another machine than /sys does.
+/// For tests: a directory in place of /sys, which describes another machine.
 const SYS: &str = "TERRACE_TEST_SYS";
 
 /// A limit on memory.
@@ -83,7 +84,7 @@ const SYS: &str = "TERRACE_TEST_SYS";
 pub struct Limit {
     /// Bytes.
     pub bytes: u64,
-    /// No user has set it: it is what the machine has.
+    /// No limit is set by the user: `bytes` is the memory of the machine.
     pub auto: bool,
 }
 
@@ -105,21 +106,21 @@ pub fn start(
     Engine::start(config, memory.0.clone(), Arc::new(StampClock::default()), io)
 }
 
-/// Opens what the engine reads and writes targets by that are no files; in its process.
+/// Opens the media of targets that are not files, in the process of the engine.
 pub fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()> {
     let unopened = |device: &DeviceConfig| matches!(device.access, Access::Unopened);
     let mut all = devices.iter_mut().zip(held).filter(|(device, _)| unopened(device));
     all.try_for_each(|(device, held)| remote::open_medium(device, &held.target))
 }
 
-/// An engine of this process alone, which nothing outlives.
+/// An engine for this process alone: no other process can recover it.
 pub fn alone(config: &Config, targets: &[Held]) -> io::Result<Arc<Engine>> {
     let config = engine_config(config, targets);
     let handles = Arc::new(SegmentHandles::create(&config)?);
     Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
 }
 
-/// The kernel may forbid io_uring (containers often do); plain calls then do the same work.
+/// io_uring, or blocking calls where the kernel forbids it (often in containers).
 fn io_of(kind: IoKind) -> Arc<dyn Io> {
     if kind == IoKind::Uring {
         match UringIo::new() {
@@ -154,13 +155,13 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
 /// See [`DeviceConfig::always_faster`].
 const ALWAYS_FASTER: &str = "TERRACE_TEST_TIER_ALWAYS_FASTER";
 
-/// The targets of the tiers on devices likewise, which are open as long as the supervisor lives.
+/// The engine's view of the targets, which stay open as long as the supervisor lives.
 fn device_configs(held: &[Held]) -> Vec<DeviceConfig> {
     let times: Vec<u64> = held.iter().map(|held| held.device.read_time().as_nanos() as u64).collect();
     held.iter().zip(levels(&times)).map(|(held, level)| device_config(held, level)).collect()
 }
 
-/// A target in this tier.
+/// A target as part of the tier `level`.
 pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
     let (device, superblock) = (&held.device, &held.target.superblock);
     let geometry = superblock.geometry;

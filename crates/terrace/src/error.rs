@@ -3,15 +3,14 @@
 use std::fmt;
 use std::process::ExitCode;
 
-/// The command did its work and the answer is no.
+/// The command worked, and its answer is negative.
 pub const EXIT_NEGATIVE: u8 = 1;
 /// The command was used wrongly or could not do its work.
 pub const EXIT_FAILED: u8 = 2;
 
-/// A failure as its user reads it.
+/// A failure, as one line for the user.
 ///
-/// The cure is part of the type, so that the author of each failure has to think of what its
-/// reader can do about it.
+/// The cure is part of the type, so that each failure states what its reader can do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     text: String,
@@ -27,7 +26,7 @@ impl Failure {
         Failure { text: one_line(&format!("{what}: {why}; {cure}")), code: EXIT_FAILED }
     }
 
-    /// A failure whose line was made elsewhere (by the supervisor, for the command that started it).
+    /// A failure whose line comes from another process (the supervisor, for the command that started it).
     pub fn from_line(line: &str) -> Failure {
         let text = line.strip_prefix("terrace: ").unwrap_or(line);
         Failure { text: one_line(text), code: EXIT_FAILED }
@@ -57,7 +56,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Joins lines and spaces: messages of libraries may have several.
+/// Joins several lines into one: messages of libraries may have several.
 fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

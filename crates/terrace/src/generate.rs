@@ -11,7 +11,7 @@ use crate::cli::{Cli, What};
 use crate::commands;
 use crate::error::{Failure, Result, reason};
 
-/// Prints it.
+/// Prints the requested text.
 pub fn generate(what: What) -> Result<ExitCode> {
     let mut text = Vec::new();
     match what {
@@ -50,7 +50,7 @@ fn man(out: &mut dyn Write) -> io::Result<()> {
         man.render_synopsis_section(&mut text)?;
         man.render_description_section(&mut text)?;
         man.render_options_section(&mut text)?;
-        // Sections of a command are subsections of the page.
+        // A command's sections become subsections of the page.
         out.write_all(
             String::from_utf8_lossy(&text).replace("\n.SH ", "\n.SS ").replacen(".SH ", ".SS ", 1).as_bytes(),
         )?;

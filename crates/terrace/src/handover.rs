@@ -1,4 +1,4 @@
-//! The interface of supervisor and terraced: resources that terraced inherits, and the exit statuses by which it tells how it ended.
+//! The interface of supervisor and terraced: the resources that terraced inherits, and its exit statuses.
 
 pub mod channel;
 mod shortage;
@@ -19,39 +19,40 @@ use crate::tier::Tier;
 use channel::Channel;
 pub use shortage::{Kills, Shortage};
 
-/// Exit status of a terraced that cannot start, after it said why.
+/// Exit status of a terraced that cannot start and has sent the reason.
 pub const EXIT_REFUSED: i32 = 3;
-/// Exit status of a terraced that ended in order, but with a source that did not take everything, after it said so.
+/// Exit status of a terraced that ended in order, but whose source refused data; it has sent a message.
 pub const EXIT_LOST: i32 = 4;
 
-/// Resources that terraced inherits from its supervisor, at its first start and at every other.
+/// Resources that terraced inherits from its supervisor at each start.
 #[derive(Debug)]
 pub struct Shared {
     /// Source and mount point.
     pub place: Place,
     /// All settings.
     pub config: Config,
-    /// For everybody or for one command.
+    /// For all programs or for one command.
     pub kind: Kind,
-    /// What programs will read.
+    /// Pages that programs will read.
     pub schedule: Option<Schedule>,
     /// The memory files.
     pub memory: Memory,
     /// The tier on a device.
     pub tier: Tier,
-    /// /dev/fuse; none where there is no mount, and leases tell who writes.
+    /// /dev/fuse; none with leases, which need no mount.
     pub fuse: Option<OwnedFd>,
-    /// The mount's device, major and minor, if the kernel's table had it.
+    /// The mount's device, major and minor; none if the mount table does not show it.
     pub mount_dev: Option<(u32, u32)>,
-    /// Where commands come in.
+    /// Socket for commands.
     pub control: UnixListener,
-    /// Where clients of the preload path come in.
+    /// Socket for clients of the preload path.
     pub preload: OwnedFd,
-    /// Where metrics are asked for.
+    /// Socket for scrapes of metrics.
     pub metrics: Option<TcpListener>,
-    /// To the supervisor: `ready`, or `failed LINE`.
+    /// Channel to the supervisor: `ready`, or `failed LINE`.
     pub to_supervisor: Channel,
-    /// From the supervisor: a byte when terraced may begin to open and close descriptors.
+    /// Pipe from the supervisor: a byte permits terraced to open and close descriptors, another one answers
+    /// `ready`.
     pub go: OwnedFd,
     /// Its directory.
     pub instance: Instance,
@@ -59,8 +60,8 @@ pub struct Shared {
     pub kept: Vec<RawFd>,
     /// The supervisor.
     pub supervisor: Pid,
-    /// As the command was started with, which terraced keeps; see `supervisor/setup.rs`.
+    /// oom_score_adj of the command, which terraced keeps; see `supervisor/setup.rs`.
     pub oom_score_adj: Option<i32>,
-    /// Deaths for want of memory.
+    /// Kills for lack of memory.
     pub shortage: Shortage,
 }

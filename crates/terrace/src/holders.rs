@@ -10,18 +10,18 @@ use terrace_engine::proc;
 
 use crate::mounts;
 
-/// A process with something below the mount.
+/// A process that uses a path at or below the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holder {
     /// Its id.
     pub pid: i32,
     /// Its name.
     pub name: String,
-    /// How: `cwd`, `root`, `open file`, `mapping` or `own mount namespace`.
+    /// Kind of use: `cwd`, `root`, `open file`, `mapping` or `own mount namespace`.
     pub how: &'static str,
     /// The path in use.
     pub path: PathBuf,
-    /// It was forked and has not started its program: until then it holds its parent's open files.
+    /// The process was forked and has not yet called exec: until then it holds its parent's open files.
     pub starting: bool,
 }
 
@@ -31,12 +31,13 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Processes that hold something at or below `mnt`, each once. Only links of /proc are read: nothing asks the mount.
+/// Processes that use a path at or below `mnt`, each once. Reads only links of /proc: no request reaches the
+/// mount.
 pub fn of(mnt: &Path) -> Vec<Holder> {
     processes().filter_map(|(pid, dir)| holder(pid, &dir, mnt)).collect()
 }
 
-/// Processes that see the mount of device `dev`, one of each mount namespace.
+/// Processes that see the mount of device `dev`, one for each mount namespace.
 pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     let mut known = Vec::new();
     let mut seen = Vec::new();
@@ -49,7 +50,7 @@ pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
         if !table.is_empty() {
             known.push(namespace);
         }
-        // The number of a device that is gone may be another's by now.
+        // The device number of a mount that is gone may be reused.
         let ours = |entry: &mounts::Entry| entry.dev == dev && entry.fstype == mounts::FSTYPE;
         if let Some(entry) = table.into_iter().find(ours) {
             seen.push(Holder::new(pid, &dir, "own mount namespace", entry.point));
@@ -58,9 +59,8 @@ pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     seen
 }
 
-/// Of processes that see a mount, those in a mount namespace that `terrace run` (of any user) has made for
-/// its command. It copies all mounts, and where they are private an unmount elsewhere does not reach the
-/// copies.
+/// Selects the processes in mount namespaces that `terrace run` (of any user) has made for its command. Such
+/// a namespace copies all mounts. Where mounts are private, an unmount elsewhere does not reach the copies.
 pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let own = namespace(Path::new("/proc/self"));
@@ -72,7 +72,7 @@ pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     seen.iter().filter(under).cloned().collect()
 }
 
-/// True if a process is `terrace run`, or its supervisor, which has the same arguments.
+/// Is a process `terrace run`, or its supervisor, which has the same arguments?
 fn is_run(dir: &Path) -> bool {
     let line = fs::read(dir.join("cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0);
@@ -93,7 +93,7 @@ impl Holder {
     }
 }
 
-/// The holders as part of a line, a few of them by name.
+/// The holders as part of a message; the first few by name.
 pub fn told(holders: &[Holder]) -> String {
     const TOLD_MAX: usize = 4;
     let mut names: Vec<String> = holders.iter().take(TOLD_MAX).map(Holder::to_string).collect();
@@ -101,7 +101,7 @@ pub fn told(holders: &[Holder]) -> String {
         names.push(format!("{} more", holders.len() - TOLD_MAX));
     }
     match names.is_empty() {
-        true => "a process this user may not look into".to_owned(),
+        true => "a process that this user may not inspect".to_owned(),
         false => names.join(", "),
     }
 }
@@ -137,7 +137,7 @@ fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
         .find(|path| path.starts_with(mnt))
 }
 
-/// A file of /proc; a name in it need not be UTF-8.
+/// Text of a file of /proc; names in it need not be UTF-8.
 fn text(file: &Path) -> String {
     String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
 }

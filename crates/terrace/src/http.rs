@@ -1,7 +1,8 @@
-//! A small HTTP server for metrics and the live page: GET and HEAD, one answer a connection, each connection on a thread of its own.
+//! A small HTTP server for metrics and the live page: GET and HEAD, one answer and one thread for each
+//! connection.
 //!
-//! It listens on the machine's own addresses unless its user says that others may see what is cached here. It keeps limits on the
-//! number of connections, on the length of a request, and on the time that one may take, so that no reader can hold a daemon up.
+//! It listens on loopback addresses, unless the user permits others. It bounds the number of connections, and
+//! the length and duration of a request, so that no client can block the daemon.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +16,7 @@ use crate::error::{Failure, Result, reason};
 const CONNECTIONS_MAX: usize = 16;
 /// Longest head of a request.
 const HEAD_MAX: usize = 8 * 1024;
-/// How long a request, and the reading of its answer, may take.
+/// Time limit for a request, and for the client to read its answer.
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// The type of metrics in the text format of Prometheus.
@@ -33,21 +34,21 @@ pub struct Page {
 }
 
 impl Page {
-    /// A good answer.
+    /// A page with status 200.
     pub fn ok(kind: &'static str, body: String) -> Page {
         Page { status: "200 OK", kind, body }
     }
 
-    /// One line of why there is none.
+    /// An error page with one line of text.
     pub fn error(status: &'static str, why: impl std::fmt::Display) -> Page {
         Page { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n") }
     }
 }
 
-/// The address that a user has written: `9464` and `:9464` are ports of the loopback address.
+/// Parses an address: `9464` and `:9464` are ports of the loopback address.
 ///
 /// # Errors
-/// Why it cannot be, and the cure: it is none, or others could reach it and `public` does not say that they may.
+/// Reason and cure: not an address, or one that other machines can reach without `public`.
 pub fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (String, String)> {
     let text = text.trim();
     let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text);
@@ -66,7 +67,7 @@ pub fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (Strin
     Ok(address)
 }
 
-/// Listens there.
+/// Opens the listening socket.
 pub fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|err| {
         Failure::new(address, reason(err), "choose another port or an address of this machine")
@@ -91,7 +92,7 @@ pub fn serve(listener: &TcpListener, answer: impl Fn(&str) -> Page + Send + Sync
             }
             Ok(_) => {}
             Err(err) if matches!(err.raw_os_error(), Some(libc::EBADF | libc::EINVAL)) => return,
-            // Descriptors or memory run out for a while; clients leave.
+            // Temporary: out of descriptors or memory, or the client has left.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -128,13 +129,14 @@ fn converse(mut stream: TcpStream, answer: &dyn Fn(&str) -> Page) -> io::Result<
     stream.write_all(out.as_bytes())
 }
 
-/// Whether a request that came to this address gets its page. A public address has names that the machine does not know: its domain's, a proxy's.
+/// May a request to this address get its page? A public address has names that the machine does not know: of
+/// its domain, or of a proxy.
 fn may_ask(at: IpAddr, head: &str) -> bool {
     !at.to_canonical().is_loopback() || names_this_machine(head)
 }
 
-/// Whether each Host of a request is a name of this machine. A page in a browser can let its own name lead to this address, and read what is served here.
-/// An address as Host is safe: the browser has connected to it.
+/// Is each Host header a name of this machine? Otherwise a web page could point its own name at this address,
+/// and read the answer (DNS rebinding). An IP address as Host is safe: the browser has connected to it.
 fn names_this_machine(head: &str) -> bool {
     let own = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let hosts = head.lines().skip(1).filter_map(|line| line.split_once(':'));
@@ -149,11 +151,11 @@ fn names_this_machine(head: &str) -> bool {
     })
 }
 
-/// A page shows only what comes from here, and no other page may frame it.
+/// Headers: a page loads nothing from elsewhere, and no other page may frame it.
 const SAFE: &str = "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
                     frame-ancestors 'none'\r\nX-Content-Type-Options: nosniff\r\n";
 
-/// All up to the empty line.
+/// Reads up to the empty line.
 fn read_head(stream: &mut TcpStream) -> io::Result<String> {
     let (began, mut head, mut part) = (Instant::now(), Vec::new(), [0; 1024]);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -248,14 +250,14 @@ mod tests {
             let at = at.parse().unwrap();
             assert!(may_ask(at, own) && may_ask(at, other) == is_public, "{at}");
         }
-        // The address of the connection counts, not that of the listener.
+        // The check uses the address of the connection, not that of the listener.
         let listener = bind(parse("0.0.0.0:0", true).unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || serve(&listener, |path| Page::ok("text/plain", path.to_owned())));
         let told = |ip: IpAddr| asked((ip, port).into(), &format!("{other}\r\n"));
         assert!(told(Ipv4Addr::LOCALHOST.into()).starts_with("HTTP/1.1 403 "));
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        // Nothing is sent. A machine without a network has no such address.
+        // Nothing is sent. A machine without a network has no route to this address.
         if socket.connect("192.0.2.1:9").is_ok() {
             let told = told(socket.local_addr().unwrap().ip());
             assert!(told.starts_with("HTTP/1.1 200 "), "{told}");

@@ -1,19 +1,19 @@
-//! An instance as other commands find it: a directory with its sockets, its lock and its description.
+//! An instance as other commands see it: a directory with sockets, lock and description.
 //!
 //! ```text
 //! /run/terrace/            root; $XDG_RUNTIME_DIR/terrace, /tmp/terrace-UID, /dev/shm/terrace-UID for others
-//!   4711.18c2f3a9/         process id of the supervisor, and its start time: no name comes twice
+//!   4711.18c2f3a9/         process id of the supervisor, and its start time, so that names are unique
 //!     info.json            source, mount point, processes
 //!     lock                 locked while supervisor or terraced live
 //!     control.sock         commands
-//!     preload.sock            the preload path
-//!     dirty.json           data unwritten a moment ago
+//!     preload.sock         the preload path
+//!     dirty.json           data that were unwritten a moment ago
 //!     affinity             threads moved between memory nodes, while there are any
-//!     stopping             there while everything is written back, before the unmount
+//!     stopping             exists while a stop writes everything back, before the unmount
 //!     terraced.log
 //! ```
-//! A directory whose lock is free belongs to an instance that died; the next command removes it, unless it
-//! still has to report lost data.
+//! A free lock means that the instance is dead. The next command then removes the directory, unless it still
+//! has to report lost data.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -33,34 +33,34 @@ use crate::mounts;
 
 pub use terrace_api::instance::{Info, Kind, SCHEMA};
 
-/// Whether the process ids of an instance are those that we see.
+/// Are the process ids of an instance valid in our namespace?
 pub fn in_our_pid_namespace(info: &Info) -> bool {
     info.pid_namespace == pid_namespace()
 }
 
-/// The namespace of process ids that this process is in, by the kernel's name for it.
+/// The process id namespace of this process, by the kernel's name.
 pub fn pid_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/pid").unwrap_or_default()
 }
 
-/// A directory of an instance, its own or another's.
+/// The directory of an instance: our own, or another one.
 #[derive(Debug, Clone)]
 pub struct Instance {
     pub(crate) dir: PathBuf,
 }
 
-/// Bytes of an instance's records and of a short log.
+/// Space for an instance's records and a short log, bytes.
 const ROOM: usize = 64 << 10;
 
-/// How long others may hold a new instance's lock.
+/// Time that other commands may hold a new instance's lock.
 const LOCKED_WITHIN: Duration = Duration::from_secs(10);
 
-/// The lock of a living instance; free when its last process is gone.
+/// The lock of a living instance: the kernel frees it with the last process.
 #[derive(Debug)]
 pub struct Lock(#[allow(dead_code)] File);
 
 impl Instance {
-    /// A new directory for the calling supervisor; not below `avoid`, which terrace is about to cover.
+    /// Creates a directory for the calling supervisor; not below `avoid`, which terrace is about to cover.
     pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
         let mut why = None;
         for parent in writable_parents(avoid) {
@@ -95,7 +95,8 @@ impl Instance {
         }
     }
 
-    /// Its lock, and room for its records: without them no other command finds it.
+    /// Takes the lock, and checks that there is space for records: without them no other command finds the
+    /// instance.
     fn lock_new(&self) -> io::Result<Lock> {
         let lock = private().open(self.path("lock"))?;
         lock_for_life(&lock)?;
@@ -120,46 +121,47 @@ impl Instance {
         self.path("preload.sock")
     }
 
-    /// Threads that were moved between memory nodes, and their own processors.
+    /// File with the threads moved between memory nodes, and their own processors.
     pub fn affinity(&self) -> PathBuf {
         self.path("affinity")
     }
 
-    /// Where messages go.
+    /// Log file.
     pub fn log(&self) -> PathBuf {
         self.path("terraced.log")
     }
 
-    /// Its description; none while it starts.
+    /// Description of the instance; none while it starts.
     pub fn info(&self) -> Option<Info> {
         serde_json::from_slice(&fs::read(self.path("info.json")).ok()?).ok()
     }
 
-    /// Replaces its description.
+    /// Replaces the description.
     pub fn write_info(&self, info: &Info) -> io::Result<()> {
         self.replace("info.json", &serde_json::to_vec(info)?)
     }
 
-    /// Replaces a file at once: a reader sees the old or the new one.
+    /// Replaces a file atomically: a reader sees the old or the new one.
     pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        // Two threads may replace one file.
+        // Two threads may replace the same file.
         let new = self.path(&format!("{name}.{}", rustix::thread::gettid().as_raw_pid()));
         private().truncate(true).open(&new)?.write_all(content)?;
         fs::rename(&new, self.path(name))
     }
 
-    /// Its log, to be written at its end.
+    /// Opens the log for appending.
     pub fn open_log(&self) -> io::Result<File> {
         private().append(true).open(self.log())
     }
 
-    /// Whether a process of it lives. A killed terraced whose last thread hangs in a request to its own mount holds the
-    /// lock, and is dead all the same.
+    /// Is a process of the instance alive? A killed terraced counts as dead even if its last thread hangs in
+    /// a request to its own mount and so holds the lock.
     pub fn is_alive(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
     }
 
-    /// Whether no process of it lives, and it has not removed its directory, as one does that ends in order and has lost nothing.
+    /// Is it dead without having removed its directory? (An instance that ends in order, and loses nothing,
+    /// removes it.)
     pub fn is_dead(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| !self.is_held(&lock))
     }
@@ -170,19 +172,19 @@ impl Instance {
         locked && self.info().is_none_or(runs)
     }
 
-    /// When it began, by the name of its directory: process ids come again, and say nothing of the order.
+    /// Start time, from the directory's name. Process ids show no order, for they are reused.
     pub fn began(&self) -> u128 {
         let name = self.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.split_once('.').and_then(|(_, nanos)| u128::from_str_radix(nanos, 16).ok()).unwrap_or_default()
     }
 
-    /// Since its directory changed.
+    /// Time since the directory changed.
     pub fn age(&self) -> Duration {
         let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
         changed.ok().and_then(|then| then.elapsed().ok()).unwrap_or_default()
     }
 
-    /// Says that it stops, which takes as long as its unwritten data; or that it does not after all.
+    /// Marks a stop, which lasts as long as unwritten data need; or removes the mark after a failed stop.
     pub fn note_stopping(&self, stopping: bool) {
         let mark = self.path("stopping");
         let noted = if stopping { private().open(mark).map(drop) } else { fs::remove_file(mark) };
@@ -193,31 +195,32 @@ impl Instance {
         }
     }
 
-    /// Whether a stop of it is under way.
+    /// Is a stop under way?
     pub fn is_stopping(&self) -> bool {
         self.path("stopping").exists()
     }
 
-    /// Whether it is over: no process of it lives, and its directory is not about to go.
+    /// Has the instance ended: no process lives, or the directory is gone?
     pub fn has_ended(&self) -> bool {
         !self.dir.exists() || self.is_dead()
     }
 
-    /// Removes the directory. A thread of the instance that still renews its record may make a file meanwhile.
+    /// Removes the directory. Repeats it, for a thread of the instance may still create its record meanwhile.
     pub fn remove(&self) {
         terrace_engine::numa::restore(&self.affinity());
         let _ = (0..3).any(|_| fs::remove_dir_all(&self.dir).is_ok());
     }
 }
 
-/// How files of an instance are made: for their user alone. The directory is so too, but a descriptor can be handed on.
+/// Options that create files for this user alone. The directory is private too, but a descriptor could be
+/// passed on.
 fn private() -> fs::OpenOptions {
     let mut options = File::options();
     options.create(true).write(true).mode(0o600);
     options
 }
 
-/// Takes the lock of a new instance. Another command may hold it for a moment, to see whether it is free.
+/// Takes the lock of a new instance. Another command may hold it for a moment, to check whether it is free.
 fn lock_for_life(lock: &File) -> io::Result<()> {
     let start = Instant::now();
     loop {
@@ -230,7 +233,7 @@ fn lock_for_life(lock: &File) -> io::Result<()> {
     }
 }
 
-/// Whether a process is there and not about to end: one whose threads hang on the way is dead all the same.
+/// Is a process alive and not exiting? A process whose threads hang during the exit counts as dead.
 fn runs(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !proc::is_ending(&stat))
 }
@@ -258,7 +261,7 @@ pub fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
 }
 
-/// The living instance that serves `path`: that of the mount which lies there, else the newest that names the path.
+/// The living instance that serves `path`: that of the mount there, or else the newest that names the path.
 pub fn serving(path: &Path) -> Option<(Instance, Info)> {
     let device = mounts::device_at(path);
     let is_mounted = |info: &Info| device.is_some() && info.device == device;
@@ -270,8 +273,8 @@ pub fn serving(path: &Path) -> Option<(Instance, Info)> {
     found.or_else(|| of_other_user(path, device?))
 }
 
-/// The instance of another user's mount here, from the kernel's list of sockets; for root. The record must be in a directory
-/// of the mount's user: no other entry of the list counts.
+/// For root: the instance of another user's mount, found through the kernel's list of sockets. Only a record
+/// in a directory of the mount's owner counts.
 fn of_other_user(path: &Path, device: (u32, u32)) -> Option<(Instance, Info)> {
     let owner = mounts::at(path)?.user_id()?;
     let is_of_owner = |path: &Path| fs::symlink_metadata(path).is_ok_and(|meta| meta.uid() == owner);
@@ -285,8 +288,8 @@ fn of_other_user(path: &Path, device: (u32, u32)) -> Option<(Instance, Info)> {
     })
 }
 
-/// Runtime directories by the names of control sockets that are bound: an instance may have been started with another
-/// XDG_RUNTIME_DIR.
+/// Runtime directories, from the paths of bound control sockets: an instance may have been started with
+/// another XDG_RUNTIME_DIR.
 fn socket_parents() -> BTreeSet<PathBuf> {
     let text = fs::read("/proc/net/unix").unwrap_or_default();
     let names = text.split(|byte| *byte == b'\n').filter_map(|line| {
@@ -298,7 +301,7 @@ fn socket_parents() -> BTreeSet<PathBuf> {
     names.map(Path::to_owned).collect()
 }
 
-/// Instances, living or dead, that say they serve `mnt`.
+/// Instances, living or dead, whose record names `mnt`.
 pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
     all()
         .into_iter()
@@ -307,9 +310,9 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
         .collect()
 }
 
-/// Whether a mount of terrace is here whose daemon died.
+/// Is there a mount of terrace at `mnt` whose daemon is dead?
 ///
-/// The instances' own records are asked first: the mount itself may not answer.
+/// Checks the instances' records first: the mount itself may not answer.
 pub fn is_dead_at(mnt: &Path) -> bool {
     if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return false;
@@ -336,7 +339,7 @@ fn parents() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Those of them that are ours or can be created, and lie outside `avoid`.
+/// Those of [`parents`] that are ours or can be created, and lie outside `avoid`.
 fn writable_parents(avoid: &[&Path]) -> impl Iterator<Item = PathBuf> {
     let outside = |dir: &PathBuf| !avoid.iter().any(|covered| dir.starts_with(covered));
     parents().into_iter().filter(outside).filter(|dir| {
@@ -345,14 +348,15 @@ fn writable_parents(avoid: &[&Path]) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-/// The same without a change of its mode.
+/// [`is_ours`] without changing the mode.
 fn is_private(dir: &Path) -> bool {
     let of_this_user = |meta: &fs::Metadata| meta.uid() == rustix::process::geteuid().as_raw();
     fs::symlink_metadata(dir)
         .is_ok_and(|meta| meta.is_dir() && of_this_user(&meta) && meta.mode() & 0o077 == 0)
 }
 
-/// True for a directory that no other user can have prepared or can read.
+/// Is this a directory that no other user can have prepared, or can read? Removes others' permissions if
+/// needed.
 fn is_ours(dir: &Path) -> bool {
     let Ok(meta) = fs::symlink_metadata(dir) else { return false };
     if !meta.is_dir() || meta.uid() != rustix::process::geteuid().as_raw() {

@@ -1,14 +1,14 @@
-//! Limits of the caller's that its command and its programs are to keep, and terrace itself is not.
+//! Resource limits of the caller: its command keeps them, but terrace itself raises its own.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::sys;
 
-/// Of a process that keeps data of others: no signal ends it at a limit on file sizes, and limits go as far up as it may raise them.
+/// Raises limits for a process that holds other processes' data: as far as permitted, and without SIGXFSZ.
 pub fn raise() {
-    // A write past the limit is an error (EFBIG) instead of the end.
+    // A write past the limit then fails with EFBIG instead of killing the process.
     sys::ignore(libc::SIGXFSZ);
-    // Each file the kernel knows costs a descriptor.
+    // Each file that the kernel knows costs a descriptor.
     let _ = terrace_fs::limits::raise_descriptors_max();
     for resource in [Resource::Fsize, Resource::As, Resource::Data] {
         let none = Rlimit { current: None, maximum: None };

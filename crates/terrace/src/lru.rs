@@ -1,4 +1,4 @@
-//! `terrace lru`: the policy's lists, and the commands to them.
+//! `terrace lru`: shows the policy's lists, ages and evicts.
 
 mod table;
 
@@ -13,7 +13,7 @@ use crate::commands;
 use crate::error::{Failure, Result};
 use crate::instance::Instance;
 
-/// Shows the lists, after aging or evicting if that is asked for.
+/// Shows the lists, after the requested aging or eviction.
 pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
     let (instance, info) = commands::find(&args.mnt)?;
     let (opened, evicted) = act(args, &instance)?;

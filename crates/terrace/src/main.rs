@@ -6,25 +6,25 @@
 //! | [`run`] | `run`: a command with a directory served at its own path |
 //! | [`commands`] | `umount`, `sync`, `drop-caches`, `check`, `resize`: sent to a running instance |
 //! | [`stat`], [`top`], [`lru`], [`trace`], [`numa`] | state of an instance, lists of its policy, accesses, memory nodes |
-//! | [`stage`] | files brought into the cache, and home, before and after programs |
+//! | [`stage`] | files read into the cache before a program, and written back after it |
 //! | [`tier`] | tiers on devices: opened for an instance, shown, emptied |
-//! | [`recover`] | what only a tier has after a power cut |
-//! | [`doctor`] | what the machine gives |
+//! | [`recover`] | owed pages, which only a tier has after a power cut |
+//! | [`doctor`] | checks of the machine |
 //! | [`serve`] | `serve kv`: keys over a store |
 //! | [`generate`] | man page, completions |
 //!
 //! | parts | |
 //! |---|---|
 //! | [`cli`], [`config`], [`size`], [`error`] | command line, configuration, messages |
-//! | [`http`], [`metrics`] | a small HTTP server, and what Prometheus reads from it |
+//! | [`http`], [`metrics`] | a small HTTP server, and metrics for Prometheus |
 //! | [`mountpoint`], [`claim`], [`mounts`], [`holders`] | source, mount point and the kernel's mounts |
 //! | [`supervisor`], [`data_loss`] | the process that outlives crashes, and reports of lost data |
 //! | [`daemon`], [`engine`], [`control`], [`instance`] | terraced, its cache, its commands, its directory |
-//! | [`handover`] | what the supervisor hands to terraced, and what they tell each other |
+//! | [`handover`] | resources that terraced inherits, and messages between it and the supervisor |
 //! | [`cgroup`] | memory limits of this process |
 //! | [`sys`] | system calls without a safe crate |
 
-// An output may be full, and its reader gone: `commands::print` and `terrace_output::error_line`.
+// Printing may fail (full disk, closed pipe): `commands::print` and `terrace_output::error_line` handle that.
 #![cfg_attr(not(test), deny(clippy::print_stdout))]
 
 mod cgroup;
@@ -123,7 +123,7 @@ fn parse() -> std::result::Result<Command, ExitCode> {
         }
         let text = err.render().to_string();
         let why = match err.kind() {
-            // Of this kind clap shows the help.
+            // For this kind, clap's text is the whole help.
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command is given",
             _ => text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: "),
         };

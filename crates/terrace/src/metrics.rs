@@ -1,8 +1,10 @@
-//! Statistics in Prometheus' text format, version 0.0.4: `terrace stat --prometheus`, and `/metrics` of `--metrics ADDRESS`.
+//! Metrics in Prometheus' text format, version 0.0.4: `terrace stat --prometheus`, and `/metrics` of
+//! `--metrics ADDRESS`.
 //!
-//! Names follow the format's conventions: prefix `terrace_`, base units (seconds, bytes), `_total` for what only grows. Each sample has the
-//! label `mount`, so that the output for several mounts, and scrapes of several daemons, can be joined. The lists of the policy
-//! (`terrace lru`) are left out: their names change every few seconds, which makes a new series each time.
+//! Names follow the format's conventions: prefix `terrace_`, base units (seconds, bytes), `_total` for
+//! counters. Each sample has the label `mount`, so that output for several mounts, and scrapes of several
+//! daemons, can be joined. The policy's lists (`terrace lru`) are left out: their names change every few
+//! seconds, which would create new series each time.
 
 mod table;
 
@@ -16,7 +18,7 @@ use table::{Metric, Sample};
 
 pub use table::METRICS;
 
-/// The engine's statistics with the instance they belong to.
+/// Statistics together with their instance.
 pub fn report(info: &Info, answer: StatReply) -> StatReport {
     let instance = stats::Instance {
         src: info.src.clone(),
@@ -33,14 +35,14 @@ pub fn report(info: &Info, answer: StatReply) -> StatReport {
     StatReport { cache: *answer.stat, instance, kv: answer.kv, mrc: None }
 }
 
-/// All metrics of all these mounts.
+/// All metrics of these mounts.
 pub fn page(reports: &[StatReport]) -> String {
     let mut page = String::new();
     METRICS.iter().for_each(|metric| family(&mut page, metric, reports));
     page
 }
 
-/// A family without a sample is left out.
+/// One metric family; omitted without samples.
 fn family(page: &mut String, metric: &Metric, reports: &[StatReport]) {
     let samples = reports.iter().flat_map(|report| {
         let mount = report.instance.mnt.display().to_string();
@@ -60,7 +62,6 @@ fn family(page: &mut String, metric: &Metric, reports: &[StatReport]) {
     }
 }
 
-/// A label's value, as the format wants it.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
@@ -71,7 +72,7 @@ mod tests {
     use std::collections::BTreeSet;
     use terrace_testkit::exposition;
 
-    /// Statistics with everything that is optional.
+    /// Statistics with all optional parts.
     fn full() -> StatReport {
         let mut report: StatReport =
             serde_json::from_str(include_str!("../../terrace-api/tests/data/stat-mrc.json")).unwrap();
@@ -155,7 +156,7 @@ mod tests {
         }
     }
 
-    /// All that Grafana asks for: queries of panels and of variables.
+    /// All expressions of the Grafana dashboard: queries of panels and of variables.
     fn expressions(value: &serde_json::Value, found: &mut Vec<String>) {
         match value {
             serde_json::Value::Object(fields) => {

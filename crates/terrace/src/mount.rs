@@ -1,4 +1,4 @@
-//! `terrace mount`, and the same as mount(8) calls it.
+//! `terrace mount`, also as the helper of mount(8).
 
 mod helper;
 mod options;
@@ -23,7 +23,7 @@ use options::Options;
 
 pub use helper::{exit_code, from_helper_arguments};
 
-/// Mounts, and returns when the mount is served; in the foreground, when it is over.
+/// Mounts. Returns once the mount is served; in the foreground, once it has ended.
 pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     let mut tuning = args.tuning;
     let options = options::parse(args.options.as_deref().unwrap_or_default(), args.sloppy)?;
@@ -42,7 +42,7 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     let mut place = Place::for_mount(&args.src, &args.mnt)?;
     config.look_up_device(&place.src)?;
     place.claim(true)?;
-    // In the foreground the log says it, on the same terminal.
+    // In the foreground the log has the warning, on the same terminal.
     if !args.foreground {
         cgroup::tell_if_too_small(config.memory.fixed());
     }
@@ -66,22 +66,22 @@ pub fn mount(args: cli::Mount) -> Result<ExitCode> {
     }
 }
 
-/// `mount -o remount,ro,memory=1GiB MNT`: the kernel's flags, and the memory limit. Policy and configuration
-/// do not change: mount(8) repeats the options of fstab here.
+/// `mount -o remount,ro,memory=1GiB MNT`: changes the kernel's flags and the memory limit. Policy and
+/// configuration stay: mount(8) repeats the options of fstab here.
 fn remount(mnt: &Path, options: &Options) -> Result<ExitCode> {
     let name = mnt.display();
     let fail = |err: std::io::Error| match err.raw_os_error() {
         Some(libc::EBUSY) => {
             Failure::new(&name, "programs have files open for writing", "close these, and repeat")
         }
-        _ => Failure::new(&name, reason(err), "remount as root, what terrace has mounted"),
+        _ => Failure::new(&name, reason(err), "remount as root, and only mounts of terrace"),
     };
     let path = mountpoint::absolute(mnt).map_err(fail)?;
     if mounts::at(&path).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return Err(Failure::new(name, "terrace serves nothing here", "mount it first, without `remount`"));
     }
     let dir = std::fs::File::open(&path).map_err(fail)?;
-    // The remount decides over read-only; mount(8) repeats the other flags, and other callers may omit them.
+    // The remount sets read-only; mount(8) repeats the other flags, and other callers may omit them.
     let kept = mounts::of_mount(&dir).difference(MountFlags::RDONLY);
     drop(dir);
     mounts::remount(&path, options.flags_over(kept)).map_err(fail)?;

@@ -1,4 +1,4 @@
-//! Source and mount point of an instance, checked before anything is made: each way they can be wrong has its own line.
+//! Source and mount point of an instance, checked before the set-up: each error has its own message.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,32 +14,32 @@ use crate::error::{Failure, Result, reason};
 use crate::instance::{self, Instance};
 use crate::mounts::{self, Entry, FSTYPE};
 
-/// A wait that is longer than this is told.
+/// A longer wait prints a message.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 
-/// How long the next mount waits for a daemon whose mount is gone.
+/// Time to wait for a daemon whose mount is gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
-/// What systemd mounts at the mount point of an `x-systemd.automount`, and the mount comes over.
+/// File system that systemd mounts for `x-systemd.automount`; our mount covers it.
 const AUTOMOUNT: &str = "autofs";
 
-/// A source and where it is to be served.
+/// A source and its mount point.
 #[derive(Debug)]
 pub struct Place {
     /// The source, absolute and without symbolic links.
     pub src: PathBuf,
-    /// The mount point, likewise; the same directory for `run`.
+    /// The mount point, absolute and without symbolic links; for `run`, the source.
     pub mnt: PathBuf,
-    /// The source, held so that a mount over it does not hide it.
+    /// The source, opened before a mount covers it.
     pub src_fd: OwnedFd,
     /// The source's type and permission bits.
     pub mode: u32,
-    /// Keeps other instances off the source.
+    /// The claim that keeps other instances off the source.
     pub claim: Option<Arc<Claim>>,
 }
 
 impl Place {
-    /// For `terrace mount`. Clears away a mount of terrace at `mnt` whose daemon died, and reports lost data.
+    /// Checks for `terrace mount`. Clears a dead mount of terrace at `mnt`, and reports lost data.
     pub fn for_mount(src: &Path, mnt: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
@@ -52,8 +52,8 @@ impl Place {
         Ok(Place { src, mnt, src_fd, mode, claim: None })
     }
 
-    /// For `terrace run`: served at its own path. Reports losses of earlier runs there that were not
-    /// reported.
+    /// Checks for `terrace run`, which serves the directory at its own path. Reports unreported losses of
+    /// earlier runs there.
     pub fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
         data_loss::tell_of_runs(&src, &mut std::io::stderr());
@@ -66,7 +66,7 @@ impl Place {
         Ok(())
     }
 
-    /// For `terrace run` with a mount over the directory.
+    /// Checks for `terrace run` with a mount over the directory.
     pub fn may_be_covered(&self) -> Result<()> {
         if self.src == Path::new("/") {
             return Err(Failure::new(
@@ -81,8 +81,9 @@ impl Place {
 }
 
 impl Place {
-    /// True if the source alone decides over access. An ordinary user's mount serves this user alone, and the daemon reads the source as this user. On a
-    /// server's source without checks of modes, owners may be those of another machine (sshfs).
+    /// Does the source alone check permissions? An ordinary user's mount serves only this user, and the
+    /// daemon reads the source as this user. If the source's server checks permissions, its file owners may
+    /// be those of another machine (sshfs).
     pub fn is_checked_by_source(&self) -> bool {
         let dev = rustix::fs::fstat(&self.src_fd).map_or(0, |stat| stat.st_dev);
         let by_server = || mounts::of_device(dev).is_some_and(|entry| entry.is_checked_by_server());
@@ -90,9 +91,9 @@ impl Place {
     }
 }
 
-/// The path as the kernel's table of mounts has it, also when the mount there is dead and cannot be looked at.
+/// The path as in the mount table, even if the mount there is dead and cannot be accessed.
 pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
-    // Without a slash at its end, at which the mount would be asked whether it is a directory.
+    // Without a trailing slash, which would send a request to the mount.
     let path: &Path = &path.components().collect::<PathBuf>();
     match path.canonicalize() {
         Err(err) if err.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => absolute_unasked(path),
@@ -100,8 +101,7 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     }
 }
 
-/// The same for a path whose last part is the mount point itself and no link; the mount there gets no
-/// request.
+/// The same for a path that is itself the mount point and no link: no request reaches the mount.
 pub fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
     let whole = std::path::absolute(path.components().collect::<PathBuf>())?;
     match (whole.parent(), whole.file_name()) {
@@ -142,7 +142,8 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
     Ok((path, fd, stat.st_mode))
 }
 
-/// File systems with files that the kernel generates at each read, and devices: they have nothing to cache, and terrace itself needs them.
+/// File systems whose files the kernel generates at each read, and devices. There is nothing to cache, and
+/// terrace itself needs them.
 const MADE_UP: [&str; 19] = [
     "proc",
     "sysfs",
@@ -165,7 +166,7 @@ const MADE_UP: [&str; 19] = [
     "resctrl",
 ];
 
-/// The type of the file system of `dir`, if it is one of those.
+/// The type of the file system of `dir`, if it is in [`MADE_UP`].
 pub fn made_up_type(dir: &Path) -> Option<String> {
     let entry = mounts::of_device(rustix::fs::stat(dir).ok()?.st_dev)?;
     MADE_UP.contains(&entry.fstype.as_str()).then_some(entry.fstype)
@@ -189,9 +190,9 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
         _ => Failure::new(name, reason(err), "name a directory this user can reach"),
     })?;
     if instance::is_dead_at(&path) {
-        return Ok(path); // Cleared by the caller. Asked first: the mount itself may never answer.
+        return Ok(path); // The caller clears it. Checked first: the mount itself may never answer.
     }
-    // Not by statx(2), which sets off the automount that may have called this process.
+    // lstat, because statx(2) triggers the automount that may have called this process.
     match rustix::fs::lstat(&path).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
         Ok(FileType::Directory) => Ok(path),
         Ok(_) => Err(Failure::new(name, "the mount point is not a directory", "name a directory")),
@@ -199,7 +200,7 @@ fn mount_point(mnt: &Path) -> Result<PathBuf> {
     }
 }
 
-/// terrace would have to answer its own questions if one lay in the other, also by a bind mount of the source.
+/// Neither may lie in the other, also by a bind mount: terrace would then read its own mount.
 fn apart(table: &[Entry], src: &Path, mnt: &Path) -> Result<()> {
     let is_bound_inside = || {
         let (source, point) = (mounts::inside(table, src)?, mounts::inside(table, mnt)?);
@@ -216,7 +217,7 @@ fn apart(table: &[Entry], src: &Path, mnt: &Path) -> Result<()> {
     Err(Failure::new(mnt.display(), why, cure))
 }
 
-/// Two mounts that lie in each other's sources would wait for each other's answers.
+/// Two mounts that lie in each other's sources would wait for each other.
 fn holds_no_mount(table: &[Entry], src: &Path) -> Result<()> {
     let is_inside =
         |entry: &&Entry| entry.fstype == FSTYPE && entry.point != src && entry.point.starts_with(src);
@@ -227,8 +228,9 @@ fn holds_no_mount(table: &[Entry], src: &Path) -> Result<()> {
     Err(Failure::new(src.display(), why, cure))
 }
 
-/// Waits for an unmount of `mnt` that is under way, as mount(2) does for any file system: it may have much to write. When the mount is gone its
-/// daemon is given a moment to end; it may live on for programs that have files open, or that have a copy of the mount.
+/// Waits for an unmount of `mnt` that is under way, as mount(2) does: it may write much data. After the
+/// unmount, the daemon has a moment to exit. It may stay for programs that have files open, or that have a
+/// copy of the mount.
 fn wait_for_stop(mnt: &Path) {
     let start = Instant::now();
     let mut told = false;
@@ -262,7 +264,8 @@ fn unmounted(mnt: &Path) -> Result<()> {
     Err(Failure::new(name, why, "name an empty directory, or one below it"))
 }
 
-/// Without access to the device the setuid helper may still mount; without the device no mount is possible.
+/// Without permission for the device, the setuid helper may still mount; without the device, no mount is
+/// possible.
 fn without_fuse(err: std::io::Error) -> Result<()> {
     match err.kind() {
         std::io::ErrorKind::PermissionDenied if fusermount_exists() => Ok(()),

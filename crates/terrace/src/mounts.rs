@@ -1,4 +1,4 @@
-//! Mounts: the kernel's list of them, and making and ending ours.
+//! Mounts: the kernel's mount table, and mounting and unmounting.
 
 pub mod abort;
 mod flags;
@@ -26,10 +26,11 @@ pub fn open_fuse() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts the session behind `dev` at `mnt`; `mode` is the root's, `owner` is the user that the kernel takes
-/// for the mounter.
+/// Mounts the session behind `dev` at `mnt`. `mode` is the mode of the root directory. The calling user
+/// becomes the owner of the mount.
 ///
-/// `allow_other` with the `permissions` option `default_permissions`: the kernel checks permissions as on the source, for every user.
+/// With `allow_other` and `permissions` = `default_permissions`, the kernel checks permissions as on the
+/// source, for every user.
 pub fn mount(
     dev: impl AsFd,
     src: &Path,
@@ -55,16 +56,16 @@ pub fn remount(mnt: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(mnt, flags, c"")?)
 }
 
-/// How a mount is ended.
+/// Kind of unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// Only if it is not in use.
     Unused,
-    /// At once for names, for open files when the last is closed.
+    /// Detaches the mount at once; it ends when the last open file is closed.
     Lazy,
-    /// The connection is cut before: programs that wait for an answer get an error.
+    /// Aborts the connection first: requests that wait for an answer fail.
     Forced {
-        /// And then as above.
+        /// Then detaches lazily.
         lazy: bool,
     },
 }
@@ -85,11 +86,11 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     }
 }
 
-/// Unmounts, if it is not in use and nothing is mounted over it, the mount of device `dev` that process `pid`
-/// sees at `mnt` in a mount namespace of its own.
+/// Unmounts the mount of device `dev` that process `pid` sees at `mnt` in another mount namespace. Fails if
+/// it is in use, or covered by another mount.
 ///
-/// Done by a child process, which enters that namespace and does not return. A namespace below another user
-/// namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
+/// A child process does the work: it enters that namespace and does not return. A namespace below another
+/// user namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
 pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
@@ -99,7 +100,7 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
                 rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).and_then(
                     |()| match layer(mnt, Some(dev)) {
                         Layer::Top => rustix::mount::unmount(mnt, UnmountFlags::NOFOLLOW),
-                        // A mount that a command has made there is its own.
+                        // A covering mount was made by the command, and stays.
                         Layer::Below(_) => Err(rustix::io::Errno::BUSY),
                         Layer::Gone => Err(rustix::io::Errno::INVAL),
                     },
@@ -117,10 +118,10 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Takes away a mount whose server is dead.
+/// Unmounts a mount whose server is dead.
 ///
-/// The connection is aborted first: a thread of the dead server may hang in a request to itself, and keeps
-/// the connection alive.
+/// Aborts the connection first: a thread of the dead server may hang in a request to itself, which keeps the
+/// connection alive.
 pub fn clear(mnt: &Path) -> io::Result<()> {
     if let Some(entry) = at(mnt) {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
@@ -131,10 +132,10 @@ pub fn clear(mnt: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether the server of the mount at `path` is gone: the kernel's answer to everything is ENOTCONN. To everything that it
-/// asks the server, that is: attributes that it still holds are good, hence the forced question.
+/// Is the server of the mount at `path` gone? Then the kernel answers requests with ENOTCONN. Cached
+/// attributes need no request, so STATX_FORCE_SYNC forces one.
 pub fn is_disconnected(path: &Path) -> bool {
     let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
-    // ABORTED: the answer to requests while the connection goes down.
+    // CONNABORTED: the answer while the connection is being shut down.
     matches!(asked, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }

@@ -1,4 +1,4 @@
-//! `terrace numa`: who reads what from which memory node, and what should move.
+//! `terrace numa`: each thread's reads by memory node, and proposed moves.
 
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use crate::cli;
 use crate::commands;
 use crate::error::{Failure, Result};
 
-/// Lines of threads at the most.
+/// Most threads shown.
 const THREADS_SHOWN: usize = 30;
 
 /// Shows nodes, threads and moves.
@@ -45,7 +45,7 @@ fn told(numa: &Numa) -> String {
     let state = match numa.mode {
         NumaMode::Off => "nothing is moved: begin with `--numa auto` for that",
         NumaMode::Show => "nothing is moved: this is `--numa show`",
-        NumaMode::Auto if numa.moves.is_empty() => "every thread is where it should be, or may not be moved",
+        NumaMode::Auto if numa.moves.is_empty() => "no thread needs to move, or none may",
         NumaMode::Auto => "threads are moved each second",
     };
     let frames = numa.frame_bytes_moved >> 20;
@@ -106,7 +106,7 @@ fn moved(m: &NumaMove, numa: &Numa) -> String {
     let why = match m.why.as_str() {
         "remote" => format!("it reads most from node {}", m.to),
         "sharing" => format!("it shares a file with threads of node {}", m.to),
-        "memory" => format!("the memory of node {} carries too much", m.from),
+        "memory" => format!("the memory of node {} is overloaded", m.from),
         _ => format!("the processors of node {} are busy", m.from),
     };
     let did = match (&m.refused, m.done) {

@@ -1,6 +1,7 @@
-//! `terrace recover`: pages that programs have synced and that only a tier has, after a power cut, of files that were changed since.
+//! `terrace recover`: owed pages on a tier after a power cut, of files that have changed since.
 //!
-//! A start writes all others to their files by itself (`daemon/owed.rs`). What is left waits on the tier for this command.
+//! A start writes all other owed pages to their files (`daemon/owed.rs`). The rest stays on the tier for this
+//! command.
 
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -20,7 +21,7 @@ use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::size::{MIB, PAGE, Size};
 use crate::tier::{self, Held};
 
-/// Memory for what is done here.
+/// Memory for the engine of this command.
 const MEMORY: Size = Size(64 * MIB);
 
 /// `terrace recover`
@@ -46,11 +47,11 @@ fn cannot(path: &Path, err: std::io::Error) -> Failure {
     Failure::new(path.display(), reason(err), "see that the device works, and try again")
 }
 
-/// The directory whose pages it holds.
+/// Opens the source of the tier.
 fn source(superblock: &Superblock) -> Result<std::fs::File> {
     let dir = &superblock.source.path;
     let open = std::fs::File::open(dir);
-    open.map_err(|err| Failure::new(dir, reason(err), "bring the source back: the pages are of its files"))
+    open.map_err(|err| Failure::new(dir, reason(err), "restore the source: the pages belong to its files"))
 }
 
 fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
@@ -67,7 +68,7 @@ fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
         page += &format!("{:>12}  {name}{doubt}\n", Size(bytes).to_string());
     }
     if owed.hidden || owed.damaged > 0 {
-        page += &format!("keys are damaged, and {} pages: there may have been more\n", owed.damaged);
+        page += &format!("keys are damaged, and {} pages: there may have been more data\n", owed.damaged);
     }
     if owed.files.is_empty() {
         page += &format!("{}: its source has everything that can be read\n", path.display());
@@ -76,27 +77,27 @@ fn show(path: &Path, superblock: &Superblock, owed: &Owed) -> Result<ExitCode> {
     Ok(if owed.files.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NEGATIVE) })
 }
 
-/// An engine of its own deals with them as that of a mount does.
+/// Replays the owed pages with an engine of its own, as a mount does.
 fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision) -> Result<ExitCode> {
     let root = source(superblock)?;
     let request = TargetRequest {
         path: path.to_owned(),
         size: None,
         source: superblock.source.path.clone().into(),
-        // Nothing is cached.
+        // Enough for any target: nothing is cached.
         memory_bytes: u64::MAX,
         format: false,
         others: Others::default(),
     };
     let target = target::open(&request).map_err(|err| tier::refused(&err))?;
     let device = Device { path: path.to_owned(), ..Device::default() };
-    // Its descriptor stays open as long as the engine lives.
+    // Declared before the engine, so that the target's descriptor outlives it.
     let held =
         [Held { device, target, number: 0, first_region: 0, made: false, removed: false, table: None }];
     let config = Config { memory: MemoryLimit::Fixed(MEMORY), ..Config::default() };
     let engine = engine::alone(&config, &held).map_err(|err| cannot(path, err))?;
     engine.serve().map_err(|err| cannot(path, err))?;
-    // What no decision is needed for goes to its files, as at a mount.
+    // Pages without a conflict go to their files first, as at a mount.
     let replay = |decision| files::replay(&engine, root.as_fd(), decision).map_err(|err| cannot(path, err));
     let is_kept =
         |done: &std::io::Result<Replayed>| !matches!(done, Ok(Replayed::Written(_) | Replayed::Dropped));
@@ -104,7 +105,7 @@ fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision)
     done.retain(|(.., done)| !is_kept(done));
     done.extend(replay(decision)?);
     if done.len() < owed.files.len() {
-        let why = "some of what it has cannot be read any more";
+        let why = "some of its data are unreadable";
         return Err(Failure::new(path.display(), why, "see that the device works, and try again"));
     }
     let (mut page, mut kept) = (String::new(), false);

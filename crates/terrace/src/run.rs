@@ -1,13 +1,14 @@
-//! `terrace run`: a command for which a directory is served by terrace at its own path.
+//! `terrace run`: runs a command while terrace serves a directory at its own path.
 //!
 //! ```text
 //! terrace run ──────────────────────┬── supervisor ── terraced     (own session: ^C does not reach them)
 //!    waits, forwards TERM and HUP   └── CMD                    (our process group and terminal)
 //! ```
-//! By leases ([`lease`]) where that is possible: the command uses the directory itself. Else by a mount, in a private mount namespace
-//! of all of these.
+//! Uses leases ([`lease`]) where possible: the command then uses the directory itself. Otherwise a mount, in
+//! a private mount namespace for all of these processes.
 //!
-//! The supervisor holds a socket to us: if we are killed, it ends when the command does.
+//! The supervisor holds a socket to `terrace run`. If that is killed, the supervisor ends together with the
+//! command.
 
 mod command;
 mod except;
@@ -47,13 +48,13 @@ use command::Outcome;
 use except::Excepted;
 use supervised::Supervisor;
 
-/// How long the daemon may take to end after the command.
+/// Time for the daemon to end after the command.
 const END_WITHIN: Duration = Duration::from_secs(60);
 
-/// How long a source that refuses data is asked again before the data is given up.
+/// Time to retry a source that refuses data, before the data are given up.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
-/// Runs the command; the exit code, or the signal, is its own.
+/// Runs the command and ends with its exit code or signal.
 pub fn run(args: cli::Run) -> Result<ExitCode> {
     let mut config = Config::load(&args.tuning)?;
     let library = if args.no_preload { None } else { Some(preload::find()?) };
@@ -111,10 +112,10 @@ pub fn run(args: cli::Run) -> Result<ExitCode> {
     leave(outcome?, finished.and(staged_out))
 }
 
-/// What a mount over the directory needs beside it.
+/// Set-up that a mount over the directory needs.
 struct Setting {
     excepted: Excepted,
-    /// The command's working directory, where it has to be found anew.
+    /// The command's working directory, if the mount covers it: it must be opened again.
     cwd: Option<PathBuf>,
 }
 
@@ -138,15 +139,11 @@ fn served_by(supervisor: rustix::process::Pid, dir: &Path) -> Result<(Instance, 
         info.pid == supervisor.as_raw_pid() && instance::in_our_pid_namespace(info)
     };
     instance::living().into_iter().find(ours).ok_or_else(|| {
-        Failure::new(
-            dir.display(),
-            "the supervisor left no record of itself",
-            "make the runtime directory writable",
-        )
+        Failure::new(dir.display(), "the supervisor wrote no record", "make the runtime directory writable")
     })
 }
 
-/// Paths of the command line, relative to the served directory.
+/// Paths of `--stage-in`, relative to the served directory.
 fn below(src: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let relative = |path: &PathBuf| {
         let fail = |why: String| {
@@ -159,7 +156,7 @@ fn below(src: &Path, paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     paths.iter().map(relative).collect()
 }
 
-/// Reads what the command will need into the cache; what cannot be read is the command's to complain about.
+/// Reads the given files into the cache; for unreadable files, the command itself will get the error.
 fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
     if staged.is_empty() {
         return Ok(());
@@ -170,7 +167,7 @@ fn stage_in(dir: &Path, staged: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// A path of the command line that the command may still make.
+/// Checks a path of `--stage-out`, which may not exist yet.
 fn may_appear_below(src: &Path, path: &Path) -> Result<()> {
     let is_below =
         src.join(path).starts_with(src) && path.components().all(|part| part != Component::ParentDir);
@@ -181,7 +178,7 @@ fn may_appear_below(src: &Path, path: &Path) -> Result<()> {
     Err(Failure::new(path.display(), why, format!("name a file or directory below {}", src.display())))
 }
 
-/// Has what the command left on stable storage of the source.
+/// Writes the command's output files to stable storage of the source.
 fn stage_out(dir: &Path, paths: &[PathBuf]) -> Result<()> {
     if paths.is_empty() {
         return Ok(());
@@ -197,7 +194,7 @@ fn stage_out(dir: &Path, paths: &[PathBuf]) -> Result<()> {
     }
 }
 
-/// The place for the statistics, which must be writable before the command is run, not after.
+/// Checks before the run that the file for the statistics is writable.
 fn stats_file(path: &Path) -> Result<PathBuf> {
     let fail = |err: std::io::Error| {
         Failure::new(path.display(), reason(err), "name a file in a directory of yours")
@@ -210,16 +207,16 @@ fn stats_file(path: &Path) -> Result<PathBuf> {
 struct Served<'a> {
     by: By,
     instance: &'a Instance,
-    /// As it began.
+    /// Its description at the start.
     info: &'a Info,
-    /// Where its statistics go.
+    /// File for the statistics.
     stats: Option<&'a Path>,
-    /// There is a schedule.
+    /// `--prefetch` was given.
     follows: bool,
 }
 
 impl Served<'_> {
-    /// Ends the instance and its directory: everything written back, unmounted.
+    /// Ends the instance: writes everything back, unmounts, removes its directory.
     fn finish(&self, supervisor: &mut Supervisor) -> Result<()> {
         let finished = match self.instance.is_alive() {
             true => self.stop(supervisor),
@@ -231,19 +228,19 @@ impl Served<'_> {
         finished
     }
 
-    /// The instance ended before its command: it was stopped in order, or it died. By leases terrace has nothing to write, and the command went
-    /// on without it.
+    /// The instance ended before its command: it was stopped in order, or it died. With leases terrace has
+    /// nothing to write, and the command went on without it.
     fn ended_before(&self, supervisor: &mut Supervisor) -> Result<()> {
         while !supervisor.done && supervisor.poll() {}
         match self.by {
             _ if supervisor.done => {}
             By::Mount => {
                 let lost = data_loss::by(self.instance);
-                let lost = lost.unwrap_or_else(|| "what it had not written is lost".to_owned());
+                let lost = lost.unwrap_or_else(|| "unwritten data are lost".to_owned());
                 return Err(Failure::new(
                     self.info.src.display(),
                     format!("terrace's daemon died before the command ended: {lost}"),
-                    "what fsync acknowledged is safe; look for who killed it, and run the command again",
+                    "what fsync acknowledged is safe; find what killed it, and run the command again",
                 ));
             }
             By::Leases => {
@@ -259,15 +256,15 @@ impl Served<'_> {
         self.stats.map_or(Ok(()), |path| Err(without(path)))
     }
 
-    /// Stops an instance that lives. Statistics are taken when all is written.
+    /// Stops a living instance. Reads the statistics after the flush.
     fn stop(&self, supervisor: &mut Supervisor) -> Result<()> {
         let Served { by, instance, info, stats, follows } = *self;
-        // By leases nothing is ever unwritten here, and what the kernel has to write is its business, as without terrace.
+        // With leases, all dirty pages are in the kernel's page cache, as without terrace.
         let flushed = match by {
             By::Mount => flush(instance),
             By::Leases => Ok(Done {}),
         };
-        // Its daemon may be another by now than the one that it began with.
+        // The daemon may have been restarted since the start.
         let now = instance.info();
         let read = || stat::read(instance, now.as_ref().unwrap_or(info));
         let final_stats = stats.map(|path| (path, read()));
@@ -275,11 +272,11 @@ impl Served<'_> {
             prefetch::tell(&stat.cache.prefetch);
         }
         let stopped = commands::ask(instance, Stop { lazy: true, lose: true });
-        // It may have died when it was about to be asked.
+        // The instance may have died just before the request.
         if stopped.is_err() && commands::has_died(instance) {
             return self.ended_before(supervisor);
         }
-        // If it is in use, the daemon stays until its users close their files.
+        // If the mount is in use, the daemon stays until the last file is closed.
         let in_use = stopped.as_ref().is_ok_and(|stopped| stopped.in_use);
         if !in_use {
             commands::wait_for_end(instance, END_WITHIN);
@@ -294,21 +291,21 @@ impl Served<'_> {
         match (flushed, stopped) {
             (_, Ok(stopped)) => match stopped.lost {
                 Some(lost) => {
-                    Err(failed(format!("{}: lost, the source does not take it", data_loss::described(&lost))))
+                    Err(failed(format!("{}: lost, the source refused it", data_loss::described(&lost))))
                 }
-                // Data after the answer: the last writes of mappings, for example.
+                // Data after the answer, for example the last writes of mappings, are still to come.
                 _ if in_use => Ok(()),
                 _ => {
                     let lost = data_loss::by(instance).map(|lost| format!("{lost}: lost"));
                     lost.or_else(|| data_loss::by_dying(instance)).map_or(Ok(()), |lost| Err(failed(lost)))
                 }
             },
-            (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the end was not in order: {no}"))),
+            (Err(no), Err(_)) | (Ok(_), Err(no)) => Err(failed(format!("the stop failed: {no}"))),
         }
     }
 }
 
-/// Tries for a while: a full disk may have room again, the command has just ended.
+/// Retries for a while: a full disk may have room again, since the command has ended.
 fn flush(instance: &Instance) -> std::result::Result<Done, CommandError> {
     let start = Instant::now();
     loop {
@@ -326,7 +323,7 @@ fn write_stats(path: &Path, stat: &StatReport) -> Result<()> {
     std::fs::write(path, text).map_err(|err| Failure::new(path.display(), reason(err), "name another file"))
 }
 
-/// Ends as the command did; a command that succeeded with its data lost has not succeeded.
+/// Ends like the command. If data were lost, exit code 0 becomes a failure.
 fn leave(outcome: Outcome, finished: Result<()>) -> Result<ExitCode> {
     match (outcome, finished) {
         (Outcome::Exited(0), Err(failure)) => Err(failure),

@@ -1,4 +1,4 @@
-//! Sizes, ranges and times as people write them: `512MiB`, `1.5G`, `4096`; `0-4GiB`; `30s`, `500ms`, `5m`.
+//! Sizes, ranges and times in text form: `512MiB`, `1.5G`, `4096`; `0-4GiB`; `30s`, `500ms`, `5m`.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A length of time, in milliseconds at its finest.
+/// A duration, with a resolution of milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span(pub Duration);
 
@@ -71,7 +71,7 @@ impl std::str::FromStr for Span {
     }
 }
 
-/// `number` times `unit`; whole numbers exactly, fractions to the nearest byte.
+/// `number` times `unit`: exact for whole numbers, fractions rounded to a byte.
 fn scaled(number: &str, unit: u64) -> Option<u64> {
     let number = number.trim();
     if let Ok(whole) = number.parse::<u64>() {
@@ -87,12 +87,12 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
 pub struct Part {
     /// First byte.
     pub begin: u64,
-    /// After the last byte.
+    /// End, exclusive.
     pub end: u64,
 }
 
 impl Part {
-    /// All of a file.
+    /// The whole file.
     pub const ALL: Part = Part { begin: 0, end: u64::MAX };
 }
 
@@ -130,7 +130,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// Bytes for people's eyes: three digits and a unit.
+/// Bytes as text: three digits and a unit.
 pub fn human(bytes: u64) -> String {
     for (name, unit) in [("TiB", 1u64 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)] {
         if bytes >= unit {
@@ -142,7 +142,7 @@ pub fn human(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Both types are strings in the file; a bare integer is accepted for bytes.
+/// Both types are strings in the configuration; bytes may also be a bare integer.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Written {

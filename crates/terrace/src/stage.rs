@@ -1,9 +1,11 @@
-//! `terrace stage`: brings files into the cache before a program needs them, or their unwritten data home after it.
+//! `terrace stage`: reads files into the cache before a program needs them, or writes their data back after
+//! it.
 //!
 //! ```text
 //!   paths ──► files ──► pieces of 64 MiB ──► N workers: 1 MiB at a time, by the daemon (in), fsync (out)
 //! ```
-//! What is there already costs no read of the source, so a stage that was broken off is simply begun again: all that it leaves are pages in the cache. Where the files are larger than DRAM, the pages that were read first move on to the tiers below.
+//! Cached pages cost no read of the source, so an interrupted stage can simply be repeated. If the files are
+//! larger than DRAM, the first pages move on to lower tiers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -36,22 +38,22 @@ const PIECE: u64 = 64 << 20;
 /// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// Its content is read into the cache: this part of each file.
+    /// Reads the given part of the content into the cache.
     In(Part, Then),
-    /// Its unwritten data are written to the source.
+    /// Writes unwritten data to the source.
     Out,
-    /// Likewise, and then all of it leaves memory.
+    /// Writes unwritten data to the source, then drops the content from memory.
     OutAndDrop,
 }
 
-/// What becomes of content that was read into memory.
+/// Placement of the content after it was read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// It stays as long as it is worth it.
+    /// Normal eviction applies.
     Stays,
-    /// It is kept for so long.
+    /// Pinned in memory for this time.
     Pinned(Duration),
-    /// It goes to the tier on devices of this level.
+    /// Moved to the tier on devices of this level.
     Below(u8),
 }
 
@@ -60,19 +62,19 @@ pub enum Then {
 pub struct Staged {
     /// Files without an error.
     pub files: u64,
-    /// Bytes that were read, or the sizes of files that were written back.
+    /// Bytes read, or the sizes of files written back.
     pub bytes: u64,
-    /// Bytes that are kept in memory for the time that was asked for.
+    /// Bytes pinned in memory.
     pub pinned_bytes: u64,
-    /// Bytes that tiers on devices have, of what was to go to one.
+    /// Bytes on tiers on devices, with `--to`.
     pub below_bytes: u64,
-    /// Bytes that have left memory.
+    /// Bytes dropped from memory.
     pub dropped_bytes: u64,
-    /// Time that it took.
+    /// Duration, seconds.
     pub seconds: f64,
-    /// Files that failed, a line each.
+    /// Failed files, a line each.
     pub failed: Vec<String>,
-    /// Bytes that the cache, or the tier that they were to go to, has in all afterwards, where that is less than was read into it.
+    /// Bytes that the cache (or the target tier) holds afterwards, if fewer than were staged.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_bytes: Option<u64>,
 }
@@ -120,14 +122,14 @@ pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!staged.failed.is_empty())))
 }
 
-/// A path on a mount.
+/// A path on a mount, and its instance.
 struct Served {
     path: PathBuf,
     instance: instance::Instance,
     info: instance::Info,
 }
 
-/// What the arguments say of the content.
+/// Placement, from the arguments.
 fn then(args: &cli::StageIn, served: &[Served]) -> Result<Then> {
     if let Some(time) = args.pin {
         return Ok(Then::Pinned(time.0));
@@ -147,7 +149,7 @@ fn then(args: &cli::StageIn, served: &[Served]) -> Result<Then> {
     Ok(Then::Below(first))
 }
 
-/// The level of the tier of this name or level among those of a mount.
+/// Finds a tier of a mount by name or level; returns its level.
 fn level_of(tier: &str, served: &Served) -> Result<u8> {
     let rows = stat::read(&served.instance, &served.info)?.cache.tiers;
     let on_devices = || rows.iter().filter_map(|row| Some((row, row.level?)));
@@ -163,7 +165,7 @@ fn level_of(tier: &str, served: &Served) -> Result<u8> {
     Err(Failure::new(tier, format!("{} has no such tier on a device", served.info.mnt.display()), cure))
 }
 
-/// Bytes that the caches of these mounts have, or their tiers of the level that content went to.
+/// Bytes in the caches of these mounts, or in their tiers of the target level.
 fn kept(served: &[Served], then: Then) -> Result<u64> {
     let mut mounts: Vec<&Served> = served.iter().collect();
     mounts.sort_by_key(|served| &served.info.mnt);
@@ -181,7 +183,7 @@ fn kept(served: &[Served], then: Then) -> Result<u64> {
 }
 
 impl Staged {
-    /// No more can be there than `kept` bytes.
+    /// Limits the result to the `kept` bytes that are really there.
     fn bound(&mut self, kept: u64, then: Then) {
         let below = matches!(then, Then::Below(_));
         let wanted = if below { self.below_bytes } else { self.bytes };
@@ -192,13 +194,13 @@ impl Staged {
     }
 }
 
-/// The path, if terrace serves it.
+/// The instance that serves the path.
 fn served(path: &Path) -> Result<Served> {
     let fail =
         |err: io::Error| Failure::new(path.display(), reason(err), "name a file or directory on a mount");
     let absolute = mountpoint::absolute(path).map_err(fail)?;
     let on = |mnt: &Path| instance::serving(mnt).filter(|(_, info)| info.mnt == mnt);
-    // Of mounts below others, the deepest.
+    // With nested mounts, the deepest one.
     match absolute.ancestors().find_map(on) {
         Some((instance, info)) => Ok(Served { path: absolute, instance, info }),
         None => Err(Failure::new(
@@ -228,7 +230,7 @@ fn told(staged: &Staged) -> String {
     format!("{files}, {} in {seconds:.1} s ({speed}/s){more}{failed}\n{rest}", human(*bytes))
 }
 
-/// A piece of work: a file, and what of it.
+/// A unit of work: a range of a file.
 struct Piece {
     file: usize,
     begin: u64,
@@ -238,7 +240,7 @@ struct Piece {
 /// Stages all files at and below the paths.
 ///
 /// # Errors
-/// A path that cannot be looked at. Files that fail are in the result.
+/// A path cannot be read. Files that fail are in the result.
 pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     let start = Instant::now();
     let mut found = Vec::new();
@@ -263,7 +265,8 @@ pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     })
 }
 
-/// Adds the regular files at and below `path`, with their sizes. Symbolic links below it are not followed. Files removed meanwhile are left out.
+/// Adds the regular files at and below `path`, with their sizes. Does not follow symbolic links below it.
+/// Leaves out files that are removed meanwhile.
 fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(), (PathBuf, io::Error)> {
     let fail = |err| (path.to_owned(), err);
     let meta = fs::symlink_metadata(path).map_err(fail)?;
@@ -280,7 +283,7 @@ fn find(path: &Path, found: &mut Vec<(PathBuf, u64)>) -> std::result::Result<(),
     Ok(())
 }
 
-/// Whether a file was removed since it was listed.
+/// Was the file removed after it was listed?
 fn is_gone(err: &io::Error) -> bool {
     err.kind() == io::ErrorKind::NotFound || err.raw_os_error() == Some(libc::ESTALE)
 }
@@ -297,18 +300,18 @@ fn pieces(files: &[(PathBuf, u64)], way: Way) -> Vec<Piece> {
     files.iter().enumerate().flat_map(of_file).collect()
 }
 
-/// Bytes so far.
+/// Progress, bytes.
 #[derive(Default)]
 struct Done {
     bytes: AtomicU64,
     pinned: AtomicU64,
     below: AtomicU64,
     dropped: AtomicU64,
-    /// Files that were removed meanwhile.
+    /// Files removed meanwhile.
     gone: Mutex<BTreeSet<usize>>,
 }
 
-/// Does the pieces with so many workers; the files that failed, a line each, and what was done.
+/// Processes the pieces with `workers` threads. Returns failed files, a line each, and the progress.
 fn work(files: &[(PathBuf, u64)], pieces: &[Piece], way: Way, workers: usize) -> (Vec<String>, Done) {
     let total: u64 = pieces.iter().map(|piece| piece.end - piece.begin).sum();
     let (next, done) = (AtomicUsize::new(0), Done::default());
@@ -353,7 +356,7 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
     while let Some(data) = data(&file, at..piece.end)? {
         at = data.start;
         let staged = terrace_fs::stage(file.as_fd(), at, data.end - at)?;
-        // The file became shorter.
+        // The file was truncated.
         if staged == 0 {
             break;
         }
@@ -373,7 +376,7 @@ fn one(path: &Path, piece: &Piece, way: Way, done: &Done) -> io::Result<()> {
     Ok(())
 }
 
-/// The next whole pages of a range that are no hole; none: there are no more.
+/// The next pages of a range that are not a hole; none: no more.
 fn data(file: &File, of: Range<u64>) -> io::Result<Option<Range<u64>>> {
     const PAGE: u64 = 4096;
     if of.is_empty() {
@@ -381,7 +384,7 @@ fn data(file: &File, of: Range<u64>) -> io::Result<Option<Range<u64>>> {
     }
     let begin = match rustix::fs::seek(file, SeekFrom::Data(of.start)) {
         Err(Errno::NXIO) => return Ok(None),
-        // Its file system does not know.
+        // The file system does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(Some(of)),
         begin => begin? / PAGE * PAGE,
     };

@@ -1,4 +1,4 @@
-//! `terrace stat`: what the cache does, for people or as JSON.
+//! `terrace stat`: the cache's statistics, as text or JSON.
 
 mod table;
 
@@ -14,7 +14,7 @@ use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::instance::{self, Info, Instance};
 use crate::metrics;
 
-/// Once, or for ever with `--watch`.
+/// Prints once, or repeatedly with `--watch`.
 pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
     let every = args.watch.map(interval).transpose()?;
     loop {
@@ -45,7 +45,7 @@ fn interval(seconds: f64) -> Result<Duration> {
 }
 
 fn all(args: &cli::Stat) -> Result<Vec<StatReport>> {
-    // An instance that ends just now must not hide the others.
+    // An instance that is just ending must not hide the others.
     let told: Vec<Result<StatReport>> = instance::living().iter().map(|found| one(found, args)).collect();
     if told.is_empty() {
         let cure = "start with `terrace mount SRC MNT` or `terrace run --on DIR -- CMD`";
@@ -65,12 +65,12 @@ fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<StatRepo
     }
 }
 
-/// The engine's statistics with the instance they belong to.
+/// Statistics together with their instance.
 pub fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
     Ok(metrics::report(info, ask(instance, info, Stat {})?))
 }
 
-/// The same, with estimates for other sizes of memory.
+/// [`read`], with estimates for other sizes of memory.
 pub fn read_with_mrc(instance: &Instance, info: &Info) -> Result<StatReport> {
     Ok(StatReport { mrc: Some(ask(instance, info, Mrc {})?.mrc), ..read(instance, info)? })
 }

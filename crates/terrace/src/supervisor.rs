@@ -1,19 +1,21 @@
-//! The supervisor: holds what must outlive a crash of the daemon, and starts the daemon again.
+//! The supervisor: holds the resources that must outlive a crash of the daemon, and restarts the daemon.
 //!
-//! It makes the memory files, opens /dev/fuse, mounts and binds the sockets; then it starts terraced as a child that shares
-//! its table of file descriptors (`clone(CLONE_FILES)`). So no descriptor dies with terraced: neither those above nor the
-//! files that terraced opens. The supervisor has one thread, and does little that can fail once terraced runs.
+//! It creates the memory files, opens /dev/fuse, mounts and binds the sockets. Then it starts terraced as a
+//! child that shares its descriptor table (`clone(CLONE_FILES)`). So no descriptor dies with terraced:
+//! neither those above, nor the files that terraced opens. The supervisor has one thread, and does little
+//! that can fail once terraced runs.
 //!
 //! ```text
-//!   start ──► terraced ──exit 0──► clean up, end          (unmounted, or told to stop)
+//!   start ──► terraced ──exit 0──► clean up, end          (unmounted or stopped)
 //!     ▲           │ killed, crashed
-//!     └───────────┘ unless it crashed of itself too often; then unmount and say so
+//!     └───────────┘ unless it crashed too often; then unmount and report
 //! ```
 //!
-//! Beside them lives a process that shares no descriptors with them (`aborter.rs`): should both be killed at once, nobody must wait for ever.
+//! A third process, the aborter (`aborter.rs`), shares no descriptors with them. It ends the FUSE connection
+//! if both are killed at once, so that no program waits for ever.
 //!
-//! Rule of the shared table: while terraced recovers it closes every descriptor that it does not know, so between `go` and
-//! `ready` the supervisor opens none.
+//! Rule of the shared table: during a recovery, terraced closes every descriptor that it does not know. So
+//! between `go` and `ready` the supervisor opens none.
 
 mod aborter;
 mod crashes;
@@ -41,16 +43,16 @@ pub use setup::{By, Task};
 pub use setup::{bind, start_log};
 use watch::{Ended, Watch};
 
-/// A supervisor that was started in the background.
+/// A supervisor running in the background.
 #[derive(Debug)]
 pub struct Started {
     /// Its process id.
     pub pid: Pid,
-    /// The channel on which it reports.
+    /// Channel for its reports.
     pub line: Channel,
 }
 
-/// Does the task in a process of its own; returns when the mount is served.
+/// Starts a supervisor process for the task; returns once the mount is served.
 pub fn start(mut task: Task) -> Result<Started> {
     let fail =
         |err: std::io::Error| Failure::new("supervisor", reason(err), "free some memory and try again");
@@ -69,13 +71,14 @@ pub fn start(mut task: Task) -> Result<Started> {
     }
 }
 
-/// Does the task; returns when the instance is over. The calling process becomes the supervisor.
+/// Becomes the supervisor for the task; returns at the end of the instance.
 pub fn keep(mut task: Task) -> Result<()> {
     limits::raise();
     sys::block(watch::SIGNALS);
     let mut starter = task.starter.take();
     if let Some(starter) = &starter {
-        // Our command's inherited descriptors are its caller's: a pipe that somebody reads to its end, for example.
+        // Inherited descriptors belong to the command's caller, for example a pipe whose reader waits for its
+        // end.
         let mut kept = vec![starter.as_fd().as_raw_fd(), task.place.src_fd.as_raw_fd()];
         kept.extend(task.place.claim.iter().flat_map(|claim| claim.descriptors()));
         sys::close_all_but(&kept);
@@ -92,13 +95,13 @@ pub fn keep(mut task: Task) -> Result<()> {
     if shared.fuse.is_none()
         && let Err(err) = guard::keep(shared.memory.leases_for_ever())
     {
-        tracing::error!("clients cannot be told of our death, and are not served: {err}");
+        tracing::error!("no robust futex for the leases ({err}): clients read the source");
         guard::end(shared.memory.leases());
     }
     let (mut shared, ended, starter) = Watch::new(shared, ends, starter).run();
     shared.kept.extend(starter.as_ref().map(|(starter, _)| starter.as_fd().as_raw_fd()));
     clean_up(shared, &ended, lock);
-    // A client that reads this may look for the mount, or mount again.
+    // Last: on this message a client may check for the mount, or mount again.
     if let Some((mut starter, last_words)) = starter {
         starter.say(&last_words);
     }
@@ -108,21 +111,24 @@ pub fn keep(mut task: Task) -> Result<()> {
     }
 }
 
-/// Takes the mount away if it is still there, then the directory.
+/// Unmounts if necessary, then removes the directory.
 ///
-/// Where something may be lost the directory stays: it tells what, to the command that waits or to the next `terrace mount`.
+/// If data may be lost, the directory stays: the waiting command or the next `terrace mount` reports the loss
+/// from it.
 fn clean_up(shared: Shared, ended: &Ended, lock: instance::Lock) {
     let Shared { place, tier, fuse, mount_dev, kept, instance, .. } = shared;
     let was_mounted = fuse.is_some();
     drop(fuse);
-    // Once the instance is gone, another may use its tier.
+    // Before the directory goes: afterwards another instance may use the tier.
     drop(tier);
-    // terraced's descriptors are still open here; one may be a copy of /dev/fuse, which keeps the connection alive.
+    // terraced's descriptors are still open here. One may be a copy of /dev/fuse, which keeps the connection
+    // alive.
     sys::close_all_but(&kept);
     if was_mounted && let Err(err) = unmount_what_is_left(&place.mnt, mount_dev, ended) {
         tracing::error!("{}: cannot unmount: {err}", place.mnt.display());
     }
-    // The claim goes before the record: without a record the next command cannot name its holder.
+    // The claim is released before the record goes: without a record the next command cannot name the claim's
+    // holder.
     drop(place);
     if matches!(ended, Ended::Done | Ended::Refused(_)) {
         instance.remove();
@@ -136,7 +142,7 @@ fn unmount_what_is_left(mnt: &Path, dev: Option<(u32, u32)>, ended: &Ended) -> s
     }
     match ended {
         Ended::GaveUp(_) => mounts::clear(mnt),
-        // If it answers it is the mount of another instance, which has come in the meantime and has got the same device.
+        // A mount that answers belongs to another instance, which has since got the same device number.
         _ if mounts::is_disconnected(mnt) => mounts::unmount(mnt, How::Lazy),
         _ => Ok(()),
     }

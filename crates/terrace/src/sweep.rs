@@ -1,4 +1,4 @@
-//! Removing what dead instances left: their directories, once these have nothing to report.
+//! Removes the directories of dead instances that have nothing left to report.
 
 use std::fs;
 use std::io;
@@ -9,9 +9,9 @@ use crate::data_loss;
 use crate::instance::{self, Instance, Kind};
 use crate::mounts;
 
-/// How long the next run on the same directory reports losses of the last one.
+/// Time during which the next run on the same directory reports losses of the last one.
 const TOLD_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// A directory that is not locked and has no description after this time never gets one.
+/// An unlocked directory without a description after this time never gets one.
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Removes the directories of dead instances that have nothing to report: those of `run`, and those whose
@@ -23,8 +23,8 @@ pub fn sweep() {
     }
 }
 
-/// Whether an instance died and has nothing to report: it was for one command and lost nothing, or died long ago;
-/// or its mount point is gone; or it died before it had a description.
+/// Is an instance dead, with nothing to report? A run that lost nothing or died long ago; a mount whose mount
+/// point is gone; an instance without a description.
 fn is_swept(instance: &Instance) -> bool {
     if instance.is_alive() {
         return false;
@@ -33,14 +33,15 @@ fn is_swept(instance: &Instance) -> bool {
         Some(info) if info.kind == Kind::Run => {
             data_loss::by(instance).is_none() || instance.age() > TOLD_WITHIN
         }
-        // Its store's log says what it lost; there is no other record.
+        // The log of the store shows losses; there is no other record.
         Some(info) if info.kind == Kind::Kv => true,
         Some(info) => is_gone(&info.mnt),
         None => instance.age() > STARTED_WITHIN,
     }
 }
 
-/// A mount point that is dead is not gone. It is not asked: it may never answer.
+/// Is the mount point deleted? A dead mount there counts as existing, and gets no request, for it may never
+/// answer.
 fn is_gone(mnt: &Path) -> bool {
     mounts::at(mnt).is_none()
         && fs::symlink_metadata(mnt).is_err_and(|err| err.kind() == io::ErrorKind::NotFound)
@@ -65,7 +66,7 @@ mod tests {
         grow_old();
         assert!(!is_swept(&instance), "it lives");
         drop(lock);
-        // A program that another test starts just now has the lock's descriptor for a moment, too.
+        // A program that another test is just starting also holds the lock's descriptor for a moment.
         wait_until("nobody holds the lock", || is_swept(&instance));
         instance.write_info(&Info { kind: Kind::Mount, mnt: parent.path().into(), ..info() }).unwrap();
         grow_old();
@@ -80,7 +81,7 @@ mod tests {
         let (instance, lock) = Instance::create_in(parent.path()).unwrap();
         instance.write_info(&info()).unwrap();
         drop(lock);
-        // A program that another test starts just now has the lock's descriptor for a moment, too.
+        // A program that another test is just starting also holds the lock's descriptor for a moment.
         wait_until("nobody holds the lock", || is_swept(&instance));
         let dirty = Dirty { bytes: 4096, files_total: 1, ..Dirty::default() };
         data_loss::record(&instance, &dirty).unwrap();

@@ -1,6 +1,6 @@
-//! The few system calls that no safe crate has: fork and clone, the signal mask, signalfd.
+//! System calls that no safe crate offers: fork and clone, the signal mask, signalfd.
 //!
-//! Everything here is for single-threaded moments of a process (the command before it does anything, the supervisor always).
+//! Most of them need a single-threaded process: a command at its start, or the supervisor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,26 +17,26 @@ pub type SignalNumber = i32;
 pub enum Side {
     /// The new process.
     Child,
-    /// The old one, with the id of the new.
+    /// The parent, with the id of the child.
     Parent(Pid),
 }
 
-/// Has this thread a capability in force?
+/// Has this thread an effective capability?
 pub fn has_capability(which: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(which))
 }
 
-/// fork(2) of a process that has one thread.
+/// fork(2) of a single-threaded process.
 pub fn fork() -> io::Result<Side> {
     assert_single_threaded();
     // SAFETY: the process has one thread (asserted above), so the child inherits no lock that is held.
     side(unsafe { libc::fork() }.into())
 }
 
-/// A child that shares the table of file descriptors, and nothing else.
+/// Creates a child that shares the descriptor table, and nothing else.
 ///
-/// The raw call, since glibc's wrapper wants a stack and a function. glibc keeps the thread id of the main thread in its
-/// thread block and only its own fork() renews it: the child does its work on a fresh thread.
+/// The raw system call, since glibc's wrapper needs a stack and a function. glibc caches the main thread's
+/// id, and only its own fork() renews it: so the child does its work on a fresh thread.
 pub fn clone_sharing_files() -> io::Result<Side> {
     assert_single_threaded();
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
@@ -57,7 +57,7 @@ fn assert_single_threaded() {
     assert_eq!(threads, 1, "fork with {threads} threads");
 }
 
-/// Ends the process without destructors or exit handlers, which belong to the process that was forked.
+/// Exits without destructors or exit handlers, which belong to the parent process.
 pub fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }
@@ -79,7 +79,7 @@ fn set_of(signals: &[SignalNumber]) -> libc::sigset_t {
 #[derive(Clone, Copy)]
 pub struct Mask(libc::sigset_t);
 
-/// Blocks `signals` in this thread and those it starts; the answer is the mask before.
+/// Blocks `signals` in this thread and the threads it starts; returns the old mask.
 pub fn block(signals: &[SignalNumber]) -> Mask {
     let (set, mut before) = (set_of(signals), set_of(&[]));
     // SAFETY: both sets are initialised.
@@ -97,22 +97,22 @@ pub fn restore_mask(mask: &Mask) -> io::Result<()> {
     }
 }
 
-/// A descriptor that is readable when one of `signals` (which are blocked) is pending.
+/// A descriptor that is readable while one of `signals` (which must be blocked) is pending.
 pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
     let set = set_of(signals);
-    // SAFETY: `set` is initialised; -1 asks for a new descriptor, which has no other owner.
+    // SAFETY: `set` is initialised; -1 requests a new descriptor, which has no other owner.
     unsafe {
         let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
     }
 }
 
-/// A signal that was sent to us.
+/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal {
-    /// Which.
+    /// Its number.
     pub number: SignalNumber,
-    /// The kernel sent it: for the terminal, whose signals go to all of its foreground processes.
+    /// Sent by the kernel for the terminal, whose signals go to all of its foreground processes.
     pub from_kernel: bool,
 }
 
@@ -129,9 +129,9 @@ pub fn next_signal(fd: impl AsFd) -> Option<Signal> {
     }
 }
 
-/// Ends this process by `signal`, as the command it stood for ended; returns if that does not kill it.
+/// Ends this process by the signal that ended the wrapped command; returns if that does not kill it.
 pub fn die_by(signal: SignalNumber) {
-    // The command has left a core file, if one was wanted; a second one, of terrace, would only hide it.
+    // No core file: the command has written its own, and one of terrace would only hide it.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     let set = set_of(&[signal]);
@@ -143,7 +143,7 @@ pub fn die_by(signal: SignalNumber) {
     }
 }
 
-/// Makes each system call that the preload library makes beside those of its program, with arguments that change nothing.
+/// Makes each system call that the preload library adds to its program, with arguments that change nothing.
 pub fn try_library_calls() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
@@ -180,36 +180,37 @@ pub fn try_library_calls() {
         CACHESTAT,
     ];
     for call in calls {
-        // SAFETY: a descriptor, addresses and numbers of which none is valid: the kernel refuses them, after a filter has let them pass.
+        // SAFETY: the descriptor, addresses and numbers are all invalid, so the kernel refuses each call that
+        // a filter lets pass.
         unsafe { libc::syscall(call, -1, 0, 0, -1, -1, -1) };
     }
 }
 
-/// Ignores a signal from now on, in this process and those that it starts.
+/// Ignores a signal in this process and its children.
 pub fn ignore(signal: SignalNumber) {
     // SAFETY: ignoring a signal has no preconditions.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// Sends a signal; a process that is gone is no error.
+/// Sends a signal; ignores that the process is gone.
 pub fn send(pid: Pid, signal: SignalNumber) {
     // SAFETY: kill has no memory preconditions.
     unsafe { libc::kill(pid.as_raw_pid(), signal) };
 }
 
-/// The kernel's addition to this process's share of memory (thousandths) when it chooses a process to kill.
+/// This process's oom_score_adj (thousandths of all memory).
 pub fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()
 }
 
-/// Sets it, where that is permitted: upward, or by root.
+/// Sets oom_score_adj where permitted: upward, or as root.
 pub fn set_oom_score_adj(adjustment: Option<i32>) {
     if let Some(adjustment) = adjustment {
         let _ = std::fs::write("/proc/self/oom_score_adj", adjustment.to_string());
     }
 }
 
-/// Makes `target` refer to what `source` refers to.
+/// Makes `target` a duplicate of `source` (dup2).
 pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
     // SAFETY: dup2 on a standard stream, which is never owned by an OwnedFd here.
     if unsafe { libc::dup2(source.as_fd().as_raw_fd(), target) } < 0 {
@@ -218,45 +219,46 @@ pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a descriptor of the process or thread of this directory of /proc is a connection of FUSE.
+/// Is a descriptor of this process or thread (a directory of /proc) a FUSE connection?
 pub fn is_fuse(task: &Path, fd: RawFd) -> bool {
     std::fs::read_link(task.join(format!("fd/{fd}"))).is_ok_and(|path| path == Path::new("/dev/fuse"))
 }
 
-/// The descriptors open now.
+/// Open descriptors of this process.
 ///
 /// # Errors
-/// Those of the listing, which needs a free descriptor itself.
+/// Those of the listing, which itself needs a free descriptor.
 pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
     let names: io::Result<Vec<_>> =
         std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name())).collect();
     let all = names?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
-    // The listing saw its own descriptor, which is closed by now.
+    // The listing included its own descriptor, which is closed by now.
     Ok(all.filter(|fd| is_open(*fd)).collect())
 }
 
-/// Closes what others left open (at the end terraced, which is dead by then): /dev/fuse first, since a file of the mount closes
-/// only when somebody answers, or when the connection is gone.
+/// Closes inherited descriptors (at the end, those of a dead terraced). /dev/fuse comes first: closing a file
+/// of the mount waits for an answer unless the connection is gone.
 pub fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| is_fuse(Path::new("/proc/self"), *fd);
     let open = open_descriptors().unwrap_or_else(|err| {
-        tracing::error!("what terraced had open stays open: {err}");
+        tracing::error!("cannot list descriptors ({err}): those of terraced stay open");
         Vec::new()
     });
     let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();
     let (connections, others): (Vec<RawFd>, Vec<RawFd>) = left.into_iter().partition(is_fuse);
     for fd in connections.into_iter().chain(others) {
-        // SAFETY: whoever opened it is another process, or a dead one; the supervisor's own descriptors are all in `kept`.
+        // SAFETY: the owner is another process or a dead one; all descriptors owned by this process are in
+        // `kept`.
         unsafe { rustix::io::close(fd) };
     }
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: used for one fcntl, which answers EBADF for a number that is not open.
+    // SAFETY: used for one fcntl, which returns EBADF for a number that is not open.
     rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
 }
 
-/// Whether an ordinary user may have a user namespace with mounts of its own; tried in a child process.
+/// May an ordinary user create a user namespace with mounts? Tried in a child process.
 pub fn can_have_user_namespace() -> bool {
     let Ok(side) = fork() else { return false };
     match side {
@@ -272,7 +274,7 @@ pub fn can_have_user_namespace() -> bool {
     }
 }
 
-/// Puts a piece of shared memory into one huge page, as the engine does with frames, and gives it back.
+/// Puts some shared memory into one huge page, as the engine does with frames, and frees it.
 ///
 /// # Errors
 /// The kernel's refusal.
@@ -286,7 +288,8 @@ pub fn try_huge_page() -> io::Result<()> {
     let room =
         unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * HUGE, ProtFlags::empty(), MapFlags::PRIVATE)? };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: HUGE bytes from an aligned address lie in the room of twice the length, which nobody uses.
+    // SAFETY: HUGE bytes from an aligned address lie in the reserved range of twice the length, which is
+    // unused.
     let advised = unsafe {
         let place = room.add(room.align_offset(HUGE));
         mmap(place, HUGE, protection, MapFlags::SHARED | MapFlags::FIXED, &file, 0)
@@ -299,7 +302,7 @@ pub fn try_huge_page() -> io::Result<()> {
                 advise(PAGE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE))
             })
     };
-    // SAFETY: the mapping made above, which nobody uses.
+    // SAFETY: unmaps the mapping made above, which has no other user.
     unsafe { munmap(room, 2 * HUGE)? };
     advised
 }
@@ -310,7 +313,8 @@ mod tests {
 
     #[test]
     fn a_blocked_signal_is_read_from_its_descriptor() {
-        // A thread of its own: the mask must not leak into other tests, and tgkill keeps the signal with it.
+        // A separate thread: the mask must not leak into other tests, and pthread_kill directs the signal to
+        // this thread.
         std::thread::spawn(|| {
             block(&[libc::SIGUSR1]);
             let fd = signal_fd(&[libc::SIGUSR1]).unwrap();

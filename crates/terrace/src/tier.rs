@@ -1,4 +1,5 @@
-//! Tiers on devices: opened for an instance that starts, changed while it serves, and `terrace tier`, which shows and empties them.
+//! Tiers on devices: opened at the start of an instance, changed while it serves, and the commands of
+//! `terrace tier`.
 
 mod change;
 pub mod live;
@@ -32,12 +33,12 @@ use user::user_of;
 /// The tiers of an instance.
 #[derive(Debug, Default)]
 pub struct Tier {
-    /// The targets that can be used, locked as long as this is held; the fastest first.
+    /// Usable targets, fastest first; locked while this is held.
     pub held: Vec<Held>,
-    /// Why some cannot be used: a line each, with its cure, and the rows of `terrace stat`.
+    /// Reasons why targets cannot be used: one line each, with the cure.
     pub warnings: Vec<String>,
     off: Vec<Off>,
-    /// Of these, the first that is on this machine: it may have what programs have synced.
+    /// The first unusable target on this machine: it may have owed pages.
     missing: Option<String>,
 }
 
@@ -49,7 +50,7 @@ struct Off {
 }
 
 impl Off {
-    /// Its row of `terrace stat`.
+    /// Row for `terrace stat`.
     fn row(&self) -> TierRow {
         let (name, state) = (self.device.name.clone(), format!("off: {}", self.why));
         TierRow { name, kind: TierKind::Device, state, ..TierRow::default() }
@@ -59,31 +60,31 @@ impl Off {
 /// A target in use.
 #[derive(Debug)]
 pub struct Held {
-    /// As it is configured.
+    /// Its configuration.
     pub device: Device,
-    /// Open, and locked.
+    /// The open and locked target.
     pub target: Target,
-    /// Its number: no two have the same.
+    /// Unique number.
     pub number: usize,
-    /// The number of its first region among those of all targets.
+    /// First region, in the numbering shared by all targets.
     pub first_region: u32,
-    /// The instance has made the file.
+    /// The instance created the file.
     pub made: bool,
-    /// It is being removed.
+    /// A removal is under way.
     pub removed: bool,
-    /// The table for its readers; none before there is an engine.
+    /// Table for readers; none before the engine starts.
     pub table: Option<Arc<TargetTable>>,
 }
 
 impl Held {
-    /// The numbers of its regions: the first, and how many.
+    /// Region numbers: the first, and the count.
     pub fn regions(&self) -> (u32, u32) {
         (self.first_region, self.target.superblock.geometry.regions())
     }
 }
 
-/// Numbers for so many regions: in the middle of the largest gap between those that are used, so that each target can grow. The first; none: no gap is large
-/// enough.
+/// Chooses region numbers in the middle of the largest free gap, so that every target can grow. Returns the
+/// first number; none if no gap is large enough.
 pub fn region_numbers(used: &[(u32, u32)], regions: u32) -> Option<u32> {
     let mut used: Vec<(u32, u32)> = used.iter().map(|(first, count)| (*first, first + count)).collect();
     used.sort_unstable();
@@ -95,7 +96,7 @@ pub fn region_numbers(used: &[(u32, u32)], regions: u32) -> Option<u32> {
     Some(if from == 0 { 0 } else { from + spare / 2 })
 }
 
-/// Whether the path still leads to the target.
+/// Does the path still lead to the target?
 fn is_at(target: &Target, path: &Path) -> bool {
     let same = |meta: std::fs::Metadata| {
         rustix::fs::fstat(&target.fd).is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (meta.dev(), meta.ino()))
@@ -103,8 +104,8 @@ fn is_at(target: &Target, path: &Path) -> bool {
     std::fs::symlink_metadata(path).is_ok_and(same)
 }
 
-/// The target is used no longer: nothing is left in it, and a file that the instance has made goes. Its number stays taken if the supervisor knows it
-/// (`kept`), and names nothing.
+/// Ends the use of a target: erases it, and deletes a file that the instance created. If the supervisor knows
+/// the descriptor (`kept`), its number stays reserved and refers to /dev/null.
 pub fn close(held: Held, kept: &[RawFd]) {
     let path = &held.device.path;
     let done = match held.made && is_at(&held.target, path) {
@@ -113,7 +114,7 @@ pub fn close(held: Held, kept: &[RawFd]) {
         false => target::give_up(&held.target),
     };
     if let Err(err) = done {
-        tracing::warn!("{}: {err}; what is in the tier counts for nothing all the same", path.display());
+        tracing::warn!("{}: {err}; the content of the tier is not used again", path.display());
     }
     if let Some(table) = &held.table {
         table.release();
@@ -124,15 +125,15 @@ pub fn close(held: Held, kept: &[RawFd]) {
     let mut fd = held.target.fd;
     let null = std::fs::File::open("/dev/null").map_err(drop);
     if null.is_ok_and(|null| rustix::io::dup3(&null, &mut fd, rustix::io::DupFlags::CLOEXEC).is_err()) {
-        tracing::warn!("{}: it stays open until the instance ends", path.display());
+        tracing::warn!("{}: the file stays open until the instance ends", path.display());
     }
     std::mem::forget(fd);
 }
 
-/// Opens the tiers of an instance that is to serve `src`, the fastest first. Nothing is mounted yet.
+/// Opens the tiers of an instance that serves `src`, fastest first, before the mount.
 ///
-/// A target that cannot be used is taken out of the configuration, and the log says why: a cache that is smaller than it was meant to be is worth
-/// more than none. See [`Tier::or_refuse`] for what is more than a cache.
+/// An unusable target is removed from the configuration and logged: a smaller cache is better than none. See
+/// [`Tier::or_refuse`] for targets that may have owed pages.
 pub fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
@@ -152,21 +153,22 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
 }
 
 impl Tier {
-    /// The rows of those that cannot be used; of the others the engine has them.
+    /// Rows of unusable targets for `terrace stat`; the engine has the rows of the others.
     pub fn off(&self) -> Vec<TierRow> {
         self.off.iter().map(Off::row).collect()
     }
 
-    /// With `[dirty] durable = "tier"` nothing is served without a tier that may have what programs have synced: they would see older data.
+    /// With `[dirty] durable = "tier"`, refuses to serve without a tier that may have owed pages: programs
+    /// would see older data.
     ///
     /// # Errors
-    /// One is missing, or there is none at all that could answer an fsync.
+    /// A tier is missing, or no tier can answer an fsync.
     pub fn or_refuse(self, config: &Config) -> Result<Tier> {
         let is_here = |held: &Held| !is_remote(&held.device.path);
         let failure = match &self.missing {
             _ if config.dirty.durable == Durable::Source => return Ok(self),
             Some(line) => Failure::from_line(&format!(
-                "{line}; it may have data that programs have synced: to serve the source without, set [dirty] durable = \"source\""
+                "{line}; it may have synced data: to serve the source without it, set [dirty] durable = \"source\""
             )),
             None if self.held.iter().any(is_here) => return Ok(self),
             None => Failure::new(
@@ -182,7 +184,7 @@ impl Tier {
     fn hold(&mut self, number: usize, device: Device, target: Target, made: bool) {
         let used: Vec<(u32, u32)> = self.held.iter().map(Held::regions).collect();
         let first_region = region_numbers(&used, target.superblock.geometry.regions());
-        // The opening of the target has counted them; gaps between few targets are large.
+        // Opening the target has checked the total; gaps between few targets are large.
         let first_region = first_region
             .unwrap_or_else(|| used.iter().map(|(first, count)| first + count).max().unwrap_or(0));
         self.held.push(Held { device, target, number, first_region, made, removed: false, table: None });
@@ -215,7 +217,7 @@ fn target(config: &Config, device: &Device, src: &Path, others: Others, holder: 
     opened.map_err(|err| refused(&err))
 }
 
-/// The line for a target that cannot be used. Of one that is in use the mount is named, if it is known.
+/// The message for an unusable target; if it is in use, names the mount where possible.
 pub fn refused(err: &TargetError) -> Failure {
     let user = match err.fault {
         Fault::InUse(pid) => user_of(&err.path, pid),
@@ -244,7 +246,8 @@ pub fn tier(args: &cli::Tier) -> Result<ExitCode> {
     }
 }
 
-/// Those of the configuration and of running instances, and those that are named. Their content is not counted.
+/// Lists the tiers of the configuration, of running instances and of the given paths, without counting their
+/// content.
 fn list(args: &cli::TierList) -> Result<ExitCode> {
     let config = Config::load(&Tuning { config: args.config.clone(), ..Tuning::default() })?;
     let mut found = BTreeMap::new();
@@ -259,7 +262,7 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
         let paths = of_mount.map_or_else(|| targets(path), Ok)?;
         paths.iter().for_each(|path| add(path));
     }
-    // Of mounts their own alone.
+    // For mounts, only their own tiers.
     if !are_mounts {
         config.tier.device.iter().for_each(|device| add(&device.path));
         let living = instance::living();
@@ -277,13 +280,13 @@ fn list(args: &cli::TierList) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tiers of the instance that serves this directory, if one does.
+/// The tiers of the instance that serves this directory; none if there is no instance.
 fn tiers_at(path: &Path) -> Option<Vec<PathBuf>> {
     let mnt = std::path::absolute(path).ok()?;
     instance::serving(&mnt).map(|(_, info)| info.tiers)
 }
 
-/// A file or device itself; of a directory the tiers in it.
+/// The tiers at a path: a file or device, or those in a directory.
 fn targets(path: &Path) -> Result<Vec<PathBuf>> {
     let fail = |err: std::io::Error| {
         Failure::new(path.display(), reason(err), "name a file, a block device or a directory")
@@ -308,7 +311,7 @@ fn show(args: &cli::TierShow) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `terrace tier drop`. At a terminal it asks first.
+/// `terrace tier drop`, with a confirmation at a terminal.
 fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
     let path = &args.path;
     let named = |err| refused(&err);
@@ -319,7 +322,7 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
         let look = target::look_unused(path).map_err(named)?;
         target::tier_of(path, look.found).map_err(named)?.source.path
     };
-    if !args.yes && !agreed(&format!("Give up what is in the tier of {source}, {}?", path.display())) {
+    if !args.yes && !agreed(&format!("Erase the tier of {source}, {}?", path.display())) {
         commands::print(&format!("{}: nothing was changed\n", path.display()))?;
         return Ok(ExitCode::from(EXIT_NEGATIVE));
     }
@@ -329,7 +332,7 @@ fn empty(args: &cli::TierDrop) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the user says yes. Where nobody can be asked, the command is meant.
+/// Requests confirmation; without a terminal, returns true.
 fn agreed(question: &str) -> bool {
     let mut stdin = std::io::stdin().lock();
     if !(stdin.is_terminal() && std::io::stdout().is_terminal()) {

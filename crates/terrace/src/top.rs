@@ -1,4 +1,4 @@
-//! `terrace top`: a mount live in the terminal.
+//! `terrace top`: live statistics of a mount in the terminal.
 //!
 //! ```text
 //!   stat over the control socket ─► feed (a thread) ─► model: rates between two answers ─► screen (ratatui) · a line an interval
@@ -24,7 +24,7 @@ use crate::error::{Failure, Result};
 use model::{Snapshot, View};
 use signals::{SILENCE_MAX, TICK, catch_signals, interrupted};
 
-/// Shows a mount until the user leaves, or the mount goes.
+/// Shows a mount until the user quits, or the mount is gone.
 pub fn top(args: &cli::Top) -> Result<ExitCode> {
     let every = interval(args.interval)?;
     let mnt = feed::choose(args.mnt.as_deref())?;
@@ -58,7 +58,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// Takes new data. True: there is something to show. The mount is gone when its daemon no longer answers.
+    /// Takes new data; true if there are any. Fails when the daemon no longer answers.
     fn update(&mut self, snapshots: &Snapshots) -> Result<bool> {
         match snapshots.try_recv() {
             Ok((at, Ok(snapshot))) => {
@@ -72,13 +72,13 @@ impl Watch {
             }
             Err(TryRecvError::Empty) => Ok(false),
             Err(TryRecvError::Disconnected) => {
-                Err(Failure::new("top", "its thread that asks has ended", "please report this"))
+                Err(Failure::new("top", "its request thread has ended", "please report this"))
             }
         }
     }
 }
 
-/// The screen is given back in any case: at the end, after an error, and by ratatui's hook in a panic.
+/// The terminal is restored in any case: at the end, after an error, and by ratatui's panic hook.
 fn on_screen(watch: &mut Watch, snapshots: &Snapshots) -> Result<()> {
     let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore());
     let ended = terminal.map_err(unshown).and_then(|mut terminal| show(&mut terminal, watch, snapshots));
@@ -108,7 +108,7 @@ fn show(terminal: &mut DefaultTerminal, watch: &mut Watch, snapshots: &Snapshots
     Ok(())
 }
 
-/// Does this key leave?
+/// Does this key quit?
 fn leaves(event: &Event) -> bool {
     match event {
         Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press, .. }) => match code {

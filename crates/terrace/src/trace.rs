@@ -1,4 +1,4 @@
-//! `terrace trace`: what programs access on a mount, written into a file for the simulator.
+//! `terrace trace`: records the page accesses on a mount into a file, for the simulator.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,18 +20,17 @@ use crate::mounts;
 use crate::size::{Size, human};
 use crate::sys::{self, SignalNumber};
 
-/// Signals that end a recording in order.
+/// Signals that end a recording.
 const SIGNALS: &[SignalNumber] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// Longest recording, seconds: a week.
 const SECONDS_MAX: f64 = 604_800.0;
-/// How long the daemon may take to say its last word.
+/// Time for the daemon to send the summary.
 const CLOSE_WITHIN: Duration = Duration::from_secs(30);
 
-/// When a recording ends by itself.
 struct Limits {
-    /// Time that it may take.
+    /// Longest time.
     time: Option<Duration>,
-    /// Bytes that it may have.
+    /// Largest file, bytes.
     bytes: u64,
 }
 
@@ -40,7 +39,7 @@ pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
     let limits = limits(args)?;
     let (instance, info) = commands::find(&args.mnt)?;
     let mut out = Output::create(&args.output, &info.mnt)?;
-    // Before the recording begins, so that none is lost.
+    // Before the recording, so that no signal is lost.
     sys::block(SIGNALS);
     let signals = sys::signal_fd(SIGNALS)
         .map_err(|err| Failure::new("signals", reason(err), "raise the limit on open files"))?;
@@ -83,7 +82,6 @@ fn limits(args: &cli::Trace) -> Result<Limits> {
     Ok(Limits { time: time.transpose()?, bytes: max.0 })
 }
 
-/// The file of a recording.
 struct Output<'a> {
     path: &'a PathBuf,
     file: File,
@@ -94,10 +92,10 @@ impl<'a> Output<'a> {
     fn create(path: &'a PathBuf, mnt: &Path) -> Result<Output<'a>> {
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
-        // Outside the command of `terrace run` the directory is the plain one.
+        // Without a mount, or outside the namespace of `terrace run`, the path is the plain directory.
         let is_mount = mounts::at(mnt).is_some_and(|entry| entry.fstype == mounts::FSTYPE);
         if is_mount && dev(dir).is_some() && dev(dir) == dev(mnt) {
-            let why = "it lies on the mount, and would record its own writing";
+            let why = "it lies on the mount, and would record its own writes";
             return Err(Failure::new(path.display(), why, "name a file elsewhere"));
         }
         let file = File::create(path)
@@ -108,7 +106,7 @@ impl<'a> Output<'a> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len() as u64;
         self.file.write_all(bytes).map_err(|err| {
-            let cure = "make room or name another file; what is in it can be read";
+            let cure = "free space, or name another file; the written part is readable";
             Failure::new(self.path.display(), reason(err), cure)
         })
     }
@@ -150,7 +148,7 @@ fn broken(out: &Output<'_>, why: &str) -> Failure {
     Failure::new(out.path.display(), format!("the recording broke off: {why}"), cure)
 }
 
-/// Waits for a frame, a signal or the end; true if there is a frame.
+/// Waits for a frame, a signal or `end`; true if there is a frame.
 fn readable(frames: &Frames, signals: &impl std::os::fd::AsFd, end: Option<Instant>) -> bool {
     let left = end.map(|end| end.saturating_duration_since(Instant::now()));
     let timeout =

@@ -1,7 +1,7 @@
-//! The command from outside: what it says to bad input, and that it leaves nothing behind; the lives of mounts and of `run`, to the
-//! death of every process of them.
+//! Tests of the command from outside: bad input, clean-up, and the lives of mounts and runs up to the death
+//! of all their processes.
 //!
-//! Needs root and /dev/fuse; without them it says so and passes.
+//! They need root and /dev/fuse; without these they print that and pass.
 
 #[path = "command/stage.rs"]
 mod stage;

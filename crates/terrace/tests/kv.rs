@@ -1,4 +1,4 @@
-//! `terrace serve kv` from outside: what survives which death, several servers, what is refused.
+//! `terrace serve kv` from outside: data that survive each kind of death, several servers, refusals.
 
 #[path = "kv/client.rs"]
 mod client;

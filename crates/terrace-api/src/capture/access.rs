@@ -1,15 +1,16 @@
-//! Accesses to pages, in the form that all formats share.
+//! Accesses to pages, in the form common to all formats.
 
 /// One access to one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Names the page within the trace. Captures: [`page_key`](super::page_key). Text that is no number: a hash of it.
+    /// Identifies the page within the trace. For captures, see [`page_key`](super::page_key); for text that
+    /// is no number, a hash.
     pub key: u64,
-    /// A write; false also where the format does not say.
+    /// Is it a write? False also if the format does not distinguish.
     pub write: bool,
-    /// The way it came, where the format says so.
+    /// Access path, if the format records it.
     pub via: Option<AccessPath>,
-    /// Milliseconds on the trace's own clock, 0 where there is none.
+    /// Milliseconds on the trace's own clock; 0 without a clock.
     pub time_ms: u64,
 }
 
@@ -19,7 +20,7 @@ impl Access {
     }
 }
 
-/// The way by which an access came into terrace.
+/// The path by which an access reached terrace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AccessPath {
     /// Through the mount.

@@ -1,26 +1,26 @@
-//! Errors in a trace: the place, and the cure.
+//! Errors in a trace, with place and cure.
 
 use std::fmt;
 
 /// A place in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum At {
-    /// Bytes before it, of the content (decompressed, if it was compressed).
+    /// Offset in the (decompressed) content, bytes.
     Byte(u64),
     /// Line number, from 1.
     Line(u64),
 }
 
-/// Why a trace could not be read (on); `Display` is one line: file, place, fault, cure.
+/// Why a trace cannot be read any further; `Display` is one line: file, place, fault, cure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// The file's name as it was given.
+    /// Name of the file, as given.
     pub file: String,
-    /// Where; `None`: the file as a whole.
+    /// Place of the fault; `None`: the file as a whole.
     pub at: Option<At>,
     /// The fault.
     pub fault: String,
-    /// The user's remedy.
+    /// The user's next step.
     pub cure: String,
 }
 

@@ -1,20 +1,20 @@
-//! terrace's own format: accesses of a live mount, in one to some fifteen bytes each.
+//! terrace's own trace format, the capture: accesses of a live mount, in one to fifteen bytes each.
 //!
 //! # Format, version 2
-//! All numbers are little-endian; *varint* is LEB128 (seven bits a byte, the lowest first, the top bit says that
-//! more follow, at most ten bytes), *zigzag* a varint of `(n << 1) ^ (n >> 63)`.
+//! All numbers are little-endian. *varint* is LEB128: seven bits a byte, the lowest first; the top bit says
+//! that more follow; at most ten bytes. *zigzag* is a varint of `(n << 1) ^ (n >> 63)`.
 //!
 //! | header, 32 bytes | |
 //! |---|---|
 //! | 0..8 | [`MAGIC`] |
 //! | 8..10 | version, 2; a reader also takes 1, which has no names, and refuses others |
-//! | 10..12 | length of the header in bytes, at least 32; what is beyond 32 is passed over |
+//! | 10..12 | length of the header in bytes, at least 32; bytes beyond 32 are ignored |
 //! | 12..16 | bytes of a page |
 //! | 16..24 | start of the capture, milliseconds since 1970 |
 //! | 24..28 | milliseconds of a tick, not 0 |
 //! | 28..32 | 0 |
 //!
-//! Records follow to the end of the file. The low two bits of a record's first byte say what it is:
+//! Records follow to the end of the file. The low two bits of a record's first byte are its type:
 //!
 //! | low bits | record | the other bits, and what follows |
 //! |---|---|---|
@@ -23,32 +23,35 @@
 //! | 2 | time | 0; varint: ticks since the last time record, or since the start |
 //! | 3 | name | 0; varints: object, bytes of the file, zigzag of its change in nanoseconds since 1970, length of the path; the path |
 //!
-//! Step 0 to 13: the same object as the last access, so many pages further on. 14: the same object; zigzag: pages
-//! further on. 15: another object; zigzag: its number less the last one's; varint: page index. Before the first
-//! access object and page are 0, and sums wrap at 64 bits. So a sequential read takes one byte a page.
+//! Step 0 to 13: same object as the last access, this many pages further on. 14: same object; zigzag: pages
+//! further on. 15: another object; zigzag: its number less the last one's; varint: page index. The first
+//! access counts from object 0 and page 0, and sums wrap at 64 bits. So a sequential read takes one byte a
+//! page.
 //!
-//! The name of an object comes before its first access, where it is known: the path of the file relative to the source, of any bytes but 0.
+//! An object's name, if known, comes before its first access: the path of the file relative to the source, of
+//! any bytes but 0.
 //!
-//! Records are written whole, in batches; a capture that was killed ends between two of them, and one cut by other
-//! means is read up to the cut, where the error says how to repair it.
+//! Whole records are written in batches, so a killed capture ends between two records. A capture truncated
+//! otherwise is readable up to the cut, and the error names the repair.
 
 use std::path::PathBuf;
 
 use super::access::{Access, AccessPath};
 
-/// The first bytes of a capture. The first is not text, the last tells a file mangled as text.
+/// First bytes of a capture. The first byte is not text; the last two reveal a file that was converted as
+/// text.
 pub const MAGIC: [u8; 8] = *b"\x89TRACE\r\n";
 /// The version written.
 pub const VERSION: u16 = 2;
 /// The first version, without names.
 pub(super) const NAMELESS: u16 = 1;
-/// Bytes of a path, at the most (PATH_MAX).
+/// Longest path, bytes (PATH_MAX).
 pub const PATH_MAX: usize = 4096;
 
 pub(super) const HEADER: usize = 32;
-/// A record other than a name is no longer: its first byte, two varints.
+/// Longest record other than a name: its first byte, two varints.
 pub(super) const RECORD_MAX: usize = 21;
-/// A name is no longer: its first byte, four varints, the path.
+/// Longest name record: its first byte, four varints, the path.
 pub(super) const NAME_MAX: usize = 41 + PATH_MAX;
 pub(super) const WRITE: u8 = 1 << 2;
 pub(super) const FAST: u8 = 1 << 3;
@@ -67,7 +70,7 @@ pub struct Header {
     pub page_bytes: u32,
     /// Start of the capture, milliseconds since 1970.
     pub start_ms: u64,
-    /// Milliseconds of a tick: how coarse times are. Not 0.
+    /// Length of a tick, milliseconds: the resolution of times. Not 0.
     pub tick_ms: u32,
 }
 
@@ -78,7 +81,7 @@ impl Default for Header {
     }
 }
 
-/// One access, as captures record it.
+/// One access, as recorded in a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// The object's number (the inode number on the mount).
@@ -89,20 +92,20 @@ pub struct Event {
     pub write: bool,
     /// The way it came.
     pub via: AccessPath,
-    /// Milliseconds since the start of the capture. Recorded in whole ticks; a time before the last one's counts as
-    /// the last one's.
+    /// Milliseconds since the start of the capture, recorded in whole ticks. A time before the last one's
+    /// counts as the last one's.
     pub time_ms: u64,
 }
 
 impl Event {
-    /// As all formats have it.
+    /// The access in the form common to all formats.
     pub fn access(&self) -> Access {
         let key = page_key(self.object, self.page);
         Access { key, write: self.write, via: Some(self.via), time_ms: self.time_ms }
     }
 }
 
-/// A file, as it was when it was recorded.
+/// A file, with its attributes at the time of the recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The object's number.
@@ -120,14 +123,14 @@ pub struct Name {
 pub enum Record {
     /// One access.
     Access(Event),
-    /// So many accesses are missing here.
+    /// This many accesses are missing here.
     Lost(u64),
-    /// What an object is.
+    /// The file of an object.
     Name(Name),
 }
 
-/// One number for a page: the object's, mixed, plus the page index, so that neighbours stay neighbours and objects
-/// practically never meet.
+/// Key of a page: the object's number, mixed, plus the page index. Neighbouring pages have neighbouring keys,
+/// and keys of different objects practically never collide.
 pub fn page_key(object: u64, page: u64) -> u64 {
     mix(object).wrapping_add(page)
 }
@@ -139,7 +142,7 @@ pub(super) fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// State that writer and reader keep from record to record.
+/// State kept by writer and reader between records.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Last {
     pub object: u64,
@@ -164,7 +167,7 @@ pub(super) fn varint(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// Reads a varint off the front of `bytes`.
+/// Takes a varint from the front of `bytes`.
 pub(super) fn read_varint(bytes: &mut &[u8]) -> Result<u64, Broken> {
     let mut n = 0u64;
     for i in 0..10 {

@@ -1,13 +1,13 @@
-//! A stream with a window to look ahead through, decompressed on the way.
+//! A decompressed stream with a look-ahead window.
 
 use std::fmt;
 use std::io::{BufReader, Read};
 
 use super::error::{At, Error};
 
-/// Bytes by which formats are told apart.
+/// Bytes that determine the format.
 pub(super) const HEAD: usize = 4096;
-/// Bytes in the window: no record is longer.
+/// Bytes in the window, more than the longest record.
 pub(super) const WINDOW: usize = 256 << 10;
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xB5, 0x2F, 0xFD];
 const COMPRESSED: usize = 128 << 10;
@@ -20,9 +20,9 @@ pub(super) struct Input {
     start: usize,
     end: usize,
     ended: bool,
-    /// Content before `window[start]`.
+    /// Offset of `window[start]` in the content.
     position: u64,
-    /// Lines before `window[start]`; counted by those who read lines.
+    /// Lines before `window[start]`; counted by readers of text.
     pub(super) lines: u64,
 }
 
@@ -55,7 +55,7 @@ impl Input {
         Ok(input)
     }
 
-    /// Puts a decoder between the stream, from its beginning, and the window.
+    /// Inserts a decoder between stream and window, at the start of the stream.
     fn decompress(&mut self) -> Result<(), Error> {
         let begun = std::io::Cursor::new(self.window[self.start..self.end].to_vec());
         let rest = std::mem::replace(&mut self.stream, Box::new(std::io::empty()));
@@ -67,7 +67,7 @@ impl Input {
         Ok(())
     }
 
-    /// The next `want` bytes (at most [`WINDOW`]), fewer only at the end; they stay unread.
+    /// The next `want` bytes (at most [`WINDOW`]), fewer only at the end, without consuming them.
     pub(super) fn peek(&mut self, want: usize) -> Result<&[u8], Error> {
         if self.end - self.start < want {
             self.fill(want)?;
@@ -75,7 +75,7 @@ impl Input {
         Ok(&self.window[self.start..self.end.min(self.start + want)])
     }
 
-    /// All that is in the window, at least one byte but at the end.
+    /// The whole window, at least one byte unless at the end.
     pub(super) fn window(&mut self) -> Result<&[u8], Error> {
         if self.start == self.end {
             self.fill(1)?;
@@ -110,7 +110,7 @@ impl Input {
         self.error(at, format!("cannot be {}: {e}", if self.compressed { "unpacked" } else { "read" }), cure)
     }
 
-    /// Takes `n` bytes that were looked at.
+    /// Consumes `n` bytes that were peeked at.
     pub(super) fn consume(&mut self, n: usize) {
         self.start += n;
         self.position += n as u64;

@@ -1,11 +1,11 @@
-//! Traces of page accesses: read as a stream, whatever the format, and terrace's own captures written.
+//! Traces of page accesses: readers for several formats, and the writer for captures of terrace.
 //!
 //! ```text
 //!   file ─► zstd? ─► Input (256 KiB) ─► u64 · oracle · text · csv · terrace ─► Access, Access, ...
 //! ```
-//! A trace is never held in memory: what a [`Reader`] needs does not depend on what it reads (300 KiB, and up to
-//! 128 MiB inside zstd where the file was compressed with so long a window). Faults of a file come as an
-//! [`Error`] that names the file, the place and the cure; nothing a file holds makes a reader panic.
+//! A trace is never held in memory. A [`Reader`] needs the same memory for any file: 300 KiB, and up to 128
+//! MiB inside zstd for files compressed with such a long window. Faults of a file are an [`Error`] with file,
+//! place and cure; no content makes a reader panic.
 //!
 //! | format | content | names |
 //! |---|---|---|
@@ -15,8 +15,8 @@
 //! | `csv` | a key in one column ([`Column`]) | `.csv`, `.tsv` |
 //! | `terrace` | a capture: [`format`](mod@format) | by its first bytes |
 //!
-//! Each of them may be compressed with zstd (known by its first bytes; `.zst` is then taken off the name). Every
-//! request is one page: sizes that a format states are not looked at.
+//! Each format may be compressed with zstd (detected by its first bytes; `.zst` is then removed from the
+//! name). Every request counts as one page: sizes in a format are ignored.
 
 mod access;
 mod error;

@@ -83,7 +83,7 @@ impl Decoder {
         }
     }
 
-    /// One record; `None`: it only moved the clock.
+    /// Parses one record; `None`: it only advanced the clock.
     fn parse(&mut self, bytes: &mut &[u8]) -> Result<Option<Record>, Broken> {
         let (&first, rest) = bytes.split_first().ok_or(Broken::Cut)?;
         *bytes = rest;
@@ -131,7 +131,7 @@ fn parse_name(bytes: &mut &[u8]) -> Result<Name, Broken> {
     Ok(Name { object, path, bytes: size, changed_ns: unzigzag(changed) as i64 })
 }
 
-/// A capture being read record by record: an iterator that ends at the end or after the first error.
+/// Iterator over the records of a capture. It ends at the end of the file, or after the first error.
 #[derive(Debug)]
 pub struct RecordReader {
     input: Input,
@@ -140,15 +140,15 @@ pub struct RecordReader {
 }
 
 impl RecordReader {
-    /// Reads a stream, compressed with zstd or not; `name` stands in errors. Fails when it does not begin as a
-    /// capture does.
+    /// Reads a stream, compressed with zstd or not; `name` is for errors. Fails if it does not begin like a
+    /// capture.
     pub fn new(name: &str, stream: Box<dyn io::Read + Send>) -> Result<RecordReader, Error> {
         let mut input = Input::new(name, stream)?;
         let decoder = Decoder::new(&mut input)?;
         Ok(RecordReader { input, decoder, over: false })
     }
 
-    /// Its head.
+    /// Header of the capture.
     pub fn header(&self) -> Header {
         self.decoder.header()
     }

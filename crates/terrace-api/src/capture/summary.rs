@@ -27,7 +27,7 @@ pub struct SummaryReport {
 /// The result of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// How long it took, seconds.
+    /// Duration, seconds.
     pub seconds: f64,
     /// Page accesses recorded.
     pub accesses: u64,
@@ -68,7 +68,8 @@ pub struct Lost {
     pub fuse: u64,
     /// On the preload path: a lane was full.
     pub preload: u64,
-    /// Read, but not reported in time or not credibly: threads that died, files that were forgotten meanwhile.
+    /// Reads not reported in time or not credible: of threads that died, or files that were forgotten
+    /// meanwhile.
     pub unclear: u64,
 }
 

@@ -9,11 +9,11 @@ use super::format::{
     STEP_MAX, TIME, VERSION, WRITE, varint, zigzag,
 };
 
-/// Bytes gathered before they are written.
+/// Size of a batch, bytes.
 const BATCH: usize = 64 << 10;
 
-/// Writes a capture. Bytes are gathered and written in batches of whole records; call [`Writer::flush`] at the end
-/// and whenever the file is to be up to date (dropping the writer loses what was not flushed).
+/// Writes a capture, in batches of whole records. Call [`Writer::flush`] at the end and whenever the file
+/// must be up to date. Dropping the writer loses unflushed records.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
@@ -24,10 +24,10 @@ pub struct Writer<W: Write> {
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a capture (nothing is written before the first batch is full, or flushed).
+    /// Begins a capture. Nothing is written before the first batch is full or flushed.
     ///
     /// # Panics
-    /// When a tick has no length.
+    /// If the tick is 0.
     pub fn new(out: W, header: &Header) -> Writer<W> {
         assert!(header.tick_ms > 0, "a tick has a length");
         let mut batch = Vec::with_capacity(BATCH + RECORD_MAX);
@@ -41,7 +41,7 @@ impl<W: Write> Writer<W> {
         Writer { out, batch, last: Last::default(), tick_ms: u64::from(header.tick_ms), bytes: 0 }
     }
 
-    /// Records an access. Fails only when a batch cannot be written; that batch is then lost.
+    /// Records an access. Fails only if a batch cannot be written; that batch is then lost.
     pub fn access(&mut self, event: &Event) -> io::Result<()> {
         let tick = event.time_ms / self.tick_ms;
         if tick > self.last.tick {
@@ -66,7 +66,7 @@ impl<W: Write> Writer<W> {
         self.flush_over(BATCH)
     }
 
-    /// Records that so many accesses were not recorded here; none: nothing.
+    /// Records that accesses were lost here; 0: writes nothing.
     pub fn lost(&mut self, accesses: u64) -> io::Result<()> {
         if accesses > 0 {
             self.batch.push(LOSS);
@@ -75,7 +75,7 @@ impl<W: Write> Writer<W> {
         self.flush_over(BATCH)
     }
 
-    /// Records what an object is; nothing where its path is too long for a path.
+    /// Records the file of an object; skips paths longer than [`PATH_MAX`].
     pub fn name(&mut self, name: &Name) -> io::Result<()> {
         let path = name.path.as_os_str().as_bytes();
         if path.len() <= PATH_MAX {
@@ -88,12 +88,12 @@ impl<W: Write> Writer<W> {
         self.flush_over(BATCH)
     }
 
-    /// Bytes of the capture so far, written or gathered.
+    /// Bytes of the capture so far, written or buffered.
     pub fn bytes(&self) -> u64 {
         self.bytes + self.batch.len() as u64
     }
 
-    /// Writes all that was gathered.
+    /// Writes the buffered records.
     pub fn flush(&mut self) -> io::Result<()> {
         self.flush_over(0)?;
         self.out.flush()
@@ -109,7 +109,7 @@ impl<W: Write> Writer<W> {
         written
     }
 
-    /// Flushes, and gives the sink back.
+    /// Flushes, and returns the sink.
     pub fn finish(mut self) -> io::Result<W> {
         self.flush()?;
         Ok(self.out)
@@ -126,7 +126,7 @@ mod tests {
         Event { object, page, write: false, via: AccessPath::Fuse, time_ms: 0 }
     }
 
-    /// The bytes are the format: a change of them needs a new version.
+    /// The bytes are the format: changing them needs a new version.
     #[test]
     fn bytes_are_as_documented() {
         let header = Header { page_bytes: 4096, start_ms: 0x0102_0304, tick_ms: 10 };

@@ -1,11 +1,12 @@
-//! Wakes whoever keeps the cache within its control groups as soon as memory becomes scarce there, before the next regular look.
+//! Wakes the memory guard as soon as memory becomes scarce in its control groups, before its next regular
+//! check.
 //!
-//! | control groups | what wakes |
+//! | control groups | wake-up |
 //! |---|---|
 //! | version 1 | use crosses a threshold (`memory.usage_in_bytes`), or reclaim has to search (`memory.pressure_level`): eventfd |
 //! | version 2 | the limit is met (`memory.events`), or programs stall for memory (`memory.pressure`): POLLPRI |
 //!
-//! Notifications that this kernel or this user does not get are left out: regular looks go on in any case.
+//! Notifications that this kernel or user does not have are left out: the regular checks go on in any case.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,20 +18,20 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::{Group, Groups, Limit, Version};
 
-/// Stalls of so many µs in a window of so many. Without privileges, a window has at least two seconds.
+/// Stall time and window, in us. Without privileges, the window must be at least two seconds.
 const STALLS: [&str; 2] = ["some 50000 1000000", "some 100000 2000000"];
 
 /// Descriptors that report scarce memory.
 #[derive(Debug, Default)]
 pub struct Alarm {
-    /// Counts the events of version 1.
+    /// Eventfd for the notifications of version 1.
     events: Option<OwnedFd>,
     /// Files of version 2.
     files: Vec<File>,
 }
 
 impl Alarm {
-    /// For the groups that have these limits; in version 1 it first wakes when `reserve` bytes are left.
+    /// Sets the alarm for the groups with these limits. Version 1 first wakes when `reserve` bytes are left.
     pub fn set(groups: &Groups, limits: &[Limit], reserve: u64) -> Alarm {
         let mut alarm = Alarm::default();
         for group in &groups.0 {
@@ -53,7 +54,7 @@ impl Alarm {
         }
         let Some(events) = &self.events else { return Ok(()) };
         let register = |name: &str, what: &str| -> io::Result<()> {
-            // The kernel needs it open during the call only.
+            // The kernel needs the file open only during the call.
             let file = File::open(group.dir.join(name))?;
             let line = format!("{} {} {what}", events.as_raw_fd(), file.as_raw_fd());
             fs::write(group.dir.join("cgroup.event_control"), line)
@@ -76,7 +77,7 @@ impl Alarm {
         Ok(())
     }
 
-    /// Waits so long at the most; true if memory became scarce before.
+    /// Waits at most so long; true if memory became scarce.
     pub fn wait(&self, at_most: Duration) -> bool {
         let events = self.events.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let files = self.files.iter().map(|file| PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI));
@@ -89,7 +90,7 @@ impl Alarm {
         true
     }
 
-    /// Reads what has reported: until the next event it is silent.
+    /// Reads the files that reported, which silences them until the next event.
     fn rearm(&self) {
         let mut buf = [0; 512];
         if let Some(events) = &self.events {

@@ -1,4 +1,4 @@
-//! The machine's memory, as if it were one more control group around all others.
+//! The machine's memory, as a control group around all others.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use terrace_policy::memory::Level;
 
 use super::{Limit, field, read, stalled_ns};
 
-/// Where the kernel tells of it.
+/// Location of the kernel's files about memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     proc: PathBuf,
@@ -20,24 +20,24 @@ impl Default for Machine {
 }
 
 impl Machine {
-    /// One with these files, for tests.
+    /// Reads these files instead, for tests.
     #[cfg(test)]
     pub fn of(proc: &std::path::Path) -> Machine {
         Machine { proc: proc.to_owned() }
     }
 
-    /// Its memory. None where it is not told.
+    /// The machine's memory. None where /proc/meminfo is hidden.
     ///
     /// # Errors
-    /// It cannot be read at the moment.
+    /// A file cannot be read at the moment.
     pub fn limit(&self) -> io::Result<Option<Limit>> {
         Ok(self.level()?.map(|(limit, _)| limit))
     }
 
-    /// Its memory and what is used of it. None where it is not told.
+    /// The machine's memory and its use. None where /proc/meminfo is hidden.
     ///
     /// # Errors
-    /// It cannot be read at the moment.
+    /// A file cannot be read at the moment.
     pub fn level(&self) -> io::Result<Option<(Limit, Level)>> {
         let file = self.proc.join("meminfo");
         let Some(text) = read(&file)? else { return Ok(None) };
@@ -49,7 +49,7 @@ impl Machine {
         let refaults = refaults.iter().filter_map(|name| field(&counts, name)).sum();
         let stalled_ns = read(&self.proc.join("pressure/memory"))?.and_then(|text| stalled_ns(&text));
         let used = total.saturating_sub(free);
-        // The kernel always keeps some memory free: there is no limit that could be met.
+        // The kernel keeps some memory free, so use never reaches the limit.
         let level = Level { limit: total, used, cached, refaults, stalled_ns, met: 0 };
         Ok(Some((Limit { bytes: total, file }, level)))
     }

@@ -8,17 +8,18 @@ use clap::{Args, Subcommand};
 /// `terrace tier`.
 #[derive(Debug, Subcommand)]
 pub enum Tier {
-    /// List the tiers that the configuration and running instances name, and those given; of a mount its own
+    /// List the tiers of the configuration, of running instances and of the given paths; for a mount, its own
+    /// tiers
     List(TierList),
-    /// Show whose tier a file or block device is, and what is in it
+    /// Show the source and the content of a tier
     Show(TierShow),
     /// Empty a tier that is not in use; it stays the tier of its source, and keeps its space
     Drop(TierDrop),
-    /// Use one more file or block device, while the mount serves
+    /// Add a file or block device to a mount in service
     Add(TierAdd),
-    /// Use one no longer: its pages go to the others
+    /// Remove a file or block device: its pages go to the others
     Remove(TierRemove),
-    /// Give one another size
+    /// Change the size of a file or block device
     Resize(TierResize),
 }
 
@@ -48,10 +49,10 @@ pub struct TierRemove {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
-    /// Its name in statistics, or its path
+    /// Name in statistics, or path
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
-    /// Also the last: what is on it leaves the cache
+    /// Remove the last one as well: its pages leave the cache
     #[arg(long)]
     pub force: bool,
     /// Print JSON
@@ -65,7 +66,7 @@ pub struct TierResize {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
-    /// Its name in statistics, or its path
+    /// Name in statistics, or path
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
     /// The new size, for example 128GiB
@@ -107,7 +108,7 @@ pub struct TierDrop {
     /// The file or block device
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short = 'y')]
     pub yes: bool,
 }

@@ -15,36 +15,36 @@ use crate::size::{MIB, Size};
 
 const READ_USUAL: Duration = Duration::from_micros(90);
 const READ_USUAL_REMOTE: Duration = Duration::from_millis(10);
-/// Names are shown in a column.
+/// Longest name: statistics show names in a column.
 const NAME_MAX: usize = 32;
-/// One batch: with less nothing could be written.
+/// One batch: a smaller budget could not write at all.
 const WRITE_BUDGET_MIN: Size = Size(MIB);
 
 /// `[[tier.device]]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Device {
-    /// Its name in statistics and messages.
+    /// Name in statistics and messages.
     pub name: String,
     /// A file, a block device, or a place in a store (`s3://`, `fs://`).
     pub path: PathBuf,
-    /// How large; none: as large as the file or device is.
+    /// Size; none: that of the file or device.
     pub size: Option<Size>,
     /// Bytes that may be written a day; none: as many as pay.
     pub write_budget: Option<Size>,
-    /// Bytes that the device's vendor warrants to be written in all; none: not known.
+    /// Total bytes of writes that the vendor warrants; none: not known.
     pub rated_writes: Option<Size>,
-    /// Its speed, once [`super::Config::look_up_device`] has found it in the file of measurements.
+    /// Measured speed, set by [`super::Config::look_up_device`].
     #[serde(skip)]
     pub speed: Option<Speed>,
 }
 
-/// What a target was measured to do.
+/// Measured speed of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
     /// Mean time of a 4 KiB read.
     pub read: Duration,
-    /// Most that was written, bytes a second.
+    /// Maximum write bandwidth, bytes a second.
     pub write_bytes: f64,
 }
 
@@ -61,19 +61,19 @@ impl Default for Device {
     }
 }
 
-/// Whether a path names a place in a store, and no file.
+/// Does a path name a place in a store instead of a file?
 pub fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("fs://"))
 }
 
 impl Device {
-    /// Mean time of a 4 KiB read: that of a usual SSD, or of a usual store, if it was not measured.
+    /// Mean time of a 4 KiB read: as measured, or else that of a typical SSD or store.
     pub fn read_time(&self) -> Duration {
         let usual = if is_remote(&self.path) { READ_USUAL_REMOTE } else { READ_USUAL };
         self.speed.map_or(usual, |speed| speed.read)
     }
 
-    /// A path on its file system: that of the file, or, if that does not exist yet, its directory.
+    /// A path on the target's file system: the file, or its directory while the file does not exist yet.
     pub fn measured_at(&self) -> &Path {
         match self.path.exists() {
             true => &self.path,
@@ -123,19 +123,20 @@ pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
     Ok(())
 }
 
-/// Relative paths of a configuration file are looked for beside it.
+/// Relative paths in a configuration file are relative to its directory.
 pub fn resolve(devices: &mut [Device], beside: &Path) {
     for device in devices.iter_mut().filter(|device| !is_remote(&device.path)) {
         device.path = beside.join(&device.path);
     }
 }
 
-/// `PATH[:SIZE]`: what follows the last colon is the size if it can be read as one, and part of the path otherwise.
+/// `PATH[:SIZE]`: the text after the last colon is the size if it parses as one, and part of the path
+/// otherwise.
 pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     let bytes = text.as_bytes();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let colon = bytes.iter().rposition(|byte| *byte == b':');
-    // Of a place in a store it may be a port.
+    // In a place in a store, the number may be a port: a size there needs a unit.
     let has_unit = bytes.last().is_some_and(u8::is_ascii_alphabetic);
     let sized = colon.filter(|_| has_unit || !is_remote(Path::new(text))).and_then(|at| {
         let size = std::str::from_utf8(&bytes[at + 1..]).ok()?.parse::<Size>().ok()?;
@@ -144,7 +145,8 @@ pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     sized.unwrap_or_else(|| (path(bytes), None))
 }
 
-/// Puts the targets of flag, environment or mount option `name` in place of those of the file. Further keys that the file has for the same path stay in force.
+/// Replaces the targets of the file by those of flag, environment or mount option `name`. Other keys that the
+/// file has for the same path stay in force.
 pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
     let of_file = std::mem::take(&mut tier.device);
     for text in texts {
@@ -157,7 +159,7 @@ pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
                 "write PATH or PATH:SIZE, for example /ssd/terrace.tier:64GiB",
             ));
         }
-        // The supervisor works in another directory.
+        // The supervisor changes its working directory.
         let absolute = if is_remote(&path) { Ok(path) } else { std::path::absolute(&path) };
         let path = absolute.map_err(|err| Failure::new(name, reason(err), "write an absolute path"))?;
         let known = of_file.iter().find(|device| device.path == path).cloned();
@@ -170,7 +172,7 @@ pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
     check(&tier.device).map_err(|wrong| Failure::new(name, wrong.to_string(), wrong.cure))
 }
 
-/// `device`, `device-2`, ...: the first that nothing else has.
+/// The first unused name of `device`, `device-2`, ...
 pub fn free_name(devices: &[Device], of_file: &[Device]) -> String {
     let is_taken = |name: &String| devices.iter().chain(of_file).any(|device| device.name == *name);
     let usual = Device::default().name;

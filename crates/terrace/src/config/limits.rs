@@ -1,4 +1,4 @@
-//! Limits of values: every number has one, and keys that contradict each other are an error.
+//! Limits of values: every number has bounds, and contradictory keys are an error.
 
 use terrace_api::numa::NumaMode;
 
@@ -8,12 +8,12 @@ use crate::error::{Failure, Result};
 use crate::http;
 use crate::size::{KIB, MIB, Size};
 
-/// Less memory than this leaves no room for frames beside the tables.
+/// Below this there is no room for frames beside the tables.
 pub const MEMORY_MIN: Size = Size(16 * MIB);
-/// More than any machine has; catches a slip of a unit before address space does.
+/// Above any machine's memory; catches a wrong unit before the address space runs out.
 const MEMORY_MAX: Size = Size(64 << 40);
 
-/// Longer, and a full cache would be closed for too long to be of use.
+/// A longer time would keep a full cache closed to new pages for too long.
 const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Checks every key; returns the first error.
@@ -54,7 +54,7 @@ pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
     }
 }
 
-/// Parses who reads and writes the files of programs that the preload path does not serve.
+/// Parses the passthrough mode.
 pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
     match text {
         "auto" => Ok(Passthrough::Auto),
@@ -64,7 +64,7 @@ pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
     }
 }
 
-/// Ages are those of generations, which not every policy has.
+/// min_ttl needs generations, which not every policy has.
 pub fn check_min_ttl(config: &Config) -> std::result::Result<(), InvalidValue> {
     let ttl = config.min_ttl;
     if ttl.0 > MIN_TTL_MAX {
@@ -72,7 +72,7 @@ pub fn check_min_ttl(config: &Config) -> std::result::Result<(), InvalidValue> {
     }
     let aged = |name: &&&str| terrace_policy::build(name, 1, 1).is_some_and(|p| p.window().is_some());
     if !ttl.0.is_zero() && !aged(&&config.policy.as_str()) {
-        let why = format!("= {ttl}, but the policy {} knows no ages", config.policy);
+        let why = format!("= {ttl}, but the policy {} has no generations", config.policy);
         let able: Vec<&str> = terrace_policy::NAMES.iter().filter(aged).copied().collect();
         return Err(wrong("min_ttl", why, format!("leave it at 0s, or choose one of {}", able.join(", "))));
     }
@@ -128,7 +128,7 @@ fn check_readahead(size: Size) -> std::result::Result<(), InvalidValue> {
     }
 }
 
-/// Why metrics cannot be served there, and the cure.
+/// Why metrics cannot be served at this address, and the cure.
 pub fn check_metrics(metrics: &Metrics) -> std::result::Result<(), (String, String)> {
     if metrics.address.is_empty() {
         return Ok(());
@@ -151,7 +151,7 @@ fn wrong(key: &'static str, why: String, cure: String) -> InvalidValue {
     InvalidValue::new(key, why, cure)
 }
 
-/// Why a memory limit cannot be, and the cure.
+/// Why a memory limit is not allowed, and the cure.
 fn check_memory(limit: MemoryLimit) -> std::result::Result<(), (String, String)> {
     let Some(size) = limit.fixed() else { return Ok(()) };
     if size < MEMORY_MIN {
@@ -169,7 +169,7 @@ fn check_memory(limit: MemoryLimit) -> std::result::Result<(), (String, String)>
     Ok(())
 }
 
-/// Why a policy cannot be, and the cure.
+/// Why a policy name is not allowed, and the cure.
 pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
     if terrace_policy::canonical(name).is_some() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! How the configuration of an invocation is made: found, read, checked, overridden.
+//! Builds the configuration of an invocation: finds, reads and checks the file, then applies overrides.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::cli::Tuning;
 use crate::error::{Failure, Result, reason};
 
 impl Config {
-    /// The configuration of this invocation.
+    /// Loads the configuration of this invocation.
     pub fn load(tuning: &Tuning) -> Result<Config> {
         Config::load_with(tuning, &|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
     }
@@ -76,7 +76,8 @@ impl Config {
         Ok(config)
     }
 
-    /// Takes the costs of the device below `src`, and of those of the tiers, from the file that `tier.probe` names, if it names one.
+    /// Looks up the cost of the source's device and of the tiers' devices in the file of `tier.probe`, if
+    /// there is one.
     pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());
@@ -104,7 +105,7 @@ impl Config {
     }
 }
 
-/// A value with the name of where it came from.
+/// A value with the name of its source.
 fn named<'a, T: Clone>(value: &Option<T>, name: &'a str) -> Option<(&'a str, T)> {
     value.clone().map(|text| (name, text))
 }

@@ -1,18 +1,18 @@
-//! Finds the file to read, and the lines of its keys.
+//! Finds the configuration file, and the lines of its keys.
 
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
 
-/// The file to read: the one named by flag or environment even if it does not exist (that is an error worth telling), else
-/// the first that exists of those searched.
+/// The file to read. A file named by flag or environment is returned even if it does not exist, so that this
+/// becomes an error. Otherwise the first existing default.
 pub fn file(flag: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     flag.map(Path::to_owned)
         .or_else(|| env("TERRACE_CONFIG").map(PathBuf::from))
         .or_else(|| searched(env).into_iter().find(|path| path.exists()))
 }
 
-/// Files that are read without being named, the user's before the machine's.
+/// Default files: the user's before the machine's.
 fn searched(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
     let home = || env("HOME").map(|home| Path::new(&home).join(".config"));
     let user = env("XDG_CONFIG_HOME").map(PathBuf::from).or_else(home);
@@ -25,7 +25,8 @@ pub fn line_of_offset(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }
 
-/// The line of a dotted key; of its nearest table that is written, else the first. Of a list of tables it is the last one.
+/// The line of a dotted key; if it is absent, the line of its nearest table, or 1. In a list of tables, the
+/// last one counts.
 pub fn line_of_key(text: &str, dotted: &str) -> usize {
     let Ok(root) = DeTable::parse(text) else { return 1 };
     let mut table = root.get_ref();

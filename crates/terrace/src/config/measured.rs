@@ -18,7 +18,7 @@ pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
     speed(file, src).map(|found| found.map(|speed| speed.read))
 }
 
-/// What the device that holds `path` was measured to do; likewise.
+/// Measured speed of the device that holds `path`; none if the file has no measurement of it.
 pub fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
     let text =
         std::fs::read_to_string(file).map_err(|err| Failure::new(file.display(), reason(err), CURE))?;
@@ -31,19 +31,19 @@ pub fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
     }))
 }
 
-/// The message where there is no measurement.
+/// The warning that there is no measurement.
 pub fn unknown(file: &Path, src: &Path) -> Failure {
     Failure::new(
         src.display(),
         format_args!(
-            "{} does not know its device, and misses count as those of a usual NVMe disk",
+            "{} has no entry for its device: a miss counts as on a typical NVMe disk",
             file.display()
         ),
         format_args!("add [device.\"{}\"] with get_latency_us and put_mib_s to it", src.display()),
     )
 }
 
-/// The entry of the same file system; of several, that of the nearest directory above `src`.
+/// The entry for the file system of `src`; of several, the one with the nearest directory above `src`.
 fn entry<'a>(probe: &'a DeviceProfile, src: &Path) -> Option<&'a Device> {
     let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
     let here = dev(src)?;

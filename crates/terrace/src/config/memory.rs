@@ -1,4 +1,4 @@
-//! The limit on memory: a size, or as much as can be spared.
+//! The memory limit: a size, or `auto`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,20 +8,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::cgroup::{Groups, Machine};
 use crate::size::{GIB, Size};
 
-/// How it is written.
+/// Text form of the automatic limit.
 const AUTO: &str = "auto";
 
-/// The limit on all that terrace keeps.
+/// The limit on all memory of terrace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryLimit {
     /// Memory that the machine and the control group can spare, as far as it saves time.
     Auto,
-    /// As the user says.
+    /// A size set by the user.
     Fixed(Size),
 }
 
 impl MemoryLimit {
-    /// The most that it can be: of `auto`, all memory of the machine, or of a control group with less.
+    /// The largest possible value. For `auto`, all memory of the machine, or of a control group with less.
     pub fn most(self) -> Size {
         let MemoryLimit::Auto = self else { return self.fixed().unwrap_or(Size(GIB)) };
         let of_groups = Groups::own().and_then(|groups| groups.limit());
@@ -30,7 +30,7 @@ impl MemoryLimit {
         Size(limits.map(|limit| limit.bytes).min().unwrap_or(GIB))
     }
 
-    /// Room for it to grow, should the limits of control groups be raised.
+    /// Address space to reserve, so that the cache can grow when limits of control groups are raised.
     pub fn room(self) -> Size {
         let machine =
             Machine::default().limit().ok().flatten().map_or(self.most(), |limit| Size(limit.bytes));

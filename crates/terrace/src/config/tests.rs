@@ -1,4 +1,4 @@
-//! The file against the code, precedence, and the text of errors.
+//! Checks docs/terrace.toml against the code, the precedence of sources, and the text of errors.
 
 use super::*;
 use crate::cli::Tuning;
@@ -6,8 +6,9 @@ use std::path::Path;
 
 const DOCUMENTED: &str = include_str!("../../../../docs/terrace.toml");
 
-/// docs/terrace.toml with its keys switched on: a commented key is `#key = value`, prose is `# text`. Lists of tables are empty by
-/// default; their example (`#[[table]]`, up to the next line without a key) is left out.
+/// docs/terrace.toml with its commented keys switched on: a key is `#key = value`, prose is `# text`. Lists
+/// of tables are empty by default; their example (`#[[table]]`, up to the next line without a key) is left
+/// out.
 fn uncommented() -> String {
     let mut in_example = false;
     let is_key = |rest: &str| rest.starts_with(|c: char| c.is_ascii_lowercase());
@@ -156,7 +157,7 @@ fn wrong_values_name_their_line() {
     assert!(why.contains("`uring`"), "{why}");
     assert_eq!(parse_error("[dirty]\nexpire = 30\n").0, 2);
     assert_eq!(parse_error("[preload]\n\nring_slots = 65\n").0, 3);
-    // The largest ring that a client can map is the largest that can be asked for.
+    // The largest permitted ring is the largest that a client can map.
     assert!(parse_error("[preload]\nring_slots = 128\n").1.contains("write 8 to 64"));
 }
 
@@ -165,7 +166,7 @@ fn contradictions_name_their_line() {
     let (line, why) = parse_error("[dirty]\nratio = 10\nbackground_ratio = 10\n");
     assert_eq!(line, 3);
     assert!(why.contains("not below dirty.ratio = 10"), "{why}");
-    // Only one of the two is written: the other is the default it contradicts.
+    // Only one of the two keys is in the file: it contradicts the default of the other.
     assert_eq!(parse_error("[dirty]\nratio = 10\n").0, 1);
     assert_eq!(parse_error("[dirty]\nexpire = \"1s\"\n").0, 1);
 }

@@ -1,4 +1,4 @@
-//! The command's side.
+//! The command's side of the control socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -17,18 +17,18 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects. A daemon that is being restarted answers when it is back.
+    /// Connects. During a restart of the daemon, the connection waits for the next one.
     pub fn connect(socket: &Path) -> io::Result<Client> {
         Ok(Client { stream: BufReader::new(UnixStream::connect(socket)?) })
     }
 
-    /// Asks and waits for the answer.
+    /// Sends a command and waits for the answer.
     pub fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
         let line = self.exchange(&command.into()).map_err(|err| CommandError::new(ErrorCode::Silent, err))?;
         read_answer(&line).unwrap_or_else(|err| Err(CommandError::failed(misread(&err))))
     }
 
-    /// Sends a command and waits for the answer for `time` at most. The connection ends with it.
+    /// Sends a command and waits at most `time` for the answer. The connection ends with it.
     ///
     /// # Errors
     /// No answer in time, or a refusal.
@@ -81,12 +81,12 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Says that no more is wanted; what there is still comes, and the closing line.
+    /// Ends the recording: the frames so far and the closing line still arrive.
     pub fn enough(&self) -> io::Result<()> {
         self.stream.get_ref().shutdown(Shutdown::Write)
     }
 
-    /// True if the next frame has begun to arrive.
+    /// Has the next frame begun to arrive?
     pub fn is_buffered(&self) -> bool {
         !self.stream.buffer().is_empty()
     }

@@ -1,4 +1,4 @@
-//! The daemon's side.
+//! The daemon's side of the control socket.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -12,12 +12,12 @@ use terrace_api::control::{CommandError, Done, ErrorCode, FRAME_MAX, Reply, Requ
 
 /// Longest line that is read.
 const LINE_MAX: u64 = 64 * 1024;
-/// How long the reader of a recording may take nothing.
+/// A recording ends when its reader takes no data for this time.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// Most connections at one time; more are closed at once.
 const CONNECTIONS_MAX: usize = 32;
 
-/// The answering side: the daemon; a stand-in in tests.
+/// Answers requests: the daemon, or a stand-in in tests.
 pub trait Answer: Sync {
     /// Carries out a request.
     fn answer(&self, request: Request) -> Result<Reply, CommandError>;
@@ -31,12 +31,12 @@ pub trait Record {
     fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary>;
 }
 
-/// The server's state: who is being answered.
+/// The server's state: the connections in service.
 #[derive(Debug, Default)]
 pub struct Server {
     open: AtomicUsize,
     answering: AtomicUsize,
-    /// Recordings end.
+    /// Ends the recordings.
     finishing: AtomicBool,
 }
 
@@ -50,7 +50,7 @@ impl Server {
                 {
                     self.open.fetch_add(1, Ordering::Relaxed);
                     let (server, answer) = (self.clone(), answer.clone());
-                    // Where no thread can be started the client finds its connection closed.
+                    // If no thread can be started, the connection is closed.
                     let started = std::thread::Builder::new().spawn(move || {
                         server.converse(&stream, &*answer);
                         server.open.fetch_sub(1, Ordering::Relaxed);
@@ -69,7 +69,8 @@ impl Server {
         }
     }
 
-    /// Waits until every request that was read is answered, for the request to stop ends the process that answers it, and until recordings have ended.
+    /// Waits until all requests read are answered and recordings have ended: the process that answers a stop
+    /// request exits next.
     pub fn finish(&self, within: Duration) {
         self.finishing.store(true, Ordering::Release);
         let start = Instant::now();
@@ -78,7 +79,7 @@ impl Server {
         }
     }
 
-    /// Line for line, until the client closes or sends what is no line.
+    /// Answers line by line, until the client closes the connection or sends an invalid line.
     fn converse(&self, stream: &UnixStream, answer: &dyn Answer) {
         let mut reader = BufReader::new(stream);
         loop {
@@ -102,13 +103,15 @@ impl Server {
         }
     }
 
-    /// A recording over its connection, which carries nothing after it. It ends when its reader likes, or with the server.
+    /// Sends a recording on its connection, which is closed after it. The client or the server ends the
+    /// recording.
     fn record(&self, stream: &UnixStream, answer: &dyn Answer) -> std::io::Result<()> {
         let recording = match answer.record() {
             Ok(recording) => recording,
             Err(no) => return say(stream, &Err::<Reply, _>(no)),
         };
-        // A client that does not read loses the recording: meanwhile everything would be lost.
+        // A client that does not read loses the recording. Otherwise, waiting for it would lose all accesses
+        // meanwhile.
         stream.set_write_timeout(Some(READ_WITHIN))?;
         say(stream, &Ok(Done {}))?;
         let mut ended = || self.finishing.load(Ordering::Acquire) || has_ended(stream);
@@ -122,7 +125,7 @@ fn say(mut stream: &UnixStream, answer: &Result<impl Serialize, CommandError>) -
     stream.write_all(&write_answer(answer)?)
 }
 
-/// Bytes in frames.
+/// Writes bytes as frames.
 struct Framed<'a>(&'a UnixStream);
 
 impl Framed<'_> {
@@ -146,20 +149,21 @@ impl Write for Framed<'_> {
     }
 }
 
-/// The other side has said all that it will, or is gone.
+/// Has the peer shut down its side, or closed the connection?
 fn has_ended(stream: &UnixStream) -> bool {
     use rustix::net::{RecvFlags, recv};
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     !matches!(recv(stream, &mut [0u8; 1], flags), Err(rustix::io::Errno::AGAIN))
 }
 
-/// The directory keeps others out already; this holds even if somebody opens it.
+/// A second check: the directory's mode keeps other users out already, but may have been changed.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = rustix::process::geteuid();
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == own || peer.uid.is_root())
 }
 
-/// All but those of a listener that is none: descriptors and memory run out for a while, clients leave.
+/// Is the error temporary? All are, except those of a broken listener: out of descriptors or memory, a client
+/// that left.
 fn is_passing(err: &std::io::Error) -> bool {
     use rustix::io::Errno;
     let lasting = [Errno::BADF, Errno::INVAL, Errno::NOTSOCK, Errno::OPNOTSUPP];
@@ -271,7 +275,7 @@ mod tests {
         let mut stream = UnixStream::connect(&path).unwrap();
         let _ = stream.write_all(&vec![b'x'; 2 * LINE_MAX as usize]);
         let mut rest = Vec::new();
-        // Closed, with or without a reset.
+        // The connection is closed, with or without a reset.
         let _ = stream.read_to_end(&mut rest);
         assert!(rest.is_empty());
     }

@@ -28,7 +28,7 @@ pub struct Answers {
     stopper: Arc<Stopper>,
     supervisor: Pid,
     mnt: PathBuf,
-    /// The source, as `/proc` names it.
+    /// Path of the source, as `/proc` shows it.
     root: PathBuf,
     sizing: Shown,
     leases: Option<Arc<Leases>>,
@@ -36,7 +36,6 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// For this instance.
     pub fn new(
         engine: Arc<Engine>,
         stopper: Arc<Stopper>,
@@ -61,7 +60,8 @@ impl Answers {
         stats
     }
 
-    /// Without a supervisor a crash of terraced would end the mount: only the supervisor holds what must outlive it.
+    /// Without the supervisor, a crash of terraced ends the mount: only the supervisor holds the resources
+    /// that outlive it.
     fn supervisor_lives(&self) -> bool {
         rustix::process::getppid() == Some(self.supervisor)
     }
@@ -75,7 +75,7 @@ fn refused(why: Refused) -> CommandError {
     CommandError::new(code, why)
 }
 
-/// Answers what the engine alone knows.
+/// Answers the commands that need only the engine.
 pub fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandError> {
     Ok(match request {
         Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),

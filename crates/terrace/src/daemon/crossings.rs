@@ -1,4 +1,4 @@
-//! The mounts of terrace that the mount path does not enter, as the kernel's table has them now.
+//! Mounts of terrace that the mount path does not enter, kept up to date with the kernel's mount table.
 
 use std::fs::File;
 use std::sync::Weak;
@@ -10,12 +10,12 @@ use terrace_fs::Namespace;
 
 use crate::mounts::{self, FSTYPE};
 
-/// Between two looks at a table that changes all the time.
+/// Pause between two reads of a table that changes all the time.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Looks now; the answer is the table, which tells of its changes.
+/// Reads the table once; returns a descriptor that reports later changes.
 pub fn look(namespace: &Namespace<Engine>) -> Option<File> {
-    // Opened first, so that a change during the look is one more.
+    // Opened before the read, so that a change during the read is reported.
     let table = File::open("/proc/self/mountinfo").ok()?;
     set(namespace);
     Some(table)
@@ -30,10 +30,10 @@ fn set(namespace: &Namespace<Engine>) {
     }));
 }
 
-/// Follows the table while there is a namespace.
+/// Follows the mount table as long as the namespace exists.
 pub fn follow(namespace: &Weak<Namespace<Engine>>, table: &File) {
     loop {
-        // Its changes come as an error condition, which needs no asking for (proc(5)).
+        // Changes are reported as an error condition, which poll always includes (proc(5)).
         let mut fds = [PollFd::new(table, PollFlags::PRI)];
         let _ = rustix::event::poll(&mut fds, None);
         match namespace.upgrade() {

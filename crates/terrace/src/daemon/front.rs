@@ -1,4 +1,4 @@
-//! What programs come to: a mount, or their own directory with leases on the files that are served.
+//! The access path that an instance offers: a mount, or leases on the files of the source directory.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,13 +15,14 @@ use crate::handover::Shared;
 
 /// The front of the cache.
 pub enum Front {
-    /// Requests of the kernel.
+    /// A mount: requests of the kernel.
     Mount(MountPath),
-    /// None: programs use the directory itself.
+    /// Leases: programs use the source directory itself.
     Leases(Arc<Leases>),
 }
 
-/// The front over the engine; with descriptors of a dead terraced ([`descriptors_named`]) it is taken over from that one.
+/// Creates the front over the engine. With a dead terraced's descriptors ([`descriptors_named`]), takes over
+/// its front.
 pub fn connect(
     shared: &Shared,
     engine: &Arc<Engine>,
@@ -42,7 +43,7 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl Front {
-    /// Serves until the end is asked for, or the mount is gone. `begun` is called when all that this needs is open.
+    /// Serves until a stop is requested, or the mount is gone. Calls `begun` once the set-up is done.
     pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         match self {
             Front::Mount(mount) => mount.run(begun),
@@ -61,7 +62,8 @@ impl Front {
         }
     }
 
-    /// Gives changes of the source up; false: a program has a file open for writing.
+    /// Returns a function that refuses further changes of the source; false: a program has a file open for
+    /// writing.
     pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         match self {
             Front::Mount(mount) => mount.give_up_changes(),
@@ -69,7 +71,7 @@ impl Front {
         }
     }
 
-    /// Begins to fetch what programs will read, where a mount names the files.
+    /// Starts the prefetch by a schedule, where a mount names the files.
     pub fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
         match self {
             Front::Mount(mount) => engine.follow(schedule, mount.files_of(schedule)),
@@ -77,7 +79,7 @@ impl Front {
         }
     }
 
-    /// In the end, when no terraced follows.
+    /// Closes the front at the end of the instance.
     pub fn close(self) {
         if let Front::Mount(mount) = self {
             mount.close();

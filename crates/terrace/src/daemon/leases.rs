@@ -1,4 +1,4 @@
-//! The front without a mount.
+//! The front without a mount: leases.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,7 +11,7 @@ use terrace_lease::{Leases, is_leased};
 use super::reserve;
 use crate::handover::Shared;
 
-/// Leases over the engine, new or taken over from a dead terraced, by its descriptors.
+/// Creates the leases over the engine, or takes over those of a dead terraced by their descriptors.
 pub fn connect(
     shared: &Shared,
     engine: &Arc<Engine>,
@@ -22,20 +22,20 @@ pub fn connect(
     let leases = Leases::new(engine.clone(), dev, files_max(engine), shared.memory.leases_for_ever());
     let leases = Arc::new(leases);
     if let Some(descriptors) = taken_over {
-        // SAFETY: their owner is dead, and `OrphanFds` leaves them to us.
+        // SAFETY: their owner is dead, and `OrphanFds` does not close descriptors that are taken over.
         unsafe { leases.take_over(descriptors.iter().copied()) };
     }
     engine.set_server(leases.clone());
     Ok(leases)
 }
 
-/// Descriptors that hold leases. A lease tells by itself whose descriptor it is: nothing else of ours has one.
+/// Descriptors that hold leases. The kernel shows which do, and terrace takes leases for served files only.
 pub fn descriptors(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let open = crate::sys::open_descriptors()?;
     Ok(open.into_iter().filter(|fd| !shared.kept.contains(fd) && is_leased(*fd)).collect())
 }
 
-/// Files whose leases may be held at one time: each costs a descriptor or two, and other things need some.
+/// Most files with a lease: each costs one or two descriptors, and other parts need some too.
 fn files_max(engine: &Engine) -> usize {
     let descriptors = terrace_fs::limits::descriptors_max().saturating_sub(reserve::size());
     let objects = engine.handles().segment.geometry().objects_max / 2;

@@ -1,8 +1,9 @@
-//! Keeps the cache to what the control groups and the machine have for it: reads their use, asks the rule
-//! ([`terrace_policy::memory`]), and sets the engine's ceiling.
+//! Keeps the cache within the memory of the machine and its control groups. It reads their use, applies the
+//! rule ([`terrace_policy::memory`]), and sets the engine's ceiling.
 //!
-//! A cache that is too large is the end of terraced: the kernel kills the largest process of the group. Its frames stay allocated,
-//! because they belong to the memory file that the supervisor holds, and the next terraced finds as little room as this one.
+//! A cache that is too large gets terraced killed: the kernel kills the largest process of the group. The
+//! frames stay allocated in the memory file that the supervisor holds, so the next terraced finds as little
+//! room.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,27 +22,27 @@ use crate::handover::channel::Channel;
 use crate::handover::{Kills, Shared, Shortage};
 use crate::size::{MIB, human};
 
-/// How often use is looked at: of a group with a limit, of the machine alone, and while nothing happens.
+/// Interval of the checks: for a group with a limit, for the machine alone, and while idle.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_MACHINE_EVERY: Duration = Duration::from_millis(100);
 const LOOK_IDLE: Duration = Duration::from_millis(250);
-/// Use that changes less between two looks is nothing that happens, bytes.
+/// A smaller change of use between two checks counts as idle, bytes.
 const STILL: u64 = MIB;
-/// So many looks at which nothing happened make it idle.
+/// Idle checks in a row before the interval grows.
 const STILL_LOOKS: u32 = 40;
-/// Minimum time between two looks after an alarm: alarms may come without end.
+/// Minimum time between two checks after an alarm: alarms may repeat without end.
 const LOOK_MIN: Duration = Duration::from_millis(3);
-/// Priority of the thread: among the first.
+/// Nice value of the thread: a high priority.
 const NICE: i32 = -15;
-/// How often the groups are looked for: a process may be moved, and limits change.
+/// Interval of the search for the groups: a process may be moved, and limits change.
 const FIND_EVERY: Duration = Duration::from_secs(5);
 /// Minimum time between two log lines about less memory.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
-/// The deciding bound, as `terrace stat` shows it.
+/// The current size decision, for `terrace stat`.
 pub type Shown = Arc<Mutex<Sizing>>;
 
-/// How much memory the cache may have.
+/// Decides how much memory the cache may have.
 #[derive(Debug)]
 pub struct Guard {
     groups: Groups,
@@ -55,17 +56,16 @@ pub struct Guard {
     found: Instant,
     weighed: Instant,
     told: Option<Instant>,
-    /// The last readings; an unreadable file counts as unchanged.
+    /// The last readings; kept while a file is unreadable.
     levels: Vec<Level>,
     files: Vec<PathBuf>,
-    /// Use at the last look that saw it change, and looks since.
+    /// Use at the last change, and checks since then.
     used: u64,
     still: u32,
     shown: Shown,
 }
 
 impl Guard {
-    /// As this terraced begins.
     pub fn new(shortage: &Shortage, limit: Limit) -> Guard {
         let now = Instant::now();
         Guard {
@@ -92,21 +92,21 @@ impl Guard {
         self.shown.clone()
     }
 
-    /// Before a terraced that takes over allocates anything: gives back the dead one's cache, if it was
-    /// killed for lack of memory or if less memory is left than it had.
+    /// Gives back memory of the dead terraced's cache, before the next one allocates. Needed if the old one
+    /// was killed for lack of memory, or if less memory is left than it used.
     pub fn make_room(&mut self, memory: &Memory) {
         let ours = memory.resident_bytes();
         let ceiling = self.target(ours);
         if self.shortage.is_now() || ours > ceiling {
-            // Tables and books have their part, too.
+            // The rest is for tables and metadata.
             let given = memory.give_back(ceiling / 16 * 15);
-            tracing::warn!("{} given back, to keep to {}", human(given), human(ceiling));
+            tracing::warn!("{} given back, to stay below {}", human(given), human(ceiling));
         }
-        // The dead one's use is not what this one begins with.
+        // The old use does not predict that of this terraced.
         self.sizer = Sizer::new(self.sizer.rule());
     }
 
-    /// Sets the engine's ceiling to the present room.
+    /// Sets the engine's ceiling to the memory available now.
     pub fn look(&mut self, engine: &Engine, memory: &Memory) {
         let limit = Limit { bytes: engine.memory_limit(), auto: engine.memory_is_auto() };
         if self.sizer.rule() != rule(limit) {
@@ -126,13 +126,13 @@ impl Guard {
             };
             self.sizer.weigh(self.began.elapsed(), ours, &earning, &self.levels);
         }
-        // First told, then done: it takes a while.
+        // Shown before it takes effect: shrinking takes a while.
         self.show();
         engine.set_ceiling(self.ceiling());
         self.tell();
     }
 
-    /// Room for a cache that has `ours` now.
+    /// Target size for a cache that has `ours` now.
     fn target(&mut self, ours: u64) -> u64 {
         if let Ok(read) = self.read() {
             (self.files, self.levels) = read.into_iter().unzip();
@@ -152,12 +152,12 @@ impl Guard {
         Ok(all.map(|(limit, level)| (limit.file, level)).collect())
     }
 
-    /// The rule does not know of deaths.
+    /// The rule's target, less the penalty for kills, which the rule does not consider.
     fn ceiling(&self) -> u64 {
         self.sizer.target().saturating_sub(self.shortage.penalty(self.began.elapsed()))
     }
 
-    /// Where the level is that the rule names.
+    /// The bound in force, and the file of the limit behind it.
     fn bound(&self) -> (Bound, Option<&Path>) {
         let (bound, level) = match self.sizer.why() {
             _ if self.ceiling() < self.sizer.target() => return (Bound::Kill, None),
@@ -197,19 +197,25 @@ impl Guard {
         let (bound, file) = self.bound();
         let file = file.map(|file| format!(" ({})", file.display())).unwrap_or_default();
         let why = match bound {
-            Bound::GaveWay => "programs lost more by having less",
+            Bound::GaveWay => "programs needed the memory more",
             _ => "there is no more memory",
         };
-        tracing::warn!("{} of {} are used, for {why}{file}", human(self.ceiling()), human(rule.most));
+        tracing::warn!(
+            "the cache is limited to {} of {}: {why}{file}",
+            human(self.ceiling()),
+            human(rule.most)
+        );
     }
 
-    /// Looks regularly and when memory becomes scarce; reports kills by the kernel to the supervisor.
+    /// Starts the thread: checks at intervals and when memory becomes scarce; reports kills by the kernel to
+    /// the supervisor.
     pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> io::Result<()> {
         let (engine, memory, mut to_supervisor) =
             (engine.clone(), shared.memory.clone(), shared.to_supervisor.try_clone()?);
         self.set_alarm();
         thread("memory", move || {
-            // Programs that take memory are running at that moment, and do not wait. Refused without privileges.
+            // Programs that allocate memory are running at that moment, and do not wait. Refused without
+            // privileges.
             let _ = rustix::process::setpriority_process(None, NICE);
             let mut kills = Kills::so_far(&self.groups).ok();
             let mut kills_at = Instant::now();
@@ -232,7 +238,7 @@ impl Guard {
     fn pause(&self) -> Duration {
         match self.levels.len() {
             _ if self.still > STILL_LOOKS => LOOK_IDLE,
-            // The machine alone.
+            // Only the machine: no group has a limit.
             0 | 1 => LOOK_AT_MACHINE_EVERY,
             _ => LOOK_EVERY,
         }
@@ -249,7 +255,7 @@ impl Guard {
         }
     }
 
-    /// Anew if limits are others by now.
+    /// Sets the alarm again if the limits have changed.
     fn set_alarm(&mut self) {
         let Ok(levels) = self.groups.levels() else { return };
         let limits: Vec<_> = levels.into_iter().map(|(limit, _)| limit).collect();
@@ -295,7 +301,7 @@ mod tests {
         let ceiling = guard.target(0);
         assert_eq!(ceiling, 128 * MIB - OWN_NEED);
         assert_eq!(guard.bound(), (Bound::Room, Some(dir.path().join("memory.max").as_path())));
-        // It cannot be opened any more, and that is not because it is not there.
+        // A directory in its place: opening fails with an error other than "not found".
         fs::remove_file(dir.path().join("memory.max")).unwrap();
         fs::create_dir(dir.path().join("memory.max")).unwrap();
         assert_eq!(guard.target(0), ceiling);

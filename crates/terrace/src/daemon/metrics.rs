@@ -1,4 +1,5 @@
-//! Metrics over HTTP. The supervisor, or the keeper of keys, holds the listener: while the daemon is started again, a reader waits.
+//! Metrics over HTTP. The supervisor, or the keeper of keys, holds the listener, so a scrape waits through a
+//! restart of the daemon.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::http::{self, Page};
 use crate::instance::Instance;
 use crate::metrics;
 
-/// Serves them, where the configuration has an address for them.
+/// Serves metrics if the configuration has an address for them.
 pub fn start<A: Answer + Send + 'static>(
     listener: Option<&TcpListener>,
     answers: &Arc<A>,
@@ -29,7 +30,7 @@ fn answer(path: &str, answers: &dyn Answer, instance: &Instance) -> Page {
                 Page::ok(http::METRICS, metrics::page(&[metrics::report(&info, reply)]))
             }
             (_, Err(err)) => Page::error("503 Service Unavailable", err),
-            _ => Page::error("503 Service Unavailable", "it is being started"),
+            _ => Page::error("503 Service Unavailable", "the daemon is starting"),
         },
         _ => Page::error("404 Not Found", "metrics are at /metrics"),
     }

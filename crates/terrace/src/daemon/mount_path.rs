@@ -16,7 +16,7 @@ use crate::config::{Config, Durable};
 use crate::doctor::kernel;
 use crate::handover::Shared;
 
-/// The mount's side: the namespace and the connection on which it answers.
+/// The mount path: the namespace, and the connection to the kernel.
 pub struct MountPath {
     namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,
@@ -25,10 +25,10 @@ pub struct MountPath {
     recovering: bool,
 }
 
-/// The namespace over the source, new or taken over from a dead terraced.
+/// Creates the namespace over the source, or takes over that of a dead terraced.
 ///
-/// Whatever fails, it is not dropped, nor is the engine, which it holds: their descriptors are open in the shared table, where the next
-/// terraced finds them by the records.
+/// On an error, namespace and engine are not dropped: their descriptors stay open in the shared table, where
+/// the next terraced finds them by the records.
 pub fn connect(
     shared: &Shared,
     fuse: &OwnedFd,
@@ -40,7 +40,7 @@ pub fn connect(
         engine.set_mount_dev(dev);
     }
     if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
-        tracing::warn!("{}: {err}; files are made stable one by one", shared.place.src.display());
+        tracing::warn!("{}: {err}; each file is synced separately", shared.place.src.display());
     }
     let acls = !shared.place.is_checked_by_source();
     let config = NamespaceConfig { acls, ..namespace_config(&shared.config) };
@@ -55,7 +55,7 @@ pub fn connect(
         Namespace::new(engine.clone(), root, region, config).map_err(failed)?
     };
     let namespace = ManuallyDrop::new(Arc::new(namespace));
-    // Before anything that a predecessor had open is closed.
+    // Before any descriptor of a predecessor is closed.
     let fuse = fuse::connect(&namespace, fuse.as_fd(), recovering)?;
     let counted = Arc::downgrade(&namespace);
     engine.count_also(move || counted.upgrade().map_or(0, |namespace| namespace.bytes()));
@@ -64,11 +64,12 @@ pub fn connect(
 
 fn namespace_region(shared: &Shared) -> DurableRegion {
     let (base, bytes) = shared.memory.user_region();
-    // SAFETY: a mapping of the supervisor that is inherited and never unmapped, the namespace's alone; zeroed when new.
+    // SAFETY: a mapping of the supervisor, inherited and never unmapped; only the namespace uses it; zeroed
+    // when new.
     unsafe { DurableRegion::new(base, bytes) }
 }
 
-/// Descriptors that the tables of a dead terraced name.
+/// Descriptors named in the tables of a dead terraced.
 pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let layout = namespace_config(&shared.config).layout;
     terrace_fs::descriptors_named(namespace_region(shared), layout).map_err(failed)
@@ -84,13 +85,14 @@ impl MountPath {
         })
     }
 
-    /// Gives changes of the source up; false: a program has a file open for writing.
+    /// Returns a function that refuses further changes of the source; false: a program has a file open for
+    /// writing.
     pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         let namespace = Arc::downgrade(&self.namespace);
         Box::new(move || namespace.upgrade().is_none_or(|namespace| namespace.give_up_changes()))
     }
 
-    /// Answers the kernel until the mount is gone. `begun` is called when all that this needs is open.
+    /// Answers the kernel until the mount is gone. Calls `begun` once the set-up is done.
     pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         if let Some(table) = crossings::look(&self.namespace) {
             let namespace = Arc::downgrade(&self.namespace);
@@ -100,17 +102,17 @@ impl MountPath {
         fuse::serve(Arc::clone(&self.namespace), fuse, self.mount_dev, self.threads, self.recovering, begun)
     }
 
-    /// In the end, when no terraced follows.
+    /// Closes the namespace at the end of the instance.
     pub fn close(self) {
         drop(ManuallyDrop::into_inner(self.namespace));
     }
 }
 
-/// The files of a schedule, held by the namespace while it lives.
+/// The files of a schedule, held by the namespace while it exists.
 struct Files {
     namespace: Weak<Namespace<Engine>>,
     recorded: Vec<schedule::File>,
-    /// Their node ids.
+    /// Node ids of the held files.
     held: HashMap<u32, u64>,
 }
 

@@ -1,7 +1,8 @@
-//! Descriptors that a dead terraced had open and no table names (nor, without a mount, a lease): connections, data files, its rings.
+//! Orphan descriptors: a dead terraced had them open, and no table (or lease) names them. Connections, data
+//! files, rings.
 //!
-//! They stay open in the table shared with the supervisor. They are listed before the new terraced opens or
-//! closes anything, and closed after it has taken over the descriptors that it needs.
+//! They stay open in the table shared with the supervisor. The new terraced lists them before it opens or
+//! closes any descriptor, and closes them after it has taken over those that it needs.
 
 use std::collections::HashSet;
 use std::io;
@@ -15,21 +16,21 @@ use crate::handover::Shared;
 use crate::tier::record;
 
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Writes take no longer than this on a source that works.
+/// A longer wait for writes is logged: a healthy source is faster.
 const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// Descriptors that were open when this terraced began and that are not needed.
 #[derive(Debug, Default)]
 pub struct OrphanFds {
     found: Vec<RawFd>,
-    /// Those that this terraced takes over.
+    /// Descriptors that this terraced takes over.
     named: HashSet<RawFd>,
 }
 
 impl OrphanFds {
-    /// All descriptors open now except the supervisor's and those that a durable table names. Call it before the
-    /// tables are taken over: that closes descriptors, whose numbers may be those of new files of this
-    /// terraced soon.
+    /// All open descriptors except the supervisor's and those that a durable table names. Call this before
+    /// the tables are taken over: that closes descriptors, and new files of this terraced may soon reuse
+    /// their numbers.
     pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
         let open = crate::sys::open_descriptors()?;
@@ -44,9 +45,8 @@ impl OrphanFds {
         &self.named
     }
 
-    /// Waits for the writes that the dead terraced had begun: they still read its frames, and must not reach
-    /// the source after newer ones. It waits as long as the source takes, which cannot be shortened. Then the
-    /// rings are closed, which frees their descriptors.
+    /// Waits for the writes that the dead terraced began: they still read its frames, and must not reach the
+    /// source after newer ones. The wait is as long as the source needs. Then closes the rings.
     ///
     /// # Errors
     /// The state of a ring cannot be read, so its writes are unknown.
@@ -70,10 +70,10 @@ impl OrphanFds {
         Ok(())
     }
 
-    /// Closes them.
+    /// Closes the orphans.
     pub fn close(self) {
         for fd in self.found {
-            // SAFETY: its owner is dead, and nothing in this process has taken it over.
+            // SAFETY: the owner is dead, and no part of this process has taken the descriptor over.
             unsafe { rustix::io::close(fd) };
         }
     }

@@ -1,4 +1,5 @@
-//! After a power cut: pages that programs have synced, and only a tier has, go to their files before these are served.
+//! After a power cut: writes owed pages (synced by programs, and only on a tier) to their files before these
+//! are served.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -13,7 +14,7 @@ use terrace_engine::{Decision, Engine, OwedPages, Replayed, Whereabouts};
 use crate::error::{Failure, Result, reason};
 use crate::size::{KIB, PAGE};
 
-/// Files of a directory, found by the numbers of their inodes.
+/// Files below a directory, found by inode number.
 #[derive(Debug, Default)]
 pub struct Found {
     /// Name below the directory, and an O_PATH descriptor.
@@ -23,7 +24,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Where the file with this number is, and its name.
+    /// The file with this inode number, and its name.
     pub fn take(&mut self, file: u64) -> (String, Whereabouts) {
         match self.files.remove(&file) {
             Some((name, fd)) => (name.display().to_string(), Whereabouts::Found(Arc::new(fd).into())),
@@ -33,7 +34,7 @@ impl Found {
     }
 }
 
-/// Looks for regular files of a directory's file system below it.
+/// Searches a directory for regular files with these inode numbers, within its file system.
 pub fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
     let (top, dev) =
         (PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())), rustix::fs::fstat(root)?.st_dev);
@@ -54,7 +55,7 @@ pub fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
             let name = dir.join(entry.file_name());
             let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if is_dir {
-                // Files of other file systems are never owed.
+                // Files of other file systems have no owed pages.
                 left.extend(entry.metadata().is_ok_and(|meta| meta.dev() == dev).then_some(name));
             } else if wanted.contains(&entry.ino())
                 && let Some(fd) = open(&top.join(&name), entry.ino(), dev)
@@ -66,7 +67,7 @@ pub fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
     Ok(found)
 }
 
-/// The file at this path, if it is the one with this number.
+/// Opens the file at this path, if it has this inode number.
 fn open(path: &Path, ino: u64, dev: u64) -> Option<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
@@ -75,7 +76,7 @@ fn open(path: &Path, ino: u64, dev: u64) -> Option<OwnedFd> {
     (regular && (stat.st_ino, stat.st_dev) == (ino, dev)).then_some(fd)
 }
 
-/// Deals with all that earlier runs have left: what became of each, with the names of files and targets.
+/// Replays all owed pages of earlier runs; returns the outcome for each file, with its name.
 pub fn replay(
     engine: &Engine,
     root: BorrowedFd<'_>,
@@ -85,7 +86,7 @@ pub fn replay(
     if owed.is_empty() {
         return Ok(Vec::new());
     }
-    // By it the source is made to know durably which files are no more.
+    // The engine syncs the source through this root, so that deletions are durable.
     let _ = engine.set_source_root(root);
     let mut found = find(root, &owed.iter().map(|owed| owed.file).collect())?;
     let one = |owed: OwedPages| {
@@ -96,10 +97,10 @@ pub fn replay(
     Ok(owed.into_iter().map(one).collect())
 }
 
-/// [`bring_home`]. What cannot be known is only told if programs have the mount already.
+/// [`bring_home`]; during a recovery, errors are only logged, for programs have the mount already.
 ///
 /// # Errors
-/// Its.
+/// Those of [`bring_home`].
 pub fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -> Result<()> {
     match bring_home(engine, root) {
         Err(failure) if recovering => tracing::error!("{}", failure.line()),
@@ -108,14 +109,14 @@ pub fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -
     Ok(())
 }
 
-/// Brings home what can be, and tells of it.
+/// Writes the owed pages to their files where possible, and logs the outcome.
 ///
 /// # Errors
-/// Nobody knows what there is, or for which files: these are not to be served.
+/// The owed pages or their files cannot be determined: the source must not be served.
 fn bring_home(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
-    let cure = "see that it works; without [dirty] durable = \"tier\" in the configuration and without that tier the source is served as it is";
+    let cure = "make it work; to serve the source as it is, remove that tier and [dirty] durable = \"tier\" from the configuration";
     let done = replay(engine, root, Decision::Keep)
-        .map_err(|err| Failure::new("what programs have synced and only a tier has", reason(err), cure))?;
+        .map_err(|err| Failure::new("synced data that only a tier has", reason(err), cure))?;
     for (name, OwedPages { target, pages, .. }, done) in done {
         let kib = pages * PAGE / KIB;
         match done {
@@ -123,10 +124,10 @@ fn bring_home(engine: &Engine, root: BorrowedFd<'_>) -> Result<()> {
                 tracing::warn!("{name}: {kib} KiB that only tier {target} had are written to it");
             }
             Ok(Replayed::Dropped) => {
-                tracing::warn!("{name}: it is no more; tier {target} gives up {kib} KiB of it");
+                tracing::warn!("{name}: deleted; tier {target} drops its {kib} KiB");
             }
             Ok(Replayed::Kept(why)) => tracing::error!(
-                "{name}: {why}; {kib} KiB that only tier {target} has are kept: `terrace recover` shows them, writes them or gives them up"
+                "{name}: {why}; {kib} KiB that only tier {target} has are kept: `terrace recover` shows, writes or discards them"
             ),
             Err(err) => {
                 tracing::error!("{name}: {kib} KiB that only tier {target} has cannot be written: {err}")

@@ -19,7 +19,7 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
         let (mut last, mut warned) = (None, false);
         loop {
             let now = now(&engine, &root);
-            // Most of the time nothing has changed: then it is only said that this is still so.
+            // Mostly there is no change: then only the record's time is renewed.
             let recorded = if last.as_ref() == Some(&now) {
                 data_loss::renew(&instance)
             } else {
@@ -27,7 +27,7 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
             };
             last = recorded.is_ok().then_some(now);
             if let Err(err) = recorded
-                // At the end of the instance its directory goes.
+                // At the end of the instance, its directory is removed.
                 && instance.path("").exists()
                 && !std::mem::replace(&mut warned, true)
             {
@@ -38,21 +38,21 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
     })
 }
 
-/// One record, now.
+/// Writes one record now.
 pub fn note(engine: &Engine, shared: &Shared) {
-    // It fails when the directory has gone, at the end of the instance: not worth a word.
+    // Fails once the directory is gone, at the end of the instance: no message is needed.
     let _ = data_loss::record(&shared.instance, &now(engine, &root(shared)));
 }
 
-/// The source's path as the kernel gives it for a descriptor: the engine gets paths of files in the same way.
-/// Not always the path by which the source was named: for `run` the descriptor belongs to another mount
+/// The source's path, as the kernel shows it for a descriptor; the engine gets the paths of files in the same
+/// way. It may differ from the path given by the user: for `run`, the descriptor belongs to another mount
 /// namespace.
 pub fn root(shared: &Shared) -> PathBuf {
     let fd = shared.place.src_fd.as_raw_fd();
     std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_else(|_| shared.place.src.clone())
 }
 
-/// Data that are unwritten now. Paths are relative to the source, which the reader knows.
+/// The unwritten data. Paths are relative to the source, which the reader knows.
 pub fn now(engine: &Engine, root: &Path) -> Dirty {
     let below = |path: String| match Path::new(&path).strip_prefix(root) {
         Ok(below) => below.display().to_string(),

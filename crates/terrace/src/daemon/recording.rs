@@ -12,9 +12,9 @@ use terrace_engine::{Engine, ObjectId};
 
 use crate::control::Record;
 
-/// How far the file may be behind.
+/// Interval of flushes: the file lags at most this far behind.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
-/// Milliseconds of a tick.
+/// Length of a tick, milliseconds.
 const TICK_MS: u32 = 1;
 
 /// A recorder and its engine.
@@ -22,7 +22,7 @@ const TICK_MS: u32 = 1;
 pub struct Recording {
     engine: Arc<Engine>,
     recorder: Recorder,
-    /// The source, as `/proc` names it.
+    /// Path of the source, as `/proc` shows it.
     root: PathBuf,
 }
 
@@ -40,7 +40,7 @@ fn count(summary: &mut Summary, kind: Kind) {
 }
 
 impl Recording {
-    /// None: a recording is under way already.
+    /// Begins a recording. None: one is under way already.
     pub fn begin(engine: &Arc<Engine>, root: &Path) -> Option<Recording> {
         Some(Recording { recorder: engine.record()?, engine: engine.clone(), root: root.to_owned() })
     }
@@ -83,7 +83,7 @@ impl Record for Recording {
     }
 }
 
-/// What the object is; None: it has gone, or has no name below the source.
+/// The object's file. None: it is deleted, or has no name below the source.
 fn name_of(engine: &Engine, root: &Path, object: ObjectId) -> Option<Name> {
     let file = engine.lookup_object(object)?;
     let path = std::fs::read_link(file.source().proc_path()).ok()?;

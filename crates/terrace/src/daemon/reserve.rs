@@ -1,18 +1,19 @@
-//! Descriptors that a terraced which serves leaves free, for the next one to recover with.
+//! Descriptors that a serving terraced keeps free, so that the next one can recover.
 //!
-//! The table of descriptors is the supervisor's too, and outlives terraced: full at its death, it would be full for the next one, which could not
-//! even list it. The limit belongs to the process, not to the table. So terraced lowers its own as soon as it serves; supervisor and
-//! next terraced have the one that the supervisor set.
+//! The descriptor table belongs to the supervisor too, and outlives terraced. If it were full at a crash, the
+//! next terraced could not even list it. But the limit belongs to a process, not to the table. So terraced
+//! lowers its own limit once it serves; the supervisor and the next terraced have the limit that the
+//! supervisor set.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// A recovery opens the listing of the table, six rings, a connection, the source's root, and a few files of /proc and of control groups. A daemon that dies
-/// half-way leaves them open for the next.
+/// A recovery opens the listing of the table, six rings, a connection, the source's root, and some files of
+/// /proc and control groups. A daemon that dies during recovery leaves them open for the next one.
 const DESCRIPTORS: u64 = 64;
 
-/// Descriptors that are left free.
+/// Number of descriptors kept free.
 pub fn size() -> u64 {
     of(getrlimit(Resource::Nofile).current)
 }
@@ -21,7 +22,7 @@ fn of(limit: Option<u64>) -> u64 {
     limit.map_or(0, |limit| DESCRIPTORS.min(limit / 4))
 }
 
-/// From now on this process leaves them free. To be called once.
+/// Lowers the limit of this process by that number. To be called once.
 ///
 /// # Errors
 /// Those of setrlimit(2).

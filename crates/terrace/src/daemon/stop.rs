@@ -1,5 +1,5 @@
-//! An orderly stop: everything is written back, then the mount is taken away. The loop of the mount path sees
-//! that and ends the rest.
+//! An orderly stop: writes everything back, then unmounts. The mount path sees the unmount, and ends the
+//! rest.
 
 use std::io;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ use crate::sys;
 /// Stops this instance.
 pub struct Stopper {
     engine: Arc<Engine>,
-    /// What ends where there is no mount.
+    /// The leases to end, where there is no mount.
     leases: Option<Arc<Leases>>,
     mnt: PathBuf,
     /// Distinguishes our mount from another at the same path.
@@ -34,39 +34,38 @@ pub struct Stopper {
     kind: Kind,
     instance: Instance,
     claim: Option<Arc<Claim>>,
-    /// Refuses changes from then on, unless a program has a file open for writing.
+    /// Refuses further changes, unless a program has a file open for writing.
     give_up_changes: Box<dyn Fn() -> bool + Send + Sync>,
     state: Mutex<State>,
 }
 
-/// How far it is. Locked through a stop: one at a time.
+/// Progress of the stop. Locked during a stop: one at a time.
 #[derive(Debug, Default)]
 struct State {
-    /// The mount is gone: a later mount at its place is not ours.
+    /// Our mount is gone: a later mount at its place is another instance's.
     gone: bool,
-    /// Unwritable data was given up, and that was reported.
+    /// Unwritable data were given up, and this was reported.
     given_up: bool,
 }
 
-/// How often and how long unwritable data is tried again when no command waits for the end.
+/// Interval and number of retries for unwritable data, when no command waits for the end.
 const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
 
 impl Stopper {
-    /// For this instance.
     pub fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> Stopper {
         let (leases, give_up_changes) = (front.leases(), front.give_up_changes());
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
         let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
-        // Of a terraced that died over a stop: whoever asked for it asks again.
+        // A predecessor may have died during a stop: its caller repeats the request.
         instance.note_stopping(false);
         let claim = shared.place.claim.clone();
         let state = Mutex::default();
         Stopper { engine, leases, mnt, mount_dev, root, kind, instance, claim, give_up_changes, state }
     }
 
-    /// Flushes and unmounts. A mount in use stays, or with `lazy` goes from the tree at once. With something that cannot be
-    /// written it stays too, unless `lose`.
+    /// Flushes and unmounts. A mount in use stays, or with `lazy` is detached at once. A mount with data that
+    /// cannot be written stays too, unless `lose`.
     pub fn stop(&self, lazy: bool, lose: bool) -> Result<StopReply, CommandError> {
         let mut state = self.state.lock();
         self.instance.note_stopping(true);
@@ -98,8 +97,9 @@ impl Stopper {
         Ok(stopped)
     }
 
-    /// Gives the claim on the source up where the mount is gone everywhere, all is written, and no program has a file open for
-    /// writing. Programs that read on see changes as of any program beside a mount; their own changes are refused.
+    /// Releases the claim on the source, if the mount is gone everywhere, all is written, and no program has
+    /// a file open for writing. To programs that still read, later changes look like changes made beside a
+    /// mount. Their own changes are refused.
     pub fn release(&self) -> Result<ReleaseReply, CommandError> {
         let mounted = self.leases.is_some() || mounts::layer(&self.mnt, self.mount_dev) != Layer::Gone;
         if mounted {
@@ -108,7 +108,7 @@ impl Stopper {
         let is_seen = || self.mount_dev.is_some_and(|dev| !holders::seeing(dev).is_empty());
         if let Some(claim) = self.claim.as_ref().filter(|_| !is_seen()) {
             let flush = || self.engine.flush_all(true).map_err(|err| CommandError::failed(reason(err)));
-            // First, for a flush that fails must not cost the programs their changes.
+            // First, so that a failed flush does not cost programs their right to change files.
             flush()?;
             if (self.give_up_changes)() {
                 flush()?;
@@ -118,7 +118,7 @@ impl Stopper {
         Ok(ReleaseReply { mounted })
     }
 
-    /// Unmounts our mount and no other. Returns true if it stays for programs that use it.
+    /// Unmounts our mount and no other. True: the mount is in use, and detached lazily.
     fn unmount(&self, lazy: bool) -> Result<bool, CommandError> {
         if let Some(leases) = &self.leases {
             leases.stop();
@@ -126,7 +126,7 @@ impl Stopper {
         }
         match mounts::layer(&self.mnt, self.mount_dev) {
             Layer::Top => {}
-            // It was unmounted by hand.
+            // A user has unmounted it.
             Layer::Gone => return Ok(false),
             Layer::Below(fstype) => {
                 let why = format_args!("{fstype} is mounted over it");
@@ -146,9 +146,9 @@ impl Stopper {
         }
     }
 
-    /// Writes the last data of an instance whose mount is gone. A source that refuses them is tried again for
-    /// a while, because no command can do that later. Data that is still refused is lost. The server of a source that has died
-    /// takes nothing later: the descriptors are those of its mount.
+    /// Writes the last data of an instance whose mount is gone. If the source refuses them, retries for a
+    /// while, because no command can do that later. Data that are still refused are lost. ENOTCONN ends the
+    /// retries: the descriptors belong to a mount of the source whose server is dead.
     pub fn write_the_rest(&self) -> io::Result<()> {
         let given_up = {
             let mut state = self.state.lock();
@@ -183,9 +183,9 @@ impl Stopper {
         }
     }
 
-    /// Data that cannot be written keeps a mount alive, with the reason in the log: the user can make room
-    /// and ask again. The private mount of a command that has ended cannot be reached: after a while it ends,
-    /// and its unwritten data is lost.
+    /// Stops the instance. Unwritable data keep a mount alive, with the reason in the log: the user can make
+    /// room and stop it again. The private mount of a finished command is out of the user's reach: it ends
+    /// after a while, and its unwritten data are lost.
     fn obey(&self) {
         for tried in 1.. {
             let last = self.kind == Kind::Run && tried == TRIES;

@@ -10,11 +10,11 @@ use crate::error::reason;
 use crate::mounts;
 use crate::sys;
 
-/// From here on a restarted daemon is sent again what the dead one had not answered.
+/// First version that sends unanswered requests again to a restarted daemon.
 const RESENDS: (u32, u32) = (6, 9);
-/// From here on files may be read past FUSE.
+/// First version with FUSE passthrough.
 const PASSES_THROUGH: (u32, u32) = (6, 9);
-/// From here on a write past the page cache of a mount drops its range from there.
+/// First version in which a direct write drops its range from the mount's page cache.
 const DROPS_WRITTEN: (u32, u32) = (6, 6);
 
 fn release() -> String {
@@ -31,12 +31,12 @@ fn is_at_least(least: (u32, u32)) -> bool {
     numbers(&release()).is_some_and(|have| have >= least)
 }
 
-/// Whether a write past the page cache of a mount drops what is there of its range.
+/// Does a direct write drop its range from the mount's page cache?
 pub fn drops_written() -> bool {
     is_at_least(DROPS_WRITTEN)
 }
 
-/// The release of the kernel.
+/// The kernel's release.
 pub fn version() -> Check {
     if is_at_least(RESENDS) {
         return Check::good("kernel", release());
@@ -47,7 +47,7 @@ pub fn version() -> Check {
 
 const NO_FUSE: &str = "no directory can be served";
 
-/// The device.
+/// The FUSE device.
 pub fn fuse() -> Check {
     let err = match mounts::open_fuse() {
         Ok(device)
@@ -56,7 +56,7 @@ pub fn fuse() -> Check {
             return Check::good("FUSE", "/dev/fuse opens");
         }
         Ok(_) => {
-            let cure = "put FUSE's in its place: mknod -m 666 /dev/fuse c 10 229";
+            let cure = "replace it by FUSE's: mknod -m 666 /dev/fuse c 10 229";
             return Check::bad("FUSE", State::Missing, "/dev/fuse is another device", NO_FUSE, cure);
         }
         Err(err) => err,
@@ -112,10 +112,10 @@ fn has_helper() -> bool {
     std::env::split_paths(&path).any(|dir| dir.join("fusermount3").is_file())
 }
 
-/// Files that the kernel reads and writes itself behind FUSE.
+/// FUSE passthrough: the kernel itself reads and writes files.
 pub fn passthrough() -> Check {
     const NAME: &str = "passthrough";
-    let cost = "writes, io_uring, mappings and static programs under `terrace run` ask the daemon: a half of the source's speed";
+    let cost = "writes, io_uring, mappings and static programs under `terrace run` go through the daemon: half of the source's speed";
     match (is_at_least(PASSES_THROUGH), mounts::userns::is_root_outside()) {
         (false, _) => Check::bad(NAME, State::Limited, "not before Linux 6.9", cost, "a newer kernel"),
         (true, false) => Check::bad(NAME, State::Limited, "for root alone", cost, "run as root"),
@@ -123,12 +123,13 @@ pub fn passthrough() -> Check {
     }
 }
 
-/// Batches of reads and writes.
+/// io_uring: batches of reads and writes.
 pub fn io_uring() -> Check {
     match UringIo::new() {
         Ok(_) => Check::good("io_uring", "rings can be made"),
         Err(err) => {
-            let cost = "the source is read and written by blocking calls: less of many requests at a time";
+            let cost =
+                "the source is read and written by blocking calls: less throughput of parallel requests";
             let cure = "sysctl kernel.io_uring_disabled=0; for a container: a seccomp profile that allows io_uring_setup";
             Check::bad("io_uring", State::Limited, reason(err), cost, cure)
         }

@@ -1,4 +1,4 @@
-//! How much of everything this process may have.
+//! Limits of this process and machine: memory, open files, locked memory.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use crate::cgroup::Groups;
 use crate::error::reason;
 use crate::size::human;
 
-/// Fewer known files than this are soon too few for a tree of sources.
+/// Fewer known files are not enough for a tree of source code.
 const FILES_FEW: u64 = 65_536;
 
-/// Limits on memory that the kernel keeps for groups of processes.
+/// Memory limits of control groups.
 pub fn control_groups() -> Check {
     const NAME: &str = "control groups";
     match Groups::own() {
@@ -43,7 +43,7 @@ fn unreadable(why: &str) -> Check {
     Check::bad("control groups", State::Limited, why, cost, cure)
 }
 
-/// Limits of the machine.
+/// Memory of the machine.
 pub fn memory() -> Check {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
@@ -56,12 +56,12 @@ pub fn memory() -> Check {
         }
         _ => {
             let cost = "shortage of memory is not seen in time";
-            Check::bad("memory", State::Limited, "/proc/meminfo does not tell", cost, "make /proc readable")
+            Check::bad("memory", State::Limited, "/proc/meminfo cannot be read", cost, "make /proc readable")
         }
     }
 }
 
-/// Each file and directory that the kernel knows costs the daemon a descriptor.
+/// Open files: each file and directory that the kernel knows costs the daemon a descriptor.
 pub fn open_files() -> Check {
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let raised =
@@ -71,7 +71,7 @@ pub fn open_files() -> Check {
     if most >= FILES_FEW {
         return Check::good("open files", found);
     }
-    let cost = "fewer files are known at one time: trees with more of them are looked up again and again";
+    let cost = "fewer files are known at one time: larger trees are looked up repeatedly";
     Check::bad(
         "open files",
         State::Limited,
@@ -85,7 +85,7 @@ fn number(file: &Path) -> Option<u64> {
     std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Older kernels count the rings of io_uring as locked.
+/// Locked memory: kernels before 5.12 count the rings of io_uring.
 pub fn locked_memory() -> Check {
     let limit = getrlimit(Resource::Memlock).current;
     let limit = limit.map_or("no limit".to_owned(), human);
@@ -95,11 +95,11 @@ pub fn locked_memory() -> Check {
     )
 }
 
-/// Where some programs expect shared memory.
+/// Size of /dev/shm, where some programs expect shared memory.
 pub fn shared_memory() -> Check {
     let found = match rustix::fs::statvfs("/dev/shm") {
         Ok(stat) => human(stat.f_blocks * stat.f_frsize),
         Err(err) => reason(err),
     };
-    Check::good("/dev/shm", format!("{found}; terrace's memory is apart from it, and not limited by it"))
+    Check::good("/dev/shm", format!("{found}; it does not limit terrace's memory"))
 }

@@ -1,4 +1,4 @@
-//! The directory that is to be served, and the library that programs load.
+//! The directory to be served, and the preload library.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use crate::mounts::{self, FSTYPE};
 use crate::run;
 use crate::size::human;
 
-/// Entries that are looked at to find a file that can be opened.
+/// Directory entries searched for a file that can be opened.
 const LOOKED_AT_MAX: usize = 1000;
 
 /// The preload library.
@@ -55,7 +55,6 @@ fn unserved(found: &str, cure: &str) -> Check {
     Check::bad("directory", State::Missing, found, "there is nothing to serve", cure)
 }
 
-/// Its file system.
 fn directory(path: &Path) -> Check {
     let table = mounts::own_table().unwrap_or_default();
     let entry = table.iter().rev().filter(|entry| path.starts_with(&entry.point));
@@ -65,7 +64,7 @@ fn directory(path: &Path) -> Check {
     let found = format!("{}: {fstype}, {}", path.display(), human(room));
     if claim::is_mounted(path) {
         let found = format!("{found}; a mount of terrace serves it, or a part of it");
-        let cost = "programs beside the mount share neither its locks nor what it has not written: a database that both have open is destroyed";
+        let cost = "programs beside the mount see neither its locks nor its unwritten data: a database open on both sides is destroyed";
         return Check::bad("directory", State::Limited, found, cost, "use that mount alone");
     }
     match fstype {
@@ -81,16 +80,16 @@ fn directory(path: &Path) -> Check {
     }
 }
 
-/// Whether `terrace run` does without a mount.
+/// Can `terrace run` work without a mount?
 fn leases(path: &Path) -> Check {
     let gives = File::open(path).is_ok_and(run::gives_leases);
     if gives {
         return Check::good(
             "leases",
-            "`terrace run` needs no mount: all but reads of large files, without O_DIRECT, is the kernel's",
+            "`terrace run` needs no mount: it serves reads of large files without O_DIRECT, the kernel all else",
         );
     }
-    let found = "its file system, or its owner, gives this user none";
+    let found = "none for this user: the file system has none, or another user owns it";
     let cost = "`terrace run` mounts: each open, and each write, costs a request of FUSE";
     Check::bad(
         "leases",
@@ -101,7 +100,7 @@ fn leases(path: &Path) -> Check {
     )
 }
 
-/// Whether its files can be read past the kernel's page cache.
+/// Do its files allow O_DIRECT?
 fn direct_reads(path: &Path) -> Check {
     let Some(file) = some_file(path) else { return Check::good("direct reads", "no file to try them with") };
     let opened = File::options()
@@ -109,7 +108,7 @@ fn direct_reads(path: &Path) -> Check {
         .custom_flags(libc::O_DIRECT | libc::O_NONBLOCK | libc::O_NOATIME)
         .open(&file);
     let opened = match opened {
-        // Only the owner may ask for that.
+        // O_NOATIME needs ownership.
         Err(err) if err.kind() == ErrorKind::PermissionDenied => {
             File::options().read(true).custom_flags(libc::O_DIRECT | libc::O_NONBLOCK).open(&file)
         }
@@ -125,7 +124,7 @@ fn direct_reads(path: &Path) -> Check {
     }
 }
 
-/// Reads the first page: some file systems refuse direct I/O only then.
+/// Reads the first page: some file systems refuse direct I/O only at the read.
 fn read_page(file: &File) -> std::io::Result<()> {
     AlignedBuf::default().with(4096, |page| std::os::unix::fs::FileExt::read_at(file, page, 0).map(drop))
 }

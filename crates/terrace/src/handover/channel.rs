@@ -1,9 +1,9 @@
-//! Messages of the supervisor to the command that started it, line by line over a socket; and of `run` to its
-//! supervisor.
+//! Messages from the supervisor to the command that started it, and from `run` to its supervisor: lines over
+//! a socket.
 //!
-//! Supervisor to command: `warning LINE` (something that was asked for is missing, before `ready`), `ready`, `failed LINE` (nothing is
-//! mounted), `gone LINE` (the instance ended against its will), `done` (it ended in order). Command to supervisor: `pid N`, the wrapped command. The end of the
-//! socket also has a meaning: the other side died.
+//! Supervisor to command: `warning LINE` (a requested feature is missing; before `ready`), `ready`, `failed
+//! LINE` (nothing is mounted), `gone LINE` (the instance ended without being stopped), `done` (it ended in
+//! order). Command to supervisor: `pid N`, the wrapped command. End of file means that the other side died.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,28 +14,28 @@ use crate::error::{Failure, Result};
 /// One line from the supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It will be served without something that was asked for, and this is why.
+    /// The instance will serve without a requested feature: the reason.
     Warning(String),
     /// The mount is served.
     Ready,
-    /// terraced to its supervisor only: it outlives the supervisor.
+    /// From terraced to its supervisor only: terraced now outlives the supervisor.
     Free,
-    /// It never was, and this is why.
+    /// The mount was never served: the reason.
     Failed(String),
-    /// It is no longer, and this is why.
+    /// The mount is no longer served: the reason.
     Gone(String),
-    /// It ended in order, and everything is written.
+    /// The instance ended in order, and all data are written.
     Done,
-    /// terraced to its supervisor only: the id of its working thread.
+    /// From terraced to its supervisor only: the id of its working thread.
     Thread(i32),
-    /// terraced to its supervisor only: processes that the kernel has killed for lack of memory, of its control
-    /// group and of the machine.
+    /// From terraced to its supervisor only: processes that the kernel has killed for lack of memory, in its
+    /// control group and on the machine.
     Kills(u64, u64),
-    /// The supervisor to its aborter: a process id of terraced, and the id of that thread.
+    /// From the supervisor to its aborter: terraced's process id, and the id of that thread.
     ThreadOf(i32, i32),
 }
 
-/// One end of the socket.
+/// One end of the channel.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
@@ -48,7 +48,7 @@ pub fn pair() -> io::Result<(Channel, Channel)> {
     Ok((Channel { stream: one, unread: Vec::new() }, Channel { stream: other, unread: Vec::new() }))
 }
 
-/// Result of one look at the socket.
+/// Result of one read of the channel.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Poll {
     /// A whole line.
@@ -60,18 +60,18 @@ pub enum Poll {
 }
 
 impl Channel {
-    /// Another way to speak on the same line.
+    /// Another sender on the same socket; received data stay with the original.
     pub fn try_clone(&self) -> io::Result<Channel> {
         Ok(Channel { stream: self.stream.try_clone()?, unread: Vec::new() })
     }
 
-    /// Sends one line; ignores that the reader has gone.
+    /// Sends one line; ignores a closed peer.
     pub fn say(&mut self, line: &str) {
         let _ = self.stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
     }
 
-    /// Sends the id of the calling process, as `pid N`. Async-signal-safe: it allocates nothing, and a reader
-    /// that has gone causes no SIGPIPE.
+    /// Sends the id of the calling process, as `pid N`. Async-signal-safe: it allocates nothing, and a closed
+    /// peer causes no SIGPIPE.
     pub fn say_pid(&self) {
         let mut line = [0; 16];
         let mut rest = &mut line[..];
@@ -81,7 +81,7 @@ impl Channel {
         let _ = rustix::net::send(&self.stream, said, rustix::net::SendFlags::NOSIGNAL);
     }
 
-    /// The next line, waiting for it; none at the end.
+    /// Waits for the next line; none at end of file.
     pub fn wait(&mut self) -> Option<String> {
         loop {
             match self.poll() {
@@ -92,7 +92,7 @@ impl Channel {
         }
     }
 
-    /// One read, which does not wait when the descriptor is readable.
+    /// Reads once; does not block while the descriptor is readable.
     pub fn poll(&mut self) -> Poll {
         if let Some(line) = self.buffered() {
             return Poll::Line(line);
@@ -109,7 +109,7 @@ impl Channel {
         }
     }
 
-    /// True if a whole line after the last one was received already: poll of the descriptor does not show it.
+    /// Is a whole line buffered already? Polling the descriptor does not show it.
     pub fn has_line(&self) -> bool {
         self.unread.contains(&b'\n')
     }
@@ -122,7 +122,7 @@ impl Channel {
         Some(String::from_utf8_lossy(&line).into_owned())
     }
 
-    /// The command's view: waits until the mount is served or never will be. Warnings go to `warn`.
+    /// Waits until the mount is served, or has failed. Passes warnings to `warn`.
     pub fn wait_ready(&mut self, mut warn: impl FnMut(&str)) -> Result<()> {
         loop {
             match self.wait().as_deref().map(parse) {
@@ -131,7 +131,7 @@ impl Channel {
                 Some(Some(Event::Failed(line) | Event::Gone(line))) => return Err(Failure::from_line(&line)),
                 _ => {
                     let cure = "try again with --foreground";
-                    return Err(Failure::new("supervisor", "it ended without a word", cure));
+                    return Err(Failure::new("supervisor", "it ended without a message", cure));
                 }
             }
         }

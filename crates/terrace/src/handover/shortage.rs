@@ -1,7 +1,8 @@
-//! Deaths for want of memory: whether it was the kernel that killed terraced, and how much less the next one is to use.
+//! Kills for lack of memory: did the kernel kill terraced, and how much less memory should the next one use?
 //!
-//! The kernel counts whom it kills, for each control group and for the machine, and does not say whom. A count that has moved when terraced was
-//! killed names the cause; one that moves while it lives was about somebody else, and terraced tells it.
+//! The kernel counts its kills for each control group and for the machine, but does not name the victims. If
+//! a count has moved when terraced was killed, this is the cause. If it moves while terraced lives, another
+//! process was killed; terraced then reports the new counts.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use crate::cgroup::{self, Groups};
 use crate::config::MemoryLimit;
 use crate::size::{MIB, human};
 
-/// Without such a death, what the next ones do without is halved after each such time.
+/// Half-life of the penalty while terraced is not killed.
 pub const HALVED_AFTER: Duration = Duration::from_secs(60);
 
-/// Processes killed for want of memory.
+/// Number of processes killed for lack of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kills {
     /// In our control group.
@@ -23,52 +24,53 @@ pub struct Kills {
 }
 
 impl Kills {
-    /// So far; 0 where nobody counts.
+    /// The present counts; 0 where the kernel does not count.
     ///
     /// # Errors
-    /// A count cannot be read just now.
+    /// A count cannot be read at the moment.
     pub fn so_far(groups: &Groups) -> io::Result<Kills> {
         let machine = cgroup::kills_of_the_machine()?;
         Ok(Kills { group: groups.kills()?.unwrap_or(0), machine: machine.unwrap_or(0) })
     }
 }
 
-/// The supervisor's knowledge of a shortage.
+/// The supervisor's record of kills for lack of memory.
 #[derive(Debug, Clone, Default)]
 pub struct Shortage {
-    /// When terraced last lived; none while they are unknown, and then no cause is named.
+    /// Counts when terraced last lived. None: unknown, so that no cause is named.
     kills: Option<Kills>,
-    /// When it died of it last.
+    /// Time of the last such death.
     died: Option<Instant>,
-    /// Bytes that the next one does without.
+    /// Penalty: bytes by which the next terraced uses less.
     penalty: u64,
-    /// The last death was one.
+    /// Was the last death such a kill?
     now: bool,
 }
 
 impl Shortage {
-    /// Before the first terraced.
+    /// State before the first terraced.
     pub fn new() -> Shortage {
         let kills = Groups::own().and_then(|groups| Kills::so_far(&groups));
         Shortage { kills: kills.ok(), ..Shortage::default() }
     }
 
-    /// Others were killed while terraced lives.
+    /// Notes kills of other processes while terraced lives.
     pub fn note_others(&mut self, kills: Kills) {
         self.kills = Some(kills);
     }
 
-    /// Whether the last terraced died of it.
+    /// Was the last terraced killed for lack of memory?
     pub fn is_now(&self) -> bool {
         self.now
     }
 
-    /// A terraced that lives so long needs no explanation.
+    /// The penalty in bytes, after terraced has lived for this time.
     pub fn penalty(&self, lives: Duration) -> u64 {
         halved(self.penalty, lives)
     }
 
-    /// After the death of a terraced, by SIGKILL if `killed`, whose limit was `memory`: the cause, if it was this.
+    /// Called after the death of a terraced (`killed`: by SIGKILL) with the limit `memory`. Returns the cause
+    /// if it was lack of memory.
     pub fn explain(&mut self, killed: bool, memory: MemoryLimit) -> Option<String> {
         let groups = Groups::own();
         let limit = groups.as_ref().ok().and_then(|groups| groups.limit().ok().flatten());
@@ -88,10 +90,10 @@ impl Shortage {
         self.now = where_.is_some();
         let where_ = where_?;
         self.note(memory.most().0, Instant::now());
-        Some(format!("by the kernel, which found no memory {where_}, with --memory {memory}"))
+        Some(format!("by the kernel, for lack of memory {where_}, with --memory {memory}"))
     }
 
-    /// Each of these deaths doubles what the next one does without.
+    /// Doubles the penalty.
     fn note(&mut self, memory: u64, now: Instant) {
         let rest = self.died.map_or(Duration::ZERO, |died| now.saturating_duration_since(died));
         let least = (memory / 16).max(4 * MIB);
@@ -125,7 +127,7 @@ mod tests {
 
     #[test]
     fn kill_by_somebody_is_no_shortage() {
-        // The counts stand still, unless the machine is short of memory just now.
+        // The counts stand still, unless the machine runs out of memory at this moment.
         let mut shortage = Shortage::new();
         if shortage.explain(true, MemoryLimit::Fixed(Size(128 * MIB))).is_none() {
             assert!(!shortage.is_now());

@@ -1,4 +1,4 @@
-//! The lists as a page for people: generations as /sys/kernel/debug/lru_gen_full has them, oldest last.
+//! The lists as text: generations like /sys/kernel/debug/lru_gen_full, oldest last.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub fn of(lru: &Lru) -> String {
     tiers(&mut page, &lru.tiers);
     let _ = writeln!(
         page,
-        "  refaults    {} of pages evicted or passed on, {} of them recent; {} pages scanned, {} evicted",
+        "  refaults    {} of pages evicted or not admitted, {} of them recent; {} pages scanned, {} evicted",
         lru.refaults, lru.refaults_recent, lru.pgscan, lru.pgsteal,
     );
     if lru.min_ttl_ms > 0 {

@@ -1,19 +1,19 @@
-//! Every metric: its name, what it means, and where it comes from in the statistics. docs/metrics.md lists the same.
+//! All metrics: name, help text, and source in the statistics. docs/metrics.md lists the same.
 
 use terrace_api::stats::{CompressedTier, KeyValue, StatReport};
 use terrace_api::tiers::{SERVING, TierRow};
 
-/// Whether a value only grows.
+/// Kind of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It does, until terraced starts again.
+    /// Only grows, until terraced restarts.
     Counter,
-    /// It goes up and down.
+    /// Grows and shrinks.
     Gauge,
 }
 
 impl Kind {
-    /// As the format calls it.
+    /// Name in the text format.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -22,10 +22,10 @@ impl Kind {
     }
 }
 
-/// One value, with the labels that tell it from others of its metric.
+/// One value, with the labels that distinguish it within its metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sample {
-    /// Names and values, without that of the mount.
+    /// Label names and values, without `mount`.
     pub labels: Vec<(&'static str, String)>,
     /// In base units.
     pub value: f64,
@@ -34,17 +34,16 @@ pub struct Sample {
 /// One metric.
 #[derive(Debug)]
 pub struct Metric {
-    /// Its name.
     pub name: &'static str,
-    /// One line about it.
+    /// Help text.
     pub help: &'static str,
-    /// Whether it only grows.
+    /// Counter or gauge.
     pub kind: Kind,
     read: fn(&StatReport) -> Vec<Sample>,
 }
 
 impl Metric {
-    /// Its values; none where the machine or the configuration has no such thing.
+    /// The samples; none if the machine or the configuration does not have this part.
     pub fn samples(&self, report: &StatReport) -> Vec<Sample> {
         (self.read)(report)
     }
@@ -63,7 +62,7 @@ fn one(value: f64) -> Vec<Sample> {
     vec![Sample { labels: Vec::new(), value }]
 }
 
-/// The same of a count.
+/// A count without labels.
 fn n(value: u64) -> Vec<Sample> {
     one(value as f64)
 }
@@ -72,7 +71,7 @@ fn yes(is: bool) -> Vec<Sample> {
     n(is.into())
 }
 
-/// Counts that one label tells apart.
+/// Counts distinguished by one label.
 fn by(label: &'static str, counts: &[(&str, u64)]) -> Vec<Sample> {
     let sample = |(value, count): &(&str, u64)| Sample {
         labels: vec![(label, (*value).to_owned())],
@@ -81,17 +80,17 @@ fn by(label: &'static str, counts: &[(&str, u64)]) -> Vec<Sample> {
     counts.iter().map(sample).collect()
 }
 
-/// A count for each of the two paths.
+/// A count for each access path.
 fn paths(preload: u64, mount: u64) -> Vec<Sample> {
     by("path", &[("preload", preload), ("mount", mount)])
 }
 
-/// Of the compressed tier, if it is on.
+/// A value of the compressed tier, if it is on.
 fn compressed(report: &StatReport, read: fn(&CompressedTier) -> f64) -> Vec<Sample> {
     report.cache.compressed.as_ref().map_or(Vec::new(), |tier| one(read(tier)))
 }
 
-/// Of a server of keys; absent for a mount.
+/// Values of a server of keys; none for a mount.
 fn keys(report: &StatReport, read: fn(&KeyValue) -> Vec<Sample>) -> Vec<Sample> {
     report.kv.as_ref().map_or(Vec::new(), read)
 }
@@ -105,7 +104,7 @@ fn tiers(report: &StatReport, read: fn(&TierRow) -> Option<f64>) -> Vec<Sample> 
     report.cache.tiers.iter().filter_map(sample).collect()
 }
 
-/// An estimate for each size of memory; only where they were asked for.
+/// An estimate for each size of memory, if requested.
 fn estimates(report: &StatReport) -> Vec<Sample> {
     let points = report.mrc.iter().flat_map(|mrc| &mrc.estimates);
     let sample = |(factor, policy, value): (f64, &str, f64)| Sample {
@@ -130,7 +129,7 @@ fn info(report: &StatReport) -> Vec<Sample> {
     vec![Sample { labels, value: 1.0 }]
 }
 
-/// All, in the order of the output.
+/// All metrics, in the order of the output.
 pub const METRICS: &[Metric] = &[
     gauge("terrace_info", "The mount: its source, policy and version; always 1.", info),
     gauge(

@@ -4,7 +4,8 @@
 //! /sbin/mount.fuse.terrace SRC MNT [-sfnv] [-N namespace] [-o options] [-t type]
 //! /sbin/umount.fuse.terrace MNT [-flnrv] [-N namespace] [-t type]
 //! ```
-//! Both are links to `terrace`. Without the second, umount(8) returns before the daemon has written its last pages.
+//! Both are links to `terrace`. Without the second, umount(8) returns before the daemon has written its last
+//! pages.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -12,16 +13,17 @@ use std::process::ExitCode;
 
 use crate::error::Failure;
 
-/// What mount(8) and umount(8) return when they fail.
+/// Exit code of mount(8) and umount(8) for a failure.
 const EXIT_MOUNT_FAILED: u8 = 32;
 
-/// The exit code of a failure: mount(8) and umount(8) return that of their helper.
+/// Exit code of a failure: mount(8) and umount(8) pass on that of their helper.
 pub fn exit_code(failure: &Failure) -> ExitCode {
     let is_helper = from_helper_arguments(std::env::args_os()).is_some();
     if is_helper { ExitCode::from(EXIT_MOUNT_FAILED) } else { failure.exit_code() }
 }
 
-/// The arguments as those of `terrace mount` or `terrace umount`; none if this is not how we were called.
+/// Translates helper arguments into those of `terrace mount` or `terrace umount`; none if not called as a
+/// helper.
 pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     let name = args.next()?;
     let (verb, passed) = match Path::new(&name).file_name().and_then(OsStr::to_str)? {
@@ -35,7 +37,8 @@ pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option
             Some("-o") => words.extend([arg, args.next().unwrap_or_default()]),
             Some("-N" | "-t") => drop(args.next()),
             Some("-h" | "--help" | "-V" | "--version") => words.push(arg),
-            // Alone or together. No entry in mtab, verbose, read-only instead of unmounted: nothing to do for us.
+            // Flags, alone or combined. `-n`, `-v` and `-r` (mtab, verbose, read-only instead of unmount)
+            // need no action.
             Some(flags) if flags.starts_with('-') && flags[1..].chars().all(|c| "sflnrv".contains(c)) => {
                 let meant = flags.chars().filter(|c| passed.contains(*c));
                 words.extend(meant.map(|c| OsString::from(format!("-{c}"))));

@@ -9,9 +9,9 @@ use crate::mounts;
 /// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Options {
-    /// For the kernel.
+    /// Flags for the kernel.
     pub flags: MountFlags,
-    /// Those that are not wanted, though the source has them: `suid`, `dev`, `exec`, `rw`.
+    /// Flags of the source that this mount clears: `suid`, `dev`, `exec`, `rw`.
     cleared: MountFlags,
     /// Change an existing mount.
     pub remount: bool,
@@ -23,12 +23,12 @@ pub struct Options {
     config: Option<String>,
     numa: Option<String>,
     passthrough: Option<String>,
-    /// A source that does not exist is no failure.
+    /// A missing source is no failure.
     pub nofail: bool,
 }
 
 impl Options {
-    /// The flags of a mount over a source mounted with these.
+    /// The flags of a mount over a source that is mounted with `source`.
     pub fn flags_over(&self, source: MountFlags) -> MountFlags {
         self.flags | source.difference(self.cleared)
     }
@@ -47,7 +47,7 @@ impl Options {
     }
 }
 
-/// Options for mount(8), fstab and systemd, or for what terrace does anyway.
+/// Options for mount(8), fstab and systemd, and options that terrace implies.
 const IGNORED: &[&str] = &[
     "defaults",
     "auto",
@@ -68,14 +68,13 @@ const IGNORED: &[&str] = &[
     "silent",
 ];
 
-/// Keys of comments, and keys that the kernel's table shows for our mounts: mount(8) repeats them at a
-/// remount.
+/// Keys of comments, and keys that the mount table shows for our mounts, which mount(8) repeats at a remount.
 const REPEATED: &[&str] = &[
     "comment", "uhelper", "fd", "rootmode", "user_id", "group_id", "max_read", "blksize", "fsname", "subtype",
 ];
 
-/// Reads an option list. An unknown option is an error, so that typing errors are noticed, unless mount(8)
-/// asked for `sloppy`.
+/// Parses an option list. An unknown option is an error, to catch typing errors, except with `sloppy` of
+/// mount(8).
 pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
     let mut options = Options {
         flags: MountFlags::empty(),

@@ -1,4 +1,4 @@
-//! Aborting a connection: the kernel fails whatever waits for its server, and whatever is asked later.
+//! Aborting a FUSE connection: the kernel then fails all waiting and later requests.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,21 +7,21 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-/// The kernel's directory of connections, if it is mounted there.
+/// The kernel's directory of FUSE connections, where it is mounted.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// For tests: abort is refused.
+/// For tests: the abort file is refused.
 const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
 
-/// The file of one connection that aborts it.
+/// The kernel's file that aborts one connection.
 ///
-/// It stays bound to its connection: when that is gone, and its number is another's, nothing happens.
+/// It stays bound to its connection: if that is gone and its number is reused, a write has no effect.
 #[derive(Debug)]
 pub struct Abort(OwnedFd);
 
 impl Abort {
-    /// The connection of the mount of this device. The file belongs to the mounter; where the kernel's
-    /// directory is not mounted, only root can reach it.
+    /// The connection of the mount of device `dev`. The file belongs to the mounter. If the kernel's
+    /// directory is not mounted, only root can open the file.
     pub fn of(dev: (u32, u32)) -> io::Result<Abort> {
         if std::env::var_os(NO_ABORT).is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -33,7 +33,7 @@ impl Abort {
         Ok(Abort(opened.or_else(|_| rustix::fs::openat(connections()?, &name, flags, Mode::empty()))?))
     }
 
-    /// Aborts the connection, if it is still there.
+    /// Aborts the connection, if it still exists.
     pub fn abort(&self) -> io::Result<()> {
         Ok(rustix::io::write(&self.0, b"1").map(drop)?)
     }
@@ -45,12 +45,13 @@ impl AsFd for Abort {
     }
 }
 
-/// Below the directory of connections. The kernel prints a device as it has it: 20 bits of minor number below the major one.
+/// Path below the directory of connections. The kernel prints its own form of a device: 20 bits of minor
+/// number below the major number.
 fn name_of((major, minor): (u32, u32)) -> String {
     format!("{}/abort", u64::from(major) << 20 | u64::from(minor))
 }
 
-/// The kernel's directory of connections, mounted nowhere.
+/// The kernel's directory of connections, without mounting it anywhere.
 fn connections() -> rustix::io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_create(&context)?;

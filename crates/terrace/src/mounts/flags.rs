@@ -1,4 +1,4 @@
-//! The kernel's flags of a mount, by the names that mount(8) has for them.
+//! The kernel's mount flags, by their names in mount(8).
 
 use std::os::fd::AsFd;
 
@@ -38,7 +38,7 @@ pub fn flag_of(name: &str) -> Option<(MountFlags, bool)> {
     FLAGS.iter().find(|(option, _, _)| *option == name).map(|(_, flag, on)| (*flag, *on))
 }
 
-/// What the mount of a source forbids, a mount of terrace over it forbids, too.
+/// Restrictions that a mount of terrace takes over from the mount of its source.
 const KEPT: [(Has, MountFlags); 4] = [
     (Has::RDONLY, MountFlags::RDONLY),
     (Has::NOSUID, MountFlags::NOSUID),
@@ -46,13 +46,13 @@ const KEPT: [(Has, MountFlags); 4] = [
     (Has::NOEXEC, MountFlags::NOEXEC),
 ];
 
-/// The flags of the mount on which a directory lies, as far as they forbid something.
+/// The restrictions of the mount that holds a directory.
 pub fn of_mount(dir: impl AsFd) -> MountFlags {
     let has = rustix::fs::fstatvfs(dir).map_or(Has::empty(), |fs| fs.f_flag);
     KEPT.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect()
 }
 
-/// The options that set `flags`, without those that the kernel sets anyway.
+/// Option names for `flags`, without those that the kernel sets anyway.
 pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
     let asked = flags.difference(MountFlags::RELATIME);
     FLAGS.iter().filter(|(_, flag, on)| *on && asked.contains(*flag)).map(|(name, _, _)| *name).collect()

@@ -1,5 +1,5 @@
-//! Mounting without being root: the setuid helper fusermount3 opens /dev/fuse, mounts, and sends the descriptor back
-//! over a socket whose number is in `_FUSE_COMMFD`.
+//! Mounting without root privileges. The setuid helper fusermount3 opens /dev/fuse, mounts, and sends the
+//! descriptor back over the socket in `_FUSE_COMMFD`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -17,11 +17,11 @@ use rustix::net::{
 
 const HELPER: &str = "fusermount3";
 
-/// Mounts at `mnt` with these options; the answer is the descriptor of /dev/fuse, or the helper's own words.
+/// Mounts at `mnt` with these options. Returns the descriptor of /dev/fuse, or the helper's message.
 pub fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| e.to_string())?;
-    // The helper's end alone survives the exec.
+    // Only the helper's end survives the exec.
     rustix::io::fcntl_setfd(&theirs, FdFlags::empty()).map_err(|e| e.to_string())?;
     let mut words = b"subtype=terrace".to_vec();
     options.iter().for_each(|option| words.extend_from_slice(format!(",{option}").as_bytes()));
@@ -52,7 +52,7 @@ pub fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String
     }
 }
 
-/// One descriptor from the socket; none when the helper closed it without sending.
+/// Receives one descriptor; none if the helper closed the socket without sending.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -66,7 +66,8 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     Ok(fd)
 }
 
-/// Unmounts what this user has mounted; a mount in use only if `lazy`: at once for names, for open files when the last is closed.
+/// Unmounts a mount of this user. A mount in use is only detached if `lazy`; it ends when the last open file
+/// is closed.
 pub fn unmount(mnt: &Path, lazy: bool) -> io::Result<()> {
     let mut helper = Command::new(HELPER);
     helper.arg("-u");

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The type a terrace mount has in /proc/mounts.
+/// File system type of terrace in the mount table.
 pub const FSTYPE: &str = "fuse.terrace";
 
 /// One mount.
@@ -13,9 +13,9 @@ pub const FSTYPE: &str = "fuse.terrace";
 pub struct Entry {
     /// Device as stat reports it, major and minor.
     pub dev: (u32, u32),
-    /// Which directory of its file system.
+    /// The mounted directory within its file system.
     pub root: PathBuf,
-    /// Where it is.
+    /// Mount point.
     pub point: PathBuf,
     /// `ext4`, `fuse.terrace`, ...
     pub fstype: String,
@@ -26,7 +26,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Does a server decide alone over access? Then the kernel checks no modes there, and the owners that it shows may mean nothing here (sshfs).
+    /// Does the server alone check permissions? Then the kernel checks no modes, and the owners shown may be
+    /// meaningless here (sshfs).
     pub fn is_checked_by_server(&self) -> bool {
         let checks = |option| option == "default_permissions";
         self.fstype.split('.').next().is_some_and(|kind| matches!(kind, "fuse" | "fuseblk"))
@@ -39,12 +40,12 @@ impl Entry {
     }
 }
 
-/// All mounts this process sees, oldest first; a later one at the same point covers an earlier.
+/// All mounts that this process sees, oldest first; a later one at the same point covers an earlier one.
 pub fn table() -> Vec<Entry> {
     table_of(Path::new("/proc/self"))
 }
 
-/// The same.
+/// [`table`], with errors.
 ///
 /// # Errors
 /// The table cannot be read.
@@ -52,7 +53,7 @@ pub fn own_table() -> io::Result<Vec<Entry>> {
     read(Path::new("/proc/self"))
 }
 
-/// All mounts that the process of this directory of /proc sees, as [`table`]; none if it may not be looked into.
+/// All mounts that the process of this /proc directory sees; empty if it may not be read.
 pub fn table_of(process: &Path) -> Vec<Entry> {
     read(process).unwrap_or_default()
 }
@@ -75,24 +76,24 @@ pub fn inside<'a>(table: &'a [Entry], path: &Path) -> Option<(&'a Entry, PathBuf
     Some((entry, entry.root.join(below).components().collect()))
 }
 
-/// The device of terrace's topmost mount at `path`, also under another file system.
+/// The device of terrace's topmost mount at `path`, even if another file system covers it.
 pub fn device_at(path: &Path) -> Option<(u32, u32)> {
     let here = |entry: &Entry| entry.point == path && entry.fstype == FSTYPE;
     table().into_iter().rev().find(here).map(|entry| entry.dev)
 }
 
-/// Where one mount lies among those at its path.
+/// Position of a mount among those at its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Layer {
     /// On top: the path names it.
     Top,
-    /// Under another, of this type.
+    /// Covered by a file system of this type.
     Below(String),
     /// Not there.
     Gone,
 }
 
-/// Where the mount of device `dev` lies at `path`; one whose device is not known is taken for the topmost of terrace.
+/// Position of the mount of device `dev` at `path`; without a device, the topmost mount of terrace counts.
 pub fn layer(path: &Path, dev: Option<(u32, u32)>) -> Layer {
     layer_in(table(), path, dev)
 }

@@ -1,11 +1,11 @@
-//! Mount namespaces of our own: directly for root, inside a user namespace for other users.
+//! Private mount namespaces: directly for root, inside a user namespace for other users.
 
 use std::io;
 
 use rustix::mount::MountPropagationFlags;
 use rustix::thread::UnshareFlags;
 
-/// Why there is none, and the cure.
+/// Why no namespace can be made, and the cure.
 #[derive(Debug)]
 pub struct Refused {
     /// The kernel's reason.
@@ -14,18 +14,18 @@ pub struct Refused {
     pub cure: &'static str,
 }
 
-/// Is this root, and outside of user namespaces? Nobody else may have the kernel read and write files of the source itself.
+/// Is this root outside of user namespaces? Only that user may use FUSE passthrough.
 pub fn is_root_outside() -> bool {
     let maps_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
     rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
 
 /// Moves this process into a mount namespace whose mounts no other process sees; mounts made outside still
-/// come in.
+/// appear in it.
 ///
-/// In the user namespace the user keeps their id, so that the command sees itself as before; files of all
-/// others appear as nobody's, which is a limit of a namespace that needs no privilege. The right to mount
-/// ends with the exec of the command.
+/// In the user namespace, user and group ids stay the same for the command. Files of all other users appear
+/// as owned by "nobody": an unprivileged namespace cannot map more. The right to mount ends with the exec of
+/// the command.
 pub fn private_mounts() -> Result<(), Refused> {
     match unshare(UnshareFlags::NEWNS) {
         Err(rustix::io::Errno::PERM) => private_user()?,
@@ -39,7 +39,7 @@ fn private_user() -> Result<(), Refused> {
     let uid = rustix::process::geteuid().as_raw();
     let gid = rustix::process::getegid().as_raw();
     unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(|err| refused(err.into()))?;
-    // The kernel wants setgroups given up before a group can be mapped without privilege.
+    // The kernel requires this before a group can be mapped without privilege.
     let written = std::fs::write("/proc/self/setgroups", "deny")
         .and_then(|()| std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1\n")))
         .and_then(|()| std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1\n")));
@@ -47,8 +47,8 @@ fn private_user() -> Result<(), Refused> {
 }
 
 fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    // SAFETY: the process has one thread and shares no file-system state with another; nothing here relies on descriptors
-    // being shared across the call.
+    // SAFETY: the process has one thread and shares no file-system state with another. No code here relies on
+    // descriptors being shared across the call.
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 

@@ -1,7 +1,9 @@
-//! libmount's own table of mounts, /run/mount/utab: umount(8) runs the helper only where it finds the mount there. Without an entry it takes
-//! the type from statfs(2), which is `fuse` for all, and returns before the daemon has written its last pages.
+//! libmount's own mount table, /run/mount/utab. umount(8) runs our helper only for mounts listed there.
+//! Without an entry, it takes the type from statfs(2), which is `fuse` for all, and returns before the daemon
+//! has written its last pages.
 //!
-//! mount(8) and umount(8) change it themselves, under their own lock: with `--fake` they do nothing else.
+//! mount(8) and umount(8) change the table themselves, under their own lock: with `--fake` they do nothing
+//! else.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,13 +14,13 @@ use super::FSTYPE;
 const HELPER: &str = "/sbin/umount.fuse.terrace";
 const TABLE: &str = "/run/mount/utab";
 
-/// Begins to note a mount, where root has installed the helper.
+/// Starts to add a mount, where root has installed the helper.
 pub fn note(src: &Path, mnt: &Path) -> Option<Child> {
     let is_used = rustix::process::geteuid().is_root() && Path::new(HELPER).exists();
     is_used.then(|| spawn("mount", &["-t", FSTYPE, "-o", "uhelper=fuse.terrace"], &[src, mnt]))?
 }
 
-/// Forgets a mount that is gone.
+/// Removes a mount from the table.
 pub fn forget(mnt: &Path) {
     let name = mnt.as_os_str().as_encoded_bytes();
     let is_noted = || std::fs::read(TABLE).is_ok_and(|table| table.windows(name.len()).any(|at| at == name));

@@ -1,4 +1,4 @@
-//! The wrapped command: started in our place, waited for, its signals passed on.
+//! The wrapped command: started, waited for, with signals forwarded to it.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -15,9 +15,8 @@ use crate::sys::{self, SignalNumber};
 use super::preload;
 use super::supervised::Supervisor;
 
-/// Signals that are caught while the command runs. The terminal sends its signals to the command as well:
-/// catching them here only means not to die of them. Signals that a process sends to us are forwarded to the
-/// command.
+/// Signals caught while the command runs. The terminal sends its signals to the command too, so catching them
+/// only keeps this process alive. Signals from other processes are forwarded to the command.
 const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
 
@@ -30,7 +29,7 @@ pub enum Outcome {
     Killed(SignalNumber),
 }
 
-/// Runs it to its end.
+/// Runs the command to its end.
 pub fn run(
     words: &[OsString],
     cwd: Option<&Path>,
@@ -50,23 +49,23 @@ pub fn run(
         };
     }
     if let Some(cwd) = cwd {
-        // Our working directory is below the mount; the command's is the same one as terrace serves it.
+        // Our working directory is below the mount point. The command needs the one that terrace serves.
         command.current_dir(cwd);
     }
-    // The supervisor gets the process id before the command begins: whenever we are killed, it knows for which
-    // process to wait.
+    // Sends the process id to the supervisor before the exec. If this process is killed, the supervisor knows
+    // which process to wait for.
     let begin = move || {
         line.say_pid();
         sys::restore_mask(&before)
     };
-    // SAFETY: between fork and exec; a send of bytes on the stack and setting the signal mask are async-signal-safe and touch
-    // no memory of ours.
+    // SAFETY: runs between fork and exec. A send of bytes on the stack and setting the signal mask are
+    // async-signal-safe and touch no memory of ours.
     unsafe { command.pre_exec(begin) };
     let child = command.spawn().map_err(|err| not_run(&words[0], err))?;
     Ok(wait(Pid::from_child(&child), &signals, supervisor))
 }
 
-/// As a shell would say it.
+/// Exit codes as in a shell.
 fn not_run(name: &OsString, err: std::io::Error) -> Failure {
     let (code, cure) = match err.kind() {
         std::io::ErrorKind::NotFound => (127, "check the name of the command and PATH"),

@@ -1,8 +1,8 @@
-//! `--except DIR`: directories below the served one that the command finds as they are in the source.
+//! `--except DIR`: directories below the served one that terrace does not serve.
 //!
-//! A copy of the source's mount is taken before terrace covers it, and attached over the same place in the mount
-//! of terrace. Everything happens in the private mount namespace of the run: after whatever crash the copies go with
-//! the namespace's last process.
+//! A copy of the source's mount is made before terrace covers it, and then attached over the same directory
+//! in terrace's mount. All this happens in the run's private mount namespace. After any crash, the copies end
+//! with the last process of that namespace.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use crate::error::{Failure, Result, reason};
 #[derive(Debug, Default)]
 pub struct Excepted(Vec<(PathBuf, OwnedFd)>);
 
-/// The directories that are named, absolute and without symbolic links, without those that lie in others. Names that are not absolute
-/// begin at the served directory.
+/// Resolves the given directories: absolute, without symbolic links, without those that lie in others.
+/// Relative names begin at the served directory.
 pub fn resolve(served: &Path, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = named.iter().map(|name| resolve_one(served, name)).collect::<Result<Vec<_>>>()?;
     found.sort();
-    // A directory comes before those that lie in it.
+    // After sorting, a directory comes before those inside it.
     found.dedup_by(|later, first| later.starts_with(first));
     Ok(found)
 }
@@ -46,7 +46,7 @@ fn resolve_one(served: &Path, name: &Path) -> Result<PathBuf> {
 }
 
 impl Excepted {
-    /// Copies of the mounts that are at these directories now. In the private namespace, before terrace covers them.
+    /// Copies the mounts at these directories, in the private namespace and before terrace covers them.
     pub fn copy(dirs: Vec<PathBuf>) -> Result<Excepted> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::AT_RECURSIVE
@@ -59,7 +59,7 @@ impl Excepted {
         dirs.into_iter().map(copy).collect::<Result<Vec<_>>>().map(Excepted)
     }
 
-    /// Attaches them, over the mount of terrace.
+    /// Attaches the copies over terrace's mount.
     pub fn attach(&self) -> Result<()> {
         self.0.iter().try_for_each(|(dir, mount)| {
             let done =
@@ -68,12 +68,12 @@ impl Excepted {
         })
     }
 
-    /// Takes them away. By their descriptors: a daemon that does not answer is not asked for the way to them.
+    /// Detaches the copies by their descriptors: a path lookup would hang if the daemon does not answer.
     pub fn detach(self) {
         for (dir, mount) in self.0 {
             let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {
-                // Never attached, or gone with the mount of terrace.
+                // EINVAL: never attached, or already gone with terrace's mount.
                 Ok(()) | Err(rustix::io::Errno::INVAL) => {}
                 Err(err) => terrace_output::error_line!("terrace: {}: cannot unmount: {err}", dir.display()),
             }

@@ -1,5 +1,5 @@
-//! A filter of system calls (seccomp) that is in force for `terrace run`, as in a container or a service: the library's calls are tried under it, in a
-//! process that may end of them.
+//! System call filters (seccomp) in force for `terrace run`, for example in a container or service. A child
+//! process tries the preload library's system calls, for the filter may kill the caller.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,8 @@ use rustix::process::{WaitOptions, waitpid};
 
 use crate::sys::{self, Side};
 
-/// Tells the library, under a filter, that its calls were tried; nothing without one, or if the calls are not for it.
+/// Variable that reports to the library, under a filter, that its calls were tried. None without a filter, or
+/// if a call was fatal.
 pub fn environment() -> Option<(&'static str, OsString)> {
     let filters = filters().filter(|count| count != "0")?;
     are_allowed().then(|| ("TERRACE_FILTERS", filters.into()))

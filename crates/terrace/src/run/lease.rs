@@ -1,4 +1,4 @@
-//! `run` without a mount: whether leases will do, and what the library is told then.
+//! `run` without a mount: the choice of leases, and the environment for the library.
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -15,11 +15,12 @@ use crate::mounts::userns;
 use crate::supervisor::By;
 use crate::sys;
 
-/// File systems of this machine's own, in which whatever changes a file's content shows in its times (statfs(2)): ext2 to ext4, XFS, Btrfs, F2FS. Not tmpfs,
-/// where a store to a mapping moves no time.
+/// Local file systems in which every change of content changes the file's times (statfs(2)): ext2 to ext4,
+/// XFS, Btrfs, F2FS. Not tmpfs, where a store to a mapping changes no time.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
-/// By leases where nothing asks for what a mount alone has: all accesses through terrace, a tier on a device, staged files, a schedule.
+/// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staged
+/// files, a schedule.
 pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
     let wants_mount = args.mount
         || args.no_preload
@@ -30,15 +31,16 @@ pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
     if !wants_mount && gives_leases(place.src_fd.as_fd()) { By::Leases } else { By::Mount }
 }
 
-/// Does the kernel give this user leases on the files of a directory? On those of others only with a capability (fcntl(2)): in a directory of another user they are the other's,
-/// mostly.
+/// Does the kernel give this user leases on the files of a directory? Leases on other users' files need a
+/// capability (fcntl(2)); in another user's directory, most files are that user's.
 pub fn gives_leases(dir: impl AsFd) -> bool {
     let is_local = fstatfs(&dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
     let is_ours = fstat(&dir).is_ok_and(|st| st.st_uid == rustix::process::geteuid().as_raw());
     is_local && (is_ours || may_lease_any()) && are_enabled()
 }
 
-/// On files of all users: with the capability in the first user namespace (fs/locks.c asks `capable`).
+/// Has this process the capability for leases on all users' files? It counts only in the initial user
+/// namespace (fs/locks.c calls `capable`).
 fn may_lease_any() -> bool {
     sys::has_capability(CapabilitySet::LEASE) && userns::is_root_outside()
 }
@@ -47,7 +49,8 @@ fn are_enabled() -> bool {
     std::fs::read_to_string("/proc/sys/fs/leases-enable").is_ok_and(|value| value.trim() == "1")
 }
 
-/// The directory that is served without a mount, and those in it that are not: one a line. Empty with a mount; also told then, for the run may be one within another.
+/// The directory served by leases, and the excepted directories in it, one a line. With a mount the value is
+/// empty, which overrides that of an enclosing run.
 pub fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'static str, OsString)> {
     let told = match by {
         By::Mount => Vec::new(),

@@ -1,4 +1,4 @@
-//! `run --prefetch`: the schedule before the command, and what came of it after.
+//! `run --prefetch`: reads the schedule before the command, and reports its problems afterwards.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ pub fn read(path: &Path) -> Result<Schedule> {
         .map_err(|err| Failure::new(format!("--prefetch {shown}"), err.fault, err.cure))
 }
 
-/// Says in a line what the schedule could not do.
+/// Prints one line about parts of the schedule that were not usable.
 pub fn tell(prefetch: &Prefetch) {
     if let Some(line) = prefetch.schedule.as_ref().and_then(line) {
         terrace_output::error_line!("terrace: --prefetch: {line}");
@@ -32,7 +32,7 @@ fn line(schedule: &terrace_api::stats::Schedule) -> Option<String> {
         n => Some(format!("{n} files are gone or have changed since the schedule was recorded")),
     };
     let useless = (schedule.state == ScheduleState::Useless)
-        .then(|| "stopped, for less than half of what was fetched was used: record it again".to_owned());
+        .then(|| "stopped: less than half of the fetched pages were used; record it again".to_owned());
     let parts: Vec<String> = left_out.into_iter().chain(useless).collect();
     (!parts.is_empty()).then(|| parts.join("; "))
 }

@@ -1,4 +1,4 @@
-//! Finds the preload library, and sets the environment for it and its program.
+//! Finds the preload library, and sets the environment for it and the command.
 
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,10 +10,10 @@ use terrace_lease::program::{self, LIBRARY};
 use crate::error::{Failure, Result};
 use crate::instance::Instance;
 
-/// The loader's variable.
+/// Environment variable of the dynamic loader.
 const PRELOAD: &str = "LD_PRELOAD";
 
-/// `TERRACE_PRELOAD`, else beside the program, else where packages put it.
+/// `TERRACE_PRELOAD`, or next to this program, or where packages install it.
 pub fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("TERRACE_PRELOAD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(named);
@@ -34,8 +34,8 @@ pub fn find() -> Result<PathBuf> {
     })
 }
 
-/// The variables for the program's environment. By the device number of the mount the library recognises
-/// files that it may serve, before it sends any request.
+/// The command's environment variables. The library compares the mount's device number to recognise files
+/// that it may serve, before it sends any request.
 pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
@@ -47,8 +47,8 @@ pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'st
     all
 }
 
-/// Of these variables, what the program of a command can use: one that would not load the library, or complain of it, is started without. Those that it
-/// starts are, too.
+/// The variables for a given program: without the library if the program cannot load it, or would print a
+/// warning. Its children then run without it as well.
 pub fn for_program(
     command: &OsStr,
     variables: Vec<(&'static str, OsString)>,
@@ -72,7 +72,8 @@ pub fn for_program(
     variables.into_iter().map(kept).collect()
 }
 
-/// ld.so splits LD_PRELOAD at spaces and colons: a library below such a name gets another in the instance's directory.
+/// ld.so splits LD_PRELOAD at spaces and colons: a library with such a path gets a symbolic link in the
+/// instance's directory.
 fn loadable(library: &Path, instance: &Instance) -> PathBuf {
     if !library.as_os_str().as_bytes().iter().any(|byte| b" :\t\n".contains(byte)) {
         return library.to_owned();
@@ -82,7 +83,7 @@ fn loadable(library: &Path, instance: &Instance) -> PathBuf {
     link
 }
 
-/// Ours first: our calls fall through to the libraries after it.
+/// Puts our library first: its calls fall through to the libraries after it.
 fn joined(library: &Path, before: &std::ffi::OsStr) -> OsString {
     let mut all = library.as_os_str().to_owned();
     let others = before.as_bytes().split(|byte| b" :".contains(byte));

@@ -3,16 +3,16 @@
 use crate::error::Failure;
 use crate::handover::channel::{self, Channel, Event, Poll};
 
-/// The supervisor's state, as known here.
+/// The supervisor, as seen by `terrace run`.
 pub struct Supervisor {
-    /// To it and from it.
+    /// Channel to the supervisor.
     pub line: Channel,
-    /// It said that the instance ended in order.
+    /// The supervisor has reported an orderly end.
     pub done: bool,
 }
 
 impl Supervisor {
-    /// Its next word, waited for; false when there is nothing more to come.
+    /// Reads one message, blocking; false at end of file.
     pub fn poll(&mut self) -> bool {
         match self.line.poll() {
             Poll::End => return false,

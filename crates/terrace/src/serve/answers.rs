@@ -22,12 +22,11 @@ pub struct Answers {
     server: Arc<Server>,
     keeper: Option<Pid>,
     dir: PathBuf,
-    /// The rows of tiers that cannot be used.
+    /// Statistics rows of unusable tiers.
     tiers_off: Vec<TierRow>,
 }
 
 impl Answers {
-    /// For this server.
     pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
         Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off() }
     }

@@ -1,4 +1,4 @@
-//! The keeper: starts a server, and the next when that one was killed. It gives up when servers crash of themselves too often.
+//! The keeper: starts a server, and the next one after a kill. It gives up when servers crash too often.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -18,7 +18,6 @@ use crate::sys::{self, Side, SignalNumber};
 /// Signals that the keeper takes from its descriptor; servers inherit them blocked.
 const SIGNALS: &[SignalNumber] = &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// How a server ended.
 enum Exit {
     Done,
     Refused,
@@ -26,24 +25,23 @@ enum Exit {
     Crashed { how: String, killed: bool },
 }
 
-/// The keeper's state.
 struct Keeper {
     kept: Kept,
     signals: OwnedFd,
     from_server: Channel,
     to_supervisor: Channel,
-    /// An end was asked for.
+    /// A stop is requested.
     stopping: bool,
-    /// Some server has served.
+    /// At least one server has served.
     served: bool,
-    /// The message of a server that cannot start or could not write everything.
+    /// Message of a server that cannot start, or could not write everything.
     refusal: Option<Failure>,
     restarts: u32,
     died: Option<String>,
     lock: Lock,
 }
 
-/// Keeps until the end.
+/// Runs servers until the end.
 pub fn keep(kept: Kept, lock: Lock) -> Result<()> {
     sys::block(SIGNALS);
     let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
@@ -78,17 +76,19 @@ impl Keeper {
             };
             let (how, killed) = match exit {
                 Exit::Done => break Ok(()),
-                // The first says so to its user; a later one may find tomorrow what it lacks now.
+                // At the first start this is final. A restarted server may succeed later.
                 Exit::Refused if !self.served => break Err(self.said("it could not start")),
-                Exit::Refused => (format!("could not start again: {}", self.said("it said nothing")), false),
+                Exit::Refused => {
+                    (format!("could not start again: {}", self.said("it sent no message")), false)
+                }
                 Exit::Lost => break Err(self.said("it could not write everything")),
                 Exit::Crashed { how, killed } => (how, killed),
             };
             tracing::error!("the server {how}");
-            // While it stops, too: the next server writes what this one has left in memory, and ends.
+            // Also during a stop: the next server writes the data left in memory, and ends.
             if !self.served {
                 let why = format!("it {how}");
-                break Err(Failure::new("server", why, "see what it said above, and start it again"));
+                break Err(Failure::new("server", why, "see its messages above, and start it again"));
             }
             let end = if killed { End::Killed } else { End::Crashed };
             match crashes.note(end, Instant::now()) {
@@ -96,7 +96,7 @@ impl Keeper {
                 Next::GiveUp => {
                     let (dir, within) = (self.kept.dir.display(), CRASHES_WITHIN.as_secs());
                     let why = format!("the server {how}, {CRASHES_MAX} times in {within} s");
-                    let cure = "see what it said above; what was synced is in the store";
+                    let cure = "see its messages above; synced data are in the store";
                     break Err(Failure::new(dir, why, cure));
                 }
             }
@@ -116,11 +116,11 @@ impl Keeper {
     }
 
     fn said(&mut self, silent: &str) -> Failure {
-        let unsaid = || Failure::new("server", silent, "see what it said above");
+        let unsaid = || Failure::new("server", silent, "see its messages above");
         self.refusal.take().unwrap_or_else(unsaid)
     }
 
-    /// One life of a server.
+    /// Watches one server until its end.
     fn watch(&mut self, child: Pid) -> Exit {
         self.refusal = None;
         if self.stopping {
@@ -188,7 +188,7 @@ impl Keeper {
         }
     }
 
-    /// All signals that have come; how the server ended, if it has.
+    /// Handles pending signals; returns the server's exit, if it has ended.
     fn take_signals(&mut self, child: Pid) -> Option<Exit> {
         while let Some(signal) = sys::next_signal(&self.signals) {
             if signal.number != libc::SIGCHLD {
@@ -198,7 +198,7 @@ impl Keeper {
         }
         match rustix::process::waitpid(Some(child), WaitOptions::NOHANG) {
             Ok(Some((_, status))) => {
-                // Its last words may have come after its end was seen.
+                // The last message may have arrived after the first poll.
                 if rustix::io::ioctl_fionread(self.from_server.as_fd()).is_ok_and(|bytes| bytes > 0) {
                     self.poll(child);
                 }

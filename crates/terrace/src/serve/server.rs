@@ -1,4 +1,4 @@
-//! One server: the store opened over the keeper's memory, clients and commands answered, the store closed.
+//! One server: opens the store over the keeper's memory, answers clients and commands, closes the store.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,12 +21,12 @@ use crate::handover::channel::Channel;
 use crate::handover::{EXIT_LOST, EXIT_REFUSED};
 use crate::sys;
 
-/// Share of the memory that decoded collections may take.
+/// Decoded collections may use this fraction of the memory: a quarter.
 const DECODED_SHARE: u64 = 4;
-/// How often it is looked whether a client has asked for the end.
+/// Interval of the check whether a client has requested the end.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The life of the process.
+/// Body of the process.
 pub fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
     let _ = rustix::thread::set_name(c"terrace-kv");
     let keeper = rustix::process::getppid();
@@ -39,7 +39,7 @@ pub fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
         }
     };
     if rustix::process::getppid() != keeper {
-        // The keeper's work, if it is dead.
+        // Cleans up in place of a dead keeper.
         kept.unix.as_ref().map(std::fs::remove_file);
         kept.instance.remove();
     }
@@ -83,7 +83,7 @@ fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
     terrace_kv::start(server, listeners).map_err(|err| cannot("threads", err))
 }
 
-/// Until SIGTERM, or until a client or `terrace` asks for the end.
+/// Waits for SIGTERM, or for a stop request of a client or `terrace`.
 fn wait_for_end(signals: &std::os::fd::OwnedFd, server: &Server) {
     let soon = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
     while !server.is_stopping.load(Ordering::Relaxed) {

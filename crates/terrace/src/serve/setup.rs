@@ -24,9 +24,9 @@ use crate::size::{GIB, Size};
 use crate::supervisor;
 use crate::tier::{self, Held, Tier};
 
-/// Memory unless told, and with `auto`: a store cannot give memory back while it is open.
+/// Memory by default and with `auto`: a store cannot give memory back while it is open.
 const MEMORY_DEFAULT: Size = Size(GIB);
-/// The port of clients that are told none.
+/// Default port of Redis' protocol.
 const PORT: u16 = 6379;
 /// Longest path of a socket, bytes (unix(7), `sun_path`).
 const SOCKET_PATH_MAX: usize = 107;
@@ -38,40 +38,40 @@ const PASSWORD_MAX: usize = 512;
 pub struct Kept {
     /// Settings of cache and tiers.
     pub config: Config,
-    /// Those of the server.
+    /// Settings of the server.
     pub kv: KvConfig,
-    /// Those of the store.
+    /// Settings of the store.
     pub store: StoreOptions,
-    /// Its directory.
+    /// Directory of the store.
     pub dir: PathBuf,
-    /// Its memory.
+    /// Memory of the store.
     pub segment: Segment,
     /// The tier on a device.
     pub tier: Tier,
-    /// Where clients come in.
+    /// Listening sockets for clients.
     pub listeners: Vec<Listener>,
-    /// For people.
+    /// Addresses, for messages.
     pub places: Vec<String>,
-    /// The socket in the file system, to be removed in the end.
+    /// Unix socket path, removed at the end.
     pub unix: Option<PathBuf>,
-    /// Where commands come in.
+    /// Socket for commands.
     pub control: UnixListener,
-    /// Where metrics are asked for.
+    /// Socket for scrapes of metrics.
     pub metrics: Option<TcpListener>,
     /// The directory of the instance.
     pub instance: Instance,
 }
 
-/// Everything, or nothing.
+/// Prepares everything, or fails without leaving anything.
 pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     let mut config = Config::load(&args.tuning)?;
     let dir = directory(&args.dir)?;
     config.look_up_device(&dir)?;
-    // A store cannot give memory back while it is open: what `auto` would take stays taken.
+    // A store cannot give memory back while it is open, so `auto` could only grow.
     config.memory = MemoryLimit::Fixed(config.memory.fixed().unwrap_or(MEMORY_DEFAULT));
     let kv = server_config(&args, &config, &dir)?;
     limits::raise();
-    // Its files are for its user alone.
+    // Files are for this user alone.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let (instance, lock) = Instance::create(&[&dir])?;
     supervisor::start_log(config.log.level);
@@ -105,7 +105,7 @@ fn assemble(
     Ok(Kept { config, kv, store, dir, segment, tier, listeners, places, unix, control, metrics, instance })
 }
 
-/// The directory of the store, made if it is missing.
+/// The directory of the store, created if missing.
 fn directory(dir: &Path) -> Result<PathBuf> {
     let fail = |err: std::io::Error| Failure::new(dir.display(), reason(err), "name a directory of yours");
     match std::fs::create_dir(dir) {
@@ -122,7 +122,7 @@ fn directory(dir: &Path) -> Result<PathBuf> {
 fn store_options(config: &Config, durability: Durability, targets: &[Held]) -> StoreOptions {
     let default = StoreOptions::default();
     let mut engine = engine_config(config, targets);
-    // A server that was killed has nothing under way once it has been waited for.
+    // Blocking calls end with the process: no write of a killed server is still under way.
     engine.io = IoKind::Blocking;
     engine.dirty_background_ratio = default.engine.dirty_background_ratio;
     engine.dirty_ratio = default.engine.dirty_ratio;
@@ -165,12 +165,12 @@ fn address(args: &ServeKv) -> IpAddr {
     args.bind.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// None: a socket in the file system only.
+/// None: only a Unix socket.
 fn port(args: &ServeKv) -> Option<u16> {
     args.port.or((args.unix.is_none() || args.bind.is_some()).then_some(PORT))
 }
 
-/// The first line of the file.
+/// Reads the password: the first line of the file.
 fn password(path: &Path) -> Result<String> {
     let name = path.display();
     let fail = |why: String| Failure::new(name.to_string(), why, "write the password into its first line");
@@ -234,7 +234,7 @@ fn tcp_listener(args: &ServeKv, port: u16, option: &str) -> Result<(TcpListener,
     Ok((listener, at))
 }
 
-/// A socket for its user alone; one that a dead server has left is replaced.
+/// A Unix socket for this user alone; replaces the socket of a dead server.
 fn unix_listener(path: &Path) -> Result<UnixListener> {
     let name = path.display();
     if UnixStream::connect(path).is_ok() {

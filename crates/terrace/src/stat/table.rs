@@ -1,4 +1,4 @@
-//! The statistics as a page for people.
+//! The statistics as text.
 
 use std::fmt::Write;
 
@@ -125,7 +125,7 @@ fn key_value(page: &mut String, kv: &KeyValue) {
     }
 }
 
-/// Why it is as large as it is.
+/// The size, and the bound in force.
 fn size(page: &mut String, m: &Memory, sizing: &Sizing) {
     let by = sizing.bound_by.as_ref().map_or("the machine".to_owned(), |file| file.display().to_string());
     let why = match sizing.bound {
@@ -133,14 +133,14 @@ fn size(page: &mut String, m: &Memory, sizing: &Sizing) {
         Bound::Limit => "all that the machine has".to_owned(),
         Bound::Room => format!("there is no more memory below the limit of {by}"),
         Bound::Weighed => format!("more would cost programs more than it saves, at the limit of {by}"),
-        Bound::GaveWay => format!("programs lost more by having less, at the limit of {by}"),
+        Bound::GaveWay => format!("programs needed the memory more, at the limit of {by}"),
         Bound::Kill => "the kernel has killed terraced for lack of memory, see the log".to_owned(),
     };
     match (sizing.mode, m.ceiling_bytes) {
         (Mode::Auto, _) => line(page, "", format_args!("auto: {why}")),
         (Mode::Fixed, ceiling) => {
             let ceiling = human(ceiling.unwrap_or(m.limit_bytes));
-            line(page, "", format_args!("keeps to {ceiling} for now: {why}"));
+            line(page, "", format_args!("limited to {ceiling} for now: {why}"));
         }
     }
     if sizing.mode == Mode::Auto || sizing.yielded_bytes > 0 {
@@ -234,7 +234,7 @@ fn reclaim(page: &mut String, r: &Reclaim) {
     );
 }
 
-/// A table of all tiers; below it, what only devices have.
+/// A table of all tiers; below it, details of tiers on devices.
 fn tiers(page: &mut String, rows: &[TierRow]) {
     let Some(longest) = rows.iter().map(|row| row.name.len()).max() else { return };
     let width = longest.max("compressed".len());
@@ -282,7 +282,7 @@ fn tiers(page: &mut String, rows: &[TierRow]) {
     rows.iter().filter(|row| row.kind == TierKind::Device).for_each(|row| wear(page, row));
 }
 
-/// Writes of a device, and what it costs in DRAM.
+/// Device writes, and DRAM cost of the tier.
 fn wear(page: &mut String, row: &TierRow) {
     let digits =
         |value: Option<f64>, digits: usize| value.map_or("-".to_owned(), |value| format!("{value:.digits$}"));
@@ -370,14 +370,10 @@ fn generations(page: &mut String, rows: &[GenerationRow]) {
     }
 }
 
-/// Hit ratios with other sizes of memory.
+/// Hit ratios for other sizes of memory.
 fn mrc(page: &mut String, mrc: &Mrc) {
     if mrc.estimates.is_empty() {
-        line(
-            page,
-            "with memory",
-            format_args!("nothing was accessed yet, so that nothing can be told of other sizes"),
-        );
+        line(page, "with memory", format_args!("no accesses yet, so no estimates for other sizes"));
         return;
     }
     for (at, row) in mrc.estimates.iter().enumerate() {
@@ -483,7 +479,7 @@ mod tests {
             assert!(auto.contains(part), "`{part}` is not in: {auto}");
         }
         let fixed = page(Some(Sizing { mode: Mode::Fixed, bound: Bound::GaveWay, ..sizing }));
-        assert!(fixed.contains("keeps to 400 MiB for now: programs lost more by having less"), "{fixed}");
+        assert!(fixed.contains("limited to 400 MiB for now: programs needed the memory more"), "{fixed}");
         assert!(page(None).contains("for now there is no more memory"), "of an older daemon");
     }
 
@@ -542,7 +538,7 @@ mod tests {
             words(3),
             "fast-disk-2 5.00 MiB written, amplification 1.28, 10 pages written again, - days of life, 11.8 B of DRAM a page"
         );
-        // The columns stand below each other.
+        // The columns are aligned.
         assert_eq!(lines[0].find("dropped").unwrap() + "dropped".len(), lines[2].find("  scanning").unwrap());
     }
 
@@ -566,6 +562,6 @@ mod tests {
             page.contains("would save 12.3 reads of 100.0 accesses a second, over the last 60 s"),
             "{page}"
         );
-        assert!(of(&stat(Stats::default(), Some(Mrc::default()))).contains("nothing was accessed yet"));
+        assert!(of(&stat(Stats::default(), Some(Mrc::default()))).contains("no accesses yet"));
     }
 }

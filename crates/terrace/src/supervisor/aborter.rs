@@ -1,11 +1,14 @@
-//! The aborter: a process beside the supervisor that ends the connection when supervisor and terraced are dead.
+//! The aborter: a process that ends the FUSE connection when supervisor and terraced are dead.
 //!
-//! The kernel does so by itself when the last descriptor of /dev/fuse is closed. But a thread of a dead terraced may hang in the
-//! kernel (`stuck.rs`), where it waits for a page or a directory that a program holds, whose request is for a terraced that will never be. It keeps the
-//! table of descriptors, and with it the connection: programs that wait for answers would wait for ever, and nothing could kill them.
+//! Usually the kernel ends the connection when the last descriptor of /dev/fuse is closed. But a thread of a
+//! dead terraced may hang in the kernel (`stuck.rs`): it waits for a page or directory lock of a program,
+//! whose own request waits for a terraced that will not come. The thread keeps the descriptor table alive,
+//! and with it the connection. Programs that wait for answers would then wait for ever, and could not be
+//! killed.
 //!
-//! It shares no descriptors with the others and asks the mount nothing, so it can hang in nothing that they hang in. Supervisor and terraced need
-//! not know whether it lives. It is no child of the supervisor, whose only child is terraced.
+//! The aborter shares no descriptors with the others and accesses no mount, so it cannot hang with them.
+//! Supervisor and terraced do not depend on it. It is not a child of the supervisor, whose only child is
+//! terraced.
 //!
 //! ```text
 //!   supervisor: "thread PID TID" at each start of terraced ──► the aborter
@@ -25,15 +28,15 @@ use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::mounts::abort::Abort;
 use crate::sys::{self, Side};
 
-/// Not `terrace`: who kills all processes of that name leaves it to do its work.
+/// Not `terrace`, so that a kill of all processes of that name spares it.
 const NAME: &std::ffi::CStr = c"fuse-aborter";
 
-/// How it ends a connection.
+/// Method of ending the connection.
 #[derive(Debug)]
 pub enum Means {
-    /// By the kernel's file for that.
+    /// The kernel's abort file.
     Abort(Abort),
-    /// Without that: by answering all requests with an error, until nobody waits.
+    /// Without that file: answers all requests with an error, until no program waits.
     Refuse(Refuser),
 }
 
@@ -46,7 +49,7 @@ impl Means {
     }
 }
 
-/// The means for the mount of device `dev`, if it is known, behind `fuse`.
+/// Chooses the method for the mount of device `dev` (if known) with the connection `fuse`.
 pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means> {
     let abort = dev.ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
     match abort {
@@ -55,12 +58,12 @@ pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means>
     }
 }
 
-/// Starts it; the answer is the supervisor's line to it. `log`: standard error is the instance's log.
+/// Starts the aborter; returns the supervisor's channel to it. `log`: standard error is the instance's log.
 pub fn start(means: Means, log: bool) -> io::Result<Channel> {
     let (line, its) = channel::pair()?;
     let supervisor = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     match sys::fork()? {
-        // A grandchild: when this child ends, it is nobody's.
+        // Double fork: the aborter must not be a child of the supervisor.
         Side::Child => match sys::fork() {
             Ok(Side::Child) => {
                 drop(line);
@@ -74,13 +77,13 @@ pub fn start(means: Means, log: bool) -> io::Result<Channel> {
                 rustix::io::retry_on_intr(|| rustix::process::waitpid(Some(child), WaitOptions::empty()))?;
             match ended.and_then(|(_, status)| status.exit_status()) {
                 Some(0) => Ok(line),
-                _ => Err(io::Error::other("its process could not be made")),
+                _ => Err(io::Error::other("cannot start its process")),
             }
         }
     }
 }
 
-/// Lets go of everything of the supervisor's but what is needed.
+/// Closes all other descriptors of the supervisor, and detaches from its session and directory.
 fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
     let kept: Vec<RawFd> = needed.iter().map(AsRawFd::as_raw_fd).collect();
     sys::close_all_but(&kept);
@@ -91,20 +94,21 @@ fn set_apart(needed: &[BorrowedFd<'_>], log: bool) -> io::Result<()> {
     (0..if log { 2 } else { 3 }).try_for_each(|stream| sys::replace_fd(&null, stream))
 }
 
-/// The aborter's knowledge of terraced.
+/// The aborter's view of terraced.
 struct Known {
-    /// The working thread of the one that was started last.
+    /// Working thread of the latest terraced.
     thread: Thread,
-    /// All that have not ended.
+    /// All terraced processes that have not ended.
     processes: Vec<OwnedFd>,
-    /// The line has ended: the supervisor ends the instance itself, and the connection must not live on here. Or all are dead.
+    /// The channel has ended: the supervisor is ending the instance itself, and the aborter must not keep the
+    /// connection. Or the supervisor is dead.
     is_let_go: bool,
 }
 
 fn live(mut line: Channel, supervisor: &OwnedFd, means: Means) -> io::Result<()> {
     let mut known = Known { thread: Thread::none()?, processes: Vec::new(), is_let_go: false };
     loop {
-        // The line first: what the supervisor said before it died counts.
+        // Read the channel first: messages sent before the supervisor's death count.
         let mut fds =
             [line.as_fd(), supervisor.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let _ = rustix::event::poll(&mut fds, None);
@@ -128,7 +132,7 @@ fn live(mut line: Channel, supervisor: &OwnedFd, means: Means) -> io::Result<()>
 }
 
 impl Known {
-    /// Takes a line; false if there was none.
+    /// Reads a message; false if there was none.
     fn poll(&mut self, line: &mut Channel) -> bool {
         match line.poll() {
             Poll::Line(line) => {
@@ -150,7 +154,7 @@ impl Known {
         }
     }
 
-    /// Waits for the end of the last terraced to begin. If there was none, it has begun.
+    /// Waits for the end of the latest terraced, if there was one.
     fn await_end(&self) {
         let every = Timespec { tv_sec: 0, tv_nsec: LOOK_EVERY.subsec_nanos().into() };
         while !self.processes.is_empty() && !self.thread.is_ending() {
@@ -160,13 +164,13 @@ impl Known {
         }
     }
 
-    /// Whether no thread of any terraced is left.
+    /// Have all threads of all terraced processes ended?
     fn is_over(&self) -> bool {
         self.processes.iter().all(has_ended)
     }
 }
 
-/// The line of a supervisor that dies may end a moment before itself.
+/// Does the supervisor end within 100 ms? Its channel closes slightly before it is dead.
 fn ends_soon(supervisor: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(supervisor, PollFlags::IN)];
     rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 100_000_000 }))

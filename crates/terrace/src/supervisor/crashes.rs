@@ -1,25 +1,26 @@
-//! When to give up: crashes of its own that come too fast will not stop. A terraced killed by somebody else (SIGKILL: an
-//! operator, the kernel short of memory) is always started again, since giving up loses data; but not in a tight loop. Where
-//! the next one is likely to end as the last one did, each pause is twice the one before.
+//! The restart policy. If terraced crashes by itself too often, the supervisor gives up. A killed terraced is
+//! always restarted, since giving up loses data, but not in a tight loop. The killer (SIGKILL) is an
+//! operator, or the kernel for lack of memory. If the next terraced is likely to be killed as well, the pause
+//! doubles each time.
 
 use std::time::{Duration, Instant};
 
-/// So many crashes ...
+/// Give up at this many crashes ...
 pub const CRASHES_MAX: usize = 5;
-/// ... in such a time are one too many.
+/// ... within this time.
 pub const CRASHES_WITHIN: Duration = Duration::from_secs(10);
 
-/// The pause before a new terraced when its predecessors are killed fast.
+/// Pause before the next terraced after several kills in a short time.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The longest: programs wait for it.
+/// Longest pause, during which programs wait.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The recent ends.
+/// Recent ends of terraced.
 #[derive(Debug, Default)]
 pub struct Crashes {
     crashed: Vec<Instant>,
     killed: Vec<Instant>,
-    /// Kills in a row that a new terraced did not help against, the last of them, and the pause after it.
+    /// Repeated kills in a row, the last of them, and the pause after it.
     futile: u32,
     futile_at: Option<Instant>,
     pause: Duration,
@@ -28,20 +29,21 @@ pub struct Crashes {
 /// How a terraced ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself.
+    /// Crashed by itself.
     Crashed,
     /// Killed from outside.
     Killed,
-    /// Killed before it served, or by the kernel for want of memory: the next one may end likewise.
+    /// Killed before it served, or by the kernel for lack of memory: the next one is likely to be killed as
+    /// well.
     KilledInVain,
 }
 
-/// The action after an end.
+/// Action after an end.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Start the next, after a pause.
+    /// Restart after a pause.
     Start(Duration),
-    /// It will not get better.
+    /// Give up.
     GiveUp,
 }
 
@@ -60,7 +62,7 @@ impl Crashes {
         Next::Start(self.pause)
     }
 
-    /// The pause that kills in vain ask for. A terraced that lived for a while begins a new row.
+    /// Exponential back-off for repeated kills. It resets once a daemon has run for 10 s.
     fn count_futile(&mut self, end: End, now: Instant) -> Duration {
         if end != End::KilledInVain {
             self.futile = 0;
@@ -118,7 +120,7 @@ mod tests {
             now += pause + Duration::from_millis(300);
         }
         assert_eq!(pauses, [0, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
-        // Once one has served for a while, the next is started at once; so it is when somebody kills it now and then.
+        // Once a daemon has served for a while, a kill now and then causes no pause.
         now += CRASHES_WITHIN + PAUSE_MAX;
         assert_eq!(crashes.note(End::KilledInVain, now), START);
         assert_eq!(crashes.note(End::Killed, now + Duration::from_secs(1)), START);

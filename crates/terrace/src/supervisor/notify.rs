@@ -1,4 +1,5 @@
-//! Word to systemd, for units with `Type=notify`: a datagram to the socket that NOTIFY_SOCKET names (sd_notify(3)).
+//! Notifications for systemd units with `Type=notify`: datagrams to the socket in NOTIFY_SOCKET
+//! (sd_notify(3)).
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,10 +9,10 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The mount is served.
 pub const READY: &str = "READY=1";
-/// It is being written back and unmounted.
+/// The instance is writing back and unmounting.
 pub const STOPPING: &str = "STOPPING=1";
 
-/// Says it, where somebody listens. A manager that does not hear it tells so itself, by its own timeout.
+/// Sends a notification if NOTIFY_SOCKET is set. On a failure, the manager reports its own timeout.
 pub fn say(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(err) = send(&socket, state) {
@@ -19,7 +20,7 @@ pub fn say(state: &str) {
     }
 }
 
-/// A name that begins with `@` is one of the abstract namespace.
+/// A name with a leading `@` is in the abstract namespace.
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes().split_first() {
         Some((b'@', name)) => SocketAddr::from_abstract_name(name)?,

@@ -25,16 +25,16 @@ use crate::size::human;
 use crate::sys;
 use crate::tier::{self, Tier};
 
-/// By how much (thousandths of all memory) the supervisor counts less than terraced when the kernel chooses whom to kill.
+/// Difference between terraced's and the supervisor's oom_score_adj (thousandths of all memory).
 const OUTLIVES_BY: i32 = 500;
-/// Open files of the supervisor and of terraced, which share them: some 40, and those of a few clients.
+/// Open files of supervisor and terraced, which share a table: some 40, and those of a few clients.
 const DESCRIPTORS_MIN: u64 = 64;
-/// Private memory of terraced: request buffers and stacks of its threads, most of it never touched.
+/// Private memory of terraced: request buffers and thread stacks, mostly untouched.
 const PRIVATE_MIN: u64 = 512 << 20;
-/// The lowest adjustment of a process that can be killed.
+/// Lowest oom_score_adj with which a process can still be killed.
 const OOM_SCORE_ADJ_LAST: i32 = -999;
 
-/// By what files are served.
+/// How files are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// A mount over the directory.
@@ -50,32 +50,33 @@ pub struct Task {
     pub place: Place,
     /// All settings.
     pub config: Config,
-    /// For everybody or for one command.
+    /// For all programs or for one command.
     pub kind: Kind,
-    /// By what its files are served.
+    /// Mount or leases.
     pub by: By,
-    /// Read-only, noatime, ...
+    /// Mount flags: read-only, noatime, ...
     pub flags: MountFlags,
-    /// What programs will read.
+    /// Pages that programs will read.
     pub schedule: Option<Schedule>,
-    /// To the command that started it; none in the foreground.
+    /// Channel to the starting command; none in the foreground.
     pub starter: Option<Channel>,
 }
 
 /// The supervisor's ends of [`Shared::to_supervisor`] and [`Shared::go`].
 pub struct SupervisorEnds {
-    /// Messages of terraced.
+    /// Messages from terraced.
     pub from_terraced: Channel,
-    /// Lets it begin.
+    /// Pipe for the `go` byte, and for the answer to `ready`.
     pub go: OwnedFd,
-    /// To the aborter, if there is one.
+    /// Channel to the aborter, if it runs.
     pub aborter: Option<Channel>,
 }
 
-/// Everything but a tier that cannot be used, or nothing. `starter`: the command that waits, of a supervisor in the background.
+/// Makes all resources, or fails and leaves nothing. A tier that cannot be used may be left out. `starter`:
+/// the waiting command, if the supervisor runs in the background.
 pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared, Lock, SupervisorEnds)> {
     let detached = starter.is_some();
-    // The kernel has applied the caller's mask before a mode gets here.
+    // The kernel has applied the caller's umask before a mode arrives here.
     rustix::process::umask(rustix::fs::Mode::empty());
     enough_descriptors(terrace_fs::limits::descriptors_max())?;
     enough_private_memory(rustix::process::getrlimit(rustix::process::Resource::Data).current)?;
@@ -109,7 +110,7 @@ fn enough_descriptors(max: u64) -> Result<()> {
     Err(Failure::new("open files", why, "raise it, `ulimit -n 1024`"))
 }
 
-/// Under a smaller limit (RLIMIT_DATA) terraced ends at its start.
+/// Below this RLIMIT_DATA, terraced fails at its start.
 fn enough_private_memory(max: Option<u64>) -> Result<()> {
     match max {
         Some(max) if max < PRIVATE_MIN => {
@@ -120,7 +121,7 @@ fn enough_private_memory(max: Option<u64>) -> Result<()> {
     }
 }
 
-/// The mount comes last: nothing after it fails.
+/// Mounts last: no later step can fail.
 fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Result<(Shared, SupervisorEnds)> {
     let Task { place, config, kind, by, flags, schedule, .. } = task;
     let short = |what: &'static str| {
@@ -169,19 +170,19 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
     Ok((shared, SupervisorEnds { from_terraced, go: let_go, aborter }))
 }
 
-/// A socket for this user alone.
+/// A listening socket for this user alone.
 pub fn bind(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).and_then(|listener| close_to_others(path).map(|()| listener)).map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
 }
 
-/// A socket is made with the mode that the mask leaves, and the mask is empty.
+/// The umask is empty, so a new socket is open to all users.
 fn close_to_others(path: &Path) -> std::io::Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
 }
 
-/// The preload path keeps the bounds of messages, and ends with its client.
+/// SOCK_SEQPACKET: preserves message boundaries, and shows a client's end.
 fn preload_listener(path: &Path) -> Result<OwnedFd> {
     let listener = || -> rustix::io::Result<OwnedFd> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -199,7 +200,8 @@ fn preload_listener(path: &Path) -> Result<OwnedFd> {
     })
 }
 
-/// Root mounts by itself, as does the supervisor of `run` in its user namespace; for others the setuid helper does.
+/// Root mounts directly, as does the supervisor of `run` in its user namespace. Other users mount by the
+/// setuid helper.
 fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<(OwnedFd, Option<(u32, u32)>)> {
     let permissions = (!place.is_checked_by_source()).then_some("default_permissions");
     let direct = mounts::open_fuse().and_then(|dev| {
@@ -222,11 +224,16 @@ fn mount(place: &Place, kind: Kind, flags: MountFlags) -> Result<(OwnedFd, Optio
 
 fn start_aborter(mount_dev: Option<(u32, u32)>, fuse: &OwnedFd, detached: bool) -> Option<Channel> {
     let aborter = aborter::means(mount_dev, fuse.as_fd()).and_then(|means| aborter::start(means, detached));
-    let warn = |err| tracing::warn!("no process to end the mount should all others be killed at once: {err}");
+    let warn = |err| {
+        tracing::warn!(
+            "cannot start the aborter ({err}): if all processes are killed, the mount hangs until `umount -f`"
+        )
+    };
     aborter.map_err(warn).ok()
 }
 
-/// A supervisor in the background is its own session, holds no directory and no terminal, and logs to its own file.
+/// In the background, the supervisor has its own session, holds no directory and no terminal, and logs to a
+/// file.
 fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
     if !detached {
         return Ok(());
@@ -243,8 +250,9 @@ fn detach_streams(detached: bool, instance: &Instance) -> Result<()> {
     detach().map_err(|err| Failure::new("background", reason(err), "try again with --foreground"))
 }
 
-/// The kernel, short of memory, kills whoever has most and the highest adjustment. The supervisor holds what must not be lost, and has little: its
-/// adjustment is lowered where that is permitted, and killing it still possible. The answer is the one before.
+/// Lowers the supervisor's oom_score_adj where permitted, so that the kernel kills terraced first. The
+/// supervisor holds data that must not be lost, and little memory. It can still be killed. Returns the old
+/// value, for terraced.
 fn outlive_terraced() -> Option<i32> {
     let before = sys::oom_score_adj()?;
     sys::set_oom_score_adj(
@@ -253,7 +261,7 @@ fn outlive_terraced() -> Option<i32> {
     Some(before)
 }
 
-/// Messages go to standard error from now on.
+/// Sends log messages to standard error.
 pub fn start_log(level: Level) {
     let level = match level {
         Level::Error => tracing::Level::ERROR,
@@ -266,7 +274,7 @@ pub fn start_log(level: Level) {
         .with_max_level(level)
         .with_ansi(false)
         .with_target(false)
-        // A log that cannot be written, on a full disk, is no reason to end.
+        // On a full disk, logging fails silently.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);
     let _ = subscriber.try_init();

@@ -1,16 +1,21 @@
-//! A killed terraced that does not end.
+//! Detects a killed terraced that does not end.
 //!
-//! Its preload thread looks at descriptors that clients show it, which are files of its own mount; closing one, or asking for its
-//! attributes, can be a request to itself. The kernel lets a thread wait for the answer to a request that was read, whatever
-//! kills it: with the answering threads dead it waits for ever, the process with it, and nobody is told of its end.
-//! So it is with a thread that makes the kernel forget pages (`fuse/late.rs`): it writes to /dev/fuse, and waits for reads that others had taken.
-//! So the supervisor also watches one thread that never asks the mount and dies when it is killed. If the others do not follow
-//! within a moment, and all that remain are in calls that write nothing to the source, the next terraced may be started
-//! beside them: it has the kernel send the request again, answers it, and they end.
+//! terraced's preload thread inspects descriptors that clients send, which are files of its own mount.
+//! Closing one, or reading its attributes, can be a request to terraced itself. The kernel waits for the
+//! answer to a request that was read, even in a killed thread. With the answering threads dead, the wait
+//! never ends; the process stays, and its parent is not notified.
 //!
-//! A signal that leaves a core (a panic's SIGABRT, SIGSEGV, ...) stops the threads on their way to the end, and the first of them waits for
-//! all others to arrive there; it does so also where no core is wanted. Then none of them dies as long as one hangs; the flags in their `stat`
-//! tell, and no descriptor does: so the supervisor looks at those now and then.
+//! The same holds for the thread that makes the kernel drop pages (`fuse/late.rs`): it writes to /dev/fuse,
+//! and waits for reads that dead threads had taken.
+//!
+//! So the supervisor also watches one thread that never accesses the mount, and dies when killed. If the
+//! other threads do not follow soon, the supervisor inspects them. If all are in calls that write nothing to
+//! the source, the next terraced starts beside them. It makes the kernel send the requests again and answers
+//! them, and the old threads end.
+//!
+//! A signal that dumps core (SIGABRT of a panic, SIGSEGV, ...) stops the dying threads. The first one waits
+//! for all others to arrive, even if core dumps are off. So no thread dies while one hangs. Only the flags in
+//! `stat` show this state, and no descriptor does, so the supervisor polls them.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +29,7 @@ use terrace_engine::proc;
 
 use crate::sys::{self, SignalNumber};
 
-/// Calls in which a dead terraced may wait for itself. None of them writes to the source.
+/// System calls in which a dead terraced may wait for itself. None of them writes to the source.
 const HARMLESS: &[i64] = &[
     libc::SYS_close,
     libc::SYS_close_range,
@@ -35,38 +40,39 @@ const HARMLESS: &[i64] = &[
     libc::SYS_umount2,
 ];
 
-/// Those of them that write what the kernel's page cache has of a file on FUSE.
+/// Calls of [`HARMLESS`] that write back the kernel's page cache of a file on FUSE.
 const CLOSING: &[i64] = &[libc::SYS_close, libc::SYS_close_range, libc::SYS_dup3];
 
-/// The type of FUSE in statfs(2).
+/// FUSE in statfs(2).
 const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 
-/// Where the kernel waits for the answer to a request (fs/fuse/dev.c), of old.
+/// Kernel function in which a thread waits for the answer to a FUSE request (fs/fuse/dev.c).
 const FUSE_WAIT: &str = "request_wait_answer";
 
-/// How often [`Thread::is_ending`] is to be asked.
+/// Interval for polling [`Thread::is_ending`].
 pub const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The thread whose end tells that of its process. Its descriptors have the same numbers for life: terraced leaves them alone.
+/// The watched thread, whose end shows that of its process. Its descriptors keep their numbers, so that
+/// terraced leaves them open.
 #[derive(Debug)]
 pub struct Thread {
-    /// Its `stat`: asked again and again without opening anything.
+    /// Its `stat` file, read repeatedly without another open.
     stat: OwnedFd,
-    /// Readable when it is dead; of Linux 6.9 and later.
+    /// A pidfd that is readable once the thread is dead (Linux 6.9).
     end: OwnedFd,
     has_end: bool,
-    /// It was dead when it was to be watched.
+    /// The thread was already dead when the watch began.
     gone: bool,
 }
 
 impl Thread {
-    /// None yet.
+    /// No thread is watched yet.
     pub fn none() -> io::Result<Thread> {
         let null = || File::open("/dev/null").map(OwnedFd::from);
         Ok(Thread { stat: null()?, end: null()?, has_end: false, gone: false })
     }
 
-    /// Watches this one from now on.
+    /// Watches the given thread from now on.
     pub fn watch(&mut self, process: Pid, thread: Pid) {
         let (process, id) = (process.as_raw_pid(), thread.as_raw_pid());
         let stat = File::open(format!("/proc/{process}/task/{id}/stat")).map(OwnedFd::from);
@@ -80,7 +86,7 @@ impl Thread {
         tracing::warn!("terraced is not watched: no descriptor for its working thread");
     }
 
-    /// Watches none from now on.
+    /// Ends the watch.
     pub fn forget(&mut self) {
         (self.has_end, self.gone) = (false, false);
         if let Ok(null) = File::open("/dev/null") {
@@ -88,12 +94,12 @@ impl Thread {
         }
     }
 
-    /// A descriptor that is readable when the thread is dead, where the kernel has that.
+    /// Descriptor that is readable once the thread is dead, if the kernel has it.
     pub fn end(&self) -> Option<BorrowedFd<'_>> {
         self.has_end.then(|| self.end.as_fd())
     }
 
-    /// Whether it makes no system call any more; false if none is watched.
+    /// Is the thread exiting, so that it makes no more system calls? False if none is watched.
     pub fn is_ending(&self) -> bool {
         let mut stat = [0; 1024];
         match rustix::io::pread(&self.stat, &mut stat, 0) {
@@ -104,8 +110,8 @@ impl Thread {
     }
 }
 
-/// A descriptor that is readable when a thread (not a process's first, for which the kernel waits for the others) is dead;
-/// none before Linux 6.9.
+/// A pidfd of a thread, readable at its death; none before Linux 6.9. Not for a process's first thread, which
+/// the kernel reports only after all others.
 fn end_of(thread: Pid) -> Option<OwnedFd> {
     // PIDFD_THREAD has the value of O_EXCL.
     let of_thread = PidfdFlags::from_bits_retain(libc::O_EXCL as u32);
@@ -115,30 +121,32 @@ fn end_of(thread: Pid) -> Option<OwnedFd> {
 /// The state of a dying process that does not end.
 #[derive(Debug)]
 pub enum Rest {
-    /// All that is left of it waits for answers from itself, or writes a core.
+    /// All remaining threads wait for answers from their own process, or dump core.
     WaitsForItself,
-    /// Nothing is left, or it does something that must come to its end.
+    /// No thread is left, or one does work that must be completed.
     Ends,
-    /// Looking is refused, for this reason.
+    /// The state cannot be read, for this reason.
     Unknown(io::Error),
 }
 
-/// The state of the remaining threads of a dying process, which serves `source`.
+/// State of the remaining threads of a dying process that serves `source`.
 pub fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
-    // Unknown counts as FUSE, of which less is believed.
+    // If unknown, assume FUSE: then fewer calls count as harmless.
     let on_fuse = rustix::fs::fstatfs(source).map_or(true, |fs| fs.f_type == FUSE_MAGIC);
     rest_in(format!("/proc/{}/task", pid.as_raw_pid()).as_ref(), on_fuse)
 }
 
-/// The same, by the directory of its threads. If the source is FUSE as well, a wait for FUSE may be a write to the source.
+/// [`rest_of`], for a directory of threads. If the source is FUSE as well, a wait for FUSE may be a write to
+/// the source.
 ///
-/// `stat` is everybody's to read. `syscall` is for those who could trace the thread: not in all containers, and with Yama's `ptrace_scope` at 2 for
-/// root alone, at 3 for nobody. `wchan` and `fd` ask for less, and where `syscall` cannot be read, `wchan` still tells of a wait for an answer of FUSE.
+/// All processes may read `stat`. `syscall` needs the right to trace: it is missing in some containers, and
+/// with Yama's `ptrace_scope` 2 (except for root) or 3. `wchan` and `fd` need fewer rights. Where `syscall`
+/// cannot be read, `wchan` still shows a wait for a FUSE answer.
 fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     let Ok(tasks) = fs::read_dir(tasks) else { return Rest::Ends };
     let (mut waits, mut unknown) = (false, None);
     for task in tasks.flatten().map(|task| task.path()) {
-        // A thread that has ended meanwhile cannot be read.
+        // A thread that has just ended cannot be read.
         let Ok(stat) = fs::read_to_string(task.join("stat")) else { continue };
         if proc::is_ending(&stat) {
             waits |= proc::is_dumping(&stat);
@@ -158,12 +166,12 @@ fn rest_in(tasks: &Path, source_on_fuse: bool) -> Rest {
     }
 }
 
-/// Whether a thread waits for the answer to a request of FUSE, by the function of the kernel in which it sleeps.
+/// Does a thread wait for the answer to a FUSE request, by its kernel function?
 fn waits_for_fuse(task: &Path) -> bool {
     fs::read_to_string(task.join("wchan")).is_ok_and(|function| function.trim() == FUSE_WAIT)
 }
 
-/// By which signal a dying process was killed; none if the kernel does not tell.
+/// The signal that killed a dying process; none if the kernel does not show it.
 pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
     // `exit_code`, field 52 of proc_pid_stat(5).
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
@@ -171,8 +179,8 @@ pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
     Some(status & 0x7f).filter(|signal| *signal != 0)
 }
 
-/// `5 0x1f 0x7ffc... 0x7f...`: the call's number and arguments; `running` or `-1` outside of one. `is_fuse` tells of a descriptor whether it is
-/// a connection of FUSE.
+/// Parses `5 0x1f 0x7ffc... 0x7f...`, a call's number and arguments (`running` or `-1` outside a call).
+/// `is_fuse`: is a descriptor a FUSE connection?
 fn is_harmless(call: &str, source_on_fuse: bool, is_fuse: impl Fn(RawFd) -> bool) -> bool {
     let mut words = call.split(' ');
     let number = words.next().and_then(|number| number.parse().ok());
@@ -233,7 +241,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let thread = |id: &str, state: &str, wchan: &str| {
             let task = dir.path().join(id);
-            // In the place of a file that may not be read.
+            // A directory stands for a file that cannot be read.
             fs::create_dir_all(task.join("syscall")).unwrap();
             fs::write(task.join("stat"), format!("{id} (terraced) {state} 1 7 7 0 -1 4194304 28 0")).unwrap();
             fs::write(task.join("wchan"), wchan).unwrap();

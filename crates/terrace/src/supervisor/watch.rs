@@ -1,4 +1,4 @@
-//! The supervisor's loop: start terraced, listen to everybody, start it again.
+//! The supervisor's event loop: starts terraced, handles messages and signals, restarts terraced.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -21,20 +21,20 @@ use crate::mounts::utab;
 use crate::sys::{self, Side, SignalNumber};
 use crate::tier::record;
 
-/// Signals the supervisor takes from its descriptor; terraced inherits them blocked.
+/// Signals that the supervisor reads from its descriptor; terraced inherits them blocked.
 pub const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
-/// How long the other threads of a killed terraced may take to end before they are looked at.
+/// Time for the other threads of a killed terraced to end before they are inspected.
 const FOLLOW_WITHIN: Duration = Duration::from_millis(50);
 
-/// After how long it is said that a dying one does not end.
+/// Time after which an error is logged about a dying terraced that cannot be inspected.
 const UNSEEN_AFTER: Duration = Duration::from_secs(5);
 
-/// How often.
+/// Interval of the inspection.
 const FOLLOW_EVERY: Duration = Duration::from_millis(20);
 
-/// How an instance ended.
+/// Outcome of an instance.
 #[derive(Debug)]
 pub enum Ended {
     /// Unmounted, or stopped in order.
@@ -43,14 +43,14 @@ pub enum Ended {
     Refused(Failure),
     /// terraced crashed too often.
     GaveUp(Failure),
-    /// Unmounted, and the source did not take everything.
+    /// Unmounted, but the source refused data.
     Lost(Failure),
 }
 
-/// The line to the command that started us, and what it is told when all is cleaned up.
+/// Channel to the starting command, and the message for it after the clean-up.
 type LastWords = Option<(Channel, String)>;
 
-/// How one terraced ended.
+/// Outcome of one terraced.
 enum Exit {
     Done,
     Refused,
@@ -58,7 +58,6 @@ enum Exit {
     Crashed { how: String, killed: bool },
 }
 
-/// Sources of events.
 #[derive(Clone, Copy)]
 enum Source {
     Terraced,
@@ -68,50 +67,49 @@ enum Source {
     Signals,
 }
 
-/// The state of the loop.
+/// State of the loop.
 pub struct Watch {
     shared: Shared,
     signals: OwnedFd,
-    /// From terraced.
+    /// Messages from terraced.
     from_terraced: Channel,
-    /// To terraced.
+    /// Pipe to terraced: the `go` byte, then the answer to `ready`.
     go: OwnedFd,
-    /// To the process that ends the connection when we and terraced are dead.
     aborter: Option<Channel>,
     /// terraced's working thread.
     thread: Thread,
-    /// It is dead or about to be, and the others should follow.
+    /// Time of the working thread's death: the other threads should follow.
     thread_dead: Option<Instant>,
-    /// Earlier ones that ended late.
+    /// Earlier terraced processes that have not ended yet.
     late: Vec<Pid>,
-    /// To and from the command that started us.
+    /// Channel to the starting command.
     starter: Option<Channel>,
-    /// Started by a command that does not wait for our end, or by `run`: the terminal is not ours.
+    /// Started by a command that does not wait for the end, or by `run`: ignore the terminal's signals.
     background: bool,
-    /// The wrapped command; until it is known, something that takes the number before the first clone.
+    /// pidfd of the wrapped command. Until it is known, /dev/null reserves the descriptor number before the
+    /// first clone.
     command: OwnedFd,
-    /// The command that started us is dead, and the wrapped command is waited for.
+    /// The starting command is dead, and the wrapped command is waited for.
     orphaned: bool,
-    /// An orderly stop was asked for.
+    /// An orderly stop is requested.
     stopping: bool,
-    /// This terraced serves.
+    /// The present terraced serves.
     ready: bool,
-    /// Some terraced has served.
+    /// At least one terraced has served.
     served: bool,
-    /// The command that started us knows it.
+    /// `ready` was sent to the starting command.
     starter_told: bool,
-    /// The message of a terraced that cannot start, or could not write everything.
+    /// Message of a terraced that cannot start, or could not write everything.
     refusal: Option<Failure>,
     crashes: Crashes,
     restarts: u32,
-    /// How the last one died.
+    /// Cause of the last death.
     died: Option<String>,
-    /// The log was told that a dying one cannot be looked at.
+    /// The error about a terraced that cannot be inspected is logged.
     unseen_told: bool,
 }
 
 impl Watch {
-    /// A loop over what was made.
     pub fn new(shared: Shared, ends: SupervisorEnds, starter: Option<Channel>) -> Watch {
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null opens"));
         let mut watch = Watch {
@@ -142,21 +140,21 @@ impl Watch {
         if watch.shared.kind == Kind::Mount
             && let Some(starter) = &watch.starter
         {
-            // Closed as soon as terraced serves, which then may get the number for something of its own.
+            // It is closed as soon as terraced serves, and terraced may then reuse the number.
             let starter = starter.as_fd().as_raw_fd();
             watch.shared.kept.retain(|fd| *fd != starter);
         }
         watch
     }
 
-    /// Until the instance is over.
+    /// Runs until the end of the instance.
     pub fn run(mut self) -> (Shared, Ended, LastWords) {
         loop {
             self.take_back_go();
             let exit = match sys::clone_sharing_files() {
                 Ok(Side::Parent(child)) => self.watch(child),
                 Ok(Side::Child) => daemon::main(self.shared, self.restarts > 0),
-                // Too little memory, perhaps for a while only: tried again as if somebody had killed it.
+                // Lack of memory, perhaps only for a while: retry as after a kill.
                 Err(err) => Exit::Crashed { how: format!("could not be started: {err}"), killed: true },
             };
             match exit {
@@ -179,7 +177,7 @@ impl Watch {
                         return self.end(Ended::Refused(failure));
                     }
                     if self.shared.kind == Kind::Mount {
-                        // The next terraced closes the starter's descriptor, which is not among those that are kept.
+                        // The next terraced closes the starter's descriptor, which is not in `kept`.
                         self.tell_starter();
                     }
                     match self.crashes.note(self.end_of(killed), Instant::now()) {
@@ -195,7 +193,7 @@ impl Watch {
         }
     }
 
-    /// How it ended, with the cause if that was want of memory.
+    /// Adds the cause to the description of an end, if it was lack of memory.
     fn explain(&mut self, how: String, killed: bool) -> String {
         let cause = self.shared.shortage.explain(killed, self.shared.config.memory);
         self.died = Some(cause.map_or(how.clone(), |cause| format!("{how} {cause}")));
@@ -210,7 +208,7 @@ impl Watch {
         }
     }
 
-    /// Before the next terraced, when too many were killed too soon.
+    /// Pauses before the next terraced, after too many kills in a short time.
     fn pause(&self, pause: Duration) {
         if !pause.is_zero() {
             tracing::warn!("the next terraced starts in {:.1} s", pause.as_secs_f64());
@@ -224,7 +222,7 @@ impl Watch {
         self.refusal.take().unwrap_or_else(unsaid)
     }
 
-    /// The outcome, and the message to the command that started us.
+    /// The outcome, and the message to the starting command.
     fn end(self, ended: Ended) -> (Shared, Ended, LastWords) {
         let words = match &ended {
             Ended::Done => "done".to_owned(),
@@ -244,7 +242,7 @@ impl Watch {
         Failure::new(self.shared.place.mnt.display(), why, cure)
     }
 
-    /// One life of terraced.
+    /// Watches one terraced until its end.
     fn watch(&mut self, child: Pid) -> Exit {
         self.ready = false;
         self.refusal = None;
@@ -260,7 +258,7 @@ impl Watch {
             let told = self.wait();
             if self.thread_dead.is_none() && self.thread.is_ending() {
                 self.thread_dead = Some(Instant::now());
-                // It may take longer to end than the kernel waits for a lease.
+                // The exit may take longer than the kernel waits for a lease.
                 self.suspend_leases();
             }
             for source in told {
@@ -279,9 +277,9 @@ impl Watch {
         }
     }
 
-    /// Waits, and returns the sources that are readable. Signals come last, so that the last words of a terraced that ended are read first. The
-    /// starter is listened to only while terraced serves: its messages make us open a descriptor (the rule in the module's
-    /// header).
+    /// Waits, and returns the readable sources. Signals come last, so that the last messages of an ended
+    /// terraced are read first. The starter is read only while terraced serves: its message makes the
+    /// supervisor open a descriptor (see the rule in `supervisor.rs`).
     fn wait(&self) -> Vec<Source> {
         let mut sources = vec![(Source::Terraced, self.from_terraced.as_fd())];
         let dying = self.thread_dead.is_some();
@@ -297,7 +295,7 @@ impl Watch {
         sources.push((Source::Signals, self.signals.as_fd()));
         let mut fds: Vec<_> =
             sources.iter().map(|(_, fd)| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
-        // An interrupted wait has nothing to tell; the next one has.
+        // After an interrupted wait there are no events; the next wait returns them.
         let soon = if dying { FOLLOW_EVERY } else { stuck::LOOK_EVERY };
         let soon = Timespec { tv_sec: 0, tv_nsec: soon.subsec_nanos().into() };
         let _ = rustix::event::poll(&mut fds, Some(&soon));
@@ -305,15 +303,15 @@ impl Watch {
         sources.iter().zip(&fds).filter(|(_, fd)| told(fd)).map(|((source, _), _)| *source).collect()
     }
 
-    /// A terraced that died at once has not taken its byte.
+    /// Removes a `go` byte that a quickly dead terraced has not read.
     fn take_back_go(&self) {
         while rustix::io::ioctl_fionread(&self.shared.go).is_ok_and(|bytes| bytes > 0) {
             let _ = rustix::io::read(&self.shared.go, &mut [0u8; 1]);
         }
     }
 
-    /// Watches terraced's working thread and lets it begin. The numbers of the descriptors are such as terraced leaves alone;
-    /// see the rule in the module's header.
+    /// Watches terraced's working thread, then sends `go`. terraced keeps the descriptor numbers of the watch
+    /// open: see the rule in `supervisor.rs`.
     fn watch_thread(&mut self, child: Pid, id: i32) {
         if let Some(id) = Pid::from_raw(id) {
             self.thread.watch(child, id);
@@ -324,7 +322,7 @@ impl Watch {
         let _ = rustix::io::write(&self.go, b"g");
     }
 
-    /// A killed terraced that waits for its own answers.
+    /// Detects a killed terraced that waits for its own answers.
     fn stuck(&mut self, child: Pid) -> Option<Exit> {
         let since = self.thread_dead?;
         if since.elapsed() < FOLLOW_WITHIN {
@@ -342,20 +340,21 @@ impl Watch {
         let signal = stuck::killed_by(child);
         let by = signal.map_or(String::new(), |signal| format!(" by signal {signal}"));
         let killed = signal.is_none_or(|signal| signal == libc::SIGKILL);
-        Some(Exit::Crashed { how: format!("was killed{by}, and waits for itself"), killed })
+        Some(Exit::Crashed { how: format!("was killed{by}, and hangs"), killed })
     }
 
-    /// Says once that a terraced does not end and cannot be looked at: then the next one cannot be started beside it.
+    /// Logs once that a terraced does not end and cannot be inspected: then the next one cannot be started
+    /// beside it.
     fn tell_unseen(&mut self, err: &std::io::Error, since: Duration) {
         if since >= UNSEEN_AFTER && !std::mem::replace(&mut self.unseen_told, true) {
             tracing::error!(
-                "terraced was killed and does not end; what it waits for cannot be seen ({err}), so no other is started beside it; let the supervisor \
+                "terraced was killed, does not end, and cannot be inspected ({err}), so no other is started beside it; let the supervisor \
                  trace it (kernel.yama.ptrace_scope below 2, CAP_SYS_PTRACE in a container), or `umount --force` the mount"
             );
         }
     }
 
-    /// All lines that have come.
+    /// Reads all pending messages.
     fn read_terraced(&mut self, child: Pid) {
         while let Poll::Line(line) = self.from_terraced.poll() {
             self.handle_event(child, &line);
@@ -384,7 +383,7 @@ impl Watch {
         }
     }
 
-    /// From `run`: which process to wait for if `run` itself dies, or that it has died.
+    /// Reads from `run`: the process to wait for if `run` itself dies, or end of file at its death.
     fn read_starter(&mut self) {
         let Some(starter) = &mut self.starter else { return };
         match starter.poll() {
@@ -396,7 +395,8 @@ impl Watch {
                 }
             }
             Poll::Nothing => {}
-            // /dev/null, in place of a command that is not known, is always readable: then the stop is immediate.
+            // With an unknown command, /dev/null stands for it and is always readable: the stop is then
+            // immediate.
             Poll::End => {
                 self.orphaned = true;
                 tracing::info!("`terrace run` is gone; ending with its command");
@@ -408,7 +408,7 @@ impl Watch {
         while let Some(signal) = sys::next_signal(&self.signals) {
             match signal.number {
                 libc::SIGCHLD => {}
-                // In the background the terminal's signals are none of our business.
+                // In the background, the terminal's signals are not for the supervisor.
                 libc::SIGINT | libc::SIGQUIT | libc::SIGHUP if self.background => {}
                 _ => self.stop(child),
             }
@@ -423,8 +423,9 @@ impl Watch {
         }
     }
 
-    /// A daemon that was stopped gives no lease back, and the kernel takes them away after a while (/proc/sys/fs/lease-break-time): clients read the
-    /// source until it runs again and has looked.
+    /// A stopped (SIGSTOP) daemon gives no leases back, and the kernel breaks them after a time
+    /// (/proc/sys/fs/lease-break-time). So clients read the source until the daemon runs again and has
+    /// checked the leases.
     fn suspend_if_stopped(&self, child: Pid) {
         let look = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         if matches!(waitid(WaitId::Pid(child), look), Ok(Some(_))) {
@@ -432,14 +433,15 @@ impl Watch {
         }
     }
 
-    /// Until a daemon has looked at the leases.
+    /// Suspends the leases until a daemon has checked them.
     fn suspend_leases(&self) {
         if self.shared.fuse.is_none() {
             guard::suspend(self.shared.memory.leases());
         }
     }
 
-    /// Not before terraced would outlive the supervisor: the command that waits returns then.
+    /// Sends `ready` to the starting command, which then returns. Only once terraced would outlive the
+    /// supervisor.
     fn tell_starter(&mut self) {
         if !std::mem::replace(&mut self.starter_told, true)
             && let Some(starter) = &mut self.starter
@@ -451,7 +453,8 @@ impl Watch {
         }
     }
 
-    /// In the foreground no command does it. The child is waited for with terraceds that end late.
+    /// Adds the mount to utab. In the foreground, no starting command does this. The child is reaped together
+    /// with late terraced processes.
     fn note_mount(&mut self) {
         if !self.background && self.shared.kind == Kind::Mount {
             let noted = utab::note(&self.shared.place.src, &self.shared.place.mnt);
@@ -459,7 +462,7 @@ impl Watch {
         }
     }
 
-    /// A service manager waits for the supervisor in the foreground alone.
+    /// Notifies the service manager, which waits only for a supervisor in the foreground.
     fn tell_manager(&self, state: &str) {
         if !self.background {
             notify::say(state);
@@ -504,7 +507,7 @@ impl Watch {
     }
 }
 
-/// The kind of an end; `refused`: terraced said why it cannot start, and never served.
+/// Classifies an exit status; `refused`: terraced sent why it cannot start, and never served.
 fn exit_of(status: WaitStatus, refused: bool) -> Exit {
     let how = match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => return Exit::Done,
@@ -526,7 +529,7 @@ mod tests {
         let mut shell = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
         let pid = Some(Pid::from_child(&shell));
         let (_, status) = rustix::process::waitpid(pid, WaitOptions::empty()).unwrap().unwrap();
-        let _ = shell.wait(); // It has been waited for.
+        let _ = shell.wait(); // Already reaped.
         status
     }
 

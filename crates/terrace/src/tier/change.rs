@@ -39,7 +39,7 @@ pub fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     let was_off = is_off(&args.mnt, &target);
     let change = ask(&args.mnt, &target.clone(), TierRemove { target, force: args.force })?;
     let file = match change.file_removed {
-        _ if was_off => "it was not in use, and is as it was",
+        _ if was_off => "it was not in use, and is unchanged",
         _ if config::is_remote(&change.path) => "the place in the store is empty",
         true => "the file is removed",
         false => "the file is empty, and can be removed",
@@ -48,7 +48,7 @@ pub fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     told(&change, args.json, &said)
 }
 
-/// Whether a target could not be used at the start.
+/// Was a target unusable at the start?
 fn is_off(mnt: &Path, target: &Path) -> bool {
     let stat = || Client::connect(&commands::find(mnt).ok()?.0.control_socket()).ok()?.ask(Stat {}).ok();
     let rows = stat().map(|reply| reply.stat.tiers).unwrap_or_default();
@@ -84,7 +84,7 @@ fn told(change: &TierChange, json: bool, said: &str) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The daemon works in another directory.
+/// Makes a path absolute: the daemon has another working directory.
 fn absolute(path: &Path) -> Result<PathBuf> {
     if config::is_remote(path) {
         return Ok(path.to_owned());
@@ -93,7 +93,7 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         .map_err(|err| Failure::new(path.display(), reason(err), "write an absolute path"))
 }
 
-/// A name stays what it is; a path becomes absolute.
+/// Makes a path absolute; a name stays as it is.
 fn named(target: &Path) -> Result<PathBuf> {
     match target.components().count() > 1 || target.exists() {
         true => absolute(target),
@@ -101,7 +101,7 @@ fn named(target: &Path) -> Result<PathBuf> {
     }
 }
 
-/// Sends the command, and shows how far it is until the answer comes.
+/// Sends the command, and shows its progress until the answer.
 fn ask<C>(mnt: &Path, target: &Path, command: C) -> Result<TierChange>
 where
     C: Command<Reply = TierChange> + Send + 'static,
@@ -109,15 +109,15 @@ where
     let (instance, _) = commands::find(mnt)?;
     let fail = |why: CommandError| {
         let cure = match why.code {
-            ErrorCode::Silent => format!("`terrace tier list {}` says what is in force", mnt.display()),
+            ErrorCode::Silent => format!("`terrace tier list {}` shows the present state", mnt.display()),
             _ => format!("see `terrace tier list {}`", mnt.display()),
         };
-        // What failed is named by both sides.
+        // The daemon's message may begin with the target, too.
         let (named, why) = (format!("{}: ", target.display()), why.to_string());
         Failure::new(target.display(), why.strip_prefix(&named).unwrap_or(&why), cure)
     };
     let silent = |err| fail(CommandError::new(ErrorCode::Silent, err));
-    // Not sent again if the daemon dies over it: the next one may have ended the change.
+    // Not repeated if the daemon dies during it: the next daemon may have completed the change.
     let mut client = Client::connect(&instance.control_socket()).map_err(silent)?;
     let (answer, answered) = channel();
     std::thread::spawn(move || answer.send(client.ask(command)));
@@ -141,7 +141,7 @@ where
     }
 }
 
-/// The row of a target, by its name, or, of a path, by the only one that it can be.
+/// The row of a target by its name, or else the row of the only target that is being removed.
 fn row(instance: &Instance, target: &Path) -> Option<TierRow> {
     let stat = Client::connect(&instance.control_socket()).ok()?.ask(Stat {}).ok()?.stat;
     let mut rows: Vec<TierRow> = stat.tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect();

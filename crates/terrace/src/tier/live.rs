@@ -1,4 +1,5 @@
-//! `terrace tier add`, `remove`, `resize` in terraced: one change at a time, while programs are served.
+//! terraced's side of `terrace tier add`, `remove`, `resize`: one change at a time, while programs are
+//! served.
 
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, RawFd};
@@ -33,11 +34,11 @@ pub struct Live {
     kept: Vec<RawFd>,
     supervisor: Pid,
     held: Mutex<Vec<Held>>,
-    /// Targets that could not be used at the start.
+    /// Targets that were unusable at the start.
     off: Mutex<Vec<Off>>,
 }
 
-/// How long a store that failed at the start is left alone at first, and at the longest.
+/// First and longest pause before a store that failed at the start is tried again.
 const AGAIN: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
 
 type Change = Result<TierChange, CommandError>;
@@ -53,7 +54,7 @@ fn levels_of<'a>(held: impl Iterator<Item = &'a Held> + Clone) -> Vec<(usize, u8
 }
 
 impl Live {
-    /// Of this instance, whose engine has begun.
+    /// Takes over the targets of an instance whose engine has started.
     pub fn new(engine: Arc<Engine>, shared: &mut Shared) -> Live {
         let mut held = std::mem::take(&mut shared.tier.held);
         held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));
@@ -63,15 +64,16 @@ impl Live {
         Live { engine, instance, src, config, kept, supervisor, held: Mutex::new(held), off }
     }
 
-    /// The rows of those that cannot be used.
+    /// Rows of unusable targets for `terrace stat`.
     pub fn off(&self) -> Vec<TierRow> {
         self.off.lock().iter().map(Off::row).collect()
     }
 
-    /// Uses stores that failed at the start once they can be reached. In a thread of its own, which ends when none is left.
+    /// Starts a thread that adds stores which failed at the start, once they can be reached. It ends when
+    /// none is left.
     ///
     /// # Errors
-    /// There is no room for a thread.
+    /// The thread cannot be started.
     pub fn try_stores_again(self: Arc<Live>) -> std::io::Result<()> {
         let stores = move |live: &Live| -> Vec<Device> {
             let off = live.off.lock();
@@ -109,14 +111,14 @@ impl Live {
         self.tell(&held);
         match added {
             Ok(_) => {
-                tracing::info!("tier {name}: it can be used now");
+                tracing::info!("tier {name}: usable now");
                 let _ = self.forget_off(&name);
             }
             Err(err) => tracing::warn!("tier {name}: {err}"),
         }
     }
 
-    /// A target that cannot be used is named no longer, also by the next terraced.
+    /// Removes an unusable target from the list, also for the next terraced.
     fn forget_off(&self, name: &str) -> std::io::Result<Option<Device>> {
         let mut off = self.off.lock();
         let Some(at) = off.iter().position(|off| off.device.name == name) else { return Ok(None) };
@@ -124,14 +126,14 @@ impl Live {
         Ok(Some(off.remove(at).device))
     }
 
-    /// The name of the target that is meant, if that could not be used at the start.
+    /// The name of an unusable target, given its name or path.
     fn name_off(&self, asked: &Path) -> Option<String> {
         let off = self.off.lock();
         let is_it = |off: &&Off| off.device.path == asked || asked.to_str() == Some(&off.device.name);
         off.iter().find(is_it).map(|off| off.device.name.clone())
     }
 
-    /// One more target.
+    /// Adds a target.
     pub fn add(&self, asked: &TierAdd) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let mut device = Device {
@@ -169,7 +171,7 @@ impl Live {
         added
     }
 
-    /// The target is open, and nothing else has happened.
+    /// Starts the use of an opened target.
     fn begin(&self, held: &mut Vec<Held>, mut new: Held) -> Change {
         let (config, table) = match prepare(held, &mut new) {
             Ok(prepared) => prepared,
@@ -193,7 +195,7 @@ impl Live {
         }
     }
 
-    /// A target goes.
+    /// Removes a target.
     pub fn remove(&self, asked: &TierRemove) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let name_off = self.name_off(&asked.target);
@@ -204,7 +206,7 @@ impl Live {
         }
         let at = find(&held, &asked.target)?;
         if held.len() == 1 && !asked.force {
-            let why = "it is the last target: what is on it would leave the cache; `--force` removes it all the same";
+            let why = "it is the last target: its pages would leave the cache; `--force` removes it";
             return Err(CommandError::new(ErrorCode::Refused, why));
         }
         held[at].removed = true;
@@ -212,7 +214,7 @@ impl Live {
         let left: Vec<&Held> = held.iter().filter(|held| !held.removed).collect();
         let levels = levels_of(left.into_iter());
         let counts = self.engine.remove_target(held[at].number, &levels);
-        // Whatever the end: the record says that it is gone.
+        // Even on an error: the record marks it as removed.
         let counts = counts.map_err(no)?;
         let gone = held.remove(at);
         let mut change = TierChange::of(&gone.device.name, &gone.device.path, 0);
@@ -223,7 +225,7 @@ impl Live {
         Ok(change)
     }
 
-    /// A target gets another size.
+    /// Resizes a target.
     pub fn resize(&self, asked: &TierResize) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let at = find(&held, &asked.target)?;
@@ -259,7 +261,7 @@ impl Live {
         self.tell(&held);
         drop(before_table);
         if let Err(err) = target::cut(held[at].target.fd.as_fd(), geometry.bytes()) {
-            tracing::warn!("{}: it keeps its length: {err}", path.display());
+            tracing::warn!("{}: cannot truncate it: {err}", path.display());
         }
         let now = counts().unwrap_or_default();
         let mut change = TierChange::of(&name, &path, geometry.bytes());
@@ -268,7 +270,7 @@ impl Live {
         Ok(change)
     }
 
-    /// How a target of so many bytes is divided: in regions as it has.
+    /// The geometry of a target of `bytes`, with its present region size.
     fn divided(&self, held: &[Held], at: usize, bytes: u64) -> Result<Geometry, CommandError> {
         let of = &held[at].target.superblock.geometry;
         let region = human(of.region_bytes().into());
@@ -284,7 +286,7 @@ impl Live {
         let others_end = held.iter().filter(|other| other.first_region > held[at].first_region);
         let room = others_end.map(|other| other.first_region).min().unwrap_or(terrace_engine::REGIONS_MAX);
         if geometry.regions() > room - held[at].first_region {
-            return Err(no("no numbers are left for so many regions: remove it, and add it again"));
+            return Err(no("not enough region numbers are free: remove it, and add it again"));
         }
         target::check_memory(
             &held[at].device.path,
@@ -296,7 +298,7 @@ impl Live {
         Ok(geometry)
     }
 
-    /// For the next terraced, and for commands.
+    /// Writes the record for the next terraced, and the description for commands.
     fn tell(&self, held: &[Held]) {
         let info = self.instance.info().map(|info| {
             let tiers = held.iter().map(|held| held.device.path.clone()).collect();
@@ -310,12 +312,12 @@ impl Live {
     }
 }
 
-/// Gives a new target its numbers and its table, and opens what the engine reads and writes it by.
+/// Assigns numbers and table to a new target, and opens its medium.
 fn prepare(held: &[Held], new: &mut Held) -> Result<(DeviceConfig, Arc<TargetTable>), CommandError> {
     let used: Vec<(u32, u32)> = held.iter().map(Held::regions).collect();
     let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
     let place = number.zip(region_numbers(&used, new.regions().1));
-    (new.number, new.first_region) = place.ok_or_else(|| no("no numbers are left for its regions"))?;
+    (new.number, new.first_region) = place.ok_or_else(|| no("not enough region numbers are free"))?;
     let mut config = device_config(new, 0);
     let table = TargetTable::create(&config).map(Arc::new).map_err(no)?;
     open_media(slice::from_mut(&mut config), slice::from_ref(new)).map_err(no)?;
@@ -327,7 +329,7 @@ fn busy() -> CommandError {
     CommandError::new(ErrorCode::Busy, "another target is being added, removed or resized")
 }
 
-/// The target of this name or path.
+/// Finds a target by name or path.
 fn find(held: &[Held], asked: &Path) -> Result<usize, CommandError> {
     let same = |held: &Held| {
         held.device.path == asked
@@ -347,7 +349,7 @@ fn find(held: &[Held], asked: &Path) -> Result<usize, CommandError> {
     })
 }
 
-/// What all targets take, but for one.
+/// Sum of all targets' geometries, without one.
 fn others(held: &[Held], but: Option<usize>) -> Others {
     let mut others = Others::default();
     let rest = held.iter().enumerate().filter(|(n, _)| Some(*n) != but);

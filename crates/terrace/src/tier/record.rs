@@ -1,8 +1,9 @@
-//! The targets of an instance that has changed them, for the next terraced: a file in the directory of the instance.
+//! The record of targets that were changed, for the next terraced: a file in the instance's directory.
 //!
-//! The supervisor knows the targets of the start alone. Descriptors stay open in the table that it shares with each terraced, so the record names them by
-//! number. It is replaced at once, before what it says is done: a target that is written down as removed is gone for the next terraced, whatever the one
-//! before has managed to move.
+//! The supervisor knows only the targets of the start. Descriptors stay open in the table that it shares with
+//! each terraced, so the record names them by number. It is replaced atomically, before each change is
+//! carried out: a target recorded as removed is gone for the next terraced, however many of its pages were
+//! moved.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ use crate::handover::Shared;
 use crate::instance::Instance;
 
 const NAME: &str = "tiers.json";
-/// The names of targets of the start that could not be used, and are not to be named any more.
+/// Names of targets that were unusable at the start, and have been removed from the list.
 const GONE: &str = "tiers-gone.json";
 
 /// A target.
@@ -31,18 +32,18 @@ pub struct Entry {
     device: Device,
     read_ns: Option<u64>,
     write_bytes: Option<f64>,
-    /// Descriptors: the target, the memory file of its table, the same for clients.
+    /// Descriptors: the target, its table's memory file, and a read-only one of that for clients.
     fd: RawFd,
     table: RawFd,
     table_read_only: RawFd,
-    /// The instance made the file.
+    /// The instance created the file.
     made: bool,
-    /// It is not to be used any more.
+    /// A removal has begun.
     removed: bool,
 }
 
 impl Entry {
-    /// Of a target that is in use.
+    /// The entry of a target in use.
     pub fn of(held: &Held) -> Option<Entry> {
         let table = held.table.as_ref()?;
         let speed = held.device.speed;
@@ -60,9 +61,10 @@ impl Entry {
         })
     }
 
-    /// As the target is taken over by the next terraced, whose descriptors these are then.
+    /// Takes over the target and its descriptors in the next terraced.
     fn take_over(self) -> Result<Held, String> {
-        // SAFETY: the record names descriptors that a dead terraced has left open, and nobody else uses them: they are no orphans (`orphan_fds.rs`).
+        // SAFETY: the record names descriptors that a dead terraced left open. They have no other owner:
+        // `orphan_fds.rs` skips them.
         let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
         let target = target::take_over(own(self.fd), &self.device.path);
         let target = target.map_err(|err| err.to_string())?;
@@ -82,13 +84,13 @@ fn read(instance: &Instance) -> Option<Vec<Entry>> {
     serde_json::from_slice(&std::fs::read(instance.path(NAME)).ok()?).ok()
 }
 
-/// The files and devices in use, if that has changed since the start.
+/// Files and devices in use, if they have changed since the start.
 pub fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
     let all = read(instance)?;
     Some(all.into_iter().filter(|entry| !entry.removed).map(|entry| entry.device.path).collect())
 }
 
-/// The descriptors that it names.
+/// Descriptors named in the record.
 pub fn descriptors(instance: &Instance) -> Vec<RawFd> {
     let all = read(instance).unwrap_or_default();
     all.iter().flat_map(|entry| [entry.fd, entry.table, entry.table_read_only]).collect()
@@ -97,7 +99,7 @@ pub fn descriptors(instance: &Instance) -> Vec<RawFd> {
 /// Replaces the record.
 ///
 /// # Errors
-/// There is no room for it.
+/// The directory has no space.
 pub fn write(instance: &Instance, all: &[Held]) -> std::io::Result<()> {
     let entries: Vec<Entry> = all.iter().filter_map(Entry::of).collect();
     instance.replace(NAME, &serde_json::to_vec(&entries)?)
@@ -108,17 +110,17 @@ fn gone(instance: &Instance) -> Vec<String> {
     gone.and_then(|gone| serde_json::from_slice(&gone).ok()).unwrap_or_default()
 }
 
-/// A target that could not be used is not named any more, also by the next terraced.
+/// Records that an unusable target was removed from the list, for the next terraced.
 ///
 /// # Errors
-/// There is no room for the record.
+/// The directory has no space.
 pub fn note_gone(instance: &Instance, name: &str) -> std::io::Result<()> {
     let mut all = gone(instance);
     all.push(name.to_owned());
     instance.replace(GONE, &serde_json::to_vec(&all)?)
 }
 
-/// A terraced that begins after another uses the targets that that one has left, and ends the removals that it had begun.
+/// Takes over the targets of a dead terraced, and completes its removals.
 pub fn take_over(shared: &mut Shared) {
     let gone = gone(&shared.instance);
     shared.tier.off.retain(|off| !gone.contains(&off.device.name));
@@ -138,6 +140,7 @@ pub fn take_over(shared: &mut Shared) {
     let tables = shared.memory.set_tables(held.iter().filter_map(|held| held.table.clone()).collect());
     let off = std::mem::take(&mut shared.tier.off);
     let tier = std::mem::replace(&mut shared.tier, Tier { held, off, ..Tier::default() });
-    // The descriptors of before are those of the record, which must not be closed here, or those of targets that are gone.
+    // The old values hold descriptors that are named in the record, and must stay open, or that are already
+    // closed.
     std::mem::forget((tables, tier));
 }

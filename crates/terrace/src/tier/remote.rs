@@ -1,4 +1,4 @@
-//! Targets in a store, of which the crate `terrace-remote` knows more, if it is built in.
+//! Targets in a store: calls to the crate `terrace-remote`, if it is built in.
 
 use std::io;
 use std::path::Path;
@@ -15,36 +15,38 @@ mod built {
     use terrace_engine::Access;
     use terrace_engine::device::target::Fault;
 
-    /// Opens a target for the process `holder` and those that it starts. What stands for it is a descriptor, as of others.
+    /// Opens a target for the process `holder` and its children. A descriptor represents it, as for other
+    /// targets.
     pub fn open(request: &TargetRequest, holder: Pid) -> Result<Target, TargetError> {
         let handed_on = terrace_remote::open(request, holder.as_raw_pid())?.handed_on();
         handed_on.map_err(|err| TargetError::new(&request.path, Fault::Io(err)))
     }
 
-    /// What is there, without using it; whether somebody does, and his process, if it is one of this machine.
+    /// Reads the superblock without using the target. Also returns whether it is in use, and the process if
+    /// it is on this machine.
     pub fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
         let look = terrace_remote::look(path)?;
         let holder = look.holder.map(|holder| holder.is_here().then_some(holder.pid));
         Ok((look.found, holder))
     }
 
-    /// Counts its pages.
+    /// Counts the target's pages.
     pub fn count(path: &Path) -> Result<Scanned, TargetError> {
         terrace_remote::count(path)
     }
 
-    /// Empties it. Returns what it was.
+    /// Empties the target; returns its superblock.
     pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
         terrace_remote::empty(path)
     }
 
-    /// Gives up what is in a target that is open, and used by nobody any more.
+    /// Erases an open target that is no longer used.
     pub fn give_up(target: &Target) -> io::Result<()> {
         use std::os::fd::AsFd;
         terrace_remote::Target::taken_over(target.fd.as_fd())?.give_up()
     }
 
-    /// Opens what the engine reads and writes a target by, in the process of the engine.
+    /// Opens the target's medium for the engine, in the engine's process.
     pub fn open_medium(device: &mut DeviceConfig, target: &Target) -> io::Result<()> {
         use std::os::fd::AsFd;
         let target = terrace_remote::Target::taken_over(target.fd.as_fd())?;
@@ -65,32 +67,32 @@ mod built {
         TargetError::new(path, Fault::Other(line.to_owned()))
     }
 
-    /// There is none.
+    /// Fails: the feature is not built in.
     pub fn open(request: &TargetRequest, _: Pid) -> Result<Target, TargetError> {
         Err(missing(&request.path))
     }
 
-    /// Likewise.
+    /// Fails.
     pub fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
         Err(missing(path))
     }
 
-    /// Likewise.
+    /// Fails.
     pub fn count(path: &Path) -> Result<Scanned, TargetError> {
         Err(missing(path))
     }
 
-    /// Likewise.
+    /// Fails.
     pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
         Err(missing(path))
     }
 
-    /// Likewise.
+    /// Fails.
     pub fn give_up(_: &Target) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Likewise.
+    /// Fails.
     pub fn open_medium(_: &mut DeviceConfig, _: &Target) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }

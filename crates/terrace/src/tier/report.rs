@@ -1,4 +1,4 @@
-//! The contents of a file or block device, as `terrace tier` shows them.
+//! The contents of a file or block device, for `terrace tier`.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::user::user_of;
 use crate::config::is_remote;
 use crate::size::PAGE;
 
-/// A tier with what is in it, unless it is in use.
+/// Report of a tier, with its content unless it is in use.
 pub fn full(path: &Path) -> Result<TierReport, TargetError> {
     if is_remote(path) {
         return full_remote(path);
@@ -31,7 +31,7 @@ pub fn full(path: &Path) -> Result<TierReport, TargetError> {
     Ok(report)
 }
 
-/// The sums of a scan.
+/// Sums of a scan.
 fn content_of(scanned: &Scanned) -> TierContent {
     let pages = scanned.files.values().map(|file| file.pages.len() as u64).sum();
     TierContent {
@@ -42,10 +42,10 @@ fn content_of(scanned: &Scanned) -> TierContent {
     }
 }
 
-/// A target as `terrace tier` shows it, without counting what is in it.
+/// Report of a target in a store, without counting its content.
 ///
 /// # Errors
-/// It cannot be read.
+/// The target cannot be read.
 pub fn of_remote(path: &Path) -> Result<TierReport, TargetError> {
     let (found, holder) = remote::look(path)?;
     let bytes = match &found {
@@ -53,7 +53,7 @@ pub fn of_remote(path: &Path) -> Result<TierReport, TargetError> {
         _ => 0,
     };
     let report = of_found(path, found, bytes, holder.is_some(), holder.flatten());
-    // What was never written is not there.
+    // In a store, an empty target does not exist.
     let state = if report.state == TargetState::Empty { TargetState::Missing } else { report.state };
     Ok(TierReport { state, ..report })
 }
@@ -67,7 +67,7 @@ fn full_remote(path: &Path) -> Result<TierReport, TargetError> {
     Ok(report)
 }
 
-/// Without counting what is in it. An unreadable target has only a state.
+/// Report without counting the content. An unreadable target has only a state.
 pub fn brief(path: &Path) -> TierReport {
     let report = TierReport { path: path.to_owned(), ..TierReport::default() };
     if is_remote(path) {
@@ -84,7 +84,7 @@ fn of(path: &Path, look: Look) -> TierReport {
     of_found(path, look.found, look.bytes, look.in_use, look.holder)
 }
 
-/// What was found on a target of so many bytes, and who uses it.
+/// Report of a target of `bytes`, with its user.
 fn of_found(path: &Path, found: Found, bytes: u64, in_use: bool, holder: Option<i32>) -> TierReport {
     let user = in_use.then(|| user_of(path, holder)).flatten();
     let state = match found {
@@ -113,7 +113,8 @@ fn facts(superblock: Superblock, in_use: bool) -> TierFacts {
     let geometry = superblock.geometry;
     let source = PathBuf::from(&superblock.source.path);
     let source_state = match target::source_of(&source) {
-        // Its user holds it. The file at its path may be a mount over it, as under `terrace run`.
+        // The instance in service holds its source open. The path may now lead to the mount over it, as under
+        // `terrace run`.
         _ if in_use => SourceState::There,
         Ok(now) if now.hash == superblock.source.hash => SourceState::There,
         Ok(_) => SourceState::Replaced,

@@ -1,4 +1,4 @@
-//! Tiers on devices as a page for people.
+//! Tiers on devices as text.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use terrace_api::tiers::{SourceState, TargetState, TierFacts, TierReport};
 
 use crate::size::human;
 
-/// A line each.
+/// A table with one line for each target.
 pub fn list(reports: &[TierReport]) -> String {
     let mut rows = vec![["TIER", "SIZE", "SOURCE", "LAST USED", "STATE"].map(str::to_owned)];
     rows.extend(reports.iter().map(row));
@@ -31,7 +31,7 @@ fn row(report: &TierReport) -> [String; 5] {
     [path, size, source, used, state(report)]
 }
 
-/// One word on a target, or a few.
+/// State of a target, in a few words.
 fn state(report: &TierReport) -> String {
     match (report.state, &report.tier) {
         (TargetState::Tier, _) if report.in_use => used_by(report),
@@ -54,11 +54,11 @@ fn used_by(report: &TierReport) -> String {
     match (&report.mnt, report.pid) {
         (Some(mnt), Some(pid)) => format!("in use by {} (process {pid})", mnt.display()),
         (_, Some(pid)) => format!("in use by process {pid}"),
-        _ => "in use by a process that cannot be seen from here".to_owned(),
+        _ => "in use by a process not visible here".to_owned(),
     }
 }
 
-/// A few lines for one tier.
+/// Details of one tier.
 pub fn show(report: &TierReport) -> String {
     let mut page = String::new();
     let Some(tier) = &report.tier else { return page };
@@ -95,7 +95,7 @@ fn content(tier: &TierFacts) -> String {
     format!("{} pages ({}) of {} files{damaged}", content.pages, human(content.bytes), content.files)
 }
 
-/// How long ago a time is, given in seconds since 1970.
+/// Age of a time given in seconds since 1970.
 fn since(then: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     ago(now.saturating_sub(then))

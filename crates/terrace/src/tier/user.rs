@@ -1,10 +1,10 @@
-//! The user of a target.
+//! The instance that uses a target.
 
 use std::path::{Path, PathBuf};
 
 use crate::instance::{self, Info};
 
-/// The instance that uses a target: by its record, or by its process.
+/// Finds the instance that uses a target, by its record or its process.
 pub fn user_of(path: &Path, pid: Option<i32>) -> Option<Info> {
     let same = |tier: &PathBuf| tier == path || tier.canonicalize().ok() == path.canonicalize().ok();
     let is_it = |info: &Info| {

@@ -1,5 +1,5 @@
-//! Where the numbers come from: the instance, asked by a thread of its own, so that a daemon that hangs does not hang the screen; and the
-//! kernel's own count of the device's reads.
+//! Data for `terrace top`. A separate thread requests the statistics, so that a hanging daemon does not block
+//! the screen; it also reads the kernel's statistics of the block device.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::model::{Counter, Snapshot};
 use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::{commands, instance, stat};
 
-/// The mount that is meant: the one that was named, or the only one.
+/// Chooses the mount: the given one, or the only one.
 pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(mnt) = named {
         return commands::find(mnt).map(|(_, info)| info.mnt);
@@ -30,7 +30,7 @@ pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Asks at intervals, as long as the receiver lives.
+/// Requests statistics at intervals, until the receiver is dropped.
 pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapshot>)> {
     let (said, heard) = sync_channel(1);
     std::thread::spawn(move || {
@@ -53,7 +53,8 @@ fn answer(mnt: &Path) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-/// Reads of the block device below `dir` that are done, and the milliseconds that they took together; none without such a device.
+/// Completed reads of the block device below `dir`, and their total time in milliseconds; none without such a
+/// device.
 fn device_reads(dir: &Path) -> Option<(u64, u64)> {
     let dev = std::fs::metadata(dir).ok()?.dev();
     let path = format!("/sys/dev/block/{}:{}/stat", libc::major(dev), libc::minor(dev));

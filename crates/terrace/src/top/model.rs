@@ -1,4 +1,4 @@
-//! From one answer of `stat` to the next: what happened in between.
+//! Rates: the differences between two answers of `stat`.
 
 use std::collections::VecDeque;
 
@@ -31,7 +31,7 @@ pub enum Counter {
 }
 
 impl Counter {
-    /// All, in order.
+    /// All counters, in order.
     pub const ALL: [Counter; 12] = [
         Counter::Hits,
         Counter::TierHits,
@@ -48,43 +48,43 @@ impl Counter {
     ];
 }
 
-/// Sizes at one time, bytes, and values that are not counters.
+/// Present sizes in bytes, and other values that are not counters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Levels {
-    /// terrace's memory and its maximum.
+    /// Memory in use.
     pub used: u64,
-    /// Its limit.
+    /// Memory limit.
     pub limit: u64,
-    /// Memory of the frames, and how much that may be.
+    /// Memory of the frames.
     pub dram: u64,
-    /// See `dram`.
+    /// Limit on `dram`.
     pub dram_max: u64,
-    /// The compressed tier, if it is on: its memory, and how much it may have.
+    /// Memory of the compressed tier, and its limit; none: off.
     pub tier: Option<(u64, u64)>,
-    /// Bytes of its pages for each byte of it.
+    /// Uncompressed bytes for each byte of the compressed tier.
     pub density: f64,
-    /// It keeps out of the way, for want of hits.
+    /// The compressed tier is bypassed for lack of hits.
     pub bypassed: bool,
-    /// Dirty, and the limit at which writers wait.
+    /// Dirty bytes.
     pub dirty: u64,
-    /// See `dirty`.
+    /// Limit at which writers wait.
     pub dirty_max: u64,
-    /// errno of what the source refuses; 0: nothing.
+    /// errno of failing writeback; 0: none.
     pub failing: i32,
     /// Assumed cost of a miss, us.
     pub miss_us: Option<f64>,
 }
 
-/// One answer.
+/// One answer of `stat`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     /// `/data on /mnt, strata`
     pub title: String,
-    /// Process id of the supervisor: another one is another instance.
+    /// Process id of the supervisor; a change means another instance.
     pub supervisor: i32,
-    /// How often the daemon was restarted; its counters begin anew.
+    /// Restarts of the daemon, which reset its counters.
     pub restarts: u32,
-    /// Where the data are.
+    /// The source.
     pub src: String,
     /// Counters.
     pub counters: Counters,
@@ -93,7 +93,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// The counters and sizes of one answer.
+    /// Extracts the counters and sizes of an answer.
     pub fn of(stat: &StatReport) -> Snapshot {
         let StatReport { cache, instance, .. } = stat;
         let tier = cache.compressed.as_ref();
@@ -125,7 +125,7 @@ impl Snapshot {
                 used: memory.used_bytes,
                 limit: memory.ceiling_bytes.filter(|_| auto).unwrap_or(memory.limit_bytes),
                 dram: memory.frames_bytes,
-                // While the boundary to the compressed tier moves, frames may be more than they are to become.
+                // While the boundary to the compressed tier moves, frames may exceed their limit.
                 dram_max: memory.frames_max_bytes.max(memory.frames_bytes),
                 tier: tier.map(|t| (t.pool_bytes, t.pool_limit_bytes)),
                 density: tier.map_or(0.0, |t| t.density),
@@ -139,21 +139,21 @@ impl Snapshot {
     }
 }
 
-/// Everything that is shown.
+/// All data that are shown.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// The newest answer.
+    /// The latest answer.
     pub now: Option<Snapshot>,
-    /// Seconds since the beginning.
+    /// Seconds since the start of `terrace top`.
     pub seconds: f64,
-    /// Counters a second, over the last interval; none before the second answer.
+    /// Rates per second over the last interval; none before the second answer.
     pub rates: Option<[f64; Counter::ALL.len()]>,
     /// Hit ratio over time: seconds, per cent. Intervals without reads have no point.
     pub ratios: VecDeque<(f64, f64)>,
 }
 
 impl View {
-    /// A new answer, so many seconds after the beginning.
+    /// Takes a new answer, `seconds` after the start.
     pub fn take(&mut self, snapshot: Snapshot, seconds: f64) {
         let time = seconds - self.seconds;
         let before = self
@@ -172,23 +172,23 @@ impl View {
         (self.now, self.seconds) = (Some(snapshot), seconds);
     }
 
-    /// A counter a second, over the last interval.
+    /// Rate of a counter over the last interval.
     pub fn rate(&self, counter: Counter) -> Option<f64> {
         self.rates.map(|rates| rates[counter as usize])
     }
 
-    /// Reads that were answered from memory, over the last interval, per cent; none without reads.
+    /// Hit ratio over the last interval, per cent; none without reads.
     pub fn hit_percent(&self) -> Option<f64> {
         share(self.rate(Counter::Hits)?, self.rate(Counter::Misses)?)
     }
 
-    /// The same since the daemon's start.
+    /// Hit ratio since the daemon's start, per cent.
     pub fn hit_percent_all(&self) -> Option<f64> {
         let counters = &self.now.as_ref()?.counters;
         share(counters[Counter::Hits as usize] as f64, counters[Counter::Misses as usize] as f64)
     }
 
-    /// Mean time of the device's reads over the last interval, us; none where nothing was read, or nothing is known.
+    /// Mean time of a device read over the last interval, us; none without reads or without statistics.
     pub fn device_us(&self) -> Option<f64> {
         let (reads, ms) = (self.rate(Counter::DeviceReads)?, self.rate(Counter::DeviceReadMs)?);
         (reads > 0.0).then(|| ms * 1000.0 / reads)
@@ -199,7 +199,7 @@ fn share(part: f64, rest: f64) -> Option<f64> {
     (part + rest > 0.0).then(|| part * 100.0 / (part + rest))
 }
 
-/// Answers of a real mount with a compressed tier, a second apart.
+/// Answers of a real mount with a compressed tier, one second apart.
 #[cfg(test)]
 pub fn recorded() -> Vec<Snapshot> {
     let text = include_str!("../../tests/data/stat.jsonl");
@@ -225,7 +225,7 @@ mod tests {
         assert!((view.hit_percent().unwrap() - 90.571).abs() < 0.001);
         assert!((view.hit_percent_all().unwrap() - 89.28).abs() < 0.01);
         assert_eq!((view.device_us(), view.ratios.len()), (None, 1));
-        // After a crash of the daemon counters begin anew: nothing can be said of the interval.
+        // A crash of the daemon resets the counters: this interval has no rates.
         view.take(Snapshot { restarts: 1, ..third }, 13.0);
         assert!(view.rates.is_none());
     }

@@ -1,4 +1,5 @@
-//! The screen of `terrace top`: the hit ratio over time, the memories as bars, and the rest as a table. Without a terminal, a line an interval.
+//! The screen of `terrace top`: hit ratio over time, memory as bars, other values in a table. Without a
+//! terminal, one line for each interval.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,11 +11,11 @@ use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph,
 use super::model::{Counter, View};
 use crate::size::PAGE;
 
-/// Time that the chart shows at the least, seconds.
+/// Minimum time span of the chart, seconds.
 const CHART_SECONDS: f64 = 60.0;
 const NOTHING: &str = "-";
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, view: &View) {
     let [reads, rest] = rows(view);
     let parts = Layout::vertical([
@@ -43,7 +44,7 @@ fn table(rows: Vec<[String; 3]>) -> Table<'static> {
     Table::new(rows.into_iter().map(row), widths).header(heads)
 }
 
-/// The watched mount, and its problem.
+/// The mount, and a failure if there is one.
 fn title(view: &View) -> String {
     let mut title = match &view.now {
         Some(now) => format!("terrace {}", now.title),
@@ -122,7 +123,7 @@ fn draw_bars(frame: &mut Frame<'_>, view: &View, area: Rect) {
 /// Counters in the order of [`Counter`].
 type Values = [f64; Counter::ALL.len()];
 
-/// Name, a second, since the daemon's start: of reads, and of the rest.
+/// Table rows (name, per second, since the daemon's start): reads, and other values.
 fn rows(view: &View) -> [Vec<[String; 3]>; 2] {
     let all = view.now.as_ref().map(|now| now.counters.map(|n| n as f64));
     let row = |name: &str, text: fn(f64) -> String, value: fn(&Values) -> f64| {
@@ -152,7 +153,7 @@ fn rows(view: &View) -> [Vec<[String; 3]>; 2] {
     [reads, rest]
 }
 
-/// One line of what happened in the last interval.
+/// One line for the last interval.
 pub fn line(view: &View) -> String {
     let Some(now) = &view.now else { return format!("{:8.1} s  nothing is served yet", view.seconds) };
     let a_second = |counter| view.rate(counter).map_or(NOTHING.to_owned(), count);
@@ -177,7 +178,7 @@ pub fn line(view: &View) -> String {
     )
 }
 
-/// A whole number, in groups of three digits; in millions where it is too long.
+/// A whole number in groups of three digits; in millions if it is too long.
 fn count(value: f64) -> String {
     if value >= 1e8 {
         return format!("{} M", count(value / 1e6));
@@ -221,7 +222,7 @@ mod tests {
         view
     }
 
-    /// The screen's lines, blanks at their ends left out.
+    /// Lines of the screen, without trailing blanks.
     fn drawn(view: &View, width: u16, height: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, view)).unwrap();

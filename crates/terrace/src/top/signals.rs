@@ -1,11 +1,12 @@
-//! When it ends: by a signal, in order; or when nobody answers.
+//! How `terrace top` ends: on a signal, or when the daemon does not answer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long to wait for keys and answers.
+/// Time to wait for keys and answers.
 pub const TICK: Duration = Duration::from_millis(50);
-/// Questions without an answer, one after the other, after which the mount counts as gone: its daemon may be restarting.
+/// Consecutive failed requests after which the mount counts as gone. One failure may be a restart of the
+/// daemon.
 pub const SILENCE_MAX: u32 = 2;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -14,7 +15,7 @@ extern "C" fn note_signal(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on a signal leaves in order: the terminal is given back.
+/// Catches signals, so that the terminal is restored before the end.
 pub fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note_signal as extern "C" fn(libc::c_int);
@@ -23,7 +24,7 @@ pub fn catch_signals() {
     }
 }
 
-/// Whether one came.
+/// Has a signal arrived?
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

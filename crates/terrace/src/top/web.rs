@@ -1,4 +1,5 @@
-//! `terrace top --http ADDRESS`: the same for a browser. One page without anything from elsewhere; it asks for `stat.json` at the interval.
+//! `terrace top --http ADDRESS`: the live page for a browser. One self-contained page, which requests
+//! `stat.json` at the interval.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,12 +14,12 @@ use crate::http::{self, Page};
 use crate::{commands, metrics, stat};
 
 const PAGE: &str = include_str!("page.html");
-/// The place in it where the interval goes, milliseconds.
+/// Placeholder in the page for the interval in milliseconds.
 const INTERVAL: &str = "@INTERVAL_MS@";
-/// How often is looked whether the mount is still there.
+/// Ticks between two checks that the mount still exists.
 const LOOK_EVERY: u32 = 20;
 
-/// Serves the page until a signal comes, or the mount goes.
+/// Serves the page until a signal arrives, or the mount is gone.
 pub fn serve(mnt: PathBuf, args: &cli::Top, every: Duration) -> Result<ExitCode> {
     let text = args.http.as_deref().unwrap_or_default();
     let address = http::parse(text, args.http_public).map_err(|(why, cure)| {
@@ -33,7 +34,7 @@ pub fn serve(mnt: PathBuf, args: &cli::Top, every: Duration) -> Result<ExitCode>
     watch(&mnt)
 }
 
-/// Waits for the end.
+/// Waits for a signal, or for the end of the mount.
 fn watch(mnt: &Path) -> Result<ExitCode> {
     let (mut ticks, mut silence) = (0, 0);
     while !interrupted() {
@@ -86,7 +87,7 @@ mod tests {
     fn page_needs_nothing_from_elsewhere() {
         assert!(PAGE.contains(INTERVAL));
         for outside in ["http://", "https://", "src=", "@import", "url(", "innerHTML"] {
-            // The name space of SVG is a name, and nothing that is fetched.
+            // The SVG name space is only a name: nothing is fetched from it.
             let rest = PAGE.replace("http://www.w3.org/2000/svg", "");
             assert!(!rest.contains(outside), "{outside}");
         }

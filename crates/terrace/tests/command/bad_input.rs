@@ -1,4 +1,4 @@
-//! Each way to be wrong: one line with the cure, exit code 2, nothing left mounted.
+//! Each kind of bad input: one line with the cure, exit code 2, nothing left mounted.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,8 @@ fn memory_and_policy() {
     fs::write(&file, "min_ttl = \"2s\"\n").unwrap();
     let mut command = terrace(["mount", "--config", text(&file), "--policy", "lru"]);
     command.args([&stage.src, &stage.mnt]);
-    told(command).refused(&["--policy: min_ttl = 2s, but the policy lru knows no ages", "leave it at 0s"]);
+    told(command)
+        .refused(&["--policy: min_ttl = 2s, but the policy lru has no generations", "leave it at 0s"]);
     with("--policy", "best").refused(&["no policy `best`", "strata, mglru-fg, clock, lru"]);
     with("--policy", "classic").refused(&["`classic` is a yardstick of the simulator", "use 2q"]);
     let mut command = terrace(["mount"]);
@@ -97,7 +98,7 @@ fn configuration() {
         ("\n[io]\nengine = \"fast\"\n", "line 3", "`uring`"),
         ("[dirty]\nratio = 10\nbackground_ratio = 10\n", "line 3", "not below dirty.ratio"),
         ("memory = \n", "line 1", "terrace.toml"),
-        ("policy = \"clock\"\nmin_ttl = \"1s\"\n", "line 2", "knows no ages"),
+        ("policy = \"clock\"\nmin_ttl = \"1s\"\n", "line 2", "has no generations"),
         ("\nmin_ttl = \"2h\"\n", "line 2", "write 0s to 1h"),
     ];
     for (content, line, why) in cases {
@@ -146,7 +147,7 @@ fn no_fuse_device() {
         return;
     }
     let stage = Stage::new();
-    // A machine without the device, made of a mount namespace.
+    // A mount namespace whose /dev has no /dev/fuse.
     let script = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec \"$0\" \"$@\"";
     let in_it = |args: &[&str]| {
         let mut command = Command::new("unshare");

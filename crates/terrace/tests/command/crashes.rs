@@ -1,4 +1,4 @@
-//! Deaths: of terraced, of the supervisor, of both.
+//! Deaths of terraced, of the supervisor, and of both.
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -46,7 +46,7 @@ fn terraced_is_started_again_and_nobody_notices() {
     stage.nothing_is_left();
 }
 
-/// A stopped process, which goes on at the end.
+/// A stopped (SIGSTOP) process; continued on drop.
 struct Stopped(i32);
 
 impl Stopped {
@@ -62,13 +62,13 @@ impl Drop for Stopped {
     }
 }
 
-/// A number in the status of a process or a thread.
+/// A number from /proc/ID/status of a process or thread.
 fn status(id: u32, name: &str) -> i32 {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
     status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap()
 }
 
-/// Has terraced said that it serves, and waits for the supervisor's answer?
+/// Has terraced reported that it serves, and does it wait for the supervisor's answer?
 fn has_said_ready(terraced: i32) -> bool {
     let threads = fs::read_dir(format!("/proc/{terraced}/task")).into_iter().flatten().flatten();
     let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
@@ -78,7 +78,8 @@ fn has_said_ready(terraced: i32) -> bool {
     })
 }
 
-/// The next terraced closes what it takes for the dead one's: the command that waits hears before that.
+/// The next terraced closes descriptors that it takes for orphans. The waiting command gets its message
+/// before that.
 #[test]
 fn terraced_that_dies_at_its_start_is_started_again() {
     if !possible() {
@@ -109,7 +110,8 @@ fn terraced_that_dies_at_its_start_is_started_again() {
     stage.nothing_is_left();
 }
 
-/// Programs hold as many descriptors of terraced's as its limit allows: what is left below the limit is enough for the next one.
+/// Programs hold as many of terraced's descriptors as its limit allows. The reserve below the limit is enough
+/// for the next terraced.
 #[test]
 fn a_full_table_of_descriptors_is_recovered() {
     if !possible() {
@@ -141,7 +143,7 @@ fn a_full_table_of_descriptors_is_recovered() {
             now > 100 && std::mem::replace(&mut before, now) == now
         });
         for round in 1..=3 {
-            // Asked by a command, which takes a descriptor as well.
+            // The command also takes a descriptor.
             kill(stage.processes().1, Signal::KILL);
             wait_until("the next one serves", || {
                 stage.ask("stat", &["--json"]).code == Some(0) && restarts(&stage) == round
@@ -159,7 +161,7 @@ fn a_full_table_of_descriptors_is_recovered() {
     stage.nothing_is_left();
 }
 
-/// With fewer descriptors than terraced needs to answer, nothing is begun: it would hang.
+/// A start with too few descriptors is refused: terraced would hang.
 #[test]
 fn few_descriptors_are_refused() {
     if !possible() {
@@ -178,10 +180,10 @@ fn few_descriptors_are_refused() {
     stage.nothing_is_left();
 }
 
-/// Limits this process and those that it starts, which may not raise it.
+/// Lowers the limit for this process and its children, which cannot raise it again.
 fn limit_descriptors(limit: u64) -> std::io::Result<()> {
     const CAP_SYS_RESOURCE: libc::c_ulong = 24;
-    // SAFETY: takes a capability from what programs started from here on can have.
+    // SAFETY: drops a capability from the bounding set of this process.
     if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
@@ -189,7 +191,7 @@ fn limit_descriptors(limit: u64) -> std::io::Result<()> {
     Ok(rustix::process::setrlimit(rustix::process::Resource::Nofile, both)?)
 }
 
-/// The guarantee on kernels before 6.9: requests under way at the crash fail, everything else goes on.
+/// Guarantee on kernels before 6.9: requests under way at the crash fail, all others go on.
 #[test]
 fn kernel_without_resend_fails_only_requests_under_way() {
     if !possible() {
@@ -204,7 +206,7 @@ fn kernel_without_resend_fails_only_requests_under_way() {
     .fine();
     let mut file = fs::File::create(stage.mnt.join("a")).unwrap();
     file.write_all(&[7; 100_000]).unwrap();
-    // In processes of their own, which can be ended should they hang: this one would hang with its thread.
+    // Separate processes, which can be killed if they hang; a hanging thread could not.
     let script = format!(
         "import errno, os\nfailed = 0\nwhile not os.path.exists({0:?}):\n  try: os.stat({1:?} + str(os.urandom(4).hex()))\n  \
          except FileNotFoundError: pass\n  except OSError as err:\n    assert err.errno == errno.ECONNABORTED, err\n    failed += 1\n\
@@ -244,7 +246,7 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
     told(command).fine();
     let (supervisor, _) = stage.processes();
-    // Five in ten seconds; on a busy machine some come too late to count.
+    // Five crashes in ten seconds; on a busy machine some come too late to count.
     for round in 1..100 {
         let terraced = stage.info().terraced;
         match round % 4 {
@@ -269,7 +271,8 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     stage.nothing_is_left();
 }
 
-/// A mount whose server holds the connection but answers nothing, as one of which a thread hangs in the kernel.
+/// A mount whose server holds the connection but answers nothing, like a server with a thread that hangs in
+/// the kernel.
 #[test]
 fn a_dead_mount_that_does_not_answer_is_cleared() {
     if !possible() {
@@ -319,7 +322,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     stage.nothing_is_left();
 }
 
-/// Kills supervisor and terraced, the supervisor first so that it starts no other.
+/// Kills the supervisor first, so that it starts no other terraced, then terraced.
 pub fn kill_all(stage: &Stage) {
     let (supervisor, terraced) = stage.processes();
     kill(supervisor, Signal::KILL);
@@ -327,7 +330,7 @@ pub fn kill_all(stage: &Stage) {
     wait_until("both are dead", || !runs(supervisor) && !runs(terraced));
 }
 
-/// Until when the instance's record of what is unwritten held, and the record, if there is one.
+/// Time and content of the instance's record of unwritten data.
 fn record(stage: &Stage) -> (SystemTime, Option<Dirty>) {
     let path = stage.instances()[0].join("dirty.json");
     let held_until = fs::metadata(&path).and_then(|meta| meta.modified());
@@ -345,7 +348,8 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     let mut synced = fs::File::create(stage.mnt.join("synced")).unwrap();
     synced.write_all(b"acknowledged").unwrap();
     synced.sync_all().unwrap();
-    // In a process of its own: what this one has open is closed, and so written back, by each child that another test forks.
+    // A separate process: each child forked by another test closes copies of this process's descriptors,
+    // which writes back.
     let script = format!("exec > '{}'; printf %050000d 7; read end", text(&stage.mnt.join("unwritten file")));
     let mut writer = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
     wait_until("written", || {
@@ -422,7 +426,7 @@ fn a_dead_run_is_swept_by_the_next_command() {
     let mut child = stage.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
     wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);
     let info = stage.info();
-    // The command is in our hands: it is the child of `run`.
+    // The wrapped command is the child of `run`.
     let sleep = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     let command =
         sleep.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).find(|pid| *pid != info.pid);
@@ -431,7 +435,7 @@ fn a_dead_run_is_swept_by_the_next_command() {
     }
     child.wait().unwrap();
     wait_until("they are dead", || !runs(info.pid) && !runs(info.terraced));
-    // It may be swept already: every command does.
+    // The directory may be swept already: every command sweeps.
     assert!(stage.run("true").status().unwrap().success());
     stage.nothing_is_left();
 }

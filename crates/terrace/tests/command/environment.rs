@@ -1,4 +1,4 @@
-//! The surroundings in which the command is started: limits, names, a full runtime directory, a filter of system calls.
+//! The environment of the command: limits, names, a full runtime directory, a system call filter.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::stage::{Stage, possible, told};
 
 const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 
-/// A script in which `$t` is the program, `$1` the source and `$2` the mount point, in a mount namespace of its own.
+/// A script in a mount namespace of its own: `$t` is the program, `$1` the source, `$2` the mount point.
 fn script(stage: &Stage, script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-ec", script, "sh"]).arg(&stage.src).arg(&stage.mnt).env("t", TERRACE);
@@ -22,7 +22,8 @@ fn limits_of_the_caller_end_no_instance() {
         return;
     }
     let stage = Stage::new();
-    // Of file sizes (1 GiB), of address space (8 GiB), of private memory (128 MiB), which terrace may raise.
+    // Limits on file size (1 GiB), address space (8 GiB) and private memory (128 MiB), which terrace may
+    // raise.
     for limit in ["ulimit -f 2097152", "ulimit -v 8388608", "ulimit -S -d 131072"] {
         let run = format!(
             "{limit}; \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- sh -c ulimit\\ -f"
@@ -35,12 +36,13 @@ fn limits_of_the_caller_end_no_instance() {
         );
         stage.nothing_is_left();
     }
-    // As a user without the right to raise a limit.
+    // Without the right to raise a limit.
     let few =
         "ulimit -d 131072; setpriv --bounding-set -sys_resource \"$t\" mount --memory 32MiB \"$1\" \"$2\"";
     told(script(&stage, few)).refused(&["private memory", "the limit is 128 MiB", "ulimit -d unlimited"]);
     stage.nothing_is_left();
-    // A file past the limit of the mount's starter, by a writer without one: EFBIG, or no error. The mount lives.
+    // A write past the file-size limit of the mount's starter, by a process without that limit: EFBIG or
+    // success, and the mount survives.
     let write = "ulimit -S -f 2097152; \"$t\" mount --memory 32MiB \"$1\" \"$2\"; ulimit -S -f unlimited; printf kept > \"$2/y\"; \
                  dd if=/dev/zero of=\"$2/x\" bs=64k count=1 seek=32768 conv=fsync 2>/dev/null || :; \
                  sync \"$2/y\"; \"$t\" umount \"$2\"; cat \"$1/y\"";

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
 
-/// `stage.run` with directories that are not served.
+/// `stage.run` with excepted directories.
 fn run(stage: &Stage, except: &[&str], script: &str) -> Command {
     let mut command = terrace(["run", "--memory", "32MiB", "--no-preload", "--on"]);
     command.arg(&stage.src);
@@ -17,12 +17,12 @@ fn run(stage: &Stage, except: &[&str], script: &str) -> Command {
     command
 }
 
-/// The types of these file systems: the mount is a `fuseblk`.
+/// File system types in the output; the mount is `fuseblk`.
 fn types(out: &str) -> Vec<bool> {
     out.lines().map(|line| line == "fuseblk").collect()
 }
 
-/// Until the command has written this.
+/// Waits until the command has written this text.
 #[track_caller]
 fn wait_for(file: &Path, text: &str) {
     wait_until(text, || fs::read(file).is_ok_and(|found| found == text.as_bytes()));
@@ -49,7 +49,7 @@ fn excepted_directories_are_those_of_the_source() {
     stage.nothing_is_left();
 }
 
-/// No sync is needed: both sides have one page cache.
+/// No sync is needed: both paths share one page cache.
 #[test]
 fn others_see_what_is_written_there_at_once() {
     if !possible() {
@@ -111,7 +111,8 @@ fn excepted_directory_outlives_crashes_and_goes_at_the_end() {
     stage.nothing_is_left();
 }
 
-/// When supervisor and daemon are killed the mount is dead; the excepted directory is not, and the end does not hang.
+/// When supervisor and daemon are killed, the mount is dead, but the excepted directory works, and the end
+/// does not hang.
 #[test]
 fn excepted_directory_outlives_the_mount() {
     if !possible() {
@@ -134,7 +135,7 @@ fn excepted_directory_outlives_the_mount() {
     stage.nothing_is_left();
 }
 
-/// A process that stays behind in the excepted directory does not hold the mount.
+/// A process left in the excepted directory does not keep the mount busy.
 #[test]
 fn process_left_in_excepted_directory_does_not_hold_the_mount() {
     if !possible() {
@@ -147,6 +148,6 @@ fn process_left_in_excepted_directory_does_not_hold_the_mount() {
     stage.nothing_is_left();
     assert!(runs(left), "it was to be left");
     fs::write(stage.src.join("out/end"), "").unwrap();
-    // It has copies of other mounts in its namespace.
+    // The process's namespace has copies of other mounts.
     wait_until("it has ended", || !runs(left));
 }

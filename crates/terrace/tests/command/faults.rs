@@ -1,4 +1,5 @@
-//! Sources that answer otherwise than a local file system: their errors reach the program, and a missing feature costs nothing else.
+//! Sources that behave unlike a local file system: their errors reach the program, and a missing feature
+//! breaks nothing else.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -15,7 +16,7 @@ use crate::stage::{Stage, possible, runs, terrace, text, told, wait_until};
 
 const BYTES: usize = 300_001;
 
-/// A mount over a server's directory.
+/// A mount over a faulty server's directory.
 fn served() -> Option<(Stage, Server)> {
     possible().then(|| {
         let stage = Stage::new();
@@ -34,9 +35,9 @@ fn content(seed: u8) -> Vec<u8> {
     (0..BYTES).map(|at| (at / 7) as u8 ^ seed).collect()
 }
 
-/// close(2), with its answer.
+/// close(2), with its result.
 fn close(file: File) -> std::io::Result<()> {
-    // SAFETY: the descriptor is this function's.
+    // SAFETY: this function owns the descriptor.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(std::io::Error::last_os_error()),
@@ -56,11 +57,11 @@ fn refusal_at_the_close_is_heard() {
     server.faults.close.store(true, Ordering::Relaxed);
     file.write_all(&content(1)).unwrap();
     assert_eq!(errno(close(file)), Some(libc::ENOSPC));
-    // What was written back before the close is refused there, too.
+    // A file written back before its close fails at the close, too.
     let mut file = File::create(stage.mnt.join("b")).unwrap();
     file.write_all(&content(2)).unwrap();
     file.sync_all().unwrap();
-    // A close of a copy, as the start of a child makes it, takes nothing from the last one.
+    // Closing a copy, as the start of a child does, does not consume the error of the last close.
     let copy = file.try_clone().unwrap();
     assert_eq!([close(copy), close(file)].map(errno), [Some(libc::ENOSPC); 2]);
     server.faults.close.store(false, Ordering::Relaxed);
@@ -187,7 +188,7 @@ fn source_without_acls_is_open_to_others() {
     reader.arg(stage.mnt.join("a")).uid(65534).gid(65534);
     assert_eq!(reader.output().unwrap().stdout, b"x");
     stage.ask("umount", &[]).fine();
-    // It has no direct I/O either: as on itself, such an open is refused by that name.
+    // Without direct I/O, the error names O_DIRECT, as on the source itself.
     let script = format!("dd if={}/a of=/dev/null bs=4096 iflag=direct", text(&stage.src));
     let mut run =
         terrace(["run", "--mount", "--memory", "32MiB", "--no-preload", "--passthrough", "auto", "--on"]);
@@ -219,7 +220,7 @@ fn mount_forbids_what_its_source_forbids() {
     stage.nothing_is_left();
 }
 
-/// As sshfs does for its user: owners are those of the other machine, and its server decides.
+/// Like sshfs for its user: the owners are those of the other machine, and its server checks permissions.
 #[test]
 fn server_decides_over_access_to_the_mount_of_its_user() {
     let helper = Command::new("fusermount3").arg("-V").output().is_ok();
@@ -256,17 +257,18 @@ fn server_decides_over_access_to_the_mount_of_its_user() {
     stage.nothing_is_left();
 }
 
-/// As a server of NFS that exports nothing for a while: its files are not deleted, and what is unwritten of them is kept.
+/// Like an NFS server that exports nothing for a while: files do not count as deleted, and their unwritten
+/// data are kept.
 #[test]
 fn server_that_knows_no_file_for_a_while_loses_no_data() {
     let Some((stage, server)) = served() else { return };
     stage.mount(&[]).fine();
     let mut file = File::create(stage.mnt.join("a")).unwrap();
-    // So little is not written before the close.
+    // So few bytes stay unwritten until the close.
     file.write_all(&content(8)[..5000]).unwrap();
     server.faults.stale.store(true, Ordering::Relaxed);
     assert_eq!(errno(close(file)), Some(libc::ESTALE));
-    // The thread that looks for deleted files comes by each second.
+    // The thread that looks for deleted files runs each second.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(stage.stat().cache.writeback.dirty > 0);
     server.faults.stale.store(false, Ordering::Relaxed);
@@ -288,7 +290,7 @@ fn forced_unmount_gives_up_on_a_server_that_has_died() {
     stage.ask("umount", &[]).refused(&["not connected", "nothing was unmounted", "umount -f"]);
     stage.ask("umount", &["-f"]).fine();
     wait_until("both end", || !runs(supervisor) && !runs(terraced));
-    // The next mount names the loss.
+    // The next mount reports the loss.
     let server = Server::new(&stage.src);
     let again = stage.mount(&[]);
     assert!(again.code == Some(0) && again.err.contains("unwritten in a"), "{}", again.err);

@@ -1,7 +1,8 @@
-//! Deaths of a terraced of which a thread hangs in the kernel, in a notification that waits for what only a terraced can give.
+//! Deaths of a terraced with a thread that hangs in the kernel, in a notification that only a terraced could
+//! complete.
 //!
-//! Each test brings that about: with one thread that answers requests, which is kept in an open of the source by a lease on the
-//! file, whatever programs ask next stays unanswered.
+//! Each test has one answering thread. A lease on a source file blocks it in an open, so all later requests
+//! stay unanswered.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,18 +16,18 @@ use terrace_testkit::wait::holds_within;
 
 use crate::stage::{Stage, Told, crash, kill, possible, runs, terrace, text, told, wait_until};
 
-/// Attempts to have a thread hang; each fails when threads of the daemon come in another order.
+/// Attempts to make a thread hang; one fails if the daemon's threads run in another order.
 const ATTEMPTS: usize = 40;
-/// Files that the kernel knows, so that names looked for in vain are too many (`limits.inodes_max` below).
+/// Files that the kernel knows, so that negative dentries exceed `limits.inodes_max` below.
 const FILES: usize = 500;
 
-/// A python program that says a line when it is about to begin, and begins when it is given one.
+/// A Python program that prints a line when it is ready, and starts on a line of input.
 struct Program {
     child: Child,
 }
 
 impl Program {
-    /// `prepare` comes before that line, `act` after it.
+    /// `prepare` runs before that line, `act` after it.
     fn new(prepare: &str, act: &str, paths: &[&Path]) -> Program {
         let script = format!(
             "import fcntl, os, signal, sys\npaths = sys.argv[1:]\n{prepare}\nprint('ready', flush=True)\nsys.stdin.readline()\n{act}"
@@ -40,7 +41,7 @@ impl Program {
         Program { child }
     }
 
-    /// Holds a lease on a file until it is told to go on.
+    /// Holds a lease on a file until [`Program::go`].
     fn with_lease(path: &Path) -> Program {
         let prepare = "signal.signal(signal.SIGIO, signal.SIG_IGN)\nfd = os.open(paths[0], os.O_RDWR)\n\
                        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)";
@@ -66,12 +67,12 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Not waited for: what hangs cannot be killed.
+        // Not waited for: a hanging process cannot be killed.
         let _ = self.child.kill();
     }
 }
 
-/// A mount whose one answering thread can be held up.
+/// A mount whose only answering thread can be blocked.
 struct Held {
     stage: Stage,
     leased: PathBuf,
@@ -94,14 +95,14 @@ impl Held {
         Held { stage, leased, panic_at }
     }
 
-    /// Opens the file of which somebody holds a lease.
+    /// Opens the leased file.
     fn opener(&self) -> Program {
         let open = "try: open(paths[0], 'r+')\nexcept OSError as err: print(err)";
-        // Looked up before, so that the open is the first that it asks.
+        // The name is looked up before, so that the open is the first request.
         Program::new("os.stat(paths[0])", open, &[&self.stage.mnt.join("leased")])
     }
 
-    /// As the supervisor tells it: asking terraced would take an answer.
+    /// The record in info.json: a request to terraced would need an answer.
     fn info(&self) -> Info {
         self.stage.info()
     }
@@ -110,7 +111,7 @@ impl Held {
         self.info().terraced
     }
 
-    /// Whether a thread of terraced comes to hang in this function of the kernel, within a while.
+    /// Does a thread of terraced hang in this kernel function within a time limit?
     fn hangs_in(&self, function: &str) -> bool {
         holds_within(Duration::from_secs(3), || {
             let tasks = fs::read_dir(format!("/proc/{}/task", self.terraced())).into_iter().flatten();
@@ -121,7 +122,7 @@ impl Held {
     }
 }
 
-/// The kernel's stacks are what shows that a thread hangs where it should.
+/// Are kernel stacks readable? They show where a thread hangs.
 fn can_see_stacks() -> bool {
     let seen = fs::read_to_string("/proc/self/stack").is_ok_and(|stack| !stack.is_empty());
     if !seen {
@@ -130,7 +131,7 @@ fn can_see_stacks() -> bool {
     seen
 }
 
-/// Programs that hang in a directory's lock: programs that wait, and the lease that must be released for them.
+/// A hang, for example in a directory's lock: the waiting programs, and the lease that ends it.
 struct Hang {
     lease: Program,
     programs: Vec<Program>,
@@ -144,7 +145,7 @@ impl Hang {
     }
 }
 
-/// The thread that makes the kernel forget names waits for a directory in which a program makes a file.
+/// The thread that makes the kernel forget names waits for a directory in which a program creates a file.
 fn hang_in_a_directory(held: &Held) -> Hang {
     let dir = held.stage.mnt.join("dir");
     for attempt in 0..ATTEMPTS {
@@ -185,13 +186,13 @@ fn death_with_a_waiting_thread_restarts_terraced() {
         hang.end("programs go on");
     }
     let log = fs::read_to_string(held.stage.instances()[0].join("terraced.log")).unwrap();
-    assert!(log.contains("was killed by signal 6, and waits for itself"), "{log}");
+    assert!(log.contains("was killed by signal 6, and hangs"), "{log}");
     held.stage.ask("check", &[]).fine();
     held.stage.ask("umount", &[]).fine();
     held.stage.nothing_is_left();
 }
 
-// Each program prepares itself so that what it does then is one request.
+// Each program is prepared so that its action is a single request.
 const PREPARE_WRITE: &str = "fd = os.open(paths[0], os.O_RDWR)\nos.pwrite(fd, b'first', 0)";
 const WRITE: &str = "try: os.pwrite(fd, b'w' * 4096, 0)\nexcept OSError as err: print(err)";
 const PREPARE_READ: &str = "import ctypes
@@ -200,12 +201,14 @@ map.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ct
 map.restype = ctypes.c_void_p
 fd = os.open(paths[0], os.O_RDONLY)
 past = os.open(paths[0], os.O_RDWR | os.O_DIRECT)";
-/// The write has left its page in the page cache. A mapping (read, shared) of the file opened past it empties it, so that the read must ask.
+/// The write leaves its page in the page cache. Mapping (read-only, shared) the file opened with O_DIRECT
+/// drops the page, so the read needs a request.
 const READ: &str = "map(None, 4096, 1, 1, past, 0)
 try: os.pread(fd, 4096, 0)
 except OSError as err: print(err)";
 
-/// For a while after a crash every write is answered late (`terrace-fs/src/fuse/late.rs`), when its pages are dropped; that waits for a read that holds one of them.
+/// For a while after a crash, every write is answered late (`terrace-fs/src/fuse/late.rs`) and its pages are
+/// dropped. The drop waits for a read that holds a page's lock.
 fn hang_in_a_page(held: &Held) -> Hang {
     let stage = &held.stage;
     for attempt in 0..ATTEMPTS {
@@ -215,7 +218,7 @@ fn hang_in_a_page(held: &Held) -> Hang {
         let mut writer = Program::new(PREPARE_WRITE, WRITE, &[&file]);
         let mut reader = Program::new(PREPARE_READ, READ, &[&file]);
         let mut opener = held.opener();
-        // "A while" is seconds: no program is started in it.
+        // The time is a few seconds: no program is started in it.
         kill(held.terraced(), Signal::KILL);
         wait_until("restarted", || held.info().restarts > restarts);
         kill(held.terraced(), Signal::STOP);
@@ -232,7 +235,7 @@ fn hang_in_a_page(held: &Held) -> Hang {
     panic!("no thread came to hang in {ATTEMPTS} attempts");
 }
 
-/// The process that ends the connection.
+/// Process id of the aborter.
 fn aborter_of(mnt: &Path) -> Option<i32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -272,7 +275,7 @@ fn death_of_all_with_a_waiting_thread_fails_requests() {
     }
 }
 
-/// As for an ordinary user where the kernel's directory of connections is not mounted.
+/// As for an ordinary user if the kernel's directory of connections is not mounted.
 #[test]
 fn death_of_all_without_abort_fails_requests() {
     if possible() && can_see_stacks() {
@@ -280,7 +283,7 @@ fn death_of_all_without_abort_fails_requests() {
     }
 }
 
-/// The process that would end the connection must not keep it: nobody answers on it.
+/// The aborter must not keep the connection of a failed start: no process answers on it.
 #[test]
 fn start_that_fails_leaves_no_mount_without_abort() {
     if !possible() {
@@ -297,7 +300,7 @@ fn start_that_fails_leaves_no_mount_without_abort() {
     stage.nothing_is_left();
 }
 
-/// With the aborter dead too, the next command ends what hangs.
+/// With the aborter dead too, the next command ends the hanging processes.
 #[test]
 fn umount_ends_what_hangs_of_a_dead_instance() {
     if !(possible() && can_see_stacks()) {

@@ -18,13 +18,13 @@ fn json<T: DeserializeOwned>(told: Told) -> T {
     serde_json::from_str(&told.fine().out).unwrap()
 }
 
-/// `terrace trace MNT -o FILE --json MORE...`, begun.
+/// Starts `terrace trace MNT -o FILE --json MORE...`.
 fn recording(stage: &Stage, file: &Path, more: &[&str]) -> Child {
     let _ = fs::remove_file(file);
     let mut command = terrace(["trace"]);
     command.arg(&stage.mnt).args(["-o", text(file), "--json"]).args(more);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The head of the file comes with the first frame.
+    // The head of the file is written with the first frame.
     wait_until("the recording began", || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     child
 }
@@ -98,7 +98,7 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
     let child = recording(&stage, &file, &[]);
     drop(data);
     stage.ask("umount", &[]).fine();
-    // In order, with its summary.
+    // An orderly end, with its summary.
     traced(ended(child));
     stage.nothing_is_left();
 }
@@ -119,7 +119,6 @@ fn a_trace_is_not_written_where_it_would_record_itself() {
     stage.nothing_is_left();
 }
 
-/// Pages in generations.
 fn pages(report: &LruReport) -> u64 {
     report.lru.lists.iter().filter(|row| row.seq.is_some()).map(|row| row.pages).sum()
 }
@@ -132,7 +131,7 @@ fn generations_are_shown_aged_and_evicted() {
     let stage = Stage::new();
     fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
     stage.mount(&[]).fine();
-    // Twice past the kernel's page cache: the second time the pages stay.
+    // Two reads past the kernel's page cache: the second admits the pages.
     let mut reader = Command::new("dd");
     reader.args(["if=data", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"]).current_dir(&stage.mnt);
     for _ in 0..2 {
@@ -179,14 +178,15 @@ fn a_policy_without_generations_says_so() {
 
 const ONLINE: &str = "devices/system/node/online";
 
-/// A description of a machine of two memory nodes with these processors, both online, in the place of /sys.
+/// A directory that describes a machine with two memory nodes and these processors, in place of /sys.
 fn feigned_nodes(cpus: [&str; 2]) -> tempfile::TempDir {
     let sys = tempfile::tempdir().unwrap();
     terrace_testkit::nodes::feign(sys.path(), &cpus);
     sys
 }
 
-/// On one node nothing is watched; on two, which a description of the machine feigns, threads are found with what they read.
+/// On one node nothing is observed; on two (simulated) nodes, threads appear with the nodes that they read
+/// from.
 #[test]
 fn threads_are_shown_by_memory_node() {
     if !possible() {
@@ -215,7 +215,7 @@ fn threads_are_shown_by_memory_node() {
     stage.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
 }
 
-/// 64 threads read without a pause; the figure is printed (`--nocapture`).
+/// 64 threads read without a pause; the cost is printed (`--nocapture`).
 #[test]
 fn observer_of_64_threads_costs_little() {
     const THREADS: u64 = 64;
@@ -256,7 +256,7 @@ fn observer_of_64_threads_costs_little() {
         share
     });
     println!("the observer takes {:.2} % of a processor", share * 100.0);
-    // Without optimisation it takes several times as long.
+    // Without optimisation, the cost is several times as high.
     assert!(share < if cfg!(debug_assertions) { 0.05 } else { 0.005 }, "{share}");
     stage.ask("umount", &[]).fine();
 }

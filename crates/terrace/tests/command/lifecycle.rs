@@ -1,4 +1,4 @@
-//! A mount from its beginning to its orderly end, by each way it can end.
+//! A mount from its start to its orderly end, for each way in which it can end.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -117,7 +117,7 @@ fn umount_of_the_system_ends_it_too() {
     assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
 }
 
-/// Unmounted by hand, with a source that does not take what was written: it is told, and not by an exit status alone.
+/// Unmounted with umount(8) while the source refuses the last writes: the next mount reports the loss.
 #[test]
 fn next_mount_reports_writes_refused_after_the_unmount() {
     if !possible() {
@@ -164,18 +164,19 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
     assert!(fs::read(stage.src.join("f")).unwrap() == vec![7; 600_000]);
 }
 
-/// A `umount` that waits for the end of an instance, which is unmounted already and has this new file, `f`, still open.
+/// A `umount` waiting for the end of an instance, which is unmounted already and has this new file, `f`,
+/// still open.
 fn umount_that_waits(stage: &Stage, supervisor: i32) -> (fs::File, Child) {
     let file = fs::File::create(stage.mnt.join("f")).unwrap();
     kill(supervisor, Signal::TERM);
     wait_until("unmounted", || !stage.is_mounted());
     let umount = terrace(["umount"]).arg(&stage.mnt).stderr(Stdio::piped()).spawn().unwrap();
-    // It has asked and been answered: it sleeps only between looks whether the instance has ended.
+    // After the answer, `umount` sleeps only between checks whether the instance has ended.
     wait_until("it waits for the end", || sleeps(umount.id()));
     (file, umount)
 }
 
-/// Writes while `umount` waits may find no room.
+/// Writes during the wait of `umount` may fail for lack of space.
 #[test]
 fn umount_fails_when_the_last_writes_are_refused() {
     if !possible() {
@@ -195,7 +196,7 @@ fn umount_fails_when_the_last_writes_are_refused() {
     stage.nothing_is_left();
 }
 
-/// Whether or not the record knew of the last write.
+/// Fails whether the record contains the last write or not.
 #[test]
 fn umount_fails_when_the_instance_dies_over_it() {
     if !possible() {
@@ -304,8 +305,8 @@ fn as_mount_calls_it() {
     stage.nothing_is_left();
 }
 
-/// mount(8) and umount(8) by themselves: fstab, remounts, device and mount point. Their helpers lie in /sbin, in a mount namespace
-/// where these links lie over it.
+/// mount(8) and umount(8) themselves: fstab, remounts, device and mount point. Their helpers are in /sbin; a
+/// mount namespace covers it with these links.
 #[test]
 fn fstab_lines_mount_remount_and_unmount() {
     if !possible() {
@@ -351,7 +352,7 @@ fn fstab_lines_mount_remount_and_unmount() {
     stage.nothing_is_left();
 }
 
-/// A user's mount, made by fusermount3: the flags that were asked for, or none at all.
+/// A user's mount, made by fusermount3: with the requested flags, or not at all.
 #[test]
 fn options_of_an_ordinary_user() {
     let Some((stage, begin)) = Stage::for_user() else { return };
@@ -370,7 +371,7 @@ fn options_of_an_ordinary_user() {
     stage.nothing_is_left();
 }
 
-/// A mount namespace that was made while the mount was there keeps it, and its daemon, until it ends.
+/// A mount namespace copied from one with the mount keeps the mount, and its daemon, until it ends.
 #[test]
 fn umount_tells_who_else_sees_the_mount() {
     if !possible() {
@@ -379,7 +380,7 @@ fn umount_tells_who_else_sees_the_mount() {
     let stage = Stage::new();
     stage.mount(&[]).fine();
     let mut other = Command::new("unshare");
-    // Without the mounts of tests beside this one; and not for ever, should this one fail.
+    // Without the mounts of parallel tests; with a time limit, in case this test fails.
     let script = "grep ' fuse.terrace ' /proc/self/mountinfo | cut -d ' ' -f 5 | grep -vxF \"$0\" | xargs -r umount -l; \
                   echo there; exec sleep 20";
     other.args(["-m", "--propagation", "private", "sh", "-c", script]).arg(&stage.mnt);
@@ -446,7 +447,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     }
     let stage = Stage::new();
     let (config, probe) = (stage.file("terrace.toml"), stage.file("probe.toml"));
-    // A relative name is looked for beside the configuration.
+    // A relative path is relative to the configuration file.
     fs::write(&config, "[tier]\nprobe = \"probe.toml\"\n[tier.compressed]\ncodec = \"lz4\"\n").unwrap();
     let mount = || stage.mount(&["--config", text(&config)]);
     let miss_ns = || stage.stat().cache.compressed.unwrap().miss_ns;
@@ -464,7 +465,11 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     measured_at("/proc", 123.5);
     let told = mount();
     assert_eq!(told.code, Some(0));
-    assert!(told.err.contains("does not know its device") && told.err.lines().count() == 1, "{}", told.err);
+    assert!(
+        told.err.contains("has no entry for its device") && told.err.lines().count() == 1,
+        "{}",
+        told.err
+    );
     assert_eq!(miss_ns(), 60_000);
     stage.ask("umount", &[]).fine();
 
@@ -472,7 +477,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     mount().refused(&["probe.toml line 2", "get_latency_us = 0 is out of bounds"]);
 }
 
-/// A file that cannot be written for want of room and is then deleted beside the mount: its data cannot be read any more.
+/// A file cannot be written for lack of space, and is then deleted beside the mount: its data can be dropped.
 #[test]
 fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
     if !possible() {
@@ -486,7 +491,7 @@ fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
         stage.ask("umount", &[]).refused(&["No space left"]);
         fs::remove_file(stage.src.join("f")).unwrap();
         if !at_once {
-            // The kernel has been asked to forget it, and with it goes all that it held.
+            // The kernel was asked to forget the file, which frees all its pages.
             wait_until("nothing is dirty", || stage.stat().cache.writeback.dirty == 0);
             wait_until("there is room", || fs::write(stage.src.join("more"), vec![0; 200_000]).is_ok());
         }
@@ -495,7 +500,7 @@ fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
     }
 }
 
-/// Deleted beside the mount and open through it: that is still a file.
+/// A file deleted beside the mount, but open through it, still exists.
 #[test]
 fn open_file_deleted_beside_a_full_source_lives() {
     if !possible() {
@@ -508,13 +513,13 @@ fn open_file_deleted_beside_a_full_source_lives() {
     let mut file =
         open.create(true).read(true).write(true).truncate(false).open(stage.mnt.join("f")).unwrap();
     file.write_all(&vec![7; 600_000]).unwrap();
-    // Opened so, it is no handle of terrace's, and can be opened anew.
+    // O_PATH: terrace has no handle for it, but the file can be opened again through it.
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
     let path = rustix::fs::open(stage.mnt.join("f"), flags, rustix::fs::Mode::empty()).unwrap();
     let again = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&path));
     stage.ask("sync", &[]).refused(&["No space left"]);
     fs::remove_file(stage.src.join("f")).unwrap();
-    // The thread that looks for such files comes by each second.
+    // The thread that looks for deleted files runs each second.
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(fs::read(&again).unwrap() == vec![7; 600_000]);
     drop(file);
@@ -547,7 +552,7 @@ fn mount_of_another_user_is_refused_in_one_line() {
     if !possible() {
         return;
     }
-    // Where everybody can come.
+    // A directory that other users can reach.
     let mut stage = Stage::new();
     let open = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();

@@ -1,4 +1,4 @@
-//! Under the limit of a control group: what is said of it, and that the cache keeps within.
+//! A mount under the limit of a control group: the reports, and the size of the cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_
 
 const MIB: u64 = 1 << 20;
 
-/// A control group with a limit of memory; it goes when its processes have.
+/// A control group with a memory limit; removed once its processes have ended.
 struct Group(PathBuf);
 
 impl Group {
@@ -36,7 +36,7 @@ impl Group {
         made
     }
 
-    /// The command, in the group from its first moment.
+    /// Starts the command inside the group.
     fn run(&self, command: &mut Command) -> Child {
         let procs = fs::File::options().write(true).open(self.0.join("cgroup.procs")).unwrap();
         // SAFETY: between fork and exec; a write is async-signal-safe.
@@ -136,9 +136,9 @@ fn memory_is_chosen_without_a_limit_and_told() {
     assert_eq!(memory.ceiling_bytes, Some(sizing.target_bytes));
     let page = stage.ask("stat", &[]).fine().out;
     assert!(page.contains("auto: ") && page.contains(text(&group.0)), "{page}");
-    // By hand, and back.
+    // Resized by command, and back.
     stage.ask("resize", &["32MiB"]).fine();
-    // The books of files that are read may grow before the pool makes room for them.
+    // Metadata of files being read may grow before the pool shrinks for them.
     wait_until("the new limit holds", || {
         let memory = stage.stat().cache.memory;
         assert_eq!(memory.limit_bytes, 32 * MIB);
@@ -157,7 +157,7 @@ fn memory_is_chosen_without_a_limit_and_told() {
     stage.nothing_is_left();
 }
 
-/// The cache has filled the group when a program in it takes half of it within half a second.
+/// The cache fills the group; then a program in it allocates half of it within half a second.
 #[test]
 fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
     if !possible() {
@@ -197,7 +197,8 @@ fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
     stage.nothing_is_left();
 }
 
-/// Another program of the group takes so much, so fast, that the kernel kills: terraced, as the largest, and then perhaps that program.
+/// A program of the group allocates so fast that the kernel kills: first terraced, as the largest, then
+/// perhaps that program.
 #[test]
 fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     if !possible() {
@@ -213,7 +214,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().unwrap();
     wait_until("written", || fs::metadata(stage.mnt.join("new")).is_ok_and(|meta| meta.len() == 100_000));
     let (supervisor, terraced) = stage.processes();
-    // So that it cannot make room in time.
+    // Stopped, so that it cannot free memory in time.
     kill(terraced, Signal::STOP);
     let mut hog = Command::new("python3");
     hog.args(["-c", "b = b'x' * (56 << 20); input()"]);
@@ -226,13 +227,13 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     let stat = stage.stat();
     let death = stat.instance.last_death.as_deref().unwrap();
     assert!(
-        death.contains("found no memory in its control group") && death.contains(text(&group.0)),
+        death.contains("for lack of memory in its control group") && death.contains(text(&group.0)),
         "{death}"
     );
     assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes < 64 * MIB), "{stat:?}");
     assert!(stage.ask("stat", &[]).fine().out.contains("last death"));
     let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
-    assert!(log.contains("found no memory") && log.contains("given back"), "{log}");
+    assert!(log.contains("for lack of memory") && log.contains("given back"), "{log}");
     read_twice(&stage.mnt.join("old"));
     drop(writer.stdin.take());
     writer.wait().unwrap();

@@ -1,4 +1,4 @@
-//! Outputs that cannot be written, and readers that go away.
+//! Outputs that cannot be written, and readers that close the pipe.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Data that fsync acknowledged when a tier had them: over the death of all, and what `terrace recover` does with those of files that were changed since.
+//! Owed pages, which fsync made durable on a tier: after the death of all processes, and what `terrace
+//! recover` does for files that have changed since.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -14,7 +15,8 @@ use crate::stage::{Stage, Told, crash, possible, terrace, text, told, wait_until
 
 const PAGE: usize = 4096;
 
-/// Overwrites two pages of an open file, the second twice, with an fsync after each; then waits. The first is the source's, which knows the file then.
+/// Overwrites two pages of an open file, the second twice, with an fsync after each, then waits. The first
+/// fsync goes to the source, which makes the file known there.
 const WRITER: &str = "
 import os, sys
 f = os.open(sys.argv[1], os.O_RDWR)
@@ -25,7 +27,8 @@ print('synced', flush=True)
 sys.stdin.read()
 ";
 
-/// Owes a page of each of three files, and then deletes one, puts another file over one, and cuts one in that page.
+/// Owes a page of each of three files. Then deletes the first, renames another file over the second, and
+/// truncates the third within that page.
 const CHANGER: &str = "
 import os, sys
 os.chdir(sys.argv[1])
@@ -47,7 +50,8 @@ print('changed', flush=True)
 sys.stdin.read()
 ";
 
-/// Writes a new file with an fsync, renames it, and makes it longer with another; then waits. Its sizes are no multiples of a page.
+/// Writes a new file with an fsync, renames it, extends it with another fsync, then waits. Its sizes are not
+/// multiples of a page.
 const GROWER: &str = "
 import os, sys
 os.chdir(sys.argv[1])
@@ -66,7 +70,8 @@ sys.stdin.read()
 struct Writer(Child);
 
 impl Writer {
-    /// In a process of its own: what this one has open is closed, and so written back, by each child that another test forks.
+    /// A separate process: each child forked by another test closes copies of this process's descriptors,
+    /// which writes back.
     fn start(stage: &Stage) -> Writer {
         let mut writer = Writer::of(WRITER, &stage.mnt.join("f"));
         writer.says("synced");
@@ -102,12 +107,12 @@ fn mount(stage: &Stage) -> Told {
 
 fn mount_with(stage: &Stage, more: &[&str]) -> Told {
     let config = stage.file("owed.toml");
-    // What is owed comes to the source by the test's acts alone, however long a busy machine takes for them.
+    // Only the test's own steps write owed pages to the source, even on a slow machine.
     fs::write(&config, "[dirty]\ndurable = \"tier\"\nexpire = \"24h\"\n").unwrap();
     stage.mount(&[more, &["--config", text(&config)]].concat())
 }
 
-/// The death of all while a page is on the tier alone.
+/// Kills all processes while a page is only on the tier.
 fn die_owing(stage: &Stage) {
     fs::write(stage.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
     mount(stage).fine();
@@ -169,7 +174,7 @@ fn recover_decides_over_files_that_were_changed_since() {
     }
 }
 
-/// Everything is killed; the next mount finds nothing that somebody else could have changed.
+/// Kills all processes; no other program could have changed the files before the next mount.
 #[track_caller]
 fn outlive_the_death_of_all(stage: &Stage, writer: Writer) {
     kill_all(stage);
@@ -179,7 +184,7 @@ fn outlive_the_death_of_all(stage: &Stage, writer: Writer) {
     assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
 }
 
-/// A new file, and one that has grown: the source has their sizes alone.
+/// A new file, and one that has grown: the source has only their sizes.
 #[test]
 fn files_that_grow_outlive_the_death_of_all() {
     if possible() {
@@ -206,8 +211,9 @@ fn grow(grower: &str) {
     stage.nothing_is_left();
 }
 
-/// A new file is written by a descriptor that cannot read: none of it is in the page cache of the mount. The kernel reads it there later, and by
-/// mapping and descriptor sees each write that follows, also after terraced was killed. Files that are read and written are kept there, and one that somebody has open.
+/// A new file is written through a write-only descriptor: none of it enters the mount's page cache. Later
+/// reads load it there. Mapping and descriptor then see each following write, also after a kill of terraced.
+/// Files that are open for reading and writing stay in the page cache.
 #[test]
 fn bursts_bypass_the_page_cache_of_the_mount() {
     if !possible() {
@@ -256,14 +262,14 @@ impl Mapped {
         let at = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, 0) };
         Mapped(at.unwrap(), bytes)
     }
-    /// What is there now; nothing writes while it is used.
+    /// The present content; no write happens during its use.
     fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped in `new`, and the file is not cut.
+        // SAFETY: mapped in `new`, and the file is not truncated.
         unsafe { std::slice::from_raw_parts(self.0.cast(), self.1) }
     }
     fn cached_pages(&self) -> usize {
         let mut resident = vec![0u8; self.1.div_ceil(PAGE)];
-        // SAFETY: the mapping of `new`, and a byte for each of its pages.
+        // SAFETY: the mapping of `new`, and one byte for each of its pages.
         assert_eq!(unsafe { libc::mincore(self.0, self.1, resident.as_mut_ptr()) }, 0);
         resident.iter().filter(|page| **page & 1 != 0).count()
     }
@@ -271,12 +277,13 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped in `new`; what `bytes` gave has ended.
+        // SAFETY: mapped in `new`; no slice of `bytes` is left.
         unsafe { rustix::mm::munmap(self.0, self.1) }.unwrap();
     }
 }
 
-/// The next terraced takes over what is owed, and settles it: after that the death of all brings nothing back.
+/// The next terraced takes over the owed pages and writes them back. After that, the death of all restores
+/// nothing.
 #[test]
 fn killed_terraced_leaves_what_is_owed_to_the_next() {
     if !possible() {
@@ -302,7 +309,7 @@ fn killed_terraced_leaves_what_is_owed_to_the_next() {
     stage.nothing_is_left();
 }
 
-/// Files that owed are deleted, replaced and cut: after the death of all they are what the last change made of them.
+/// Files with owed pages are deleted, replaced and truncated: after the death of all, the last change holds.
 #[test]
 fn changes_of_names_and_sizes_outlive_what_was_owed() {
     if !possible() {
@@ -329,7 +336,7 @@ fn changes_of_names_and_sizes_outlive_what_was_owed() {
     stage.nothing_is_left();
 }
 
-/// A tier that may have what programs have synced is no cache that could be done without.
+/// A tier that may have owed pages is more than a cache: the mount is refused without it.
 #[test]
 fn nothing_is_served_without_a_tier_that_may_owe() {
     if !possible() {
@@ -342,7 +349,7 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     let tier = text(&path);
     mount_with(&stage, &["--tier", tier]).refused(&["the tier does not exist", cure]);
     die_owing(&stage);
-    // Damaged: both superblocks.
+    // Both superblocks are damaged.
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut superblocks = vec![0; 2 * PAGE];
     file.read_exact_at(&mut superblocks, 0).unwrap();
@@ -359,9 +366,9 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     file.write_all_at(&superblocks, 0).unwrap();
     assert_eq!(mount(&stage).code, Some(0));
     assert_eq!(content(&stage), "bdaa");
-    // In use.
+    // The tier is in use.
     mount_with(&other, &["--tier", tier]).refused(&["the tier is in use by the mount of", cure]);
-    // A tier made for a start that is refused does not stay.
+    // A tier file created for a refused start is deleted.
     let made = other.file("made.tier");
     mount_with(&other, &["--tier", &format!("{}:16MiB", text(&made)), "--tier", tier]).refused(&[cure]);
     assert!(!made.exists());

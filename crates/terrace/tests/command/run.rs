@@ -33,7 +33,8 @@ fn the_command_sees_the_mount_and_nobody_else_does() {
     stage.nothing_is_left();
 }
 
-/// Changes by a user who is neither the owner nor of the group: the same without `run`, and with it.
+/// Changes by a user that is neither owner nor in the group: set-id bits are cleared under `run` as without
+/// it.
 #[test]
 fn set_id_bits_go_under_run_as_without() {
     if !possible() {
@@ -44,7 +45,7 @@ fn set_id_bits_go_under_run_as_without() {
                   'fallocate -l 64k f' 'fallocate -p -l 4k f' 'dd if=/dev/zero of=f count=1 status=none'; do \
                   for mode in 6777 6767 2767 4666; do dd if=/dev/zero of=f bs=64k count=3 status=none; chmod $mode f; \
                   setpriv --reuid 4242 --regid 4242 --clear-groups $change || exit 9; stat -c %a f; rm f; done; done";
-    // A command of another user must come to its working directory.
+    // A command of another user must reach its working directory.
     fs::set_permissions(&stage.src, fs::Permissions::from_mode(0o777)).unwrap();
     let mut plain = Command::new("sh");
     plain.args(["-c", script]).current_dir(&stage.src);
@@ -90,7 +91,7 @@ fn its_streams_directory_and_environment_are_the_commands() {
     assert_eq!(lines[3].trim(), group.to_string(), "the caller's process group");
     assert_eq!(out.stderr, b"to stderr\n");
 
-    // Any library serves to see what the environment would be.
+    // Any library will do to check the environment.
     let library = stage.file("library with space.so");
     fs::copy("/lib/x86_64-linux-gnu/libutil.so.1", &library).unwrap();
     let mut command = terrace(["run", "--memory", "32MiB", "--on", text(&stage.src), "--"]);
@@ -123,7 +124,7 @@ fn signals_go_to_the_command() {
     stage.nothing_is_left();
 }
 
-/// The terminal sends its signals to all in the foreground: the command gets it once, and we do not die of it before.
+/// The terminal sends its signals to all foreground processes: the command gets one, and `run` survives it.
 #[test]
 fn signals_of_the_terminal_arrive_once() {
     if !possible() {
@@ -145,7 +146,7 @@ fn signals_of_the_terminal_arrive_once() {
     wait_until("the command runs", || ready.exists());
     rustix::io::write(&master, b"\x03").unwrap();
     wait_until("it arrives", || count.exists());
-    // A second one, sent on by us, would have come by the time the loop has gone round.
+    // A second signal, forwarded by `run`, would have arrived before the loop sees this file.
     fs::write(stage.file("ready.end"), "").unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(5));
     assert_eq!(fs::read_to_string(&count).unwrap(), "x\n");
@@ -155,14 +156,14 @@ fn signals_of_the_terminal_arrive_once() {
 fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
     let (mut master, mut slave) = (-1, -1);
     let null = std::ptr::null_mut();
-    // SAFETY: the two numbers are ours to be written; name, settings and size are not asked for.
+    // SAFETY: the call writes only the two numbers; name, settings and size are null.
     unsafe {
         assert_eq!(libc::openpty(&mut master, &mut slave, null, null.cast(), null.cast()), 0);
         (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(slave))
     }
 }
 
-/// The processes of the one instance on the stage: supervisor and terraced.
+/// Supervisor and terraced of the only instance on the stage.
 fn processes_of_run(stage: &Stage) -> [i32; 2] {
     wait_until("it has said of itself", || stage.instances().len() == 1);
     let info = stage.info();
@@ -178,9 +179,10 @@ fn waiting(stage: &Stage) -> (std::process::Child, std::path::PathBuf) {
     (child, end)
 }
 
-/// A command that has written to `f` what the source does not have yet, as is recorded. It ends with a line, or its input.
+/// A command that has written data to `f`: they are recorded, and not yet in the source. It ends after a
+/// line, or at end of input.
 fn with_unwritten_data(stage: &Stage) -> std::process::Child {
-    // One process that closes nothing: a close writes back.
+    // A single process that closes no file: a close writes back.
     let file = stage.src.join("f");
     let script = format!("exec > {}; printf %050000d 7; read end; exit 0", text(&file));
     let child = stage.run(&script).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -206,7 +208,7 @@ fn the_death_of_its_instance_is_a_failure() {
     stage.nothing_is_left();
 }
 
-/// The process that would report it is dead: the next run on the same directory does.
+/// The reporting process is dead too: the next run on the same directory reports the loss.
 #[test]
 fn next_run_reports_loss_of_run_that_died_with_its_command() {
     if !possible() {
@@ -220,7 +222,7 @@ fn next_run_reports_loss_of_run_that_died_with_its_command() {
         kill(pid, Signal::KILL);
     }
     wait_until("they are dead", || !processes.iter().any(|pid| runs(*pid)));
-    // The command ends as well: what it reads from was ours alone.
+    // The command ends as well: this process held the only other end of its input.
     drop(child.stdin.take());
     child.wait().unwrap();
     let next = Told::from(stage.run("true").output().unwrap());
@@ -240,7 +242,7 @@ fn an_instance_that_gave_up_is_a_failure() {
     let [supervisor, _] = processes_of_run(&stage);
     let mounts = format!("/proc/{}/mountinfo", child.id());
     let src = text(&stage.src).to_owned();
-    // Others' mounts come into this namespace as well.
+    // Mounts of other tests also appear in this namespace.
     let is_mounted = move || {
         String::from_utf8_lossy(&fs::read(&mounts).unwrap())
             .lines()
@@ -273,7 +275,7 @@ fn an_instance_that_gave_up_is_a_failure() {
     stage.nothing_is_left();
 }
 
-/// Somebody stops it in order: nothing is lost, and nothing has failed.
+/// A user stops the instance in order: no loss and no failure.
 #[test]
 fn instance_stopped_before_its_command_has_not_failed() {
     if !possible() {
@@ -289,7 +291,7 @@ fn instance_stopped_before_its_command_has_not_failed() {
     stage.nothing_is_left();
 }
 
-/// Also if that happens as soon as the command begins.
+/// Even if that happens right at the start of the command.
 #[test]
 fn killed_itself_it_ends_with_its_command() {
     if !possible() {
@@ -322,20 +324,20 @@ fn processes_left_by_the_command_keep_their_files() {
         text(&path),
         text(&go)
     );
-    // The end of the command is the end of run: what it left running waits for us.
+    // `run` ends with its command: a process left running by the command waits for us.
     assert!(stage.run(&script).status().unwrap().success());
     fs::write(go, "").unwrap();
     stage.nothing_is_left();
     wait_until("the background writer ends", || fs::read(&path).unwrap() == b"after the end\n");
 }
 
-/// The runtime directory lies below what is served: a socket could not be reached there.
+/// The runtime directory lies below the served one, where a socket could not be reached.
 #[test]
 fn on_the_runtime_directory_itself() {
     if !possible() {
         return;
     }
-    // Of a machine made of a mount namespace, not of this one. The program may lie in what is covered.
+    // In a mount namespace, to spare this machine's /run. The covered directory may contain the program.
     let script = "mount -t tmpfs none /run && cp \"$0\" /run/terrace && mount -t tmpfs none /tmp && \
                   mv /run/terrace /tmp/terrace && exec /tmp/terrace \"$@\"";
     let mut command = Command::new("unshare");
@@ -346,7 +348,7 @@ fn on_the_runtime_directory_itself() {
     assert!(told(command).fine().out.starts_with("/tmp/terrace-0/"));
 }
 
-/// A source that takes no more: the data is lost, and that is told, though the command itself may have succeeded.
+/// The source refuses data: they are lost, and `run` reports it even if the command succeeded.
 #[test]
 fn data_that_cannot_be_written_is_told() {
     if !possible() {
@@ -354,7 +356,7 @@ fn data_that_cannot_be_written_is_told() {
     }
     let stage = Stage::new();
     let at = text(&stage.src);
-    // The first process sets up a small source of its own; the file is made without room being reserved for it.
+    // The first process makes a small source of its own; the file's creation reserves no space.
     let script = format!(
         "mount -t tmpfs -o size=1m none {at} && exec \"$0\" run --memory 32MiB --no-preload --on {at} -- \
          sh -c 'head -c 3000000 /dev/zero > {at}/f; true'"
@@ -378,14 +380,15 @@ fn statistics_at_the_end() {
     let file = stage.file("stats.json");
     let mut command =
         terrace(["run", "--no-preload", "--stats", text(&file), "--on", text(&stage.src), "--"]);
-    // The daemon that answers at the end is not the first one. Kernels before 6.9 fail what was asked meanwhile.
+    // The final statistics come from a restarted daemon. Kernels before 6.9 fail requests under way at the
+    // crash.
     let script = format!(
         "kill -9 $(\"$0\" stat --json {0} | sed -E 's/.*\"terraced\":([0-9]+).*/\\1/'); \
          until echo data > {0}/x; do sleep 0.1; done; \
          until \"$0\" stat --json {0} | grep -q '\"restarts\":1'; do sleep 0.1; done; exit 3",
         text(&stage.src)
     );
-    // The next daemon may serve before the supervisor has counted it.
+    // The next daemon may serve before the supervisor has counted the restart.
     command.args(["sh", "-c", &script, env!("CARGO_BIN_EXE_terrace")]);
     assert_eq!(told(command).code, Some(3));
     let stat: StatReport = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -395,7 +398,7 @@ fn statistics_at_the_end() {
     stage.nothing_is_left();
 }
 
-/// Without privilege: a user namespace, /dev/fuse open to everybody as udev makes it.
+/// Without privilege: a user namespace, and /dev/fuse open to all users, as udev makes it.
 #[test]
 fn as_an_ordinary_user() {
     if !possible() {
@@ -432,7 +435,8 @@ fn as_an_ordinary_user() {
     stage.nothing_is_left();
 }
 
-/// Where mounts are private, the namespace of a `run` has a copy of each, and an unmount elsewhere does not reach it.
+/// Where mounts are private, the namespace of a `run` has copies of all mounts, and an unmount elsewhere does
+/// not reach them.
 #[test]
 fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     if !possible() {
@@ -458,7 +462,7 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     other.nothing_is_left();
 }
 
-/// A shell script in a mount namespace of its own, with the pipe `end` of a stage.
+/// Runs a shell script in a mount namespace of its own, with the pipe `end` of a stage.
 fn in_a_private_namespace(stage: &Stage, script: &str) -> Told {
     let mut private = Command::new("sh");
     private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
@@ -466,7 +470,7 @@ fn in_a_private_namespace(stage: &Stage, script: &str) -> Told {
     told(private)
 }
 
-/// Nor does `umount` reach what the command of that `run` has mounted over its copy.
+/// `umount` leaves a mount that the command of such a `run` has made over its copy.
 #[test]
 fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
     if !possible() {

@@ -1,4 +1,4 @@
-//! A file system of this process, as a source with faults: one directory of files in memory.
+//! A FUSE file system in this process, as a faulty source: one directory of files in memory.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -20,16 +20,16 @@ use terrace_sync::Mutex;
 const NO_TIME: Duration = Duration::ZERO;
 const BLOCK: u64 = 512;
 
-/// What the server does wrong, to be set at any time.
+/// Faults of the server, switchable at any time.
 #[derive(Debug, Default)]
 pub struct Faults {
     /// A close fails with ENOSPC.
     pub close: AtomicBool,
     /// fsync fails with EIO.
     pub fsync: AtomicBool,
-    /// Reads and writes of files that were opened with O_DIRECT fail with EINVAL.
+    /// Reads and writes through O_DIRECT descriptors fail with EINVAL.
     pub direct: AtomicBool,
-    /// fsync fails with EINVAL: the server has none.
+    /// fsync fails with EINVAL, as on a server without fsync.
     pub no_fsync: AtomicBool,
     /// All files have size 0, and are read past the page cache.
     pub no_sizes: AtomicBool,
@@ -37,15 +37,15 @@ pub struct Faults {
     pub stale: AtomicBool,
     /// Calls on extended attributes fail with EIO.
     pub xattr: AtomicBool,
-    /// terraced is not told of the directory.
+    /// Requests of terraced for the directory are not answered.
     pub hold: AtomicBool,
-    /// Its thread that has asked, and waits.
+    /// The blocked thread of terraced.
     pub held: AtomicU32,
     /// Syncs of files so far.
     pub fsyncs: AtomicU32,
 }
 
-/// The mounted server; it ends with this.
+/// The mounted server; it ends when this is dropped.
 pub struct Server {
     pub faults: Arc<Faults>,
     at: PathBuf,
@@ -57,7 +57,7 @@ impl Server {
         let faults = Arc::new(Faults::default());
         let files = Files { faults: faults.clone(), files: Mutex::default() };
         let session = Session::from_fd(files, mounted(at), SessionACL::All, Config::default());
-        // Its INIT comes when the kernel has the mount; requests wait for that.
+        // The session gets INIT once the kernel has the mount; requests wait for that.
         let session = session.unwrap();
         std::thread::spawn(move || session.run());
         Server { faults, at: at.to_owned() }
@@ -86,7 +86,7 @@ struct File {
     changed: SystemTime,
 }
 
-/// The file system. The number of a file is its place and two: 1 is the directory.
+/// The file system. Inode 1 is the directory; a file has its index plus 2.
 struct Files {
     faults: Arc<Faults>,
     files: Mutex<BTreeMap<u64, File>>,
@@ -103,23 +103,23 @@ impl Files {
         FileAttr { size, blocks: size.div_ceil(BLOCK), ..attr }
     }
 
-    /// Fails while the server knows no file.
+    /// Fails in state `stale`.
     fn known(&self) -> Result<(), Errno> {
         if Self::has(&self.faults.stale) { Err(Errno::from_i32(libc::ESTALE)) } else { Ok(()) }
     }
 
-    /// Does something with a file of this number, which exists.
+    /// Runs `act` on an existing file.
     fn with<T>(&self, ino: INodeNo, act: impl FnOnce(&mut File) -> T) -> Result<T, Errno> {
         self.known()?;
         self.files.lock().get_mut(&ino.0).map(act).ok_or(Errno::ENOENT)
     }
 
-    /// Whether a read or write is refused, as by a server that opens its own file with the flags of the handle.
+    /// Should a read or write fail, as on a server that opens its own file with the handle's flags?
     fn refuses(&self, fh: FileHandle) -> bool {
         Self::has(&self.faults.direct) && fh.0 as i32 & libc::O_DIRECT != 0
     }
 
-    /// The answer of calls on extended attributes.
+    /// The error of calls on extended attributes.
     fn no_xattr(&self) -> Errno {
         if Self::has(&self.faults.xattr) { Errno::EIO } else { Errno::ENODATA }
     }

@@ -1,4 +1,5 @@
-//! Sources that other programs serve by FUSE: their inode numbers name no file, and their path descriptors hold none.
+//! Sources that other programs serve by FUSE: their inode numbers are not stable, and path descriptors do not
+//! keep files alive.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::stage::{Stage, possible, terrace, told};
 
-/// A source below a stage's directory, and all that is mounted for it.
+/// A source below a stage's directory, and all its mounts.
 struct Served {
     stage: Stage,
     below: PathBuf,
@@ -17,7 +18,7 @@ struct Served {
 }
 
 impl Served {
-    /// `None`: this machine has no such program.
+    /// Serves by `program`; `None`: not installed on this machine.
     fn by(
         program: &str,
         args: impl Fn(&Path, &Path) -> Vec<String>,

@@ -1,4 +1,4 @@
-//! A source, a mount point, and the command under test.
+//! A stage: a source, a mount point, and the command under test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,14 +13,14 @@ use terrace_api::stats::StatReport;
 use terrace_testkit::wait::holds_within;
 pub use terrace_testkit::wait::wait_until;
 
-/// A fresh pair of directories; at the end nothing of terrace may be left on them.
+/// A fresh pair of directories. At the end, terrace must have left nothing on them.
 pub struct Stage {
     _dir: tempfile::TempDir,
     pub src: PathBuf,
     pub mnt: PathBuf,
 }
 
-/// Whether this machine lets us mount.
+/// Does this machine permit mounts?
 pub fn possible() -> bool {
     let root = rustix::process::geteuid().is_root();
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
@@ -34,14 +34,14 @@ pub fn possible() -> bool {
     root && fuse
 }
 
-/// The command, with the environment of a user who has set nothing.
+/// The command, with the environment of a user without any settings.
 pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     command.args(args);
     as_a_new_user(command)
 }
 
-/// The preload library: cargo builds it for no test of this crate.
+/// The preload library, which cargo does not build for tests of this crate.
 #[track_caller]
 pub fn library() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release");
@@ -61,19 +61,19 @@ fn as_a_new_user(mut command: Command) -> Command {
     command
 }
 
-/// Its output and status.
+/// Output and status of a command.
 pub struct Told {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
-    /// With the lines about mount namespaces that other tests make.
+    /// Standard error with the lines about mount namespaces of other tests.
     pub whole_err: String,
 }
 
 impl From<Output> for Told {
     fn from(output: Output) -> Told {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        // Tests beside this one may make mount namespaces: then `umount` names their processes.
+        // Parallel tests may make mount namespaces: `umount` then names their processes.
         let sees =
             |line: &&str| line.contains(": unmounted here") || line.contains(": waiting for the unmount");
         let whole_err = text(output.stderr);
@@ -82,20 +82,20 @@ impl From<Output> for Told {
     }
 }
 
-/// Runs to the end.
+/// Runs a command to its end.
 pub fn told(mut command: Command) -> Told {
     command.output().expect("it starts").into()
 }
 
 impl Told {
-    /// Exit 0, and nothing to complain about.
+    /// Asserts exit code 0 and no error output.
     #[track_caller]
     pub fn fine(self) -> Told {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
         self
     }
 
-    /// Exit 2 and one line that holds each of `parts`.
+    /// Asserts exit code 2 and one line with all of `parts`.
     #[track_caller]
     pub fn refused(self, parts: &[&str]) {
         self.refused_with(2, parts);
@@ -114,8 +114,8 @@ impl Told {
     }
 }
 
-/// Where stages are: beside the build, unless another user would not get there, a shell or the table of mounts would not take the path
-/// as it is, or a test mounts something over it.
+/// Directory for stages: next to the build if possible. Not if another user cannot reach it, if its path
+/// needs quoting in a shell or the mount table, or if a test mounts something over it.
 fn place() -> &'static Path {
     let near = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let reached = |p: &Path| fs::metadata(p).is_ok_and(|m| m.permissions().mode() & 0o001 != 0);
@@ -135,7 +135,7 @@ impl Stage {
         Stage { _dir: dir, src, mnt }
     }
 
-    /// A stage whose source takes 1 MiB.
+    /// A stage with a source of 1 MiB.
     pub fn with_small_source() -> Stage {
         let mut stage = Stage::new();
         let disk = stage.file("disk");
@@ -146,8 +146,9 @@ impl Stage {
         stage
     }
 
-    /// A stage of the user 65534 and a script for `unshare -m`, which defines `user COMMAND...`: that user's, with `$program` for terrace and
-    /// `$runtime` for a directory. None: this machine has no fusermount3.
+    /// A stage for the user 65534, and a script for `unshare -m`. The script defines `user COMMAND...` to run
+    /// as that user, `$program` for terrace and `$runtime` for a directory. None: this machine has no
+    /// fusermount3.
     pub fn for_user() -> Option<(Stage, String)> {
         if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
             eprintln!("skipped: needs fusermount3");
@@ -172,7 +173,7 @@ impl Stage {
         Some((stage, begin))
     }
 
-    /// A file of the stage outside of both.
+    /// A file of the stage outside source and mount point.
     pub fn file(&self, name: &str) -> PathBuf {
         self.src.parent().unwrap().join(name)
     }
@@ -197,8 +198,8 @@ impl Stage {
         told
     }
 
-    /// `terrace run --on SRC -- sh -c SCRIPT`, the preload path off. Signals that the tests' own starter ignores (a shell those
-    /// of the terminal, for what it starts in the background) are not ignored by the command: it could not trap them.
+    /// `terrace run --on SRC -- sh -c SCRIPT`, without the preload path. Resets ignored signals: a shell
+    /// ignores some for its background jobs, and the command could not trap these.
     pub fn run(&self, script: &str) -> Command {
         let mut command = Command::new("env");
         command.args([DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
@@ -217,7 +218,7 @@ impl Stage {
         (instance.pid, instance.terraced)
     }
 
-    /// The directories of instances that serve `mnt` or the source.
+    /// Directories of instances that serve `mnt` or the source.
     pub fn instances(&self) -> Vec<PathBuf> {
         let dirs = fs::read_dir("/run/terrace").into_iter().flatten().flatten().map(|entry| entry.path());
         let ours = |dir: &PathBuf| {
@@ -227,21 +228,21 @@ impl Stage {
         dirs.filter(ours).collect()
     }
 
-    /// The record of the one instance on the stage, without asking its daemon.
+    /// The record of the only instance on the stage, without a request to its daemon.
     #[track_caller]
     pub fn info(&self) -> Info {
         serde_json::from_slice(&fs::read(self.instances()[0].join("info.json")).unwrap()).unwrap()
     }
 
     pub fn is_mounted(&self) -> bool {
-        // Another test may have mounted at a name that is no UTF-8.
+        // Another test may have mounted at a name that is not UTF-8.
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
         let ours = [&self.src, &self.mnt].map(|dir| dir.as_os_str().as_encoded_bytes());
         points.into_iter().any(|point| ours.contains(&point))
     }
 
-    /// Waits for the end of everything.
+    /// Waits until all processes and mounts are gone.
     #[track_caller]
     pub fn nothing_is_left(&self) {
         wait_until("nothing is left", || !self.is_mounted() && self.instances().is_empty());
@@ -262,8 +263,8 @@ impl Drop for Stage {
     }
 }
 
-/// Writes a file in a process of its own, which is over when this returns: what this process opens is held a little longer by
-/// each child that another test is just starting, and a mount that is held cannot be unmounted. False: it failed.
+/// Writes a file in a separate process; false: it failed. Each child that a parallel test starts holds this
+/// process's descriptors a little longer, and a mount with open files cannot be unmounted.
 pub fn write_apart(path: &Path, content: &[u8]) -> bool {
     let mut writer = Command::new("dd");
     writer.arg(format!("of={}", text(path))).args(["bs=64K", "status=none"]);
@@ -276,8 +277,8 @@ pub fn kill(pid: i32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
 }
 
-/// Sends a signal until the process is about to end: where nothing is wrong with an address, Rust's handlers for SIGSEGV and SIGBUS
-/// return once, for the fault to come again.
+/// Sends a signal until the process is dying. Rust's handlers for SIGSEGV and SIGBUS return once without a
+/// bad address, so that the fault can recur.
 pub fn crash(pid: i32, signal: rustix::process::Signal) {
     wait_until("it takes the signal", || {
         kill(pid, signal);
@@ -286,8 +287,8 @@ pub fn crash(pid: i32, signal: rustix::process::Signal) {
     });
 }
 
-/// Whether a process is gone or about to be: a zombie, or with one of these flags of include/linux/sched.h: PF_EXITING,
-/// PF_POSTCOREDUMP, PF_SIGNALED, PF_DUMPCORE.
+/// Is a process gone or dying: a zombie, or one with PF_EXITING, PF_POSTCOREDUMP, PF_SIGNALED or PF_DUMPCORE
+/// (include/linux/sched.h)?
 fn is_ending(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
@@ -295,16 +296,16 @@ fn is_ending(pid: i32) -> bool {
     rest.starts_with('Z') || flags.is_some_and(|flags| flags & (0x4 | 0x8 | 0x200 | 0x400) != 0)
 }
 
-/// For `env`.
+/// Option of env(1).
 pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 
-/// Whether a process is there and not a zombie.
+/// Does a process exist that is not a zombie?
 pub fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// Whether a process of one thread sleeps, for a time that it has chosen.
+/// Does a single-threaded process sleep in a timed wait?
 pub fn sleeps(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
@@ -315,7 +316,7 @@ fn is_locked(lock: &Path) -> bool {
     fs::File::open(lock).is_ok_and(|lock| rustix::fs::flock(&lock, shared).is_err())
 }
 
-/// Runs a bash script in a mount namespace of its own, to the end.
+/// Runs a bash script to its end in a mount namespace of its own.
 pub fn told_apart(script: &str) -> Told {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "bash", "-c", script]);

@@ -17,7 +17,7 @@ fn json(told: Told) -> serde_json::Value {
     serde_json::from_str(&told.fine().out).unwrap()
 }
 
-/// Content that cannot be compressed: the counters tell of DRAM alone.
+/// Incompressible content, so that only DRAM counts.
 fn write_random(path: &Path, len: usize) -> Vec<u8> {
     let content = Rng::new(len as u64).bytes(len);
     fs::write(path, &content).unwrap();

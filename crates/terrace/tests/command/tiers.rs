@@ -1,5 +1,5 @@
-//! The tier on a device from outside: one that cannot be used is left alone and missed by nothing else, and a target belongs to one instance,
-//! also over crashes of its terraced.
+//! Tiers on devices from outside: an unusable tier is left unchanged and stops nothing else; a target belongs
+//! to one instance, also across crashes of its terraced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use terrace_api::tiers::{SourceState, TargetState, TierKind, TierReport};
 
 use crate::stage::{Stage, Told, crash, possible, runs, terrace, text, told, wait_until};
 
-/// `terrace run --on SRC --tier TIER -- SCRIPT`, the preload path off.
+/// `terrace run --on SRC --tier TIER -- SCRIPT`, without the preload path.
 fn run(stage: &Stage, tier: &str, more: &[&str], script: &str) -> Told {
     let mut command = terrace(["run", "--no-preload", "--memory", "32MiB", "--tier", tier]);
     command.args(more).arg("--on").arg(&stage.src).args(["--", "sh", "-c", script]);
@@ -32,7 +32,7 @@ fn target(stage: &Stage) -> String {
     text(&stage.file("t.tier")).to_owned()
 }
 
-/// A command that serves, and tells in one line with each of `parts` why without the tier.
+/// Asserts that a command serves, and prints one line, with all of `parts`, why it serves without the tier.
 #[track_caller]
 fn warned(told: Told, parts: &[&str]) {
     assert_eq!((told.code, told.err.lines().count()), (Some(0), 1), "{}", told.err);
@@ -44,7 +44,7 @@ fn warned(told: Told, parts: &[&str]) {
     assert!(parts.iter().all(|part| told.err.contains(part)), "{parts:?} are not all in: {}", told.err);
 }
 
-/// A mount that serves without its tier: it says so at the start and in `stat`.
+/// Asserts that a mount serves without its tier, and shows this at the start and in `stat`.
 #[track_caller]
 fn serves_without(stage: &Stage, tier: &str, parts: &[&str]) {
     warned(stage.mount(&["--tier", tier]), parts);
@@ -112,7 +112,7 @@ fn target_that_is_off_goes_live_and_stays_gone() {
     assert_eq!(devices(), 1);
     let mnt = text(&stage.mnt);
     let out = tier(&["remove", mnt, "device", "--force"]).fine().out;
-    assert!(out.contains("it was not in use, and is as it was"), "{out}");
+    assert!(out.contains("it was not in use, and is unchanged"), "{out}");
     assert_eq!(devices(), 0);
     let (_, terraced) = stage.processes();
     crash(terraced, Signal::KILL);
@@ -164,7 +164,7 @@ fn tier_belongs_to_one_instance_also_over_a_crash() {
     assert_eq!((report.in_use, report.pid, report.mnt), (true, Some(supervisor), Some(stage.mnt.clone())));
     tier(&["drop", &path]).refused(&used);
     stage.ask("umount", &[]).fine();
-    // After the unmount it can be used at once.
+    // It can be used directly after the unmount.
     run(&stage, &path, &[], "true").fine();
     serves_without(&other, &path, &["the tier belongs to", text(&stage.src), "--format-tier"]);
     other.mount(&["--tier", &path, "--format-tier"]).fine();

@@ -1,4 +1,4 @@
-//! An unmount that takes its time or is refused, and the mount that comes after it.
+//! An unmount that takes time or is refused, and the next mount.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use crate::stage::{Stage, kill, library, possible, terrace, text, told, told_apart, wait_until};
 
-/// generic/604 of xfstests: a mount that comes while the unmount still writes waits for its end.
+/// generic/604 of xfstests: a mount waits for the end of an unmount that still writes.
 #[test]
 fn mount_waits_for_an_unmount_under_way() {
     if !possible() {
@@ -32,7 +32,7 @@ fn mount_waits_for_an_unmount_under_way() {
     stage.nothing_is_left();
 }
 
-/// A stop that fails leaves no mark behind: the mount stays, and another mount is refused at once.
+/// A failed stop leaves no mark: the mount stays, and another mount is refused at once.
 #[test]
 fn a_refused_unmount_keeps_others_out() {
     if !possible() {
@@ -48,8 +48,8 @@ fn a_refused_unmount_keeps_others_out() {
     stage.nothing_is_left();
 }
 
-/// A mount that was taken away lazily lives on for its open files: the next one does not wait for readers of those, and does not
-/// come beside writers.
+/// A lazily detached mount lives on for its open files. The next mount does not wait for its readers, and is
+/// refused while there are writers.
 #[test]
 fn a_mount_after_a_lazy_unmount_comes_beside_readers_alone() {
     if !possible() {
@@ -76,7 +76,8 @@ fn a_mount_after_a_lazy_unmount_comes_beside_readers_alone() {
     stage.nothing_is_left();
 }
 
-/// A program whose working directory lies in a mount that was taken away reads on, and cannot change what the next mount serves.
+/// A program with its working directory in a detached mount can still read, but cannot change files that the
+/// next mount serves.
 #[test]
 fn changes_through_a_mount_that_is_gone_are_refused() {
     if !possible() {
@@ -116,7 +117,7 @@ fn changes_through_a_mount_that_is_gone_are_refused() {
     stage.nothing_is_left();
 }
 
-/// The claim lies on the directories above the source, and keeps no other mount busy that shows them.
+/// The claim on directories above the source does not keep mounts of these directories busy.
 #[test]
 fn mounts_of_directories_above_a_source_can_be_unmounted() {
     if !possible() {
@@ -148,7 +149,8 @@ fn mounts_of_directories_above_a_source_can_be_unmounted() {
     stage.nothing_is_left();
 }
 
-/// Each name of the tree leads to the instance that serves it: the same directory, one below and above, a bind mount, another mount namespace.
+/// Each path of the tree is claimed: the directory itself, those below and above, a bind mount, another mount
+/// namespace.
 #[test]
 fn a_tree_has_one_mount_or_several_runs() {
     if !possible() {
@@ -212,7 +214,7 @@ fn a_tree_has_one_mount_or_several_runs() {
     told(terrace(["umount", text(&other)]));
 }
 
-/// umount(8) itself: it finds the helper by libmount's table alone, and returns when all is written, or fails.
+/// umount(8) itself finds the helper only through libmount's table. It returns when all is written, or fails.
 #[test]
 fn umount_of_the_system_waits_for_the_last_page() {
     if !possible() {
@@ -266,7 +268,8 @@ fn umount_of_the_system_waits_for_the_last_page() {
     stage.nothing_is_left();
 }
 
-/// Without its record nothing shows that an instance has written all: another XDG_RUNTIME_DIR is found by the sockets, a record that is gone is not.
+/// Without its record, nothing shows that an instance has written all. Sockets reveal another
+/// XDG_RUNTIME_DIR, but not a deleted record.
 #[test]
 fn umount_without_a_record_is_refused() {
     if !possible() {
@@ -303,7 +306,7 @@ fn umount_finds_the_instance_in_other_runtime_directories() {
     stage.nothing_is_left();
 }
 
-/// The instance is that of the mount at the path, not the one with the highest process id.
+/// The instance of the mount at the path, not the one with the highest process id.
 #[test]
 fn the_mount_at_a_path_has_its_own_instance() {
     if !possible() {
@@ -320,7 +323,7 @@ fn the_mount_at_a_path_has_its_own_instance() {
     let held = fs::File::open(stage.mnt.join("a")).unwrap();
     told(terrace(["umount", "-l", text(&stage.mnt)])).fine();
     stage.mount(&[]).fine();
-    // Where process ids have come round the older instance has the higher one.
+    // After a wrap-around of process ids, the older instance has the higher one.
     let [dir] = &first.instances()[..] else { panic!("it lives for its open file") };
     let record = fs::read_to_string(dir.join("info.json")).unwrap();
     let pid = format!("\"pid\":{},", first.info().pid);
@@ -333,7 +336,7 @@ fn the_mount_at_a_path_has_its_own_instance() {
     stage.nothing_is_left();
 }
 
-/// Mounts that lie in their own sources, made before and after, alone and in pairs: every walk ends.
+/// Mounts inside their own sources, made before or after, alone and in pairs: every walk ends.
 #[test]
 fn circles_are_refused_or_not_entered() {
     if !possible() {
@@ -366,7 +369,8 @@ fn circles_are_refused_or_not_entered() {
     other.nothing_is_left();
 }
 
-/// As systemd has it for x-systemd.automount: an autofs lies at the mount point, and the mount comes over it without setting it off.
+/// As for x-systemd.automount: an autofs is at the mount point, and the mount covers it without triggering
+/// it.
 #[test]
 fn a_mount_comes_over_an_autofs() {
     if !possible() {
@@ -374,7 +378,8 @@ fn a_mount_comes_over_an_autofs() {
     }
     let stage = Stage::new();
     fs::write(stage.src.join("a"), "content").unwrap();
-    // The pipe gets no answer: a process that triggers the automount hangs, except those of this process group.
+    // The pipe gets no answer: a process that triggers the automount hangs, unless it is in this process
+    // group.
     let script = format!(
         "import ctypes, os, subprocess, sys\n\
          libc = ctypes.CDLL(None, use_errno=True); reader, writer = os.pipe()\n\

@@ -1,4 +1,4 @@
-//! A client: words in, one reply out.
+//! A client: sends words, receives one reply.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ impl<T: Read + Write + Send> Stream for T {}
 /// A connection.
 pub struct Client(BufReader<Box<dyn Stream>>);
 
-/// No reply takes longer on the busiest machine.
+/// Time limit for a reply, long enough for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
 
 impl Client {
@@ -50,13 +50,13 @@ impl Client {
         Ok(Client(BufReader::new(Box::new(stream))))
     }
 
-    /// Asks and waits; an error is the end of the connection.
+    /// Sends a request and waits; an error means the end of the connection.
     pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> std::io::Result<Reply> {
         self.send(&[words])?;
         self.reply()
     }
 
-    /// Sends requests together; each is answered by a reply.
+    /// Sends several requests at once; each gets a reply.
     pub fn send<T: AsRef<[u8]>>(&mut self, requests: &[impl AsRef<[T]>]) -> std::io::Result<()> {
         let mut text = Vec::new();
         for words in requests.iter().map(AsRef::as_ref) {
@@ -70,7 +70,7 @@ impl Client {
         self.0.get_mut().write_all(&text)
     }
 
-    /// The text of the reply to a line of words.
+    /// Sends a line of words; returns the reply's text.
     pub fn say(&mut self, line: &str) -> String {
         self.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|err| panic!("{line}: {err}")).text()
     }

@@ -1,4 +1,5 @@
-//! Four servers with one keyspace: a client that follows redirections, one server killed and started again.
+//! Four servers with one keyspace: a client that follows redirections, and a server that is killed and
+//! restarted.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,10 +8,10 @@ use std::net::TcpListener;
 use super::client::{Client, Reply};
 use super::stage::{Served, Stage};
 
-/// A client of all servers: goes where it is sent.
+/// A client of all servers, which follows redirections.
 struct Routing {
     clients: HashMap<u16, Client>,
-    /// Where keys were found.
+    /// Server of each key seen so far.
     slots: HashMap<String, u16>,
     first: u16,
     moved: usize,
@@ -47,7 +48,7 @@ impl Routing {
     }
 }
 
-/// Ports that nobody uses now.
+/// Ports that are free now.
 fn free_ports() -> Vec<u16> {
     let listeners: Vec<_> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
@@ -88,7 +89,7 @@ fn four_servers_share_the_keys() {
     assert!(ports.iter().all(|port| nodes(*port) == nodes(ports[0])));
     let own = Client::tcp(ports[0]).unwrap().say("CLUSTER MYID");
     assert!(Client::tcp(ports[1]).unwrap().say("CLUSTER SLOTS").contains(&own));
-    // One dies with its keeper: the others serve on, and nothing is lost.
+    // One server dies with its keeper: the others serve on, and nothing is lost.
     served[2].take().unwrap().kill_all();
     let (mut here, mut missing) = (0, 0);
     for i in 0..400 {

@@ -1,4 +1,4 @@
-//! Acknowledged writes survive: the death of the server always, the death of all with `--sync always`.
+//! Acknowledged writes survive the death of the server, and with `--sync always` the death of all processes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,10 +15,11 @@ fn rounds() -> u64 {
     set.unwrap_or(if std::env::var_os("TERRACE_SOAK").is_some() { 500 } else { 15 })
 }
 
-/// Keys that one writer has.
+/// Keys of each writer.
 const KEYS: u64 = 20;
 
-/// The value of a key's version: longer and shorter ones, all recognisable. Those of fields are large, so that the hash is in pieces.
+/// The value of a key's version: of various lengths, and recognisable. Values of hash fields are large, so
+/// that the hash is stored in pieces.
 fn value(key: u64, version: u64) -> Vec<u8> {
     let least = if key.is_multiple_of(3) { 45_000 } else { 10 };
     let length = least + (key * 131 + version * 977) as usize % 6000;
@@ -26,7 +27,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     stamp.bytes().cycle().take(length.max(stamp.len())).collect()
 }
 
-/// State of a writer's keys: the last version that was acknowledged, and the last that was sent.
+/// For each key of a writer: the last acknowledged version, and the last one sent.
 type Versions = Vec<(u64, u64)>;
 
 /// Writes until its connection ends or `over`.
@@ -56,7 +57,7 @@ fn write(stage: &Stage, writer: u64, mut versions: Versions, over: &AtomicBool) 
     versions
 }
 
-/// Each key holds a version that was acknowledged, or one sent after it; which one.
+/// Checks that each key holds an acknowledged version, or one sent after it; returns the versions found.
 fn check(client: &mut Client, writer: u64, versions: &Versions) -> Versions {
     let mut found = Versions::new();
     for (key, &(acknowledged, sent)) in (0..).zip(versions) {
@@ -83,7 +84,7 @@ fn check(client: &mut Client, writer: u64, versions: &Versions) -> Versions {
     found
 }
 
-/// Rounds of writers until `kill`, which returns when they can ask again.
+/// Rounds of writers, each ended by `kill`, which returns once clients can connect again.
 fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut()) {
     let mut rng = Rng::new(seed);
     let mut known = [vec![(0, 0); KEYS as usize], vec![(0, 0); KEYS as usize]];
@@ -96,7 +97,7 @@ fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut())
             });
             std::thread::sleep(Duration::from_millis(50 + rng.below(300)));
             kill();
-            // A client that met the next server already.
+            // For a writer that has already reached the next server.
             over.store(true, Ordering::Relaxed);
             writers.map(|writer| writer.join().unwrap())
         });
@@ -115,11 +116,11 @@ fn acknowledged_writes_survive_kill_of_the_server() {
     let served = stage.serve(&["--sync", "no"]);
     let rounds = rounds();
     write_and_kill(&stage, rounds, seed, || served.kill_server());
-    // The last server may answer before it is on record.
+    // The last server may answer before info.json names it.
     wait_until("every restart is on record", || u64::from(served.stat().instance.restarts) == rounds);
     assert!(served.stat().instance.last_death.unwrap().contains("killed by signal 9"));
     served.stop();
-    // And an orderly end.
+    // An orderly end, too.
     let served = stage.serve(&[]);
     assert!(stage.client().say("DBSIZE").parse::<u64>().unwrap() > 10);
     served.stop();
@@ -147,7 +148,7 @@ fn writes_survive_kill_of_everything() {
         let mut served = Some(stage.serve(&["--sync", sync]));
         write_and_kill(&stage, rounds(), seed, || {
             served.take().unwrap().kill_all();
-            // A start that is killed at once, or ends in order, leaves all of it to the next.
+            // A start that is killed at once, or ends in order, leaves all data to the next.
             let first = stage.serve(&["--sync", sync]);
             if seed.is_multiple_of(2) {
                 first.kill_all()
@@ -170,7 +171,7 @@ fn server_goes_on_when_its_keeper_is_killed() {
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
     assert_eq!(client.say("GET a"), "1");
     terrace_testkit::wait::wait_until("stat tells of it", || !served.stat().instance.supervisor_lives);
-    // Whose end cleans up, too.
+    // A server without a keeper cleans up itself.
     let _ = client.ask(&["SHUTDOWN"]);
     terrace_testkit::wait::wait_until("the socket is gone", || !stage.path("s").exists());
     drop(served);

@@ -1,5 +1,6 @@
-//! Histories of three clients are linearizable: as if each command had happened at one moment between its request and its reply (Herlihy, Wing,
-//! 1990), also where the server was killed meanwhile. A command without a reply may have happened at any later moment, or not at all.
+//! Histories of three clients are linearizable (Herlihy, Wing, 1990): each command seems to happen at one
+//! moment between its request and its reply, also across a kill of the server. A command without a reply may
+//! happen at any later moment, or not at all.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ type Answer = Option<i64>;
 
 impl Command {
     fn random(rng: &mut Rng, numbers: &AtomicI64) -> Command {
-        // A value comes once, far from those that increments make of others.
+        // Values are unique, and far from those reached by increments.
         let value = numbers.fetch_add(1_000_000, Ordering::Relaxed);
         match rng.below(10) {
             0..4 => Command::Get,
@@ -55,7 +56,7 @@ impl Command {
         })
     }
 
-    /// Its answer, and the key's value afterwards.
+    /// The command's answer, and the key's value after it.
     fn apply(self, value: Answer) -> (Answer, Answer) {
         match self {
             Command::Get => (value, value),
@@ -75,7 +76,6 @@ impl Command {
 /// A command, and its answer if there was one.
 type Event = (Command, Option<Answer>);
 
-/// One key.
 struct Key;
 
 impl Specification for Key {
@@ -98,7 +98,7 @@ impl Specification for Key {
 /// Requests and replies in the order of their time, each with its client.
 type Recorded = Vec<(usize, Action<Event>)>;
 
-/// Whether there is an order of the commands that explains all answers. Requests without a reply get one at the end.
+/// Is there an order of the commands that explains all answers? Requests without a reply get one at the end.
 fn is_linearizable(mut recorded: Recorded) -> bool {
     let mut open = std::collections::BTreeMap::new();
     for (client, action) in &recorded {
@@ -111,10 +111,9 @@ fn is_linearizable(mut recorded: Recorded) -> bool {
     recorded.is_empty() || WGLChecker::<Key>::is_linearizable(History::from_actions(recorded))
 }
 
-/// Keys of a round.
 const KEYS: usize = 5;
 
-/// What the clients of a round share.
+/// Shared by the clients of a round.
 #[derive(Default)]
 struct Round {
     recorded: [Mutex<Recorded>; KEYS],
@@ -124,7 +123,7 @@ struct Round {
 }
 
 impl Round {
-    /// A client: when its connection ends it is another one.
+    /// A client; after the end of its connection, it continues as a new client.
     fn work(&self, stage: &Stage, prefix: &str, rng: &mut Rng) {
         while !self.is_over.load(Ordering::Relaxed) {
             let (id, mut client) = (self.clients.fetch_add(1, Ordering::Relaxed), stage.client());
@@ -184,7 +183,7 @@ fn stale_answer_is_no_linearizable_history() {
     assert!(is_linearizable(done));
     let stale = vec![call(0, set), reply(0, set, Some(1)), call(1, get), reply(1, get, None)];
     assert!(!is_linearizable(stale));
-    // Without a reply it may come at any later time, or not at all; but once seen it stays.
+    // Without a reply the command may happen at any later time, or not at all; but once seen, it stays.
     let late = vec![call(0, set), call(1, get), reply(1, get, None), call(1, get), reply(1, get, Some(7))];
     assert!(is_linearizable(late.clone()));
     let lost = [late, vec![call(2, get), reply(2, get, None)]].concat();

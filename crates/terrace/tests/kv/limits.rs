@@ -1,4 +1,4 @@
-//! Access to a server, refusals, and what `terrace` says of a server.
+//! Access to a server, refusals, and the statistics of a server.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
@@ -69,14 +69,15 @@ fn one_store_has_one_server() {
     assert!(!stage.path("s").exists());
 }
 
-/// Runs `f` in a thread that sees a file system of so many bytes as `keys`, as do the servers that it starts.
+/// Runs `f` in a thread whose mount namespace, and that of its servers, has a file system of `bytes` at
+/// `keys`.
 fn on_a_disk(bytes: u64, f: impl FnOnce(&Stage) + Send) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     let stage = Stage::new();
     let keys = stage.path("keys");
     std::fs::create_dir(&keys).unwrap();
     let run = || {
-        // SAFETY: of this thread only; it shares no descriptors anew.
+        // SAFETY: affects this thread only; it does not unshare descriptors.
         let unshared = unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNS) };
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         let options = std::ffi::CString::new(format!("size={bytes}")).unwrap();

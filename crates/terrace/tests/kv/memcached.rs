@@ -1,4 +1,4 @@
-//! Clients of memcached: what survives, and what is refused.
+//! memcached clients: data that survive, and refusals.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::stage::{Stage, refused};
 struct Client(BufReader<TcpStream>);
 
 impl Client {
-    /// Once the server answers.
+    /// Connects once the server answers.
     fn new(port: u16) -> Client {
         let mut client = None;
         wait_until("the server answers a client of memcached", || {
@@ -44,7 +44,7 @@ impl Client {
         self.try_say(text).unwrap_or_else(|err| panic!("{text}: {err}"))
     }
 
-    /// Flags and value of a key, and the number of its state.
+    /// Flags, value and unique number of a key.
     fn gets(&mut self, key: &str) -> Option<(u32, String, u64)> {
         let head = self.say(&format!("gets {key}\r\n"));
         if head == "END" {
@@ -85,7 +85,7 @@ fn items_with_flags_and_times_survive_deaths() {
             let ttl: u64 = resp.say(&format!("TTL k{flags}")).parse().unwrap();
             assert!((1..=104).contains(&ttl), "{ttl} s");
         }
-        // The number of another server's state names nothing here.
+        // A unique number of an earlier server matches nothing.
         assert_eq!(client.say(&format!("cas k5 5 100 1 {unique}\r\nx\r\n")), "EXISTS");
     };
     served.kill_server();
@@ -140,7 +140,7 @@ fn acknowledged_items_survive_kills_under_load() {
         served = still.unwrap_or_else(|| stage.serve(&options));
         let (flags, n, _) = Client::new(port).gets("n").unwrap();
         let n: u64 = n.parse().unwrap();
-        // The one after it was sent and not answered.
+        // The write after it was sent, but not acknowledged.
         assert!((acknowledged..=acknowledged + 1).contains(&n), "{n}, not {acknowledged}, is there");
         assert_eq!(u64::from(flags), n % 100_000);
         acknowledged = n;

@@ -1,4 +1,4 @@
-//! A server whose names alone are a good part of `--memory`.
+//! A server whose key names take much of `--memory`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
@@ -7,10 +7,10 @@ use super::client::{Client, Reply};
 use super::stage::{Served, Stage};
 
 const LIMIT: u64 = 32 << 20;
-/// Anonymous memory of a process beside what grows with keys: stacks, buffers of threads, waste of the allocator.
+/// Anonymous memory of a process that does not grow with keys: stacks, thread buffers, allocator overhead.
 const OWN: u64 = 6 << 20;
 
-/// Memory of the server as the kernel counts it: the memory files, and its own pages.
+/// Memory of the server by the kernel's count: the memory files, and its private pages.
 fn resident(served: &Served) -> (u64, u64) {
     let pid = served.stat().instance.terraced;
     let mut files = BTreeSet::new();
@@ -27,7 +27,7 @@ fn resident(served: &Served) -> (u64, u64) {
     (files.iter().map(|(_, _, bytes)| bytes).sum(), own << 10)
 }
 
-/// Within the limit, by the server's own count and by the kernel's.
+/// Asserts that memory is within the limit, by the server's own count and by the kernel's.
 #[track_caller]
 fn within_limit(served: &Served, when: &str) {
     let memory = served.stat().cache.memory;
@@ -42,7 +42,7 @@ fn key(number: u64) -> String {
 
 const BATCH: u64 = 500;
 
-/// Sets a batch of keys in one go; how many were taken.
+/// Sets a batch of keys at once; returns how many were accepted.
 fn set_batch(client: &mut Client, from: u64) -> u64 {
     let requests: Vec<_> = (from..from + BATCH).map(|i| ["SET".to_owned(), key(i), i.to_string()]).collect();
     client.send(&requests).unwrap();
@@ -86,7 +86,7 @@ fn keys_fill_memory_up_to_the_limit_and_are_then_refused() {
     for i in (0..keys).step_by(997) {
         assert_eq!(client.say(&format!("GET {}", key(i))), i.to_string());
     }
-    // What needs no more memory is done.
+    // Writes that need no more memory succeed.
     assert_eq!(client.say(&format!("SET {} {}", key(1), "v".repeat(5000))), "OK");
     within_limit(&served, "full and read");
     // The next server over the same keys.

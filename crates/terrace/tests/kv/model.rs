@@ -1,4 +1,4 @@
-//! Keys beside a map, over restarts of every kind: what is there is what was written, and nothing else.
+//! Keys compared with a map, across restarts of every kind.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>
     assert!(!matches!(reply.unwrap(), Reply::Error(_)));
 }
 
-/// Random writes and reads, and each kind of end in turn. `more`: options of the server.
+/// Random writes and reads, with each kind of end in turn. `more`: options of the server.
 fn check_over_restarts(seed: u64, rounds: u64, more: &[&str]) {
     let mut rng = Rng::new(seed);
     let (stage, mut model) = (Stage::new(), BTreeMap::new());

@@ -1,4 +1,4 @@
-//! A directory and a server of its keys; in the end no process is left.
+//! A directory and a server of its keys. At the end, no process may be left.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use terrace_testkit::wait::{holds_within, wait_until};
 
 use super::client::Client;
 
-/// The command, with the environment of a user who has set nothing.
+/// The command, with the environment of a user without any settings.
 pub fn terrace(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TERRACE_")) {
@@ -19,7 +19,7 @@ pub fn terrace(args: &[&str]) -> Command {
     command
 }
 
-/// Exit 2, and one line that holds `part`.
+/// Asserts exit code 2, and one line with `part`.
 #[track_caller]
 pub fn refused(args: &[&str], part: &str) {
     let output = terrace(args).output().unwrap();
@@ -46,7 +46,7 @@ impl Stage {
         self.path(name).display().to_string()
     }
 
-    /// A server on a socket, once it serves.
+    /// Starts a server on a socket; returns once it serves.
     pub fn serve(&self, more: &[&str]) -> Served {
         let unix = self.path("s");
         let (dir, socket) = (self.text("keys"), self.text("s"));
@@ -95,10 +95,10 @@ impl Served {
         Pid::from_raw(self.stat().instance.terraced).unwrap()
     }
 
-    /// When it returns, clients meet the next server.
+    /// Kills the server; returns once clients reach the next one.
     pub fn kill_server(&self) {
         let mut server = self.server();
-        // One that has just taken over answers before it is on record.
+        // A new server may answer before info.json names it.
         wait_until("the server on record lives", || {
             server = self.server();
             kill_process(server, Signal::KILL).is_ok()
@@ -106,7 +106,7 @@ impl Served {
         wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
     }
 
-    /// Asks for an orderly end, and kills the server before it has done anything for that.
+    /// Requests an orderly end, and kills the server before it starts on that.
     pub fn kill_server_as_it_stops(mut self) {
         let server = self.server();
         kill_process(server, Signal::STOP).unwrap();
@@ -124,7 +124,7 @@ impl Served {
         wait_until("the server is gone", || rustix::process::test_kill_process(server).is_err());
     }
 
-    /// An orderly end.
+    /// Stops the server in order.
     pub fn stop(mut self) {
         kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
         assert!(self.keeper.wait().unwrap().success());
@@ -147,7 +147,7 @@ impl Drop for Served {
     }
 }
 
-/// Whether a signal waits for a process.
+/// Is a signal pending for a process?
 fn has_pending(pid: Pid, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap();
     let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));

@@ -1,4 +1,4 @@
-//! Formats of records of one size: plain keys, and libCacheSim's oracleGeneral
+//! Formats with fixed-size records: plain keys, and libCacheSim's oracleGeneral
 //! (libCacheSim/traceReader/customizedReader/oracle/oracleGeneralBin.h).
 
 use crate::capture::access::Access;
@@ -24,7 +24,7 @@ pub(super) fn u64_key(input: &mut Input) -> Result<Option<Access>, Error> {
     Ok(record::<8>(input, "a key")?.map(|bytes| Access::of(u64::from_le_bytes(bytes))))
 }
 
-/// Time in seconds, key, size, next use (which nobody needs who reads the whole trace).
+/// Time in seconds, key, size, next use. The next use is ignored.
 pub(super) fn oracle(input: &mut Input) -> Result<Option<Access>, Error> {
     let Some(bytes) = record::<24>(input, "a record of oracleGeneral")? else { return Ok(None) };
     let (time, rest) = bytes.split_first_chunk::<4>().expect("24 bytes begin with 4");

@@ -1,4 +1,4 @@
-//! A trace in whatever format: which one it is, and its accesses.
+//! Reads a trace of any format: detects the format, and iterates over the accesses.
 
 mod binary;
 mod msr;
@@ -17,7 +17,7 @@ pub use text::Column;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// How the bytes of a trace are to be read.
+/// Format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Little-endian 64-bit keys.
@@ -28,7 +28,7 @@ pub enum Format {
     Text,
     /// A key in one of several columns.
     Csv,
-    /// Requests to disks, as MSR Cambridge has recorded them.
+    /// Disk requests, as recorded by MSR Cambridge.
     Msr,
     /// A capture of terrace.
     Terrace,
@@ -39,7 +39,7 @@ impl Format {
     pub const ALL: [Format; 6] =
         [Format::U64, Format::Oracle, Format::Text, Format::Csv, Format::Msr, Format::Terrace];
 
-    /// Its name for users.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Format::U64 => "u64",
@@ -51,17 +51,17 @@ impl Format {
         }
     }
 
-    /// The format called `name`.
+    /// The format with this name.
     pub fn named(name: &str) -> Option<Format> {
         Format::ALL.into_iter().find(|format| format.name() == name)
     }
 
-    /// Guessed from the content's first bytes, then from the file's name, then from whether it looks like text.
+    /// Guesses the format: by the first bytes, then by the file's name, then by whether the content is text.
     fn guess(name: &str, head: &[u8], column: Option<&Column>) -> Option<Format> {
         if head.starts_with(&MAGIC) {
             return Some(Format::Terrace);
         }
-        // A column that is named is meant.
+        // An explicit column excludes the MSR format.
         if column.is_none() && msr::begins(head) {
             return Some(Format::Msr);
         }
@@ -88,12 +88,12 @@ impl Format {
     }
 }
 
-/// Options of the reader beside the file.
+/// Options of the reader.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The format; `None`: by content and name.
+    /// The format; `None`: detect it by content and name.
     pub format: Option<Format>,
-    /// Where a CSV has its keys; `None`: by its header, or as [`Column`] says.
+    /// Column of a CSV's keys; `None`: by its header, or as in [`Column`].
     pub column: Option<Column>,
 }
 
@@ -125,7 +125,7 @@ impl std::fmt::Debug for Reader {
 }
 
 impl Reader {
-    /// Opens a file. Fails when it cannot be read, its format is not known, or its beginning is wrong.
+    /// Opens a file. Fails if it cannot be read, its format is unknown, or its beginning is invalid.
     pub fn open(path: &Path, options: &Options) -> Result<Reader, Error> {
         let name = path.display().to_string();
         match File::open(path) {
@@ -136,10 +136,10 @@ impl Reader {
         }
     }
 
-    /// Reads any stream; `name` stands in errors and, by its end, for the format.
+    /// Reads any stream. `name` is for errors, and its extension for the format.
     pub fn new(name: &str, stream: Box<dyn Read + Send>, options: &Options) -> Result<Reader, Error> {
         let mut input = Input::new(name, stream)?;
-        // Programs of Windows write this before text.
+        // Windows programs write a byte-order mark before text.
         if input
             .peek(HEAD)?
             .strip_prefix(BYTE_ORDER_MARK)
@@ -164,17 +164,17 @@ impl Reader {
         Ok(Reader { input, format, decoder, lost: 0, over: false })
     }
 
-    /// The format it is read as.
+    /// The detected format.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// Accesses that the records read so far say were lost in the capture.
+    /// Accesses lost in the capture, by the records read so far.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes read of the (decompressed) content.
+    /// Position in the (decompressed) content, bytes.
     pub fn position(&self) -> u64 {
         self.input.position()
     }

@@ -1,4 +1,4 @@
-//! Traces of MSR Cambridge: requests to disks, a line each, of as many pages as they touch.
+//! Traces of MSR Cambridge: disk requests, one a line, each touching one or more pages.
 //!
 //! Time (100 ns), host, disk, `Read` or `Write`, offset (bytes), size (bytes), response time.
 
@@ -10,11 +10,10 @@ use crate::capture::input::Input;
 
 const PAGE: u64 = 4096;
 const FIELDS: usize = 7;
-/// Largest request, bytes: more is no request of a disk.
+/// Largest plausible request, bytes.
 const REQUEST_MAX: u64 = 1 << 30;
 const TICKS_PER_MS: u64 = 10_000;
 
-/// One request.
 #[derive(Debug, PartialEq, Eq)]
 struct Request {
     tick: u64,
@@ -24,7 +23,7 @@ struct Request {
     bytes: u64,
 }
 
-/// A line as a request; none: it is no such line.
+/// Parses a line as a request; none: another format.
 fn request(line: &[u8]) -> Option<Request> {
     let mut all = fields(line, b',');
     let row: [&[u8]; FIELDS] = std::array::from_fn(|_| all.next().unwrap_or_default());
@@ -42,7 +41,7 @@ fn request(line: &[u8]) -> Option<Request> {
     is_of_a_disk.then_some(Request { tick, disk, write, offset, bytes })
 }
 
-/// Whether the first line is such a request.
+/// Is the first line such a request?
 pub(super) fn begins(head: &[u8]) -> bool {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     request(line.strip_suffix(b"\r").unwrap_or(line)).is_some()
@@ -53,7 +52,7 @@ pub(super) fn begins(head: &[u8]) -> bool {
 pub(super) struct Msr {
     line: Vec<u8>,
     first_tick: Option<u64>,
-    /// The next page of the last request, if pages of it are left.
+    /// Next page of the last request, if any is left.
     next: Option<Access>,
     left: u64,
 }
@@ -73,7 +72,7 @@ impl Msr {
             let first = *self.first_tick.get_or_insert(tick);
             let time_ms = tick.saturating_sub(first) / TICKS_PER_MS;
             let (page, last) = (offset / PAGE, (offset + bytes.max(1) - 1) / PAGE);
-            // Key and page: requests to the same page of two disks are different.
+            // The key contains the disk: equal pages of two disks are different.
             let key = mix(disk).wrapping_add(page);
             self.next = Some(Access { write, time_ms, ..Access::of(key) });
             self.left = last - page + 1;

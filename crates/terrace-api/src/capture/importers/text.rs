@@ -1,40 +1,40 @@
 //! Text: one key a line, or one column of several.
 //!
-//! A key is a decimal number or, behind `0x`, a hexadecimal one; any other word stands for a hash of itself. Empty
-//! lines and lines that begin with `#` are passed over.
+//! A key is a decimal number or, with the prefix `0x`, a hexadecimal one. Any other word stands for its hash.
+//! Empty lines and lines that begin with `#` are ignored.
 
 use crate::capture::access::Access;
 use crate::capture::error::{At, Error};
 use crate::capture::format::mix;
 use crate::capture::input::{Input, WINDOW};
 
-/// Bytes of a line at the most.
+/// Longest line, bytes.
 const LINE_MAX: usize = 64 << 10;
 const _: () = assert!(LINE_MAX < WINDOW);
 
-/// Header names taken for the key's, the best first.
+/// Header names for the key's column, best first.
 const KEY_NAMES: [&str; 12] =
     ["obj_id", "obj-id", "objid", "object_id", "object", "obj", "key", "page", "lbn", "lba", "block", "id"];
 
-/// Where a CSV has its keys. Without one: the header's column called `obj_id`, `object`, `key`, `page`, `lbn`, ...,
-/// without a header the second column (libCacheSim's order is time, object, size), or the only one. A first line
-/// without any number is a header; one without such a name is an error.
+/// Column of a CSV's keys. By default, the header's column `obj_id`, `object`, `key`, `page`, `lbn`, ...
+/// Without a header, the second column (libCacheSim's order is time, object, size), or the only one. A first
+/// line without any number is a header; a header without such a name is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// By number, from 1.
+    /// Column number, from 1.
     Number(usize),
-    /// By the header's word.
+    /// Column name in the header.
     Name(String),
 }
 
 impl Column {
-    /// A number or a name.
+    /// Parses a number or a name.
     pub fn parse(text: &str) -> Column {
         text.parse().map_or_else(|_| Column::Name(text.into()), Column::Number)
     }
 }
 
-/// Whether the lines of `head` have several columns; none: it is no text.
+/// Do the lines of `head` have several columns? None: it is not text.
 pub(super) fn has_columns(head: &[u8]) -> Option<bool> {
     let printable = |b: &u8| matches!(b, b'\t' | b'\n' | b'\r' | 0x20..=0x7e);
     if head.is_empty() || !head.iter().all(printable) {
@@ -49,7 +49,7 @@ fn delimiter(line: &[u8]) -> Option<u8> {
     b",;\t| ".iter().copied().find(|d| line.contains(d))
 }
 
-/// The next line that says something, without its end; it is copied into `line`.
+/// Copies the next line that is neither empty nor a comment into `line`, without its end.
 pub(super) fn next_line(input: &mut Input, line: &mut Vec<u8>) -> Result<bool, Error> {
     loop {
         line.clear();
@@ -96,7 +96,7 @@ pub(super) fn number(word: &[u8]) -> Option<u64> {
     }
 }
 
-/// The number it is, or FNV-1a of it, its bits mixed by SplitMix64's finaliser.
+/// The number itself, or a hash of the word: FNV-1a, its bits mixed by SplitMix64's finaliser.
 pub(super) fn key(word: &[u8]) -> u64 {
     number(word).unwrap_or_else(|| {
         let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -115,7 +115,7 @@ fn checked(input: &Input, word: &[u8]) -> Result<Access, Error> {
     Ok(Access::of(key(word)))
 }
 
-/// The next line's key; `None` at the end. `line` is room to work in.
+/// Key of the next line; `None` at the end. `line` is a buffer.
 pub(super) fn line(input: &mut Input, line: &mut Vec<u8>) -> Result<Option<Access>, Error> {
     if !next_line(input, line)? {
         return Ok(None);
@@ -134,7 +134,7 @@ pub(super) struct Csv {
     delimiter: u8,
     column: usize,
     line: Vec<u8>,
-    /// `line` holds a row not yet given out: the first, when it is no header.
+    /// `line` holds a pending row: the first one, if it is not a header.
     held: bool,
 }
 
@@ -172,7 +172,7 @@ impl Csv {
         Ok(csv)
     }
 
-    /// The next row's key; `None` at the end.
+    /// Key of the next row; `None` at the end.
     pub(super) fn row(&mut self, input: &mut Input) -> Result<Option<Access>, Error> {
         if !std::mem::take(&mut self.held) && !next_line(input, &mut self.line)? {
             return Ok(None);
@@ -186,7 +186,7 @@ impl Csv {
     }
 }
 
-/// The fields of a line, without spaces and quotes around them; within quotes a delimiter means nothing.
+/// The fields of a line, without surrounding spaces and quotes; within quotes, a delimiter is text.
 pub(super) fn fields(line: &[u8], delimiter: u8) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
