@@ -1,7 +1,7 @@
 #!/bin/bash
-# Redis' own tests of the commands that `terrace serve kv` has, against a server of it.
+# Runs Redis' own tests of the supported commands against `terrace serve kv`.
 #   run.sh DIR [unit...]    DIR: a checkout of Redis 7.0, or its source package unpacked; only its tests are used
-# What is skipped, and why: skip.txt beside this file.
+# Skipped tests with reasons: skip.txt beside this file.
 set -euo pipefail
 
 redis=$(realpath "$1"); shift
@@ -16,7 +16,7 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 server=$!
 trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$work"' EXIT
 
-# Names end before the reason.
+# Removes the reasons behind the names.
 sed -E '/^#/d; s/[[:space:]]+# .*$//' "$here/skip.txt" > "$work/skip"
 for _ in $(seq 100); do
 	(exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null && break

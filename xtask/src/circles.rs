@@ -1,8 +1,9 @@
-//! Import circles: files of one crate that import each other in a loop.
+//! Detects import circles: files of one crate that import each other in a loop.
 //!
-//! A file imports another if it names something of it: in a `use`, or by a path that begins with `crate`, `super`, `self` or a
-//! module below. Names that a module hands on (`pub use` of what is below it) are followed to where they come from, and handing
-//! on is no import. Tests do not count (`#[cfg(test)]`), nor do macros' arguments.
+//! A file imports another if it names an item of it: in a `use`, or by a path that begins with `crate`,
+//! `super`, `self` or a child module. Re-exported names (`pub use` of items below) are followed to their
+//! origin, and the re-export itself is no import. Tests do not count (`#[cfg(test)]`), nor do macros'
+//! arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ struct Module {
     file: PathBuf,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
-    /// Names that it hands on, and the path that each stands for.
+    /// Re-exported names with their paths.
     handed_on: BTreeMap<String, Vec<String>>,
-    /// Paths that it imports.
+    /// Imported paths.
     imports: Vec<Vec<String>>,
 }
 
@@ -31,7 +32,7 @@ pub fn is_test(attrs: &[syn::Attribute]) -> bool {
     })
 }
 
-/// Where the source of `mod name;` lies that stands in a module of this file.
+/// The source file of `mod name;` in a module of this file.
 fn source_of(file: &Path, nested: &[String], item: &syn::ItemMod) -> Option<PathBuf> {
     let dir = file.parent()?;
     let given = item.attrs.iter().find_map(|a| match &a.meta {
@@ -53,7 +54,7 @@ fn source_of(file: &Path, nested: &[String], item: &syn::ItemMod) -> Option<Path
     given.into_iter().chain(usual).find(|path| path.exists())
 }
 
-/// The leaves of a `use` tree: each path, and the name by which it is known afterwards (none: all of its names).
+/// The leaves of a `use` tree: each path, and the name that it introduces (None: all of its names).
 fn leaves(tree: &syn::UseTree, path: &mut Vec<String>, out: &mut Vec<(Vec<String>, Option<String>)>) {
     match tree {
         syn::UseTree::Path(p) => {
@@ -74,11 +75,11 @@ fn leaves(tree: &syn::UseTree, path: &mut Vec<String>, out: &mut Vec<(Vec<String
     }
 }
 
-/// Reads one module; those in it become modules of their own.
+/// Reads one module; inline modules in it become separate modules.
 struct Reader<'a> {
     krate: &'a mut Crate,
     module: usize,
-    /// Inline modules of the file around this one.
+    /// Enclosing inline modules of the file.
     nested: Vec<String>,
     bad: &'a mut Vec<String>,
 }
@@ -141,7 +142,7 @@ impl Crate {
         }
         at
     }
-    /// Reads the module whose source is `file`, and all below.
+    /// Reads the module whose source is `file`, and all modules below it.
     fn read(&mut self, file: PathBuf, parent: Option<usize>, name: &str, bad: &mut Vec<String>) {
         let parsed = std::fs::read_to_string(&file).map_err(|e| e.to_string());
         match parsed.and_then(|text| syn::parse_file(&text).map_err(|e| e.to_string())) {
@@ -153,8 +154,8 @@ impl Crate {
         }
     }
 
-    /// The module in which a path ends that module `from` names; None: it leads out of the crate. `hops`: how many names that were handed on
-    /// may be followed.
+    /// The module of a path that module `from` uses; None: outside of the crate. `hops`: maximum number of
+    /// re-exports to follow.
     fn resolve(&self, from: usize, path: &[String], hops: u32) -> Option<usize> {
         let (mut at, mut rest) = (from, path);
         match path.first()?.as_str() {
@@ -195,7 +196,7 @@ impl Crate {
         false
     }
 
-    /// Which files import which.
+    /// The imports of each file.
     fn arrows(&self) -> BTreeMap<&Path, BTreeSet<&Path>> {
         let mut arrows: BTreeMap<&Path, BTreeSet<&Path>> = BTreeMap::new();
         for (from, module) in self.0.iter().enumerate() {
@@ -212,7 +213,7 @@ impl Crate {
     }
 }
 
-/// The shortest way from a file back to itself.
+/// The shortest import path from a file back to itself.
 fn way_back<'a>(arrows: &BTreeMap<&'a Path, BTreeSet<&'a Path>>, start: &'a Path) -> Option<Vec<&'a Path>> {
     let mut before: BTreeMap<&Path, &Path> = BTreeMap::new();
     let mut queue = std::collections::VecDeque::from([start]);
@@ -235,7 +236,7 @@ fn way_back<'a>(arrows: &BTreeMap<&'a Path, BTreeSet<&'a Path>>, start: &'a Path
     None
 }
 
-/// The import circles of the crate whose root is this file, each by its shortest way round.
+/// The import circles of the crate with this root file, each by its shortest path.
 pub fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
     let mut krate = Crate::default();
     krate.read(root.to_owned(), None, "", bad);

@@ -1,8 +1,9 @@
-//! docs/stat.md: every key of `terrace stat --json` with its meaning, from the comments of terrace-api.
+//! Generates docs/stat.md: every key of `terrace stat --json` with its meaning, from the doc comments of
+//! terrace-api.
 
 use std::collections::HashMap;
 
-/// The type of the whole answer.
+/// The type of the whole report.
 const ROOT: &str = "StatReport";
 const HEAD: &str = "\
 # The keys of `terrace stat --json`
@@ -17,7 +18,7 @@ started again after a crash. Keys below `mrc` are there with `--mrc` only. This 
 
 type Structs = HashMap<String, Vec<syn::Field>>;
 
-/// The text of the page, from the sources of terrace-api.
+/// The page, from the sources of terrace-api.
 pub fn page(sources: &[String]) -> String {
     let mut structs = Structs::new();
     for text in sources {
@@ -49,7 +50,7 @@ fn rows(name: &str, prefix: &str, structs: &Structs, page: &mut String) {
     }
 }
 
-/// The last part of a type's name, of what an `Option`, `Box` or `Vec` holds; and whether that was a `Vec`.
+/// The type's last path segment, inside an `Option`, `Box` or `Vec`; and whether it is a `Vec`.
 fn inner_type(of: &syn::Type) -> (String, bool) {
     let syn::Type::Path(path) = of else { return (String::new(), false) };
     let Some(last) = path.path.segments.last() else { return (String::new(), false) };
@@ -68,7 +69,7 @@ fn inner_type(of: &syn::Type) -> (String, bool) {
 fn is_flattened(field: &syn::Field) -> bool {
     let mut found = false;
     for attribute in field.attrs.iter().filter(|a| a.path().is_ident("serde")) {
-        // Other words than `flatten` may have values, which are passed over.
+        // Skips the values of attributes other than `flatten`.
         let _ = attribute.parse_nested_meta(|meta| {
             found |= meta.path.is_ident("flatten");
             if meta.input.peek(syn::Token![=]) {

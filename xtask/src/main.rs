@@ -1,9 +1,10 @@
 //! Checks of the repository itself: `cargo run -p xtask`, and as tests with all others.
 //!
-//! Checks that a compiler does not make: which crate may import which (ARCHITECTURE.md, Crates), that the files of a crate do not import
-//! each other in a circle, that files stay readable, and that documents name tests and functions that exist. `xfstests/run.sh` runs that suite on mounts,
-//! and `vm` what needs another machine.
-// An output may be full, and its reader gone: `terrace_output::print` and `error_line`.
+//! They cover rules that a compiler does not check: allowed dependencies between crates (ARCHITECTURE.md,
+//! Crates), no import circles between files of a crate, limits on the length of files, and documents that
+//! name existing tests and functions only. `xfstests/run.sh` runs that suite on mounts, and `vm` runs tests
+//! in virtual machines.
+// Output may hit a full disk or a closed pipe: `terrace_output::print` and `error_line` handle both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod circles;
@@ -15,7 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Crate, and the crates of this workspace that it may depend on.
+/// Each crate with its allowed dependencies in this workspace.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-policy", &["terrace-testkit"]),
     ("terrace-shm", &["terrace-testkit"]),
@@ -56,38 +57,32 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-tests", &["terrace-api", "terrace-testkit"]),
     ("xtask", &["terrace-api", "terrace-output", "terrace-testkit"]),
 ];
-/// Lines of a source file at the most, and of one that has a reason in [`LONG`].
+/// Maximum lines of a source file, and of one with a reason in [`LONG`].
 const FILE_LINES_MAX: usize = 600;
 const LONG_FILE_LINES_MAX: usize = 1200;
-/// Why these files are longer.
+/// Longer files, each with its reason.
 const LONG: &[(&str, &str)] = &[
-    (
-        "crates/terrace-policy/src/policies/mglru.rs",
-        "the kernel's policy, to be held against it function by function",
-    ),
+    ("crates/terrace-policy/src/policies/mglru.rs", "the kernel's policy, comparable function by function"),
     ("crates/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
     ("crates/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
     ("crates/terrace-fs/tests/namespace.rs", "tests over one stage"),
     ("crates/terrace-tests/tests/programs.rs", "tests over one stage"),
     ("crates/terrace-tests/src/rig.rs", "one stage for all tests"),
-    (
-        "crates/terrace-tests/src/storm/names.rs",
-        "one operation beside the other, each with what it must answer",
-    ),
+    ("crates/terrace-tests/src/storm/names.rs", "operations with their expected results"),
     ("crates/terrace-tests/tests/paths.rs", "tests over one stage"),
 ];
 
-/// Characters of a function's name at the most.
+/// Maximum length of a function's name.
 const NAME_LENGTH_MAX: usize = 60;
 
-/// Lines of a document at the most.
+/// Maximum lines of a document.
 const DOCUMENT_LINES_MAX: &[(&str, usize)] = &[("README.md", 120), ("ARCHITECTURE.md", 200)];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_owned()
 }
 
-/// Crates that import what they may not.
+/// Dependencies that are not allowed.
 fn imports() -> Vec<String> {
     let mut bad = Vec::new();
     for (name, allowed) in MAY_IMPORT {
@@ -97,7 +92,7 @@ fn imports() -> Vec<String> {
             bad.push(format!("{}: missing", path.display()));
             continue;
         };
-        // Tests of a crate may ask for features of their own crate.
+        // Tests of a crate may enable features of their own crate.
         for dependency in dependencies(&text).filter(|d| d.starts_with("terrace") && d != name) {
             if !allowed.contains(&dependency.as_str()) {
                 bad.push(format!("{name} depends on {dependency}; it may import {allowed:?} only"));
@@ -107,11 +102,11 @@ fn imports() -> Vec<String> {
     let known = |name: &str| MAY_IMPORT.iter().any(|(k, _)| *k == name);
     let names = fs::read_dir(root().join("crates")).into_iter().flatten().flatten().map(|e| e.file_name());
     let unknown = names.filter_map(|n| n.into_string().ok()).filter(|n| !known(n));
-    bad.extend(unknown.map(|name| format!("crates/{name}: nothing says what it may import")));
+    bad.extend(unknown.map(|name| format!("crates/{name}: missing in MAY_IMPORT of xtask")));
     bad
 }
 
-/// The names of all that a manifest depends on: to run, to build, to be tested; everywhere or on some target only.
+/// The names of all dependencies in a manifest: normal, build and development ones, for any target.
 fn dependencies(manifest: &str) -> impl Iterator<Item = String> {
     fn collect(table: &toml::Table, out: &mut Vec<String>) {
         for (key, value) in table {
@@ -148,20 +143,23 @@ fn all_sources() -> Vec<(PathBuf, String)> {
     paths.into_iter().map(|p| (p.clone(), fs::read_to_string(p).unwrap_or_default())).collect()
 }
 
-/// Source files that have grown too long to read.
+/// Source files that are too long.
 fn lengths(sources: &[(PathBuf, String)]) -> Vec<String> {
     let long = |(path, text): &(PathBuf, String)| {
         let (lines, name) = (text.lines().count(), path.strip_prefix(root()).unwrap_or(path));
         let has_reason = LONG.iter().any(|(file, _)| name == Path::new(file));
         let max = if has_reason { LONG_FILE_LINES_MAX } else { FILE_LINES_MAX };
         (lines > max).then(|| {
-            format!("{}: {lines} lines, over {max}; split it, or say in xtask why it is one", name.display())
+            format!(
+                "{}: {lines} lines, over {max}; split it, or add a reason to LONG in xtask",
+                name.display()
+            )
         })
     };
     sources.iter().filter_map(long).collect()
 }
 
-/// Names of functions, nearly all of tests, that are too long to read in a list.
+/// Names of functions, mostly of tests, that are too long for a list.
 fn long_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
     let of_file = |(path, code): &(PathBuf, String)| {
@@ -174,7 +172,7 @@ fn long_names(sources: &[(PathBuf, String)]) -> Vec<String> {
     sources.iter().flat_map(of_file).collect()
 }
 
-/// Misspelt words in these files, as codespell and `.codespellrc` see it.
+/// Misspelt words in these files, found by codespell with `.codespellrc`.
 fn misspelt(files: &[PathBuf]) -> Vec<String> {
     let found = Command::new("codespell").current_dir(root()).args(files).output();
     match found {
@@ -186,7 +184,7 @@ fn misspelt(files: &[PathBuf]) -> Vec<String> {
     }
 }
 
-/// Misspelt words in the files of the repository, but for data and code that is not ours.
+/// Misspelt words in the files of the repository, except data and third-party code.
 fn spelling() -> Vec<String> {
     let others = ["data", "bench/runs", "*.svg", "*.lock", "*.zst", "xtask/xfstests"];
     let mut git = Command::new("git");
@@ -202,7 +200,7 @@ fn spelling() -> Vec<String> {
     misspelt(&files.collect::<Vec<_>>())
 }
 
-/// Documents that have grown too long to be read at once.
+/// Documents that are too long.
 fn document_lengths() -> Vec<String> {
     let long = |&(name, max): &(&str, usize)| {
         let lines = document(name).lines().count();
@@ -211,7 +209,7 @@ fn document_lengths() -> Vec<String> {
     DOCUMENT_LINES_MAX.iter().filter_map(long).collect()
 }
 
-/// Functions of crates, without those of test programs, that are longer than a screen.
+/// Functions outside test programs that are longer than a screen.
 fn long_functions() -> Vec<String> {
     let name = |path: &Path| path.strip_prefix(root()).unwrap_or(path).display().to_string();
     let of_tests = |path: &Path| path.components().any(|part| part.as_os_str() == "tests");
@@ -219,13 +217,13 @@ fn long_functions() -> Vec<String> {
     sources.flat_map(|(path, text)| screens::too_long(&name(&path), &text)).collect()
 }
 
-/// Files of one crate that import each other in a circle.
+/// Import circles between files of a crate.
 fn import_circles() -> Vec<String> {
     let crates = fs::read_dir(root().join("crates")).into_iter().flatten().flatten().map(|e| e.path());
     circles::all(&root(), &crates.chain([root().join("xtask")]).collect::<Vec<_>>())
 }
 
-/// Documents whose links and names of functions are checked.
+/// Documents with checked links and names of functions.
 fn documents() -> Vec<(PathBuf, String)> {
     let mut paths = Vec::new();
     for dir in ["", "docs", "docs/design", "docs/tutorials", "bench"] {
@@ -239,14 +237,14 @@ fn document(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Promises of docs/SEMANTICS.md without a row in docs/semantics-tests.md and rows without a promise, rows without a test,
-/// and tests that do not exist.
+/// Promises of docs/SEMANTICS.md without a row in docs/semantics-tests.md, rows without a promise, rows
+/// without a test, and tests that do not exist.
 fn promises() -> Vec<String> {
     promises_of(&document("docs/SEMANTICS.md"), &document("docs/semantics-tests.md"), &all_sources())
 }
 
-/// `engine/model::x` is a test in the file `model` of the crate `terrace-engine`, be it among its tests or in its sources; a
-/// name without a crate is one of those that the head of docs/semantics-tests.md lists.
+/// `engine/model::x` is a test in the file `model` of the crate `terrace-engine`, below `tests` or `src`. A
+/// name without a crate belongs to one of those listed at the head of docs/semantics-tests.md.
 fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> Vec<String> {
     let is_name = |n: &str| {
         let number = n.trim_start_matches(|c: char| c.is_ascii_uppercase());
@@ -268,7 +266,7 @@ fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> V
         let missing = names.iter().filter(|name| !others.contains(name));
         bad.extend(missing.map(|name| format!("docs/{file}: {name} is missing")));
         let twice = others.iter().enumerate().filter(|&(i, name)| others[..i].contains(name));
-        bad.extend(twice.map(|(_, name)| format!("docs/{file}: {name} is there twice")));
+        bad.extend(twice.map(|(_, name)| format!("docs/{file}: {name} occurs twice")));
     }
     for (name, rest) in rows {
         let mut tests = rest.split('`').skip(1).step_by(2).filter_map(|q| q.split_once("::")).peekable();
@@ -284,7 +282,8 @@ fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> V
     bad
 }
 
-/// Source files and functions that documents name, as `path/file.rs` and `path/file.rs::function`, and that do not exist.
+/// Source files and functions named in documents, as `path/file.rs` and `path/file.rs::function`, that do not
+/// exist.
 fn functions() -> Vec<String> {
     let sources = all_sources();
     let mut bad = Vec::new();
@@ -326,7 +325,7 @@ fn links(documents: &[(PathBuf, String)]) -> Vec<String> {
     bad
 }
 
-/// Is this source the test file that docs/semantics-tests.md calls so, or a module of it?
+/// Whether this source is the test file with this name in docs/semantics-tests.md, or a module of it.
 fn holds(source: &Path, called: &str) -> bool {
     let (crates, file): (&[&str], _) = match called.split_once('/') {
         Some((short, file)) => (&[short], file),
@@ -341,13 +340,14 @@ fn holds(source: &Path, called: &str) -> bool {
     })
 }
 
-/// Is there a test of this name (`sqlite_*`: one that begins so)?
+/// Whether the code has a test of this name (`sqlite_*`: a prefix).
 fn defines(code: &str, test: &str) -> bool {
     let Some(begin) = test.strip_suffix('*') else { return code.contains(&format!("fn {test}(")) };
     code.contains(&format!("fn {begin}"))
 }
 
-/// Lines of the list of known failures in xfstests that have no name of a test, or no reason, or name one again.
+/// Invalid lines in the list of known xfstests failures: without a test's name or a reason, or with a
+/// repeated name.
 fn known_failures(list: &str) -> Vec<String> {
     let mut names = std::collections::HashSet::new();
     let mut is_fine = |line: &str| {
@@ -359,26 +359,27 @@ fn known_failures(list: &str) -> Vec<String> {
             && names.insert(name.to_owned())
     };
     let bad = list.lines().filter(|line| !line.starts_with('#')).filter(|line| !is_fine(line));
-    bad.map(|line| format!("xtask/xfstests/known.txt: `{line}` is not a new test and its reason")).collect()
+    bad.map(|line| format!("xtask/xfstests/known.txt: `{line}` needs the name of a new test and a reason"))
+        .collect()
 }
 
-/// docs/stat.md as it should be.
+/// The current text of docs/stat.md.
 fn stat_page() -> String {
     let read =
         |name: &str| fs::read_to_string(root().join("crates/terrace-api/src").join(name)).expect("a source");
     counters::page(&["stats.rs", "tiers.rs", "mrc.rs"].map(read))
 }
 
-/// The first key of `page` without a comment in the code, or the difference between `text` and `page`. `text`: docs/stat.md;
-/// `page`: as the code says.
+/// The first key of `page` without a comment in the code, or else whether `text` is outdated. `text`:
+/// docs/stat.md; `page`: generated from the code.
 fn stat_is_stale(text: &str, page: &str) -> Vec<String> {
     let silent = page.lines().filter(|line| line.ends_with("` |  |"));
     if let Some(line) = silent.into_iter().next() {
-        return vec![format!("terrace-api: no comment says what this counts: {line}")];
+        return vec![format!("terrace-api: no doc comment for {line}")];
     }
     let stale = text != page;
     stale
-        .then(|| "docs/stat.md: not as terrace-api says; `cargo run -p xtask stat > docs/stat.md`".to_owned())
+        .then(|| "docs/stat.md: outdated; run `cargo run -p xtask stat > docs/stat.md`".to_owned())
         .into_iter()
         .collect()
 }
@@ -475,7 +476,7 @@ mod tests {
     #[test]
     fn words_are_spelt_right() {
         assert_eq!(super::spelling(), Vec::<String>::new());
-        // codespell passes over files whose names begin with a dot.
+        // codespell skips files whose names begin with a dot.
         let file = tempfile::Builder::new().prefix("words").tempfile().unwrap();
         std::fs::write(file.path(), ["rec", "ieve\n"].concat()).unwrap();
         assert_eq!(super::misspelt(&[file.path().to_owned()]).len(), 1);
@@ -493,7 +494,7 @@ mod tests {
         let page =
             |comment: &str| super::counters::page(&[format!("struct StatReport {{ {comment} reads: u64 }}")]);
         let told = super::stat_is_stale(&page(""), &page(""));
-        assert_eq!(told, ["terrace-api: no comment says what this counts: | `reads` |  |"]);
+        assert_eq!(told, ["terrace-api: no doc comment for | `reads` |  |"]);
         let page = page("/// Reads.\n");
         assert_eq!(super::stat_is_stale(&page, &page), Vec::<String>::new());
     }

@@ -1,17 +1,18 @@
-//! Functions that fit a screen: from the line of `fn` to that of the closing brace. Tests do not count (`#[cfg(test)]`).
+//! Checks that functions fit a screen: the lines from `fn` to the closing brace. Tests do not count
+//! (`#[cfg(test)]`).
 
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 
-/// Lines of a function at the most. Of all functions of this project 99 in 100 have fewer than 40.
+/// Maximum lines of a function. In this project 99 of 100 functions have fewer than 40.
 pub const LINES_MAX: usize = 60;
-/// Why these functions are longer.
+/// Longer functions, each with its reason.
 const LONG: &[(&str, &str)] = &[
     ("crates/terrace-engine/src/observe/stat.rs::counted", "a line a counter"),
     ("crates/terrace-preload/src/hooks/process.rs::syscall", "an arm a system call"),
 ];
 
-/// A function: its name, the line where it begins, its lines.
+/// A function: its name, its first line, its number of lines.
 type Found = (String, usize, usize);
 
 #[derive(Default)]
@@ -46,7 +47,7 @@ impl<'ast> Visit<'ast> for Functions {
     }
 }
 
-/// The functions of a source that are longer than a screen and have no reason.
+/// The functions of a source that are too long and have no reason.
 pub fn too_long(file: &str, text: &str) -> Vec<String> {
     let parsed = match syn::parse_file(text) {
         Ok(parsed) => parsed,

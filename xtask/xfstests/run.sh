@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the `generic` tests of xfstests on terrace mounts, and those that fail there on ext4 as well.
+# Runs the `generic` tests of xfstests on terrace mounts, and repeats failing ones on ext4.
 #
-#   run.sh DIR [TEST...]      DIR: a checkout of git://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, built here if it is not
+#   run.sh DIR [TEST...]      DIR: a checkout of git://git.kernel.org/pub/scm/fs/xfs/xfstests-dev.git, built here if necessary
 #
-# GROUP=quick               the group to run where no tests are named
-# XFSTESTS_SECONDS=600      a test that takes longer is a failure; the stacks of all its processes are saved
+# GROUP=quick               the group to run if no TEST is given
+# XFSTESTS_SECONDS=600      time limit of a test; exceeding it is a failure, and the stacks of all its processes are saved
 # XFSTESTS_WORK=/var/tmp/terrace-xfstests     images of two file systems (sparse, 8 GiB each), results
 #
-# Fails for each test that fails here, passes on ext4, and is not in known.txt. The system stays as it is: mounts, the helpers of
-# mount(8) and the users that xfstests wants are those of a mount namespace, processes those of a process namespace for each test.
+# Fails for each test that fails here, passes on ext4, and is not in known.txt. The system stays unchanged: mounts, the helpers of
+# mount(8) and the users required by xfstests exist in a mount namespace only, and each test has its own process namespace.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 known=$here/known.txt
@@ -22,7 +22,7 @@ fail() {
     exit 2
 }
 
-# What must be there before anything is made.
+# Requirements, checked before any change.
 check_machine() {
     [[ $(id -u) == 0 ]] || fail "not root; run it as root, on a machine that may be lost"
     [[ -x $terrace ]] || fail "$terrace is missing; run \`make build\`"
@@ -37,8 +37,8 @@ build() {
     make -C "$xfstests" -j"$(nproc)" >"$work/build.log" 2>&1 || fail "$xfstests does not build; see $work/build.log"
 }
 
-# xfstests asks df of every mount, and one that does not answer would stop it. For this namespace others' are gone, and it keeps none of
-# them from its end.
+# xfstests runs df on every mount, and a hanging mount would block it. So other FUSE mounts are detached in this namespace, which
+# then does not keep them alive either.
 leave_other_mounts() {
     local point
     awk '/ - fuse/ { print $5 }' /proc/self/mountinfo | while read -r point; do
@@ -46,7 +46,7 @@ leave_other_mounts() {
     done
 }
 
-# mount(8) and umount(8) look for helpers in /sbin alone: there they are, for this namespace.
+# Puts the helpers into /sbin of this namespace, where alone mount(8) and umount(8) look for them.
 provide_helpers() {
     local sbin
     sbin=$(readlink -f /sbin)
@@ -58,7 +58,7 @@ provide_helpers() {
         fail "no overlay over $sbin; link mount.fuse.terrace and umount.fuse.terrace there to terrace, or load the module overlay"
 }
 
-# A user or group for this namespace: NAME, unless the system has it.
+# Adds the user and group NAME to this namespace, unless the system has them.
 provide_user() {
     local id=$1 name=$2
     getent passwd "$name" >/dev/null || echo "$name:x:$id:$id::$work:/bin/bash" >>"$work/etc/passwd"
@@ -80,7 +80,7 @@ provide_users() {
     done
 }
 
-# Fresh file systems in loop devices, TEST and SCRATCH of SYSTEM.
+# Makes fresh file systems on loop devices, TEST and SCRATCH of SYSTEM.
 provide_devices() {
     local system=$1 name
     for name in test scratch; do
@@ -92,8 +92,8 @@ provide_devices() {
     done
 }
 
-# What xfstests does not know of a file system whose device is a directory: that df prints a subtype, and that umount(8) takes the
-# name of a directory for a mount point.
+# xfstests does not support a file system whose device is a directory: df prints a subtype, and umount(8) takes the directory for
+# a mount point. These wrappers correct both.
 provide_wrappers() {
     cat >"$work/bin/df" <<EOF
 #!/bin/sh
@@ -152,7 +152,7 @@ tests_to_run() {
     fi
 }
 
-# Where every thread of a process namespace stands.
+# Prints the kernel stack of every thread of a process namespace.
 save_stacks() {
     local namespace=$1 process task
     for process in /proc/[0-9]*; do
@@ -165,7 +165,7 @@ save_stacks() {
     done
 }
 
-# Ends a test that takes too long. Its mounts first: processes that wait for one of them cannot be killed.
+# Ends a test after its time limit. Its mounts are aborted first: processes that wait for one of them cannot be killed.
 end_test() {
     local pid=$1 stacks=$2 init dev
     init=$(<"/proc/$pid/task/$pid/children") && init=${init%% *}
@@ -176,7 +176,7 @@ end_test() {
     kill -KILL "$pid" 2>/dev/null || true
 }
 
-# Lines `TEST OUTCOME` of what the output of `check` tells so far: pass, fail, notrun; a test whose line is not complete is under way.
+# Prints lines `TEST OUTCOME` from the output of `check` so far: pass, fail, notrun; a test with an incomplete line is running.
 outcomes_in() {
     awk '
         /^generic\/[0-9]+/ {
@@ -188,7 +188,7 @@ outcomes_in() {
         END { if (name != "") print name, (outcome == "running" && ended) ? "fail" : outcome }' "$1"
 }
 
-# Runs tests on SYSTEM until one of them takes too long or all are done. Their outcomes go to the file OUTCOMES, one a line.
+# Runs tests on SYSTEM until one exceeds its time limit or all are done. Their outcomes go to the file OUTCOMES, one a line.
 run_some() {
     local system=$1 outcomes=$2 log seen="" now end
     shift 2
@@ -214,7 +214,7 @@ run_some() {
     [[ -s $outcomes ]] || fail "xfstests does not start: see $log"
 }
 
-# Runs all tests on SYSTEM; after one that hangs, the rest.
+# Runs all tests on SYSTEM; after a hanging one, it continues with the rest.
 run_tests() {
     local system=$1 outcomes=$2 before rest
     shift 2
@@ -232,14 +232,14 @@ reason() {
     sed -n "s|^$1  *||p" "$known"
 }
 
-# Adds its reason to each known failure, and puts aside what is to be looked at.
+# Prints each failure, known ones with their reasons, and collects the suspects.
 judge() {
     local name outcome why
     while read -r name outcome; do
         why=$(reason "$name")
         case $outcome in
             pass) [[ -z $why ]] || echo "$name" >>"$results/passes-now" ;;
-            # One that hangs is never known.
+            # A hang is never a known failure.
             hang) why= && echo "$name" >>"$results/suspects" ;;
             fail) [[ -n $why ]] || echo "$name" >>"$results/suspects" ;;
             notrun) why= ;;
@@ -248,7 +248,7 @@ judge() {
     done <"$results/outcomes"
 }
 
-# What fails on ext4 as well is no fault of ours.
+# Repeats the suspects on ext4: a test that fails there, too, is not terrace's fault.
 judge_suspects() {
     local name outcome suspects
     mapfile -t suspects <"$results/suspects"

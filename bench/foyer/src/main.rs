@@ -1,13 +1,16 @@
-//! foyer's hybrid cache under the load `reads` of terrace-bench: the same pages of the same file in the same order, the same memory, a tier of the same size.
+//! foyer's hybrid cache under the load `reads` of terrace-bench: the same pages of the same file in the same
+//! order, with the same memory and a tier of the same size.
 //!
-//! What stands for what: a page number is the key, the page's 4 KiB are the value, a miss reads the source with O_DIRECT, and the disk cache lies in a
-//! directory of the tier's device, read and written with O_DIRECT, as foyer recommends on a file system.
+//! The key is a page number, the value its 4 KiB. A miss reads the source with O_DIRECT. The disk cache is in
+//! a directory on the tier's device, read and written with O_DIRECT, as foyer recommends on a file system.
 //!
-//! **Memory.** `--memory` is what the whole process may hold. foyer's own capacity counts values only; so what stands beside them is subtracted first (the
-//! index of the disk cache, flush buffers, the program), and each value weighs its records, too. `rss_max_mib` in the results shows what came of it.
+//! **Memory.** `--memory` limits the whole process. foyer's own capacity counts values only. So other memory
+//! is subtracted first (the index of the disk cache, flush buffers, the program), and each value also weighs
+//! its records. `rss_max_mib` in the results shows the actual maximum.
 //!
-//! In foyer's favour: one heap for all threads (with one for each, a quarter of 96 MiB was lost in them); a hit is a reference, where a read through the kernel or terrace is a copy; flush buffers are smaller than by default, which leaves
-//! more memory for values.
+//! Three settings favour foyer. All threads share one heap (separate heaps wasted a quarter of 96 MiB). A hit
+//! is a reference, while a read through the kernel or terrace is a copy. Flush buffers are smaller than by
+//! default, which leaves more memory for values.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use foyer::{
@@ -48,17 +51,17 @@ enum Command {
 struct Reads {
     #[command(flatten)]
     load: Options,
-    /// Bytes that this process may hold.
+    /// Maximum memory of this process, bytes
     #[arg(long)]
     memory: u64,
     /// Directory of the disk cache.
     #[arg(long)]
     tier: PathBuf,
-    /// Bytes of the disk cache.
+    /// Size of the disk cache, bytes
     #[arg(long)]
     tier_bytes: u64,
-    /// How the disk cache is read and written. The thread of `uring` never sleeps: on two processors it took one of them for itself, and p99 was five times
-    /// as high.
+    /// I/O engine of the disk cache. The thread of `uring` never sleeps: with two processors it occupied one
+    /// of them, and p99 was five times as high
     #[arg(long, default_value = "psync")]
     engine: Engine,
 }
@@ -69,15 +72,15 @@ enum Engine {
     Psync,
 }
 
-/// Bytes of the program, its runtime and what the allocator cannot use, beside all caches (measured).
+/// Memory of the program, its runtime and the allocator's waste, beside all caches (measured).
 const PROGRAM: u64 = 22 * MIB;
-/// Flush buffers; as much again waits in the queue before them.
+/// Flush buffers; the queue in front of them holds as much again.
 const BUFFERS: u64 = 4 * MIB;
 /// An entry on disk is its page and a header, in whole pages.
 const ON_DISK: u64 = 2 * PAGE as u64;
-/// The disk cache's index, for each entry.
+/// Memory of the disk cache's index, for each entry.
 const INDEX: u64 = 64;
-/// Records of a value in memory.
+/// Memory of a value's records.
 const RECORDS: usize = 224;
 
 fn main() -> Result<(), Fault> {
@@ -87,7 +90,7 @@ fn main() -> Result<(), Fault> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let numbers = runtime.block_on(run(reads))?;
     println!("{}", serde_json::to_string(&numbers)?);
-    // What is in memory need not be written to a disk cache that nobody opens again.
+    // Exits without writing memory to the disk cache, which is never opened again.
     std::process::exit(0)
 }
 
@@ -126,7 +129,7 @@ async fn run(reads: Reads) -> Result<BTreeMap<String, f64>, Fault> {
 async fn open(reads: &Reads) -> Result<Cache, Fault> {
     let beside = PROGRAM + 2 * BUFFERS + reads.tier_bytes / ON_DISK * INDEX;
     let memory = reads.memory.checked_sub(beside).filter(|bytes| *bytes >= MIB).ok_or_else(|| {
-        format!("{} MiB are too little: {} MiB are held beside values", reads.memory / MIB, beside / MIB)
+        format!("{} MiB are too little: {} MiB are needed beside values", reads.memory / MIB, beside / MIB)
     })?;
     std::fs::create_dir_all(&reads.tier)?;
     let device = FsDeviceBuilder::new(&reads.tier)
@@ -147,7 +150,7 @@ async fn open(reads: &Reads) -> Result<Cache, Fault> {
     Ok(cache.build().await?)
 }
 
-/// Who reads a page through the cache.
+/// Reads pages through the cache.
 #[derive(Clone)]
 struct Reader {
     cache: Cache,
@@ -175,7 +178,7 @@ fn from_source(file: &File, page: u64) -> io::Result<Vec<u8>> {
     Ok(buf.to_vec())
 }
 
-/// Where counted reads were answered.
+/// Number of counted reads answered by each source.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sources {
     memory: u64,
@@ -205,7 +208,7 @@ async fn read(
     clock: Clock,
     task: u64,
 ) -> Result<(Tally, Sources), Fault> {
-    /// Reads after which a task lets others run: hits never wait by themselves.
+    /// Reads after which a task yields: hits never wait by themselves.
     const TURN: u64 = 64;
     let (mut tally, mut sources) = (Tally::default(), Sources::default());
     let mut begun = Instant::now();

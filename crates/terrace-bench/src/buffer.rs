@@ -1,9 +1,9 @@
-//! A page-aligned buffer, as O_DIRECT wants it.
+//! A page-aligned buffer for O_DIRECT.
 
 use crate::pages::PAGE;
 use std::ops::{Deref, DerefMut};
 
-/// Zeroed bytes that begin at a page boundary.
+/// Zeroed bytes, aligned to a page.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,

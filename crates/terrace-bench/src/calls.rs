@@ -1,5 +1,6 @@
-//! Cost of single calls to a program: opening a small file, writing, writing with fdatasync, writing while another thread syncs, starting a program.
-//! Run plain and under terrace, like all loops of this crate; what was written is read back and checked.
+//! Cost of single calls: opening a small file, writing, writing with fdatasync, writing while another thread
+//! syncs, starting a program. Runs plain and under terrace, like all loops of this crate. Written data are
+//! read back and checked.
 
 use crate::buffer::Buffer;
 use clap::Args;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Options of the calls.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The directory to work in; nothing is left there.
+    /// Working directory; nothing is left there.
     #[arg(long)]
     pub dir: PathBuf,
     /// Seconds for each kind of call.
@@ -34,33 +35,33 @@ pub struct Result {
     pub open_close_us: f64,
     /// Writing 8 KiB into a file of 32 MiB.
     pub pwrite_us: f64,
-    /// The same, with fdatasync.
+    /// The same write, followed by fdatasync.
     pub pwrite_fdatasync_us: f64,
-    /// The same as the first, while another thread calls fdatasync on the file without a pause.
+    /// The plain write, while another thread calls fdatasync on the file without a pause.
     pub pwrite_beside_sync_us: f64,
-    /// The longest of these.
+    /// The longest of these writes.
     pub pwrite_beside_sync_max_us: f64,
-    /// Starting a program and waiting for its end.
+    /// Starting a program and waiting for its exit.
     pub exec_us: f64,
     /// Blocks and files whose content was checked.
     pub checked: u64,
 }
 
-/// Small files, as headers that a compiler reads.
+/// Number of small files, like the headers that a compiler reads.
 const FILES: u64 = 300;
 const FILE_BYTES: usize = 6 << 10;
-/// The file that is written.
+/// Size of the written file.
 const DATA_BYTES: u64 = 32 << 20;
-/// A block of it.
+/// Size of a block in it.
 const BLOCK: usize = 8 << 10;
 const BLOCKS: u64 = DATA_BYTES / BLOCK as u64;
-/// Programs started at least: fewer say nothing.
+/// Minimum number of programs started, for a meaningful mean.
 const EXECS_MIN: u64 = 20;
 
-/// Measures one kind after the other.
+/// Measures each kind of call in turn.
 ///
 /// # Errors
-/// A call that fails; content that is not what was written.
+/// A call that fails; content that differs from the written data.
 pub fn run(o: &Options) -> io::Result<Result> {
     let dir = o.dir.join("terrace-bench-calls");
     fs::create_dir_all(&dir)?;
@@ -89,7 +90,7 @@ fn measure(o: &Options, dir: &Path) -> io::Result<Result> {
     })
 }
 
-/// Calls until the time is over; microseconds of one, on average.
+/// Repeats a call until the time is over. Returns its mean time in microseconds.
 fn mean_us(time: Duration, min: u64, mut call: impl FnMut(u64) -> io::Result<()>) -> io::Result<f64> {
     let start = Instant::now();
     let mut calls = 0;
@@ -123,7 +124,7 @@ fn execs(time: Duration) -> io::Result<f64> {
     })
 }
 
-/// A file whose blocks say how often they were written.
+/// A file whose blocks hold their number of writes.
 struct Blocks {
     file: File,
     rng: Rng,
@@ -146,7 +147,7 @@ impl Blocks {
         Ok(blocks)
     }
 
-    /// A random block once more.
+    /// Writes a random block once more.
     fn write(&mut self) -> io::Result<()> {
         let block = self.rng.u64(..BLOCKS);
         self.write_block(block)
@@ -169,7 +170,7 @@ impl Blocks {
         mean_us(time, 1, |_| call(self))
     }
 
-    /// Writes while another thread syncs: the mean and the longest, in microseconds.
+    /// Writes while another thread syncs. Returns the mean and the longest time, in microseconds.
     fn beside_syncs(&mut self, time: Duration) -> io::Result<(f64, f64)> {
         let (syncing, over) = (self.file.try_clone()?, AtomicBool::new(false));
         std::thread::scope(|scope| {
@@ -192,7 +193,7 @@ impl Blocks {
         })
     }
 
-    /// Each block is what was written last.
+    /// Checks that each block holds its last write.
     fn check(&mut self) -> io::Result<u64> {
         for (block, times) in (0u64..).zip(&self.written) {
             self.file.read_exact_at(&mut self.buf, block * BLOCK as u64)?;

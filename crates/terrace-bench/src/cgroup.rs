@@ -1,7 +1,9 @@
-//! A control group that holds a program and its terrace together: one memory limit for both, one meter for their CPU.
+//! A control group for a program and its terrace together: one memory limit for both, one meter for their
+//! CPU.
 //!
-//! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. Counters that a machine lacks are `None`, and
-//! whoever needed it says so: a demo goes on without a limit, a comparison under a limit refuses.
+//! Version 1 (a directory per controller) and version 2 (one tree) differ in file names only. A counter that
+//! the machine lacks is `None`, and its user decides: a demo continues without a limit, a comparison under a
+//! limit refuses.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -9,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Which of the two interfaces the machine has.
+/// The machine's control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
     /// One hierarchy for each controller.
@@ -18,20 +20,20 @@ pub enum Version {
     V2,
 }
 
-/// Paths of a group's directories; can be handed to another process.
+/// Directories of a group; can be handed to another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Group {
     version: Version,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
-    /// Version 1 only: the controller of shares is another one than that of accounts.
+    /// Directory of the controller of shares; in version 1 it differs from that of CPU time.
     shares: Option<PathBuf>,
-    /// The controller that throttles devices; made only where one is to be throttled.
+    /// Directory of the I/O controller; made only for a throttle.
     #[serde(default)]
     io: Option<PathBuf>,
 }
 
-/// How fast a group may read a block device, and write it past the page cache.
+/// Limits of a group's reads and direct writes on a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Throttle {
     /// Major and minor number.
@@ -47,15 +49,16 @@ pub struct Throttle {
 pub struct Memory {
     /// Bytes charged now.
     pub usage: u64,
-    /// Most bytes that were ever charged.
+    /// Peak of the charged bytes.
     pub usage_max: u64,
-    /// How often the limit was met (and something reclaimed).
+    /// Number of times the limit was hit (and memory was reclaimed).
     pub limit_hits: u64,
-    /// Processes killed for want of memory.
+    /// Processes killed by the OOM killer.
     pub oom_kills: u64,
-    /// Page faults that had to read from a device: programs that run from the disk for want of memory.
+    /// Page faults that read from a device: programs whose text was dropped for lack of memory.
     pub major_faults: u64,
-    /// Bytes that cannot be given back by dropping cached file pages: usage less the file cache, shared memory counted in.
+    /// Bytes that reclaim cannot free by dropping file pages: usage less the file cache, but with shared
+    /// memory.
     pub pinned: u64,
 }
 
@@ -65,7 +68,7 @@ impl Group {
         self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()
     }
 
-    /// Each once.
+    /// Each directory once.
     fn dirs(&self) -> Vec<&PathBuf> {
         let all = [&self.memory, &self.cpu, &self.shares, &self.io];
         let mut dirs: Vec<&PathBuf> = all.into_iter().flatten().collect();
@@ -73,7 +76,7 @@ impl Group {
         dirs
     }
 
-    /// Process numbers of all that are in the group.
+    /// Process ids in the group.
     fn processes(&self) -> Vec<i32> {
         let text = self.procs_files().first().and_then(|file| fs::read_to_string(file).ok());
         text.unwrap_or_default().lines().flat_map(str::parse).collect()
@@ -84,7 +87,7 @@ impl Group {
         self.memory.is_some()
     }
 
-    /// CPU time used by all who were ever in the group.
+    /// CPU time of all processes that were ever in the group.
     pub fn cpu_ns(&self) -> Option<u64> {
         let dir = self.cpu.as_ref()?;
         match self.version {
@@ -95,16 +98,17 @@ impl Group {
         }
     }
 
-    /// Bytes that the processes now in the group have read from block devices, and the ended ones that they waited for.
+    /// Bytes read from block devices by the processes in the group, and by children that they waited for.
     ///
-    /// Not the blkio controller's number: version 1 counts only where a throttle is set. A process's own account (`/proc/PID/io`) has
-    /// its direct reads, the page-cache reads that it caused, and all that of children that it waited for.
+    /// From `/proc/PID/io`, which counts a process's direct reads, the page-cache reads that it caused, and
+    /// all reads of children that it waited for. Rejected: the blkio controller, because version 1 counts
+    /// only under a throttle.
     pub fn read_bytes(&self) -> Option<u64> {
         let procs = fs::read_to_string(self.procs_files().first()?).ok()?;
         Some(procs.lines().filter_map(|pid| read_bytes_of(Path::new("/proc").join(pid).as_path())).sum())
     }
 
-    /// The memory controller's numbers.
+    /// Counters of the memory controller.
     pub fn memory(&self) -> Option<Memory> {
         let dir = self.memory.as_ref()?;
         let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
@@ -166,7 +170,7 @@ impl std::ops::Deref for OwnedGroup {
 }
 
 impl OwnedGroup {
-    /// Makes the group below the machine's cgroup tree, with a memory limit where one is asked for.
+    /// Makes the group below the machine's cgroup tree, with an optional memory limit.
     pub fn create(name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
         Self::create_below(Path::new("/sys/fs/cgroup"), name, limit)
     }
@@ -183,7 +187,7 @@ impl OwnedGroup {
         Ok(owned)
     }
 
-    /// Gives the group nearly all of the processors while others want them too: for machines that cannot be made quiet.
+    /// Gives the group nearly all of the processors under contention: for machines that are not quiet.
     pub fn favour(&self) {
         let (file, value) = match self.version {
             Version::V1 => (self.shares.as_ref().map(|d| d.join("cpu.shares")), "262144"),
@@ -194,8 +198,8 @@ impl OwnedGroup {
         }
     }
 
-    /// Ends what a load started and left behind: SIGTERM, SIGKILL after 10 s. Processes of `server` (a program) end by themselves when
-    /// nobody uses what they serve; only after 20 s more they are killed, too.
+    /// Ends the remaining processes of a load: SIGTERM, SIGKILL after 10 s. Processes of the program `server`
+    /// end by themselves when they have no more users; they are killed only after 20 s more.
     pub fn end_all(&self, server: &Path) {
         let serves = |&pid: &i32| runs(pid, server);
         let others = || self.processes().into_iter().filter(|pid| !serves(pid)).collect::<Vec<_>>();
@@ -209,10 +213,10 @@ impl OwnedGroup {
         }
     }
 
-    /// Holds the group back on one device.
+    /// Throttles the group on one device.
     ///
     /// # Errors
-    /// No controller for devices, or it does not take this one.
+    /// There is no I/O controller, or it refuses the device.
     pub fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
         let name = self.dirs().first().and_then(|dir| dir.file_name()).map(PathBuf::from).unwrap_or_default();
         let dir = match self.version {
@@ -231,7 +235,7 @@ impl OwnedGroup {
 }
 
 impl Throttle {
-    /// Control files, and what is written to them.
+    /// Control files, and the lines to write.
     fn lines(&self, version: Version) -> Vec<(String, String)> {
         let (major, minor) = self.device;
         let limits = [("bps", self.bytes_per_s), ("iops", self.iops)];
@@ -253,10 +257,11 @@ impl Throttle {
     }
 }
 
-/// Removes the groups of this name, and ends whoever is in them: what a killed harness left. None is fine.
+/// Removes the groups of this name that a killed harness left, and ends their processes. No group is no
+/// error.
 ///
 /// # Errors
-/// A group that stays.
+/// A group that cannot be removed.
 pub fn remove(name: &str) -> io::Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     let there = |dir: PathBuf| dir.join("cgroup.procs").exists().then_some(dir);
@@ -278,12 +283,14 @@ pub fn remove(name: &str) -> io::Result<()> {
     group.end_all(Path::new(""));
     drop(group);
     match dirs.into_iter().find(|dir| dir.exists()) {
-        Some(dir) => Err(io::Error::other(format!("{} stays: somebody is in it", dir.display()))),
+        Some(dir) => {
+            Err(io::Error::other(format!("{} cannot be removed: it still has processes", dir.display())))
+        }
         None => Ok(()),
     }
 }
 
-/// Is this process one of this program? A program that was replaced by a new build still counts.
+/// Whether a process runs this program. A program replaced by a new build still counts.
 fn runs(pid: i32, program: &Path) -> bool {
     let exe = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
     exe.to_string_lossy().trim_end_matches(" (deleted)") == program.to_string_lossy()
@@ -296,7 +303,7 @@ fn signal_all(pids: &[i32], signal: i32) {
     }
 }
 
-/// Waits until it is so, or the seconds have passed; the last answer.
+/// Waits for a condition, at most `seconds`; returns its last value.
 fn wait_for(seconds: u64, is_so: impl Fn() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
@@ -311,11 +318,11 @@ fn wait_for(seconds: u64, is_so: impl Fn() -> bool) -> bool {
 impl Drop for OwnedGroup {
     fn drop(&mut self) {
         if let (Version::V1, Some(dir)) = (self.version, &self.memory) {
-            // Cached file pages would otherwise stay charged to a group that nobody can see any more.
+            // Otherwise cached file pages would stay charged to a removed group.
             let _ = fs::write(dir.join("memory.force_empty"), "0");
         }
         for dir in self.dirs() {
-            // The last process may still be on its way out.
+            // The last process may still be exiting.
             for _ in 0..50 {
                 match fs::remove_dir(dir) {
                     Err(e) if e.raw_os_error() == Some(libc::EBUSY) => {
@@ -335,14 +342,14 @@ fn split(root: &Path, name: &str) -> io::Result<Group> {
     if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
 }
 
-/// Makes the group's directory of one controller, where the machine has it.
+/// Makes the group's directory of one controller, if the machine has it.
 fn controller(root: &Path, controller: &str, name: &Path) -> Option<PathBuf> {
     let dir = root.join(controller).join(name);
     fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
 }
 
 fn unified(root: &Path, name: &str) -> io::Result<Group> {
-    // Each on its own: a kernel without one of them refuses the whole line.
+    // One by one: a kernel without one of them refuses the whole line.
     for controller in ["+memory", "+cpu"] {
         let _ = fs::write(root.join("cgroup.subtree_control"), controller);
     }
@@ -399,7 +406,7 @@ mod tests {
             .args([&from, "of=/dev/null", "bs=1M", "iflag=direct"])
             .output()
             .unwrap();
-        // Where the file system has no direct reads there is nothing to count.
+        // A file system without direct reads counts nothing.
         if dd.status.success() && fs::read_to_string("/proc/self/io").is_ok() {
             let read = g.read_bytes().unwrap() - before;
             assert!((1 << 20..2 << 20).contains(&read), "1 MiB was read, {read} bytes are counted");
@@ -417,7 +424,7 @@ mod tests {
         assert_eq!(throttle.lines(Version::V2), v2);
     }
 
-    /// The tests stand in for version 2 by a directory: its control files are plain files here.
+    /// A directory of plain files stands in for a version 2 tree.
     #[test]
     fn a_version_2_limit_is_written() {
         let dir = tempfile::tempdir().unwrap();
@@ -463,7 +470,7 @@ mod tests {
         let program = fs::read_link(format!("/proc/{}/exe", server.id())).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| owned.end_all(&program));
-            // A real group forgets a process that has ended; the server's end follows from that.
+            // A real group removes an ended process; then the server ends, too.
             left.wait().unwrap();
             list(&[server.id()]);
             std::thread::sleep(Duration::from_millis(200));

@@ -1,4 +1,4 @@
-//! Reads of a cold file in an order that a cache could foresee, or not: what read-ahead is measured by.
+//! Reads of a cold file in predictable and unpredictable orders: the load for readahead.
 
 use crate::buffer::Buffer;
 use crate::pages::{self, PAGE};
@@ -17,13 +17,13 @@ use std::time::Instant;
 pub struct Cold {
     #[arg(long)]
     file: PathBuf,
-    /// sequential; streams:N, so many readers of one file, taking turns; stride:PAGES; random; zipf:THETA; normal:DEV.
+    /// sequential; streams:N, readers of one file in turn; stride:PAGES; random; zipf:THETA; normal:DEV.
     #[arg(long)]
     order: Order,
     /// Number of reads.
     #[arg(long)]
     ops: u64,
-    /// Pages of 4 KiB that each reads; the order is one of such pieces.
+    /// Pages of 4 KiB of each read; the order is one of such pieces.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=4096))]
     pages: u64,
     /// Announce the order by posix_fadvise.
@@ -57,11 +57,11 @@ impl FromStr for Order {
 }
 
 impl Order {
-    /// The pages of `ops` reads of a file of so many.
+    /// The pages of `ops` reads of a file of `of` pages.
     fn pages(self, ops: u64, of: u64, seed: u64) -> Box<dyn Iterator<Item = u64>> {
         match self {
             Order::Streams(n) => Box::new((0..ops).map(move |i| i % n * (of / n) + i / n % (of / n))),
-            // The rest of one round lies a page beside the one before.
+            // After each pass the stride continues one page further.
             Order::Stride(step) => Box::new((0..ops).map(move |i| {
                 let round = of.div_ceil(step);
                 (i % round * step + i / round) % of
@@ -82,7 +82,7 @@ impl Order {
     }
 }
 
-/// What came of it.
+/// Result of the load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     ops: u64,

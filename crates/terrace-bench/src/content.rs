@@ -1,11 +1,12 @@
-//! Content of a data set's pages: words that do not compress ([`pages`]), or pieces of the machine's own files, each page with a stamp.
+//! Content of a data set's pages: incompressible words ([`pages`]), or pieces of the machine's own files with
+//! a stamp in each page.
 //!
 //! A stamped page is 32 bytes of stamp and 4064 bytes of text, program or log, in files' order:
 //! ```text
 //!   page number | seed | checksum of the body, of both numbers too | MAGIC     (8 bytes each, little-endian)
 //! ```
-//! So a page of real content says where it belongs, and that it is whole, without the files that it came from. The stamp is the only part that
-//! an equal page elsewhere would not share: systems that find equal pages are measured by what they compress, not by what repeats.
+//! So a page of real content shows its position and its integrity without the original files. The stamp makes
+//! equal pages differ: systems with deduplication are measured by compression, not by repetition.
 
 use crate::pages::{self, PAGE};
 use clap::ValueEnum;
@@ -30,7 +31,7 @@ const STAMP: usize = 32;
 const MAGIC: u64 = u64::from_le_bytes(*b"terrace!");
 
 impl Content {
-    /// As it is written.
+    /// Name in a matrix.
     pub fn name(self) -> &'static str {
         match self {
             Content::Incompressible => "incompressible",
@@ -38,11 +39,11 @@ impl Content {
         }
     }
 
-    /// Makes `path` a file of `bytes` (a multiple of the page) of this content, on stable storage. A file that exists and is right in
-    /// length, ends and a sample is kept.
+    /// Makes `path` a file of `bytes` (a multiple of the page) of this content, on stable storage. An
+    /// existing file with the right length, ends and sample is kept.
     ///
     /// # Errors
-    /// No room; a machine without files to take content from.
+    /// No room; a machine without files for the content.
     pub fn make_file(self, path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
         match self {
             Content::Incompressible => pages::make_file(path, bytes, seed),
@@ -55,7 +56,7 @@ impl Content {
         }
     }
 
-    /// The full check of `data`, which was read from page `first` on. Says what is wrong.
+    /// Checks `data`, read from page `first` on, in full. The error names the fault.
     pub fn check(self, seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
         match self {
             Content::Incompressible => pages::check(seed, first, data),
@@ -89,7 +90,7 @@ fn check_stamp(seed: u64, page: u64, data: &[u8]) -> Result<(), String> {
         return Err(format!("page {page}: it is stamped {:#x} of {:#x}", word(data, 0), word(data, 1)));
     }
     if word(data, 2) != checksum(seed, page, &data[STAMP..]) {
-        return Err(format!("page {page}: its content is not what its stamp says"));
+        return Err(format!("page {page}: its content does not match its stamp"));
     }
     Ok(())
 }
@@ -106,24 +107,24 @@ fn make_real(path: &Path, bytes: u64, seed: u64, mut corpus: Corpus) -> io::Resu
     file.into_inner()?.sync_all()
 }
 
-/// An endless stream of the machine's files, a piece of each kind in turn.
+/// An endless stream of the machine's files, alternating between kinds.
 #[derive(Debug)]
 struct Corpus {
     kinds: Vec<Files>,
     turn: usize,
-    /// Bytes left of the kind whose turn it is.
+    /// Bytes left before the next kind.
     left: usize,
 }
 
-/// Bytes of one kind before the next has its turn.
+/// Bytes of one kind before the next.
 const PIECE: usize = 256 << 10;
-/// Smaller files are not worth their opening.
+/// Minimum file size: smaller ones are not worth opening.
 const FILE_MIN: u64 = 4 << 10;
-/// A list of files has an end.
+/// Maximum number of files in a list.
 const FILES_MAX: usize = 100_000;
 
 impl Corpus {
-    /// Texts and programs alike, half as much of logs.
+    /// Equal parts of texts and programs, half as much of logs.
     fn of_machine(seed: u64) -> io::Result<Corpus> {
         let texts = || Files::below(&["/usr/share", "/usr/include"], seed);
         let programs = || Files::below(&["/usr/bin", "/usr/lib"], seed);
@@ -132,7 +133,7 @@ impl Corpus {
 
     fn new(mut kinds: Vec<Files>) -> io::Result<Corpus> {
         kinds.retain(|files| !files.paths.is_empty());
-        // The second of a kind does not begin where the first did.
+        // The second list of a kind starts at a different file.
         for (i, files) in kinds.iter_mut().enumerate() {
             files.next = i * files.paths.len() / 5;
         }
@@ -156,7 +157,7 @@ impl Corpus {
     }
 }
 
-/// Files one after the other, and again from the first.
+/// A list of files, read cyclically.
 #[derive(Debug)]
 struct Files {
     paths: Vec<PathBuf>,
@@ -168,15 +169,15 @@ impl Files {
     fn below(roots: &[&str], seed: u64) -> Files {
         let mut paths = Vec::new();
         roots.iter().for_each(|root| collect(Path::new(root), &mut paths));
-        // By name first: the order of a directory is nobody's.
+        // Sorted by name first: the order of a directory is arbitrary.
         paths.sort_unstable();
         fastrand::Rng::with_seed(seed).shuffle(&mut paths);
         Files { paths, next: 0, open: None }
     }
 
-    /// One byte or more.
+    /// Reads one byte or more.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        // Twice round: a file that was there may be gone, but not all of them.
+        // Two rounds: some files may be gone meanwhile.
         for _ in 0..self.paths.len() * 2 + 1 {
             if let Some(n) = self.open.as_mut().and_then(|file| file.read(out).ok()).filter(|n| *n > 0) {
                 return Ok(n);
@@ -184,7 +185,7 @@ impl Files {
             self.open = File::open(&self.paths[self.next % self.paths.len()]).ok();
             self.next += 1;
         }
-        Err(io::Error::other("the files that content was to be taken from are gone"))
+        Err(io::Error::other("the source files of the content are gone"))
     }
 }
 

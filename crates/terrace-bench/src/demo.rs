@@ -1,6 +1,7 @@
-//! `terrace-bench demo`: the user's command on the user's directory: plain, under terrace, plain, under terrace. The second round tells what is chance.
+//! `terrace-bench demo`: the user's command on the user's directory: plain, under terrace, plain, under
+//! terrace. The second round shows the noise.
 //!
-//! It is a demonstration: two runs of a side, no interval. `make demo` is a matrix (bench/demo.toml).
+//! This is a demonstration: two runs of a side, no interval. `make demo` runs a matrix (bench/demo.toml).
 
 use crate::format::{RED, UNDONE, plain_table, short};
 use crate::matrix::cleanup::{Cleanup, Setup};
@@ -21,22 +22,23 @@ pub struct Demo {
     /// The directory that the command reads.
     #[arg(long, value_name = "DIR")]
     pub on: PathBuf,
-    /// Memory for either side, with programs and cache, MiB [default: no limit].
+    /// Memory limit of either side, for programs and cache, MiB [default: no limit].
     #[arg(long, value_name = "MIB")]
     pub limit_mib: Option<u64>,
-    /// Memory of terrace, MiB [default: the limit less 72, or what `terrace run` takes by itself].
+    /// Memory of terrace, MiB [default: the limit less 72, or the default of `terrace run`].
     #[arg(long, value_name = "MIB")]
     pub memory_mib: Option<u64>,
     /// Directory for scratch files.
     #[arg(long, default_value = "/var/tmp")]
     pub dir: PathBuf,
-    /// The terrace binary; by default the one beside this program.
+    /// The terrace binary; default: beside this program.
     #[arg(long)]
     pub terrace: Option<PathBuf>,
-    /// Go on without control groups and the right to drop caches, as an ordinary user: then the plain side has all of the machine's memory.
+    /// Continue without control groups and the right to drop caches, as an ordinary user: then the plain side
+    /// has all of the machine's memory.
     #[arg(long)]
     pub lenient: bool,
-    /// Where it is written down what is set up.
+    /// Directory for the journal of set-ups.
     #[arg(long, hide = true, default_value = "/run/terrace-bench")]
     pub state: PathBuf,
     /// The command and its arguments.
@@ -44,7 +46,7 @@ pub struct Demo {
     pub command: Vec<OsString>,
 }
 
-/// A directory of this run alone, which goes at the end.
+/// A directory for this run, removed at the end.
 fn work_dir(options: &Demo, cleanup: &mut Cleanup) -> io::Result<PathBuf> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", options.dir.display()));
     let work =
@@ -54,7 +56,7 @@ fn work_dir(options: &Demo, cleanup: &mut Cleanup) -> io::Result<PathBuf> {
     Ok(work)
 }
 
-/// The sides' places.
+/// Directories and programs of both sides.
 fn places(options: &Demo, data: &Path, scratch: PathBuf) -> io::Result<Places> {
     let bench = std::env::current_exe()?;
     let terrace = options.terrace.clone().unwrap_or_else(|| bench.with_file_name("terrace"));
@@ -85,10 +87,10 @@ struct Took {
     memory_mib: Option<f64>,
 }
 
-/// Runs both sides and tells; the exit code.
+/// Runs both sides and prints the result; returns the exit code.
 ///
 /// # Errors
-/// Missing parts of the machine; a command that fails.
+/// A missing feature of the machine; a command that fails.
 pub fn run(options: &Demo) -> io::Result<i32> {
     signals::catch();
     let mut cleanup = Cleanup::open(&options.state)?;
@@ -121,7 +123,7 @@ pub fn run(options: &Demo) -> io::Result<i32> {
 
 const NAMES: [&str; 2] = ["plain", "terrace"];
 
-/// In the directory where the user stands: it may be inside the served one.
+/// The step runs in the user's current directory, which may be inside the served one.
 fn step_of(options: &Demo) -> io::Result<Step> {
     let text = |text: &std::ffi::OsStr| {
         text.to_str()
@@ -150,7 +152,7 @@ fn took_by(run: &system::Run) -> Took {
     }
 }
 
-/// A row for each run, in the order in which they were made.
+/// A row for each run, in order.
 fn table(took: &[Vec<Took>; 2]) -> String {
     let mut table = plain_table();
     table.set_header([
@@ -190,7 +192,7 @@ fn share(ratio: f64) -> String {
     format!("{:.0} %", 100.0 * ratio)
 }
 
-/// Both sides in a sentence; a loss in red.
+/// One sentence about both sides; a loss is red.
 fn verdict(took: &[Vec<Took>; 2], colours: bool) -> String {
     let mean = |runs: &[Took]| runs.iter().map(|run| run.seconds).sum::<f64>() / runs.len().max(1) as f64;
     let spread = |runs: &[Took]| {
@@ -203,7 +205,7 @@ fn verdict(took: &[Vec<Took>; 2], colours: bool) -> String {
     match () {
         () if (plain - ours).abs() <= chance => {
             format!(
-                "\nNo difference that two runs of each side can tell: {plain:.2} s plain, {ours:.2} s under terrace.\n"
+                "\nNo difference beyond the noise of two runs of each side: {plain:.2} s plain, {ours:.2} s under terrace.\n"
             )
         }
         () if ours < plain => format!("\nterrace takes {} of the time.\n", share(ours / plain)),

@@ -1,10 +1,10 @@
-//! Numbers and tables as people read them.
+//! Formatting of numbers and tables.
 
 use comfy_table::{Table, presets};
 
-/// Escapes of a terminal.
+/// Terminal escape: red.
 pub const RED: &str = "\x1b[31m";
-/// Ends [`RED`].
+/// Terminal escape: ends [`RED`].
 pub const UNDONE: &str = "\x1b[0m";
 
 /// Three significant digits or more, no exponents: for progress and small tables.
@@ -17,14 +17,14 @@ pub fn short(v: f64) -> String {
     }
 }
 
-/// A table without lines, its columns two blanks apart.
+/// A table without borders, columns two blanks apart.
 pub fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
 }
 
-/// A table that is also Markdown.
+/// A table in Markdown.
 pub fn markdown_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

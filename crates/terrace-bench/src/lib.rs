@@ -1,9 +1,13 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
-//! Reading order: [`stats`] (what is claimed), [`matrix`] (what is run, and in what order), [`system`] (bringing one side up), [`steps`] (meters
-//! between commands), [`meters`] (devices and tiers), and the loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]; raw results: [`raw`]; differences
-//! between results: [`compare`]. For a first look: [`demo`]. Apart from all that: [`metadata`], buckets and blobs of the store, [`nothing`], a server that stores nothing, and [`schedule`], which makes a capture what `terrace run --prefetch` reads.
-// An output may be full, and its reader gone: `terrace_output::print_line`, `print` and `error_line`.
+//! Reading order: [`stats`] (statistics of claims), [`matrix`] (the runs and their order), [`system`] (the
+//! systems under test), [`steps`] (meters between commands), [`meters`] (devices and tiers), and the loads:
+//! [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]. Raw results: [`raw`]; differences between
+//! results: [`compare`]. For a first look: [`demo`]. Independent of these: [`metadata`], buckets and blobs of
+//! the store; [`nothing`], a server that stores nothing; [`schedule`], which converts a capture for
+//! `terrace run --prefetch`.
+// Output may hit a full disk or a closed pipe: `terrace_output::print_line`, `print` and `error_line` handle
+// both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod buffer;

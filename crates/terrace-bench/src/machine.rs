@@ -1,4 +1,4 @@
-//! Description of the machine, and whether other programs used it.
+//! Description of the machine, and load by other programs.
 
 use procfs::process::{MountInfo, Process};
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats, Meminfo};
@@ -7,10 +7,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Share of the machine's CPU that others may use before a run is marked as disturbed.
+/// Maximum CPU share of other programs; a run above it is marked as disturbed.
 pub const FOREIGN_CPU_MAX: f64 = 0.04;
 
-/// The description that goes with raw results: a number without it says nothing. Fields that an older file lacks are empty.
+/// Description of the machine, stored with raw results: a number without it is meaningless. Fields that an
+/// older file lacks are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Machine {
@@ -22,7 +23,7 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// Kernel release.
     pub kernel: String,
-    /// Virtualised, as far as the processor tells.
+    /// Whether the machine is virtual, as far as the processor shows it.
     pub virtual_machine: bool,
     /// File system under the data.
     pub file_system: String,
@@ -32,9 +33,9 @@ pub struct Machine {
     pub scheduler: String,
     /// /sys/kernel/mm/transparent_hugepage/enabled.
     pub huge_pages: String,
-    /// `fio --version`.
+    /// Output of `fio --version`.
     pub fio: String,
-    /// Commit of the benchmark's sources, where known.
+    /// Commit of the benchmark's sources, if known.
     pub commit: String,
     /// Seconds since 1970 at the start.
     pub time: u64,
@@ -67,7 +68,7 @@ pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Memory that programs could still have, bytes.
+/// Memory available to programs, bytes.
 pub fn memory_available() -> u64 {
     Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
@@ -86,13 +87,14 @@ fn output(program: &str, args: &[&str]) -> String {
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()
 }
 
-/// Mount points and types, with what is mounted, in the order in which they were mounted.
+/// All mounts, in the order of mounting.
 pub fn mounts() -> Vec<MountInfo> {
     let mounts = Process::myself().and_then(|me| me.mountinfo());
     mounts.map_or_else(|_| Vec::new(), |mounts| mounts.into_iter().collect())
 }
 
-/// Device and type of the mount that holds `dir`: the longest mount point that is a prefix, and of those the last.
+/// Device and type of the mount that contains `dir`: the longest mount point that is a prefix, the last one
+/// of several.
 pub fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
     let holds = mounts().into_iter().filter(|mount| dir.starts_with(&mount.mount_point));
@@ -103,17 +105,18 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
 /// CPU time of the whole machine since it started, in nanoseconds; tick precision (10 ms).
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Busy {
-    /// Everything but idle and waiting.
+    /// All time except idle and I/O wait.
     pub busy_ns: u64,
-    /// Processor time that the hypervisor took.
+    /// Processor time taken by the hypervisor.
     pub steal_ns: u64,
-    /// Time of kernel threads in it: writeback, the work of a loop device. They work for the measured program too, so they do not show other load.
+    /// Time of kernel threads, included in `busy_ns`: writeback, loop devices. They also work for the
+    /// measured program, so they do not count as other load.
     pub kernel_ns: u64,
 }
 
-/// Reads /proc/stat, and that of each kernel thread.
+/// Reads /proc/stat, and the stat file of each kernel thread.
 pub fn busy() -> Busy {
-    /// Of `flags`: a kernel thread.
+    /// The flag of kernel threads.
     const PF_KTHREAD: u32 = 0x0020_0000;
     let ns = |ticks: u64| ticks * 1_000_000_000 / procfs::ticks_per_second();
     let Ok(all) = KernelStats::current().map(|stats| stats.total) else { return Busy::default() };
@@ -124,7 +127,7 @@ pub fn busy() -> Busy {
     Busy { busy_ns: ns(busy), steal_ns: ns(all.steal.unwrap_or(0)), kernel_ns: ns(kernel) }
 }
 
-/// Waits until the machine was idle for a second, at most `seconds`.
+/// Waits until the machine has been idle for a second, at most `seconds`.
 pub fn wait_until_quiet(seconds: u64) {
     for _ in 0..seconds {
         let before = busy();

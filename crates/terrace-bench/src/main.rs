@@ -1,5 +1,6 @@
-//! terrace-bench: measures terrace from outside, against what a program would do without it.
-// An output may be full, and its reader gone: `terrace_output::print_line`, `print` and `error_line`.
+//! terrace-bench: measures terrace from outside, in comparison with programs that run without it.
+// Output may hit a full disk or a closed pipe: `terrace_output::print_line`, `print` and `error_line` handle
+// both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 use clap::error::ErrorKind;
@@ -21,25 +22,29 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Systems x loads x patterns x jobs, many times in random order, as a file asks for: raw results for comparisons.
+    /// Systems x loads x patterns x jobs, repeated in random order, as defined in a file: raw results for
+    /// comparisons.
     Matrix(matrix::Matrix),
     /// A command of yours on a directory of yours, plain and under `terrace run` in turn, twice each.
     Demo(demo::Demo),
     /// Differences between systems, or between two runs of one benchmark, with their confidence (Welch's t-test).
     Compare(compare::Compare),
-    /// How fast the store makes, finds and removes buckets and blobs: five tables, by count and threads.
+    /// Rates at which the store makes, finds and removes buckets and blobs: five tables, by count and
+    /// threads.
     Metadata(metadata::Options),
-    /// A server of memcached's protocol that stores nothing, with a thread for each client, to set beside those that do.
+    /// A server of memcached's protocol that stores nothing, with a thread for each client: a baseline for
+    /// servers that do.
     Nothing(nothing::Options),
-    /// Makes a capture of `terrace trace` a schedule for `terrace run --prefetch`: its pages in the order in which they were first read.
+    /// Converts a capture of `terrace trace` into a schedule for `terrace run --prefetch`: its pages in the
+    /// order of their first reads.
     Schedule(schedule::Options),
-    /// The plain pass-through FUSE that cold reads are compared with.
+    /// The plain pass-through FUSE: the baseline of cold reads.
     Passthrough {
         /// Directory to serve.
         src: PathBuf,
-        /// Where.
+        /// Mount point.
         mnt: PathBuf,
-        /// Threads that answer.
+        /// Threads that answer requests.
         #[arg(long, default_value_t = 8)]
         threads: usize,
         /// A /dev/fuse descriptor for each thread.
@@ -48,7 +53,7 @@ enum Command {
         #[command(flatten)]
         slow: passthrough::Slow,
     },
-    /// Runs commands with meters around each, as it is told on stdin (used inside the system under test).
+    /// Runs commands from stdin with meters around each (used inside the system under test).
     #[command(hide = true)]
     Steps,
     /// A measuring loop (used inside the system under test).
@@ -75,7 +80,7 @@ fn failed(e: io::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The command, or the exit code of help, version or a wrong use, which is told in one line.
+/// The command, or the exit code of help, version or a wrong use, which prints one line.
 fn parse() -> Result<Command, ExitCode> {
     Cli::try_parse().map(|cli| cli.command).map_err(|e| {
         if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

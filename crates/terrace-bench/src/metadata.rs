@@ -1,8 +1,10 @@
-//! How fast buckets and blobs are made, found and removed: the five tables of metadata that Hermes' wiki left empty, for the store in a program.
+//! Metadata rates of the store: making, finding and removing buckets and blobs. These are the five tables
+//! that Hermes' wiki left empty, for the store in a program.
 //!
-//! Each cell is a store of its own in a new directory. Threads share it; each makes its own part of the names. Phases follow each other, each begins
-//! at a barrier: make buckets, find them, remove them; then make blobs in one bucket a thread, and remove them. After each phase the store is asked how many
-//! there are, and a sample of the names: work that failed must not count in a rate. The store decides when changes become durable (`--sync`).
+//! Each cell has its own store in a new directory. Threads share the store; each works on its own part of the
+//! names. Phases start at a barrier: make buckets, find them, remove them; then make blobs in one bucket a
+//! thread, and remove them. After each phase the store's counts and a sample of the names are checked: failed
+//! work must not count in a rate. `--sync` sets when changes become durable.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -15,9 +17,9 @@ use terrace_store::{Bucket, Store, StoreOptions, SyncPolicy};
 
 use crate::machine::{self, Machine};
 
-/// The layout of the JSON.
+/// Version of the JSON's layout.
 const SCHEMA: u32 = 1;
-/// The phases, in the order in which they run; each is one table.
+/// The phases in order; each is one table.
 const TABLES: [&str; 5] = ["create_bucket", "get_bucket", "destroy_bucket", "create_blob", "destroy_blob"];
 
 /// When the store of a cell syncs.
@@ -33,7 +35,7 @@ pub enum Sync {
 /// Options of `terrace-bench metadata`.
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Where the stores are made, and removed again.
+    /// Directory of the stores, which are removed again.
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Buckets and blobs of a cell.
@@ -42,7 +44,7 @@ pub struct Options {
     /// Threads of a cell.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
     threads: Vec<u64>,
-    /// How often each cell is run; the median is shown.
+    /// Runs of each cell; the median is shown.
     #[arg(long, default_value_t = 5)]
     repeat: u32,
     /// Bytes of a blob.
@@ -59,7 +61,7 @@ pub struct Options {
     json: bool,
 }
 
-/// One cell: operations a second, of each run.
+/// One cell: operations a second of each run.
 #[derive(Debug, Serialize)]
 struct Cell {
     table: &'static str,
@@ -81,7 +83,7 @@ struct Results {
 /// Runs all cells and prints the tables.
 ///
 /// # Errors
-/// A store that fails, or that does not hold what was put there.
+/// A store that fails, or lacks its content.
 pub fn run(o: &Options) -> io::Result<i32> {
     if o.repeat == 0 || o.threads.contains(&0) || o.counts.iter().any(|&count| !(8..NAMES).contains(&count)) {
         let why = "threads and repeat are 1 or more, counts 8 or more and below 100 million";
@@ -142,7 +144,7 @@ fn tables(o: &Options, cells: &[Cell]) -> String {
     out
 }
 
-/// The store of one cell, and what it is asked to do.
+/// The store of one cell, and its parameters.
 struct Cellar<'a> {
     store: &'a Store,
     count: u64,
@@ -158,7 +160,7 @@ fn cell(o: &Options, count: u64, threads: u64) -> io::Result<[f64; 5]> {
         Sync::Never => SyncPolicy::Never,
     };
     let options = StoreOptions { name, memory_bytes: o.memory_mib << 20, sync, ..StoreOptions::default() };
-    // Also where opening it fails after it has made files.
+    // Also if opening fails after files were made.
     let _gone = Gone { dir: &o.dir, name: &options.name };
     let store = Store::open(&o.dir, &options).map_err(io::Error::other)?;
     let cellar = Cellar { store: &store, count, threads, value: vec![7; o.blob_bytes] };
@@ -179,7 +181,7 @@ impl Drop for Gone<'_> {
     }
 }
 
-/// Digits at the end of each name.
+/// Number of digits at the end of each name.
 const DIGITS: usize = 8;
 const NAMES: u64 = 10u64.pow(DIGITS as u32);
 
@@ -187,7 +189,7 @@ fn name(kind: &str, number: u64) -> String {
     format!("{kind}-{number:0DIGITS$}")
 }
 
-/// Changes the number of a name in place: to write a new one takes a tenth of the time that the store needs.
+/// Changes the number of a name in place. Formatting a new name takes a tenth of the store's own time.
 fn rename(name: &mut String, number: u64) {
     let mut digits = [b'0'; DIGITS];
     let mut rest = number;
@@ -231,7 +233,8 @@ impl Cellar<'_> {
         Err(io::Error::other(format!("{count} by {threads} threads: {found} {what}, not {want}")))
     }
 
-    /// Does `f` for each number and its name once, divided among the threads; how many a second. `f` answers whether it did something.
+    /// Calls `f` once for each number and its name, divided among the threads. `f` returns whether it had an
+    /// effect. Returns the rate, calls a second.
     fn phase(
         &self,
         kind: &str,
@@ -254,7 +257,7 @@ impl Cellar<'_> {
                     })
                 })
                 .collect();
-            // By their own clocks: one more thread that waits for the start gets a processor when the others leave one.
+            // By the threads' own clocks: a further thread that waits for the start would be scheduled late.
             let (mut first, mut last, mut done) = (None, None, 0);
             for thread in threads {
                 let joined = thread.join().expect("a thread does not panic");

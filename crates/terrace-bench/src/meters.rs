@@ -1,7 +1,8 @@
-//! I/O of devices and cache tiers between two moments: block devices by the kernel's own counters, tiers by `terrace stat`.
+//! Meters of devices and cache tiers: block devices by the kernel's counters, tiers by `terrace stat`.
 //!
-//! A process's account (`/proc/PID/io`) adds up reads of the source and of a tier's device. So a system with a tier is measured at the devices, which is
-//! the same for every system: a hit is a read that the source did not answer, and a device has been written when its counter says so.
+//! A process's account (`/proc/PID/io`) adds reads of the source and of a tier's device. So a system with a
+//! tier is measured at the devices, the same way for every system: a hit is a read that the source did not
+//! answer, and writes are those of the device's counter.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The environment variable in which a step finds its meters, as JSON: a loop reads them around its timed part.
+/// Environment variable with a step's meters, as JSON: a loop reads them around its timed part.
 pub const METERS: &str = "TERRACE_BENCH_METERS";
 /// The device under the data, in [`Meters::devices`].
 pub const SOURCE: &str = "source";
@@ -23,16 +24,17 @@ pub type Counted = BTreeMap<String, f64>;
 /// The meters of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Meters {
-    /// Statistics (`/sys/dev/block/MAJOR:MINOR/stat`) of the devices that only the system under test uses, by name.
+    /// Statistics (`/sys/dev/block/MAJOR:MINOR/stat`) of the devices that only the system under test uses, by
+    /// name.
     pub devices: BTreeMap<String, PathBuf>,
-    /// The product, where it serves `dir`.
+    /// The terrace program, if terrace serves `dir`.
     pub terrace: Option<PathBuf>,
     /// Directory under test.
     pub dir: PathBuf,
 }
 
 impl Meters {
-    /// The meters of the step that this process is.
+    /// The meters of this process's step.
     pub fn of_step() -> Meters {
         std::env::var(METERS).ok().and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
     }
@@ -69,7 +71,7 @@ pub fn difference(after: &Counted, before: &Counted) -> Counted {
     after.iter().map(of).collect()
 }
 
-/// Words of a block device's `stat`: reads, merged ones, sectors, ms; the same of writes.
+/// Adds the fields of a block device's `stat`: reads, merged ones, sectors, ms; the same of writes.
 fn add_device(stat: &str, name: &str, counted: &mut Counted) {
     const SECTORS_PER_MIB: f64 = 2048.0;
     let words: Vec<f64> = stat.split_whitespace().flat_map(str::parse).collect();
@@ -85,7 +87,7 @@ fn add_device(stat: &str, name: &str, counted: &mut Counted) {
     put("write_mib", words[6] / SECTORS_PER_MIB);
 }
 
-/// The rows `tiers` of `terrace stat --json`, by kind: of several of one kind, their sum.
+/// Adds the rows `tiers` of `terrace stat --json`, summed by kind.
 fn add_tiers(json: &[u8], counted: &mut Counted) {
     let report: Value = serde_json::from_slice(json).unwrap_or_default();
     for row in report["tiers"].as_array().into_iter().flatten() {

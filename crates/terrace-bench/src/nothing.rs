@@ -1,11 +1,12 @@
-//! A server of memcached's text protocol that stores nothing, with a thread for each client: what is left of a server's rate for storing. Every `set` is
-//! answered once its data have come, and nothing is found by a `get`. A request takes the client's time, two system calls and two wake-ups.
+//! A server of memcached's text protocol that stores nothing, with a thread for each client: it shows the
+//! part of a server's rate that is not storage. Every `set` is answered once its data have arrived, and a
+//! `get` finds nothing. A request costs the client's time, two system calls and two wake-ups.
 
 use clap::Args;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-/// What is asked for.
+/// Options of the server.
 #[derive(Debug, Args)]
 pub struct Options {
     /// TCP port of 127.0.0.1.
@@ -13,14 +14,14 @@ pub struct Options {
     port: u16,
 }
 
-/// Bytes of a request at the most.
+/// Maximum size of a request, bytes.
 const REQUEST_MAX: usize = 1 << 20;
 
 impl Options {
-    /// Serves until it is killed.
+    /// Serves until killed.
     ///
     /// # Errors
-    /// The port cannot be had.
+    /// The port cannot be bound.
     pub fn run(&self) -> io::Result<()> {
         let listener = TcpListener::bind(("127.0.0.1", self.port))?;
         loop {
@@ -30,7 +31,7 @@ impl Options {
     }
 }
 
-/// Answers one client until it leaves.
+/// Answers one client until it disconnects.
 fn serve(mut client: TcpStream) -> io::Result<()> {
     client.set_nodelay(true)?;
     let (mut input, mut filled) = (vec![0; REQUEST_MAX], 0);
@@ -47,7 +48,7 @@ fn serve(mut client: TcpStream) -> io::Result<()> {
     }
 }
 
-/// The bytes of the first request and its answer, once it has come whole.
+/// Length of the first request and its answer, once the request is complete.
 fn answer(input: &[u8]) -> Option<(usize, &'static [u8])> {
     let line = input.iter().position(|byte| *byte == b'\n')?;
     let text = std::str::from_utf8(&input[..line]).unwrap_or_default();

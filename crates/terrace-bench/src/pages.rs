@@ -1,7 +1,8 @@
-//! Files whose every byte says where it belongs, and the check that what was read is what belongs there.
+//! Files whose every byte depends on its position, and the check of data read from them.
 //!
-//! Page `p` of a file with seed `s` starts with the words `p` and `s`; the other 510 words follow from both. Half of a hot loop's check is
-//! one comparison of the first word ([`looks_right`]); a full check ([`check`]) is made outside the timed part.
+//! Page `p` of a file with seed `s` starts with the words `p` and `s`; the other 510 words follow from both.
+//! A hot loop compares the first word only ([`looks_right`]); a full check ([`check`]) is made outside the
+//! timed part.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,7 +17,7 @@ pub const MIB: u64 = 1 << 20;
 pub const DATA_SEED: u64 = 20_240_611;
 const WORDS: usize = PAGE / 8;
 
-/// splitmix64's last step: neighbouring numbers become numbers that have nothing in common.
+/// splitmix64's finaliser: neighbouring numbers become unrelated.
 #[inline]
 pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -42,13 +43,13 @@ pub fn fill(seed: u64, page: u64, out: &mut [u8]) {
     }
 }
 
-/// The check that a hot loop can afford: the page's own number.
+/// The cheap check of a hot loop: the page's own number.
 #[inline]
 pub fn looks_right(page: u64, data: &[u8]) -> bool {
     data[..8] == page.to_le_bytes()
 }
 
-/// The full check of `data`, which was read from page `first` on. Says what is wrong.
+/// Checks `data`, read from page `first` on, in full. The error names the fault.
 pub fn check(seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
     for (n, chunk) in data.chunks(PAGE).enumerate() {
         let page = first + n as u64;
@@ -68,8 +69,9 @@ pub fn check(seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes `path` a file of `bytes` (a multiple of the page) with this seed, on stable storage. A file that is there already and right in
-/// length, ends and a sample is kept: writing it anew for each suite would cost more than the suites.
+/// Makes `path` a file of `bytes` (a multiple of the page) with this seed, on stable storage. An existing
+/// file with the right length, ends and sample is kept: writing it for each suite would cost more than the
+/// suites.
 pub fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
     assert_eq!(bytes % PAGE as u64, 0);
     if is_made(path, bytes, seed, |first, data| check(seed, first, data))? {
@@ -89,7 +91,7 @@ pub fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Is the file there, and right in length, ends and a sample?
+/// Whether the file exists with the right length, ends and sample.
 pub(crate) fn is_made(
     path: &Path,
     bytes: u64,

@@ -1,7 +1,7 @@
-//! The plain rival for cold reads: a FUSE file system that answers each read with one `pread` on the source and does nothing else. One flat
-//! directory, read-only; the kernel's page cache in front (FOPEN_KEEP_CACHE) as terrace has it.
+//! The plain rival for cold reads: a FUSE file system that answers each read with one `pread` on the source.
+//! One flat directory, read-only; with the kernel's page cache in front (FOPEN_KEEP_CACHE), as in terrace.
 //!
-//! With [`Slow`] it is a source far away, for machines whose kernel cannot delay a block device.
+//! With [`Slow`] it simulates a remote source, for machines whose kernel cannot delay a block device.
 
 use fuser::{
     Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig,
@@ -20,23 +20,23 @@ use std::time::{Duration, Instant, SystemTime};
 
 const TTL: Duration = Duration::from_secs(60);
 
-/// How much slower than the source the mount is.
+/// Slowdown of the mount.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Slow {
-    /// Added to each read, microseconds. Reads wait side by side, as many as there are threads.
+    /// Delay of each read, microseconds. Reads wait in parallel, as many as there are threads.
     #[arg(long, default_value_t = 0)]
     pub delay_us: u64,
-    /// MiB a second of all reads together; 0: no limit.
+    /// Bandwidth of all reads together, MiB a second; 0: no limit.
     #[arg(long, default_value_t = 0)]
     pub bandwidth: u64,
 }
 
-/// When the line is free again, for all reads together.
+/// A shared line of limited bandwidth: the time when it is free again.
 #[derive(Debug, Default)]
 struct Line(Mutex<Option<Instant>>);
 
 impl Line {
-    /// Has the line for `bytes`: when they are through.
+    /// Reserves the line for `bytes`; returns the end of the transfer.
     fn end_of(&self, bytes: usize, mib_s: u64, now: Instant) -> Instant {
         let mut free = self.0.lock().unwrap();
         let took = Duration::from_nanos((bytes as u64 * 1_000_000_000).checked_div(mib_s << 20).unwrap_or(0));
@@ -71,7 +71,7 @@ pub fn serve(src: &Path, mnt: &Path, threads: usize, clone_fd: bool, slow: Slow)
 }
 
 impl PassThrough {
-    /// When a read of so many bytes that comes now is to be answered.
+    /// The time to answer a read of `bytes` that arrives now.
     fn due(&self, bytes: usize) -> Instant {
         let at_hand = Instant::now() + Duration::from_micros(self.slow.delay_us);
         if self.slow.bandwidth == 0 { at_hand } else { self.line.end_of(bytes, self.slow.bandwidth, at_hand) }

@@ -1,24 +1,26 @@
-//! Pages of a random load: the distributions of fio (`--random_distribution`) for loops of our own, so that programs which are not files' readers can be given
-//! the same keys.
+//! Page numbers of a random load: fio's distributions (`--random_distribution`) for other loops, so that
+//! programs that do not read files get the same keys.
 //!
-//! - zipf: ranks by the method of Gray et al. ("Quickly generating billion-record synthetic databases", 1994), as fio has it.
-//! - normal: fio's deviate is the mean of twelve uniform numbers from an interval of DEV per cent of the file, so its standard deviation is DEV / 12 per
-//!   cent of the file: `normal:40` reads a quarter of the file, and hardly ever the rest.
+//! - zipf: ranks by the method of Gray et al. ("Quickly generating billion-record synthetic databases",
+//!   1994), as in fio.
+//! - normal: fio's deviate is the mean of twelve uniform numbers from an interval of DEV per cent of the
+//!   file, so its standard deviation is DEV / 12 per cent of the file: `normal:40` reads a quarter of the
+//!   file, and hardly ever the rest.
 //!
-//! Ranks lie on pages in an order that is always the same: a warm-up with another seed warms the right pages. fio hashes the rank instead, and has
-//! some ranks on one page.
+//! The mapping of ranks to pages is fixed: a warm-up with another seed warms the right pages. fio hashes the
+//! rank instead, so some ranks share a page.
 
 use fastrand::Rng;
 use std::sync::Arc;
 
-/// How often which page is read.
+/// Distribution of the page numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// All alike.
+    /// Uniform.
     Random,
-    /// The page of rank i with weight i^-theta.
+    /// Zipf: the page of rank i has the weight i^-theta.
     Zipf(f64),
-    /// Around the middle, in per cent of the file, in fio's sense.
+    /// Normal around the middle, DEV in per cent of the file, as in fio.
     Normal(f64),
 }
 
@@ -38,7 +40,7 @@ impl std::str::FromStr for Pattern {
     }
 }
 
-/// A pattern over a file of so many pages; threads share it.
+/// A pattern over a file; threads share it.
 #[derive(Clone, Debug)]
 pub struct Pages {
     pattern: Pattern,
@@ -54,7 +56,7 @@ struct Zipf {
     eta: f64,
 }
 
-/// Seed of the order of ranks.
+/// Seed of the mapping of ranks to pages.
 const ORDER_SEED: u64 = 0x7465_7272_6163_6531;
 
 impl Pages {
@@ -69,7 +71,7 @@ impl Pages {
         Pages { pattern, zipf, order: order.into() }
     }
 
-    /// The next page by this generator.
+    /// Draws the next page.
     #[inline]
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let of = self.order.len() as u64;
@@ -90,7 +92,7 @@ impl Zipf {
         Zipf { theta, zeta, eta }
     }
 
-    /// Rank, from 0, of a uniform number.
+    /// The rank, from 0, of a uniform number.
     fn rank(&self, uniform: f64, pages: f64) -> f64 {
         let weight = uniform * self.zeta;
         if weight < 1.0 {
@@ -113,7 +115,7 @@ fn normal_rank(dev: f64, rng: &mut Rng, pages: f64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Reads of each page, most read first.
+    /// Reads of each page, in descending order.
     fn counts(pattern: &str, pages: u64, draws: u64) -> Vec<u64> {
         let from = Pages::new(pattern.parse().unwrap(), pages);
         let mut rng = Rng::with_seed(7);
@@ -144,7 +146,7 @@ mod tests {
     fn normal_40_reads_a_quarter_of_the_file() {
         let counts = counts("normal:40", 10_000, 1_000_000);
         let share = |n: usize| counts[..n].iter().sum::<u64>() as f64 / 1e6;
-        // A standard deviation is 333 pages: two on either side have 95.4 %, and four all but 0.006 %.
+        // The standard deviation is 333 pages: two on either side contain 95.4 %, and four all but 0.006 %.
         assert!((share(1333) - 0.954).abs() < 0.01, "{}", share(1333));
         assert!(share(2667) > 0.999 && counts[3500] == 0);
     }

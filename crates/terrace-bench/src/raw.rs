@@ -1,11 +1,12 @@
-//! Raw results of a matrix: one JSON object a line, written as the runs end, so that a killed harness loses the run it was at and no other.
+//! Raw results of a matrix: one JSON object a line, written at the end of each run, so that a killed harness
+//! loses only its current run.
 //!
 //! ```text
 //!   {"machine": {...}, "matrix": {"name": ..., "text": ...}}     first, and again where a run was resumed on a changed machine
 //!   {"run": {"id": ..., "system": ..., "metrics": {...}, ...}}   a line a run, in the order they were made
 //! ```
-//! A line counts when its newline is there. A killed harness may leave bytes behind the last newline: [`read`] leaves it out with a notice, [`Writer`]
-//! cuts it off.
+//! A line counts once its newline is written. After a kill there may be bytes behind the last newline:
+//! [`read`] skips them with a notice, [`Writer`] cuts them off.
 
 use crate::machine::Machine;
 use serde::{Deserialize, Serialize};
@@ -15,24 +16,24 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use terrace_api::capture::{At, Error};
 
-/// The columns of a run beside its metrics: what a comparison may take as its factor, or split its cells by.
+/// The columns of a run besides its metrics: candidates for the factor and the cells of a comparison.
 pub const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition"];
 
-/// Under what the runs after it were made.
+/// The circumstances of the runs after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     /// The machine.
     pub machine: Machine,
-    /// The requested run.
+    /// The matrix.
     pub matrix: Matrix,
 }
 
-/// A matrix as it was asked for.
+/// A matrix as defined by the user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Matrix {
     /// Its name.
     pub name: String,
-    /// Its TOML, to the byte.
+    /// Its TOML text, byte for byte.
     pub text: String,
     /// The systems of a cell were run in pairs, one for each repetition.
     #[serde(default)]
@@ -42,7 +43,7 @@ pub struct Matrix {
 /// One run of one system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// `system/pattern/jobs/repetition`, and what else tells the runs of a matrix apart; the same when the matrix is resumed.
+    /// `system/load/pattern/jobs/repetition`: unique in a matrix, and the same when the matrix is resumed.
     pub id: String,
     /// The system under test.
     pub system: String,
@@ -52,9 +53,9 @@ pub struct Run {
     pub pattern: String,
     /// Concurrent jobs.
     pub jobs: u32,
-    /// Which repetition, from 1.
+    /// Number of the repetition, from 1.
     pub repetition: u32,
-    /// Place in the random order of the whole matrix.
+    /// Position in the random order of the whole matrix.
     pub order: u64,
     /// Seed of the load.
     pub seed: u64,
@@ -64,18 +65,18 @@ pub struct Run {
     pub seconds: f64,
     /// Numbers by name, the unit last: "throughput_mib_s", "p99_us", "cpu_us_per_op", "miss_ratio".
     pub metrics: BTreeMap<String, f64>,
-    /// Numbers over time by name: seconds since the measurement began, value.
+    /// Values over time, by name: seconds since the start of the measurement, value.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
-    /// Per cent of the operations, microseconds in which so many were done; rising.
+    /// Percentiles of the latency: per cent, microseconds; rising.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency_percentiles_us: Vec<(f64, f64)>,
-    /// Measured, but to be looked at: "disturbed: others used 7 % of the CPUs".
+    /// Remarks on a valid run: "disturbed: others used 7 % of the CPUs".
     #[serde(default)]
     pub marks: Vec<String>,
-    /// Why the run is no measurement; it is never averaged in.
+    /// Why the run is no measurement; refused runs are never averaged.
     pub refused: Option<String>,
-    /// terrace's own statistics at the end, of whatever version it was: kept, not read.
+    /// terrace's statistics at the end, of any version: stored, not interpreted.
     pub stats: Option<serde_json::Value>,
 }
 
@@ -92,7 +93,7 @@ impl Run {
         })
     }
 
-    /// The name of a number that is none (NaN, infinite): JSON has no word for it, and nothing may be averaged with it.
+    /// The name of a metric that is NaN or infinite: JSON cannot express it, and it must not be averaged.
     fn not_finite(&self) -> Option<String> {
         let times = [("started", self.started), ("seconds", self.seconds)];
         let mut numbers =
@@ -108,33 +109,33 @@ impl Run {
     }
 }
 
-/// All that a file holds.
+/// Content of a results file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
     /// In the order of the file.
     pub headers: Vec<Header>,
-    /// In the order of the file, refused ones among them; a refused run that was made again is there by its later line only.
+    /// In the order of the file, including refused ones. A repeated run replaces its earlier refused line.
     pub runs: Vec<Run>,
-    /// Lines that the reader left out.
+    /// Skipped lines.
     pub notices: Vec<String>,
 }
 
 /// Reads a file of raw results.
 ///
 /// # Errors
-/// File and line of what is no header and no run, of a number that is none, of a run that is there twice.
+/// File and line of text that is no header or run, of an invalid number, or of a duplicate run.
 pub fn read(path: &Path) -> Result<Results, Error> {
     let bytes = fs::read(path).map_err(|e| error(path, None, e.to_string(), "name a file of raw results"))?;
     parse(path, &bytes)
 }
 
-/// Do these bytes begin as raw results do? For readers of several formats.
+/// Whether these bytes start like raw results. For readers of several formats.
 pub fn is_raw(bytes: &[u8]) -> bool {
     let first = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
     serde_json::from_slice::<Line>(first).is_ok_and(|line| line.machine.is_some() && line.matrix.is_some())
 }
 
-/// As [`read`], of a file that was read already.
+/// [`read`] for a file that is in memory.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Results, Error> {
     let mut results = Results::default();
     let mut places = HashMap::new();
@@ -152,7 +153,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Results, Error> {
     Ok(results)
 }
 
-const CURE_LINE: &str = "correct or remove the line; the runs of the others stay good";
+const CURE_LINE: &str = "correct or remove the line; the other lines remain valid";
 
 #[derive(Deserialize)]
 struct Line {
@@ -161,7 +162,7 @@ struct Line {
     run: Option<Run>,
 }
 
-/// A run takes the place of an earlier refused one with its id, in `places`.
+/// Parses a line. A run replaces an earlier refused one with its id, by `places`.
 fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, usize>) -> Result<(), String> {
     let line: Line =
         serde_json::from_slice(line).map_err(|e| e.to_string().replace(" at line 1 ", " at "))?;
@@ -171,7 +172,7 @@ fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, u
             return Ok(());
         }
         Line { run: Some(_), .. } if results.headers.is_empty() => {
-            return Err("a run before the line that tells the machine and the matrix".into());
+            return Err("a run before the header line with machine and matrix".into());
         }
         Line { machine: None, matrix: None, run: Some(run) } => {
             match places.insert(run.id.clone(), results.runs.len()) {
@@ -180,7 +181,7 @@ fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, u
                     results.runs.remove(before);
                     places.values_mut().filter(|place| **place > before).for_each(|place| *place -= 1);
                 }
-                Some(_) => return Err(format!("the run {} is there already, on a line before", run.id)),
+                Some(_) => return Err(format!("duplicate run {}: an earlier line has it", run.id)),
             }
             results.runs.push(run);
         }
@@ -189,7 +190,7 @@ fn parse_line(line: &[u8], results: &mut Results, places: &mut HashMap<String, u
     Ok(())
 }
 
-/// Bytes up to and with the last newline.
+/// Bytes up to the last newline.
 fn whole_lines(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1)
 }
@@ -207,16 +208,16 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Opens or makes the file, and gives what it holds already. A torn last line is cut off.
+    /// Opens or makes the file, and returns its content. A torn last line is cut off.
     ///
     /// # Errors
-    /// As [`read`]; a file that another harness writes to.
+    /// Those of [`read`]; a file that another harness is writing.
     pub fn append(path: &Path) -> Result<(Writer, Results), Error> {
         let fault = |e: std::io::Error| error(path, None, e.to_string(), "name a file that can be written");
         let file = OpenOptions::new().create(true).read(true).append(true).open(path).map_err(fault)?;
         file.try_lock().map_err(|e| match e {
             TryLockError::WouldBlock => {
-                error(path, None, "another run writes to it", "wait for its end, or name another file")
+                error(path, None, "another harness is writing it", "wait for its end, or name another file")
             }
             TryLockError::Error(e) => fault(e),
         })?;
@@ -235,32 +236,33 @@ impl Writer {
     /// Appends a run.
     ///
     /// # Errors
-    /// A number that is none: nothing is written then.
+    /// An invalid number: then nothing is written.
     pub fn run(&mut self, run: &Run) -> Result<(), Error> {
         #[derive(Serialize)]
         struct Line<'a> {
             run: &'a Run,
         }
         if let Some(name) = run.not_finite() {
-            let fault = format!("the run {} gave a {name} that is no number", run.id);
-            return Err(error(&self.path, None, fault, "refuse the run, and say why in it"));
+            let fault = format!("the run {} has an invalid {name} (NaN or infinite)", run.id);
+            return Err(error(&self.path, None, fault, "refuse the run, with the reason"));
         }
         self.line(&Line { run })
     }
 
-    /// One write a line: it is there, or torn at the end.
+    /// Each line is one write: a crash can only tear the last one.
     fn line(&mut self, line: &impl Serialize) -> Result<(), Error> {
-        let mut text = serde_json::to_vec(line)
-            .map_err(|e| error(&self.path, None, e.to_string(), "name all numbers and texts"))?;
+        let mut text = serde_json::to_vec(line).map_err(|e| {
+            error(&self.path, None, e.to_string(), "give every number and text a valid value")
+        })?;
         text.push(b'\n');
         self.file.write_all(&text).map_err(|e| {
-            error(&self.path, None, e.to_string(), "make room, and run again: what is there stays")
+            error(&self.path, None, e.to_string(), "make room, and run again: existing results are kept")
         })
     }
 }
 
 impl Drop for Writer {
-    /// Closing alone would leave the lock to a child that was forked meanwhile, until it executes its program.
+    /// Unlocks explicitly: after a close alone, a child forked meanwhile would hold the lock until its exec.
     fn drop(&mut self) {
         let _ = self.file.unlock();
     }
@@ -323,7 +325,7 @@ mod tests {
         assert!(is_raw(&fs::read(&path).unwrap()));
     }
 
-    /// The lines of a harness as it is described in bench/README.md, which other programs write, too.
+    /// The lines documented in bench/README.md, which other programs write, too.
     #[test]
     fn lines_as_documented() {
         let text = r#"{"machine": {"cpu": "EPYC", "cpus": 2}, "matrix": {"name": "quick", "text": ""}}
@@ -377,7 +379,7 @@ mod tests {
         assert_eq!(told, [("c", true), ("b", false), ("a", false)]);
         writer.run(&run("a")).unwrap();
         let error = read(&path).unwrap_err().to_string();
-        assert!(error.contains("raw.jsonl: line 7: the run a is there already"), "{error}");
+        assert!(error.contains("raw.jsonl: line 7: duplicate run a: an earlier line has it"), "{error}");
     }
 
     #[test]
@@ -399,7 +401,7 @@ mod tests {
             assert!(error.starts_with("r.jsonl: line 2: ") && error.contains(why), "{bad}: {error}");
         }
         let error = parse(Path::new("r"), format!("{good}\n").as_bytes()).unwrap_err().to_string();
-        assert!(error.contains("line 1: a run before the line"), "{error}");
+        assert!(error.contains("line 1: a run before the header line"), "{error}");
     }
 
     #[test]
@@ -409,7 +411,7 @@ mod tests {
         writer.header(&header()).unwrap();
         let mut bad = run("a");
         bad.metrics.insert("iops".into(), f64::NAN);
-        assert!(writer.run(&bad).unwrap_err().to_string().contains("gave a iops that is no number"));
+        assert!(writer.run(&bad).unwrap_err().to_string().contains("has an invalid iops"));
         let mut bad = run("a");
         bad.latency_percentiles_us.push((99.9, f64::INFINITY));
         assert!(writer.run(&bad).is_err());
@@ -421,7 +423,7 @@ mod tests {
         let (_dir, path) = place();
         let first = Writer::append(&path).unwrap();
         let error = Writer::append(&path).unwrap_err().to_string();
-        assert!(error.contains("another run writes to it"), "{error}");
+        assert!(error.contains("another harness is writing it"), "{error}");
         let inherited = first.0.file.try_clone().unwrap();
         drop(first);
         Writer::append(&path).unwrap();

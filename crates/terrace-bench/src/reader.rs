@@ -1,4 +1,4 @@
-//! A file read by bare `pread`, its pages checked: what all loops share.
+//! Reads a file by bare `pread` and checks its pages: the common part of all loops.
 
 use crate::buffer::Buffer;
 use crate::content::Content;
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Common to all loops.
+/// Options of all loops.
 #[derive(Clone, Debug, Args)]
 pub struct Common {
     /// Seed of the offsets.
@@ -27,13 +27,13 @@ pub struct Common {
 }
 
 impl Common {
-    /// Of a file of the matrix.
+    /// For a file of the matrix.
     pub fn of(seed: u64, content: Content) -> Common {
         Common { seed, data_seed: DATA_SEED, content }
     }
 }
 
-/// Times of single reads.
+/// Latencies of single reads.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
     /// Their mean.
@@ -45,7 +45,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of times in nanoseconds, one or more.
+    /// Computes the latencies from one or more times in nanoseconds.
     pub fn of(mut ns: Vec<u32>) -> Latency {
         ns.sort_unstable();
         let at = |q: f64| f64::from(ns[((ns.len() - 1) as f64 * q) as usize]) / 1000.0;
@@ -54,7 +54,7 @@ impl Latency {
     }
 }
 
-/// `ops` different ones of these pages in random order.
+/// `ops` distinct pages of a range, in random order.
 pub fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
     let of = pages.end.saturating_sub(pages.start);
     if ops > of {
@@ -66,7 +66,7 @@ pub fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec
     Ok(order)
 }
 
-/// An error where reads found other pages.
+/// An error if reads returned wrong pages.
 pub fn refuse(wrong: u64) -> io::Result<()> {
     if wrong == 0 { Ok(()) } else { Err(io::Error::other(format!("WRONG DATA in {wrong} reads"))) }
 }
@@ -75,12 +75,12 @@ pub fn refuse(wrong: u64) -> io::Result<()> {
 #[derive(Debug)]
 pub struct Reader {
     fd: OwnedFd,
-    /// Bytes of it.
+    /// Size of the file, bytes.
     pub size: u64,
 }
 
 impl Reader {
-    /// Opens it, past the page cache where it is to be `direct`.
+    /// Opens a file; `direct` bypasses the page cache.
     pub fn open(path: &Path, direct: bool) -> io::Result<Reader> {
         let name = CString::new(path.as_os_str().as_bytes())?;
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
@@ -90,18 +90,19 @@ impl Reader {
             let e = io::Error::last_os_error();
             return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
         }
-        // SAFETY: open returned this descriptor and nobody else has it.
+        // SAFETY: open returned this descriptor, which is owned by nothing else.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let size = std::fs::metadata(path)?.len();
         Ok(Reader { fd, size })
     }
 
-    /// Whole pages of it.
+    /// Number of whole pages.
     pub fn pages(&self) -> u64 {
         self.size / PAGE as u64
     }
 
-    /// Says that reads will be random, as fio does. Not for files that are filled sequentially: the kernel then fills with single pages.
+    /// Advises random reads, as fio does. Not for files that are filled sequentially: the kernel would then
+    /// read single pages.
     pub fn expect_random(&self) {
         self.advise(libc::POSIX_FADV_RANDOM);
     }
@@ -121,7 +122,8 @@ impl Reader {
         if n == buf.len() as isize { Ok(()) } else { Err(read_failed(n, offset)) }
     }
 
-    /// Reads the whole file in order, in large pieces, checking each page's number, and one page of each piece in full.
+    /// Reads the whole file in order, in large pieces. Checks each page's number, and one page of each piece
+    /// in full.
     pub fn fill(&self, common: &Common, buf: &mut Buffer) -> io::Result<()> {
         let mut offset = 0;
         while offset < self.size {
@@ -137,7 +139,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads these pages and checks each byte; gives their number.
+    /// Reads these pages and checks each byte; returns their number.
     pub fn check_pages(&self, common: &Common, pages: impl Iterator<Item = u64>) -> io::Result<u64> {
         let mut buf = Buffer::new(PAGE);
         let mut checked = 0;
@@ -152,7 +154,7 @@ impl Reader {
         Ok(checked)
     }
 
-    /// The same of so many random pages.
+    /// [`Reader::check_pages`] for `pages` random pages.
     pub fn check_sample(&self, common: &Common, pages: u64) -> io::Result<u64> {
         let mut rng = Rng::with_seed(common.seed ^ 0x5a5a);
         let all = self.pages();

@@ -1,8 +1,9 @@
-//! Threads that read pages of one file by a pattern for a given time: the load under which caches of different kinds are compared. Warm-up and
-//! measurement are one process, because the cache may live in it (`bench/foyer` uses the parts of this file around its own reads).
+//! Threads that read pages of one file by a pattern for a given time: the load for comparing caches of
+//! different kinds. Warm-up and measurement are one process, because the cache may be in it (`bench/foyer`
+//! uses parts of this file around its own reads).
 //!
-//! Each read is timed and its page number checked; a sample is checked in full after the timed part. Hits are counted at the source's device: a
-//! read that it did not answer.
+//! Each read is timed and its page number checked; a sample is checked in full after the timed part. Hits are
+//! reads that the source's device did not answer.
 
 use crate::cgroup::Group;
 use crate::content::Content;
@@ -27,7 +28,7 @@ pub struct Options {
     /// random, zipf:THETA, normal:DEV.
     #[arg(long)]
     pub pattern: Pattern,
-    /// Reads in flight.
+    /// Concurrent reads.
     #[arg(long, default_value_t = 1)]
     pub threads: u64,
     /// Seconds of warm-up.
@@ -36,13 +37,13 @@ pub struct Options {
     /// Seconds measured.
     #[arg(long)]
     pub seconds: u64,
-    /// Seed of the pages; the warm-up has another one than the measurement.
+    /// Seed of the pages; the warm-up has a different one.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
     pub content: Content,
-    /// Open with O_DIRECT: 1.
+    /// 1: open with O_DIRECT.
     #[arg(long, default_value_t = 0)]
     pub direct: u8,
 }
@@ -51,46 +52,46 @@ pub struct Options {
 pub const CHECKED: u64 = 1024;
 
 impl Options {
-    /// The pages that a file of so many bytes is read by.
+    /// The page numbers for a file of `bytes`.
     pub fn pages(&self, bytes: u64) -> Pages {
         Pages::new(self.pattern, bytes / PAGE as u64)
     }
 
-    /// The generator of one thread.
+    /// The generator of one thread in a phase.
     pub fn draws(&self, thread: u64, phase: Phase) -> Rng {
         let phase = u64::from(phase == Phase::Measured);
         Rng::with_seed(pages::mix(self.seed ^ (2 * thread + phase + 1) << 32))
     }
 
-    /// The full check of one page.
+    /// Checks one page in full.
     ///
     /// # Errors
-    /// The error.
+    /// Wrong data.
     pub fn check(&self, page: u64, data: &[u8]) -> io::Result<()> {
         let wrong = |e| io::Error::other(format!("WRONG DATA: {e}"));
         self.content.check(DATA_SEED, page, data).map_err(wrong)
     }
 }
 
-/// The current work of a thread.
+/// Phase of the load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Reads that do not count.
+    /// Warm-up: reads are not counted.
     Warm,
-    /// Reads that count.
+    /// Measurement: reads are counted.
     Measured,
-    /// No more reads.
+    /// End: no more reads.
     Over,
 }
 
-/// When the phases end, for all threads.
+/// The phases' times, common to all threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     warm_until: Instant,
     until: Instant,
 }
 
-/// Values of the meters.
+/// Differences of the meters over the warm-up and over the measurement.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     warm: Counted,
@@ -100,13 +101,13 @@ pub struct Watched {
 }
 
 impl Clock {
-    /// Begins now.
+    /// Starts the clock.
     pub fn start(options: &Options) -> Clock {
         let warm_until = Instant::now() + Duration::from_secs(options.ramp_s);
         Clock { warm_until, until: warm_until + Duration::from_secs(options.seconds) }
     }
 
-    /// The phase at a moment.
+    /// The phase at a time.
     #[inline]
     pub fn phase(&self, at: Instant) -> Phase {
         match () {
@@ -116,7 +117,7 @@ impl Clock {
         }
     }
 
-    /// Reads the meters now, at the end of the warm-up, and at the end.
+    /// Reads the meters at the start, at the end of the warm-up, and at the end.
     pub fn watch(&self) -> Watched {
         let meters = Meters::of_step();
         let group: Option<Group> =
@@ -133,19 +134,19 @@ impl Clock {
     }
 }
 
-/// Work of one thread.
+/// Counters of one thread.
 #[derive(Clone, Debug)]
 pub struct Tally {
-    /// Reads of the warm-up.
+    /// Reads in the warm-up.
     pub warm: u64,
-    /// Reads that count.
+    /// Reads in the measurement.
     pub ops: u64,
-    /// Those whose page was another one.
+    /// Reads of a wrong page.
     pub wrong: u64,
     times: Vec<u64>,
 }
 
-/// Sixteen steps of a histogram for each power of two.
+/// Histogram buckets for each power of two.
 const STEPS: u32 = 16;
 
 impl Default for Tally {
@@ -155,7 +156,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    /// Counts a read of `page` that took so long.
+    /// Counts a read of `page`.
     #[inline]
     pub fn add(&mut self, phase: Phase, page: u64, data: &[u8], took: Duration) {
         self.wrong += u64::from(!pages::looks_right(page, data));
@@ -167,7 +168,7 @@ impl Tally {
         self.times[step_of(took.as_nanos() as u64)] += 1;
     }
 
-    /// Adds what another thread did.
+    /// Adds another thread's counters.
     pub fn join(mut self, other: &Tally) -> Tally {
         self.warm += other.warm;
         self.ops += other.ops;
@@ -176,7 +177,7 @@ impl Tally {
         self
     }
 
-    /// The time in which this share of the reads was done; within 6 %.
+    /// The latency below which this share of the reads was; exact to 6 %.
     fn percentile_us(&self, share: f64) -> f64 {
         let wanted = (self.ops as f64 * share).max(1.0) as u64;
         let mut seen = 0;
@@ -187,7 +188,7 @@ impl Tally {
         at.map_or(0.0, |step| ns_of(step) / 1000.0)
     }
 
-    /// The numbers of a load that all threads have ended, as a matrix reads them.
+    /// The metrics of the load after all threads have ended, in the matrix's format.
     ///
     /// # Errors
     /// Wrong data; no read at all.
@@ -196,7 +197,7 @@ impl Tally {
             return Err(io::Error::other(format!("WRONG DATA in {} reads", self.wrong)));
         }
         if self.ops == 0 {
-            return Err(io::Error::other("not one read came to an end"));
+            return Err(io::Error::other("no read completed"));
         }
         let ops = self.ops as f64;
         let mut numbers: BTreeMap<String, f64> = watched.measured.clone();
@@ -226,12 +227,12 @@ impl Tally {
 
 fn step_of(ns: u64) -> usize {
     let log = 63 - (ns | 1).leading_zeros();
-    // Below sixteen there is a step for each.
+    // Below sixteen each value has its own bucket.
     let step = if log < 4 { ns } else { (ns >> (log - 4)) & 15 };
     (log * STEPS) as usize + step as usize
 }
 
-/// The middle of a step.
+/// The middle of a bucket.
 fn ns_of(step: usize) -> f64 {
     let (log, step) = (step as u32 / STEPS, step as u32 % STEPS);
     if log < 4 { f64::from(step) } else { (16.5 + f64::from(step)) * 2f64.powi(log as i32 - 4) }

@@ -1,4 +1,5 @@
-//! `terrace-bench schedule`: a capture's reads, in the order in which pages are first used, for `terrace run --prefetch`.
+//! `terrace-bench schedule`: converts a capture into a schedule for `terrace run --prefetch`: pages in the
+//! order of their first use.
 
 use clap::Args;
 use std::collections::{HashMap, HashSet};
@@ -13,12 +14,12 @@ use terrace_api::schedule::{self, Schedule, Span, is_below};
 pub struct Options {
     /// A capture of `terrace trace`.
     capture: PathBuf,
-    /// Write the schedule here; a file that exists is replaced.
+    /// Output file; an existing file is replaced.
     #[arg(short, long)]
     output: PathBuf,
 }
 
-/// Makes the schedule, writes it, and tells what it has.
+/// Makes and writes the schedule, and prints its size.
 ///
 /// # Errors
 /// A capture that cannot be read, or that names no file; a file that cannot be written.
@@ -32,8 +33,7 @@ pub fn run(options: &Options) -> io::Result<i32> {
     }
     let Made { schedule, nameless, .. } = &made;
     if schedule.spans.is_empty() {
-        let why =
-            format!("{shown}: no page was read of a file that it names (record it again with this terrace)");
+        let why = format!("{shown}: no reads of named files (record it again with this terrace)");
         return Err(io::Error::other(why));
     }
     terrace_output::write_whole(&options.output, &schedule.to_text())?;
@@ -49,12 +49,12 @@ pub fn run(options: &Options) -> io::Result<i32> {
     Ok(0)
 }
 
-/// A schedule that grows with each record.
+/// A growing schedule.
 #[derive(Debug, Default)]
 struct Made {
     schedule: Schedule,
     names: HashMap<u64, Name>,
-    /// Places of files in the schedule.
+    /// Index of each file in the schedule.
     places: HashMap<u64, u32>,
     used: HashSet<(u64, u64)>,
     nameless: u64,
@@ -63,12 +63,13 @@ struct Made {
 impl Made {
     fn add(&mut self, record: Record) {
         match record {
-            // An object's number is another file's later, or the file has changed: what was said first holds for what was read first.
+            // An object's number may be reused, or its file may change later: the first name belongs to the
+            // first reads.
             Record::Name(name) if is_below(&name.path) => drop(self.names.entry(name.object).or_insert(name)),
             Record::Access(Event { object, page, write, .. }) if self.used.insert((object, page)) => {
                 match self.names.get(&object) {
                     None => self.nameless += 1,
-                    // What is written first need not be there.
+                    // A page whose first use is a write need not exist in the source.
                     Some(_) if write => {}
                     Some(name) => {
                         let files = &mut self.schedule.files;

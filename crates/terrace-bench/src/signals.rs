@@ -1,4 +1,4 @@
-//! ^C and its like: noted by a handler, asked for by whoever waits.
+//! Handling of ^C, SIGTERM and SIGHUP: a handler sets a flag, which waiting loops check.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,7 +8,8 @@ extern "C" fn note_signal(_: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From here on ^C, SIGTERM and SIGHUP end the current run in order: children told, mounts and groups gone.
+/// Installs the handler. From now on these signals end the current run in order: children are terminated,
+/// mounts and groups removed.
 pub fn catch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note_signal as extern "C" fn(libc::c_int);
@@ -17,7 +18,7 @@ pub fn catch() {
     }
 }
 
-/// Was a signal caught?
+/// Whether a signal was caught.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

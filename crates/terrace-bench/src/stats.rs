@@ -1,10 +1,11 @@
-//! The few statistics a comparison needs: Student's t interval of a mean, the ratio of paired runs, Welch's test.
+//! The statistics of comparisons: Student's t interval of a mean, the ratio of paired runs, Welch's test.
 //!
-//! Two systems are run in pairs, one right after the other. A pair shares the state of the machine, so the logarithm of its ratio varies
-//! less than either number, and `exp` of the mean log-ratio with its t interval is the answer ("0.62x, 0.60 to 0.64"). The ratio of two
-//! means was rejected: one slow pair pulls it, and its interval needs approximations that ten runs do not justify.
+//! Two systems are run in pairs, one right after the other. A pair shares the state of the machine, so the
+//! logarithm of its ratio varies less than either number. The result is `exp` of the mean log-ratio with its
+//! t interval ("0.62x, 0.60 to 0.64"). Rejected: the ratio of two means. One slow pair distorts it, and its
+//! interval needs approximations that ten runs do not justify.
 //!
-//! Welch's test compares two groups that were not paired, as published data are.
+//! Welch's test compares two unpaired groups, such as published data.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -23,20 +24,21 @@ pub struct Interval {
 }
 
 impl Interval {
-    /// Does the interval hold `value`?
+    /// Whether the interval contains `value`.
     pub fn holds(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 
-    /// The interval of a rising function of the number.
+    /// The interval after a monotonically rising transformation.
     pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Interval {
         Interval { mean: f(self.mean), low: f(self.low), high: f(self.high), n: self.n }
     }
 }
 
-/// Arithmetic mean; `None` for no data, data that are not numbers, or a sum that is none.
+/// Arithmetic mean; `None` without data, with NaN, or if the sum overflows.
 ///
-/// The second pass takes back what the first rounded: the mean of equal numbers is that number, so that they have no variance.
+/// The second pass corrects rounding: the mean of equal numbers is that number, so that they have no
+/// variance.
 pub fn mean(xs: &[f64]) -> Option<f64> {
     let n = xs.len() as f64;
     let rough = xs.iter().sum::<f64>() / n;
@@ -65,17 +67,17 @@ pub fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
 /// Student's test that a mean is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Student {
-    /// The statistic; no finite number where nothing varies.
+    /// The statistic; not finite without variance.
     pub t: f64,
     /// Degrees of freedom.
     pub df: f64,
-    /// Two-sided probability of such a mean by chance; likewise.
+    /// Two-sided probability of such a mean by chance; not finite without variance.
     pub p: f64,
 }
 
-/// Ratio candidate / baseline over pairs: geometric mean and interval, and the test that it is 1.
+/// Ratio candidate / baseline over pairs: geometric mean with interval, and the test that it is 1.
 ///
-/// `None` where a number is not positive and finite: such a pair is no measurement.
+/// `None` if a number is not positive and finite: such a pair is no measurement.
 pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, Student)> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     if !pairs.iter().all(|&(base, cand)| good(base) && good(cand)) {
@@ -103,8 +105,8 @@ pub struct Welch {
     pub p: f64,
 }
 
-/// Compares two unpaired groups; `None` below two observations in one, and where neither varies: there is nothing to measure the difference of
-/// their means by. One group may be constant.
+/// Compares two unpaired groups. `None` if one has less than two observations, or if neither varies: then
+/// there is no scale for the difference. One group may be constant.
 pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
     let (va, vb) = (variance(a)? / a.len() as f64, variance(b)? / b.len() as f64);
     let d = mean(a)? - mean(b)?;
@@ -112,7 +114,7 @@ pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
     if se == 0.0 || !se.is_finite() {
         return None;
     }
-    // By the shares of the two variances: their squares would leave the range of numbers.
+    // By the shares of the two variances: their squares could overflow.
     let share = |v: f64, xs: &[f64]| (v / (va + vb)).powi(2) / (xs.len() - 1) as f64;
     let df = 1.0 / (share(va, a) + share(vb, b));
     let half = t_quantile(confidence, df)? * se;
@@ -129,7 +131,7 @@ mod tests {
         assert!((a - b).abs() <= tolerance, "{a} is not {b}");
     }
 
-    /// Student's own sleep data (1908), group 1 and group 2: the paired and the Welch answers are in every textbook.
+    /// Student's own sleep data (1908), group 1 and group 2: textbooks give the paired and the Welch results.
     const SLEEP_1: [f64; 10] = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
     const SLEEP_2: [f64; 10] = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
 
@@ -213,7 +215,7 @@ mod tests {
         near(tiny.t, same.t, 1e-12);
     }
 
-    /// The interval must hold the truth about as often as it says.
+    /// The interval must contain the true value about as often as its confidence.
     #[test]
     fn coverage_of_simulated_equal_systems() {
         let mut rng = fastrand::Rng::with_seed(2024);

@@ -1,8 +1,9 @@
-//! Commands run one after the other inside the system under test, with the meters read around each.
+//! Runs commands one after the other inside the system under test, and reads the meters around each.
 //!
-//! A system is set up once for a run (`terrace run ... -- terrace-bench steps`), warmed by the first commands and measured by a later
-//! one; so meters must be read between commands, from inside. The inner process is told a [`Context`], then one [`Step`] a line; it
-//! answers each with an [`Outcome`] on a line. So the harness may keep several systems up and measure them in turn.
+//! A system is set up once for a run (`terrace run ... -- terrace-bench steps`), warmed by the first commands
+//! and measured by a later one. So the meters are read inside, between commands. The inner process reads a
+//! [`Context`], then one [`Step`] a line, and answers each with an [`Outcome`] on a line. The harness can
+//! thus keep several systems running and measure them in turn.
 
 use crate::cgroup::{Group, Memory};
 use crate::machine;
@@ -16,34 +17,35 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_api::stats::StatReport;
 
-/// The environment variable in which a step finds its group, as JSON: a loop reads the group's CPU time around its timed part.
+/// Environment variable with a step's group, as JSON: a loop reads the group's CPU time around its timed
+/// part.
 pub const GROUP: &str = "TERRACE_BENCH_GROUP";
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
-    /// The key of the result.
+    /// Key of the result.
     pub name: String,
-    /// The command; `{dir}` stands for the directory under test.
+    /// The command; `{dir}` is replaced by the directory under test.
     pub argv: Vec<String>,
-    /// The step fills a cache: it is run again until so many bytes of it are hits at the preload path.
+    /// For a step that fills a cache: repeat it until this many bytes of it are hits of the preload path.
     #[serde(default)]
     pub until_hit_bytes: Option<u64>,
 }
 
 impl Step {
-    /// A command that is run once.
+    /// A command that runs once.
     pub fn new<S: Into<String>>(name: &str, argv: impl IntoIterator<Item = S>) -> Step {
         let argv = argv.into_iter().map(Into::into).collect();
         Step { name: name.to_string(), argv, until_hit_bytes: None }
     }
 
-    /// A line for a shell.
+    /// A shell line.
     pub fn shell(name: &str, line: &str) -> Step {
         Step::new(name, ["sh", "-c", line])
     }
 
-    /// The same, again until so many bytes are hits. Where there is no preload path it runs twice.
+    /// Repeats the step until `bytes` are hits. Without a preload path it runs twice.
     pub fn until_hits(mut self, bytes: u64) -> Step {
         self.until_hit_bytes = Some(bytes);
         self
@@ -55,14 +57,14 @@ impl Step {
 pub struct Context {
     /// Directory under test.
     pub dir: PathBuf,
-    /// The product, where the directory is served by terrace: its counters are read around each step.
+    /// The terrace program, if terrace serves the directory: its counters are read around each step.
     pub terrace: Option<PathBuf>,
-    /// The group that holds everything.
+    /// The group of all processes.
     pub group: Option<Group>,
     /// Statistics of devices that only the system under test uses, by name.
     #[serde(default)]
     pub devices: BTreeMap<String, PathBuf>,
-    /// Where outputs (`NAME.out`) go: not below `dir`. Commands run there.
+    /// Directory for outputs (`NAME.out`) and working directory of commands: not below `dir`.
     pub out: PathBuf,
 }
 
@@ -97,25 +99,25 @@ impl PreloadBytes {
 pub struct Outcome {
     /// The step's name.
     pub name: String,
-    /// Exit code; 128 + signal when killed.
+    /// Exit code; 128 + signal if killed.
     pub status: i32,
     /// Time from start to end.
     pub wall_ns: u64,
-    /// CPU time of the whole group meanwhile.
+    /// CPU time of the whole group during the step.
     pub cpu_ns: Option<u64>,
-    /// Bytes that the group read from devices meanwhile.
+    /// Bytes that the group read from devices during the step.
     pub read_bytes: Option<u64>,
-    /// CPU time of the whole machine meanwhile.
+    /// CPU time of the whole machine during the step.
     pub machine_busy_ns: u64,
-    /// CPU time that the hypervisor took meanwhile.
+    /// CPU time taken by the hypervisor during the step.
     pub machine_steal_ns: u64,
-    /// CPU time of kernel threads meanwhile, which is in that of the machine.
+    /// CPU time of kernel threads during the step, included in the machine's.
     pub kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
-    /// Counters of the preload path meanwhile, where terrace serves.
+    /// Counters of the preload path during the step, if terrace serves.
     pub preload: Option<PreloadBytes>,
-    /// I/O of devices and tiers meanwhile, where the matrix has a device for tiers.
+    /// I/O of devices and tiers during the step, if the matrix has a device for tiers.
     #[serde(default)]
     pub counted: Counted,
     /// Standard output.
@@ -123,14 +125,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Share of the machine's CPU that others used meanwhile, 0 to 1.
+    /// Share of the machine's CPU used by other programs, 0 to 1.
     pub fn foreign_cpu(&self) -> f64 {
         let own = self.cpu_ns.unwrap_or(self.machine_busy_ns);
         let foreign = self.machine_busy_ns.saturating_sub(own + self.kernel_threads_ns);
         (foreign + self.machine_steal_ns) as f64 / self.machine_ns()
     }
 
-    /// Share of it that the hypervisor took.
+    /// Share of the machine's CPU taken by the hypervisor.
     pub fn stolen_cpu(&self) -> f64 {
         self.machine_steal_ns as f64 / self.machine_ns()
     }
@@ -140,27 +142,29 @@ impl Outcome {
     }
 }
 
-/// Writes dirty pages back and forgets the clean ones. Only root may.
+/// Writes dirty pages back and drops clean ones. Needs root.
 pub fn drop_caches() -> io::Result<()> {
     // SAFETY: sync takes no arguments and touches no memory of ours.
     unsafe { libc::sync() };
     fs::write("/proc/sys/vm/drop_caches", "3")
 }
 
-/// Makes sure that the next 3 GiB that anybody allocates are really there.
+/// Makes the next 3 GiB of allocations come from memory that the host has backed.
 ///
-/// A virtual machine gives free blocks of memory back to its host (free page reporting), about 2 s after they became free. Their next touch
-/// costs the guest ten times what a page fault costs, 2 s a GiB where this was found, and hits whichever side happens to come after a
-/// pause: two equal systems differed by 2.6x. So what was freed is left to go, then memory is touched and freed again: for 2 s, nobody
-/// takes it away. Keeping a page of each block was tried, so that blocks stay too small to be reported: then the kernel's large folios
-/// come from other, untouched blocks, and it is all worse.
+/// A virtual machine returns free blocks of memory to its host (free page reporting), about 2 s after they
+/// became free. The next touch of such a block costs the guest ten times a normal page fault (2 s a GiB when
+/// measured), and hits the side that runs after a pause: two equal systems differed by 2.6x. So this function
+/// waits until the freed memory is returned, then touches memory and frees it again: for 2 s it stays backed.
+/// *Tried:* keeping a page of each block, so that blocks stay too small for reporting. Then the kernel's
+/// large folios come from other, untouched blocks, and the effect is worse.
 pub fn warm_memory() {
     const BYTES: usize = 3 << 30;
     if Path::new("/sys/module/page_reporting").exists() {
         std::thread::sleep(Duration::from_millis(2500));
     }
     let (write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a fresh anonymous mapping, written by the kernel only, unmapped before anybody else could know of it.
+    // SAFETY: a fresh anonymous mapping, written by the kernel only, and unmapped before its address is used
+    // elsewhere.
     unsafe {
         let at = libc::mmap(std::ptr::null_mut(), BYTES, write, private, -1, 0);
         if at != libc::MAP_FAILED {
@@ -171,7 +175,7 @@ pub fn warm_memory() {
     }
 }
 
-/// The way of an ordinary user to drop caches: the kernel forgets the clean pages of the files in `dir`.
+/// Drops the clean pages of the files in `dir`, as an ordinary user can.
 pub fn drop_files(dir: &Path) {
     use std::os::fd::AsRawFd;
     for file in fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| File::open(e.path()).ok()) {
@@ -180,10 +184,10 @@ pub fn drop_files(dir: &Path) {
     }
 }
 
-/// The inner process: a context, then steps, until nobody asks any more.
+/// The inner process: reads a context, then steps, until end of input.
 ///
 /// # Errors
-/// A line that is neither; a command that cannot be started.
+/// An invalid line; a command that cannot be started.
 pub fn serve(input: impl BufRead, mut output: impl Write) -> io::Result<()> {
     let mut lines = input.lines();
     let Some(first) = lines.next() else { return Ok(()) };
@@ -222,14 +226,14 @@ impl Context {
         if let Some(group) = group {
             command.env(GROUP, serde_json::to_string(group)?);
         }
-        // Asking terrace costs time too: only for who wants to know.
+        // Reading terrace's counters costs time: only if devices are metered.
         let meters = (!self.devices.is_empty()).then(|| self.meters());
         if let Some(meters) = &meters {
             command.env(METERS, serde_json::to_string(meters)?);
         }
         let read = || (group.and_then(Group::cpu_ns), group.and_then(Group::read_bytes), machine::busy());
         let preload = || self.terrace.as_ref().and_then(|terrace| PreloadBytes::read(terrace, &self.dir));
-        // Outside of the meters: asking costs CPU time too.
+        // Outside of the meters: the query costs CPU time.
         let preload_before = preload();
         let counted = || meters.as_ref().map(Meters::read).unwrap_or_default();
         let counted_before = counted();
@@ -258,14 +262,15 @@ impl Context {
     }
 }
 
-/// A step that fills is repeated; a cache that does not fill in some tries never will, and whoever judges the run will see it.
+/// Whether to repeat a filling step. The number of tries is limited: a cache that is not full by then never
+/// will be, and the run's validation reports it.
 fn wants_more(step: &Step, outcome: &Outcome, tries: u32) -> bool {
     const TRIES_MAX: u32 = 8;
     let Some(bytes) = step.until_hit_bytes else { return false };
     tries < outcome.preload.map_or(2, |preload| if preload.hit_bytes < bytes { TRIES_MAX } else { 2 })
 }
 
-/// A shell's view of how a command ended.
+/// Exit code as a shell reports it.
 pub fn exit_code(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
@@ -302,7 +307,7 @@ mod tests {
         assert_eq!((outcomes[0].status, outcomes[1].status), (0, 3));
     }
 
-    /// Output of `terrace stat` for a mount with so many bytes of hits.
+    /// Output of `terrace stat` for a mount with this many bytes of hits.
     fn stat(hit_bytes: u64) -> StatReport {
         let preload = PreloadPath { hit_bytes, ..PreloadPath::default() };
         let instance = Instance {
@@ -320,7 +325,7 @@ mod tests {
         StatReport { cache: Stats { preload, ..Stats::default() }, instance, kv: None, mrc: None }
     }
 
-    /// The stand-in for `terrace stat` counts 100 bytes more of hits each time it is asked.
+    /// The stand-in for `terrace stat` counts 100 more bytes of hits at each call.
     #[test]
     fn a_filling_step_repeats_until_it_hits() {
         use std::os::unix::fs::PermissionsExt;

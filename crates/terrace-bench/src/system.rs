@@ -1,4 +1,4 @@
-//! The systems under test: bringing one up in a control group, running steps inside it, taking it down.
+//! The systems under test: starting one in a control group, running steps inside it, shutting it down.
 
 use crate::cgroup::{Memory, OwnedGroup, Throttle};
 use crate::signals::interrupted;
@@ -16,39 +16,39 @@ use terrace_api::stats::StatReport;
 /// The system that serves the directory.
 #[derive(Clone, Debug, PartialEq)]
 pub enum System {
-    /// The file system itself: its page cache, or O_DIRECT where the load says so.
+    /// The file system itself: its page cache, or O_DIRECT if the load requests it.
     Kernel,
     /// `terrace run`.
     Terrace {
         /// `--memory`, in bytes; none: `auto`.
         memory: Option<u64>,
-        /// Without it, `--no-preload`.
+        /// False: `--no-preload`.
         preload: bool,
     },
     /// The plain pass-through FUSE of this crate.
     PassThrough {
-        /// Its threads.
+        /// Number of its threads.
         threads: usize,
     },
-    /// Whatever shell lines bring up.
+    /// A system started by shell lines.
     Command {
-        /// These, inside the group.
+        /// Shell lines that start it, inside the group.
         setup: Vec<String>,
-        /// And these take it down, also after a failure.
+        /// Shell lines that shut it down, also after a failure.
         teardown: Vec<String>,
         /// The directory that it serves.
         dir: PathBuf,
     },
 }
 
-/// Where things are.
+/// Directories and programs.
 #[derive(Clone, Debug, Default)]
 pub struct Places {
-    /// Directory with the data: the one that terrace takes over.
+    /// Directory of the data: the one that terrace serves.
     pub data: PathBuf,
     /// Scratch directory, not below `data`.
     pub scratch: PathBuf,
-    /// The product.
+    /// The terrace program.
     pub terrace: PathBuf,
     /// This program.
     pub bench: PathBuf,
@@ -56,35 +56,35 @@ pub struct Places {
     pub foyer: PathBuf,
     /// Further arguments of `terrace run`.
     pub terrace_args: Vec<String>,
-    /// The file of the system's tier, where it has one.
+    /// The file of the system's tier, if it has one.
     pub tier: Option<PathBuf>,
     /// Statistics of devices that only the system under test uses, by name.
     pub devices: BTreeMap<String, PathBuf>,
-    /// Go on without control groups or the right to drop caches: a demonstration, not a measurement.
+    /// Continue without control groups or the right to drop caches: a demonstration, not a measurement.
     pub lenient: bool,
     /// Give the measured group most of the processors.
     pub favour: bool,
-    /// Hold the measured group back on a device.
+    /// Throttle of the measured group on a device.
     pub throttle: Option<Throttle>,
-    /// Behind the names of group and output directory, where several systems stand side by side.
+    /// Suffix of the names of group and output directory, for systems that run side by side.
     pub suffix: String,
 }
 
 /// Results of one run.
 #[derive(Debug)]
 pub struct Run {
-    /// One for each step.
+    /// One outcome for each step.
     pub outcomes: Vec<Outcome>,
-    /// The rest.
+    /// Final statistics.
     pub end: End,
 }
 
-/// Last statistics of a system that was taken down.
+/// Last statistics of a system that was shut down.
 #[derive(Debug, Default)]
 pub struct End {
     /// Output of `terrace run --stats`.
     pub stats: Option<StatReport>,
-    /// Most bytes that could not be given back at any time (sampled).
+    /// Maximum of the pinned bytes (sampled).
     pub pinned_max: u64,
     /// The group's counters at the end.
     pub memory: Option<Memory>,
@@ -97,14 +97,15 @@ impl Run {
     }
 }
 
-/// Runs `steps` on `system` in a fresh group with this memory limit.
+/// Runs `steps` on `system` in a fresh group with a memory limit.
 pub fn run(places: &Places, system: &System, limit: Option<u64>, steps: &[Step]) -> Result<Run, String> {
     let mut running = RunningSystem::bring_up(places, system, limit)?;
     let outcomes = steps.iter().map(|step| running.step(step)).collect::<Result<Vec<_>, _>>()?;
     Ok(Run { outcomes, end: running.take_down()? })
 }
 
-/// The group of this process's runs. One system at a time has it, or, with a suffix, one of several that stand side by side.
+/// Name of this process's group. One system at a time uses it, or, with a suffix, one of several side by
+/// side.
 pub fn group_name() -> String {
     format!("terrace-bench-{}", std::process::id())
 }
@@ -124,7 +125,7 @@ fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>,
     Ok(Some(group))
 }
 
-/// A system that is up, and a process inside it that runs steps. Drop takes the system down.
+/// A running system, and a process inside it that runs steps. Dropping shuts the system down.
 #[derive(Debug)]
 pub struct RunningSystem {
     places: Places,
@@ -134,7 +135,7 @@ pub struct RunningSystem {
     teardown: Vec<String>,
     inner: Option<Inner>,
     pinned_max: u64,
-    /// A loop that measures may run for long, but not for ever once a signal was caught.
+    /// Time of the SIGTERM after a caught signal. A measuring loop may run for long, but ends then.
     told_at: Option<Instant>,
 }
 
@@ -147,10 +148,10 @@ struct Inner {
 }
 
 impl RunningSystem {
-    /// Brings the system up in a fresh group, on cold caches.
+    /// Starts the system in a fresh group, on cold caches.
     ///
     /// # Errors
-    /// The machine forbids a step, or the system fails.
+    /// A missing permission, or a failure of the system.
     pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
         let group = make_group(places, limit)?;
         let out = places.scratch.join(format!("run{}", places.suffix));
@@ -193,7 +194,7 @@ impl RunningSystem {
         }
         let context = Context {
             dir,
-            // Where there is a preload path, whose counters are read.
+            // If there is a preload path, its counters are read.
             terrace: matches!(system, System::Terrace { preload: true, .. })
                 .then(|| self.places.terrace.clone()),
             group: self.group.as_deref().cloned(),
@@ -205,7 +206,7 @@ impl RunningSystem {
         let mut child = spawn_in(self.group.as_ref(), command)?;
         let (input, output) = (child.stdin.take(), child.stdout.take().ok_or("no pipe")?);
         let (sender, replies) = mpsc::channel();
-        // Ends with the pipe, or when nobody listens any more.
+        // Ends with the pipe, or when the receiver is dropped.
         std::thread::spawn(move || {
             let _ = BufReader::new(output).lines().try_for_each(|line| sender.send(line));
         });
@@ -217,25 +218,25 @@ impl RunningSystem {
         self.out.join("stats.json")
     }
 
-    /// Where steps leave files.
+    /// Directory of the steps' files.
     pub fn out(&self) -> &Path {
         &self.out
     }
 
     fn tell(&mut self, line: &str) -> Result<(), String> {
-        let inner = self.inner.as_mut().ok_or("it was taken down")?;
-        let input = inner.input.as_mut().ok_or("it was taken down")?;
+        let inner = self.inner.as_mut().ok_or("the system was shut down already")?;
+        let input = inner.input.as_mut().ok_or("the system was shut down already")?;
         input.write_all(format!("{line}\n").as_bytes()).map_err(|_| self.why_gone())
     }
 
     /// Runs a step inside; a failing one is an error.
     ///
     /// # Errors
-    /// How the step, or the whole system, failed.
+    /// The failure of the step, or of the whole system.
     pub fn step(&mut self, step: &Step) -> Result<Outcome, String> {
         self.tell(&serde_json::to_string(step).map_err(|e| e.to_string())?)?;
         let line = loop {
-            let inner = self.inner.as_ref().ok_or("it was taken down")?;
+            let inner = self.inner.as_ref().ok_or("the system was shut down already")?;
             match inner.replies.recv_timeout(Duration::from_millis(50)) {
                 Ok(Ok(line)) => break line,
                 Err(RecvTimeoutError::Timeout) if interrupted() => tell(&inner.child, &mut self.told_at),
@@ -261,7 +262,7 @@ impl RunningSystem {
     fn killed(&self) -> String {
         match self.group.as_ref().and_then(|g| g.memory()).map_or(0, |m| m.oom_kills) {
             0 => String::new(),
-            n => format!(" ({n} processes killed for want of memory)"),
+            n => format!(" ({n} processes killed by the OOM killer)"),
         }
     }
 
@@ -270,7 +271,7 @@ impl RunningSystem {
         match status {
             _ if interrupted() => "interrupted".into(),
             Some(status) => format!("it ended with exit code {}{}", steps::exit_code(status), self.killed()),
-            None => "it is gone".into(),
+            None => "the system is gone".into(),
         }
     }
 
@@ -280,10 +281,10 @@ impl RunningSystem {
         spawn_in(self.group.as_ref(), command)
     }
 
-    /// Takes all of it down; what it tells at its end.
+    /// Shuts everything down; returns the final statistics.
     ///
     /// # Errors
-    /// Processes that failed, or were killed for want of memory.
+    /// Processes that failed, or were killed by the OOM killer.
     pub fn take_down(mut self) -> Result<End, String> {
         self.sample();
         let ended = self.end_all();
@@ -293,13 +294,13 @@ impl RunningSystem {
         }
         ended?;
         if let Some(n) = memory.map(|m| m.oom_kills).filter(|&n| n > 0) {
-            return Err(format!("{n} processes killed for want of memory"));
+            return Err(format!("{n} processes killed by the OOM killer"));
         }
         let stats = fs::read(self.stats_file()).ok().and_then(|b| serde_json::from_slice(&b).ok());
         Ok(End { stats, pinned_max: self.pinned_max, memory })
     }
 
-    /// Each part, whatever the one before says; the first that failed is told.
+    /// Shuts down all parts, even after a failure; returns the first error.
     fn end_all(&mut self) -> Result<(), String> {
         let inner = match self.inner.take() {
             None => Ok(()),
@@ -313,7 +314,7 @@ impl RunningSystem {
         };
         drop(self.pass_through.take());
         let teardown = std::mem::take(&mut self.teardown);
-        // Also after a signal: to its end.
+        // Runs to its end even after a signal.
         let ended = teardown.iter().map(|line| {
             let status = self.shell(line)?.wait().map_err(|e| e.to_string())?;
             succeeded(steps::exit_code(status), line)
@@ -336,7 +337,7 @@ fn succeeded(code: i32, line: &str) -> Result<(), String> {
     if code == 0 { Ok(()) } else { Err(format!("exit code {code} of: {line}")) }
 }
 
-/// Waits for a child; one that does not end after a signal was caught is ended.
+/// Waits for a child; a caught signal terminates it.
 fn wait(child: &mut Child) -> Result<i32, String> {
     let mut told_at = None;
     loop {
@@ -367,7 +368,7 @@ fn command(places: &Places, system: &System, stats: &Path) -> Command {
         argv.extend(places.terrace_args.iter().cloned());
         argv.push("--".into());
     }
-    // `env` alone is the neutral prefix: it executes what follows, as `terrace run` does.
+    // Plain `env` is the neutral prefix: it executes its arguments, as `terrace run` does.
     let mut command = Command::new(argv.first().map_or("env", String::as_str));
     command.args(argv.iter().skip(1));
     command
@@ -444,7 +445,7 @@ fn device(path: &Path) -> Option<u64> {
 
 impl Drop for PassThrough {
     fn drop(&mut self) {
-        // SIGTERM lets it unmount itself.
+        // SIGTERM makes it unmount itself.
         // SAFETY: our child, not waited for yet.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
         let _ = self.child.wait();

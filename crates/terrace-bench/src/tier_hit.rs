@@ -1,11 +1,13 @@
-//! Cost of a hit in a device tier: reads under `terrace run` of pages that lie on the tier's device, beside bare O_DIRECT reads of the file that the tier
-//! is in, one after the other in one thread, so that both see the same device in the same moment.
+//! Cost of a hit in a device tier: reads under `terrace run` of pages on the tier's device, beside bare
+//! O_DIRECT reads of the tier's file. One thread alternates between both, so that both see the device in the
+//! same state.
 //!
-//! How pages come to lie there: the file is larger than terrace's memory and smaller than memory and tier together. It is read in order as often as the tier
-//! needs to take all of it, so that at the end most of its first pages have left memory. Of these, each is read once, in random order: a page that a hit
-//! promotes is not met again. The policy keeps a part of a loop in memory, whichever part that is: `terrace stat` says how many of the reads were hits of
-//! memory and of the device, and the times are those of the device: all but so many of the fastest and of the slowest. With fewer than [`HITS_MIN`] of the
-//! device, or more than [`MISSES_MAX`] of the source, there is no result.
+//! The file is larger than terrace's memory and smaller than memory and tier together. It is read in order
+//! until the tier holds the rest, so most of its first pages have left memory. Each of these is then read
+//! once, in random order: a page promoted by a hit is not read again. The policy keeps an unknown part of the
+//! file in memory. `terrace stat` counts the hits of memory and of the device; the device's times are those
+//! left without the fastest (memory) and the slowest (source) ones. With a share of device hits below
+//! [`HITS_MIN`], or of source reads above [`MISSES_MAX`], there is no result.
 
 use crate::buffer::Buffer;
 use crate::content::Content;
@@ -25,19 +27,19 @@ use std::time::{Duration, Instant};
 /// Options of the loop.
 #[derive(Clone, Debug, Args)]
 pub struct Options {
-    /// The file that is read through terrace.
+    /// The file to read through terrace.
     #[arg(long)]
     file: PathBuf,
     /// The file or block device of the tier.
     #[arg(long)]
     tier: PathBuf,
-    /// terrace's memory: the last part of the file, twice as large as this, is not measured.
+    /// terrace's memory: a last part of the file of twice this size is not measured.
     #[arg(long)]
     memory_mib: u64,
     /// Reads of each kind.
     #[arg(long)]
     ops: u64,
-    /// Most times that the file is read in order before: until the device answers as many of the pages as are measured.
+    /// Maximum number of sequential passes until the device holds enough of the pages.
     #[arg(long, default_value_t = 20)]
     fills_max: u32,
     /// Seed of the order.
@@ -48,9 +50,10 @@ pub struct Options {
     content: Content,
 }
 
-/// Least share of the reads that must be hits of the device.
+/// Minimum share of device hits among the reads.
 const HITS_MIN: f64 = 0.6;
-/// Greatest share of the reads that the source may answer: these are slower than most hits of the device, not than each of them.
+/// Maximum share of reads answered by the source: these are slower than most hits of the device, but not than
+/// all.
 const MISSES_MAX: f64 = 0.05;
 
 /// Runs the loop.
@@ -63,7 +66,7 @@ pub fn run(o: &Options) -> io::Result<BTreeMap<String, f64>> {
     let meters = Meters::of_step();
     let pages_of = |memory: u64| (memory * o.memory_mib * MIB).min(file.size) / PAGE as u64;
     let kept = pages_of(2);
-    // All that memory does not hold, but for a part that the check of the measured reads allows for.
+    // All pages that do not fit into memory, less the part that the final check tolerates.
     let wanted = (file.pages() - pages_of(1)) as f64 - MISSES_MAX / 2.0 * file.pages() as f64;
     let fills = fill(o, &file, &common, &meters, wanted)?;
     file.expect_random();
@@ -94,12 +97,12 @@ pub fn run(o: &Options) -> io::Result<BTreeMap<String, f64>> {
     Ok(numbers)
 }
 
-/// Reads the file in order until the device answers so many pages of it; how often that was.
+/// Reads the file in order until `wanted` pages are device hits. Returns the number of passes.
 fn fill(o: &Options, file: &Reader, common: &Common, meters: &Meters, wanted: f64) -> io::Result<u32> {
     for fills in 1..=o.fills_max {
         let before = meters.read();
         file.fill(common, &mut Buffer::new(1 << 20))?;
-        // The daemon writes behind the reads.
+        // The daemon writes to the tier after the reads.
         std::thread::sleep(Duration::from_secs(1));
         if meters.since(&before).get("device_hits").is_some_and(|hits| *hits >= wanted) {
             return Ok(fills);
@@ -108,7 +111,7 @@ fn fill(o: &Options, file: &Reader, common: &Common, meters: &Meters, wanted: f6
     Ok(o.fills_max)
 }
 
-/// Who answered the reads.
+/// Number of reads answered by memory and by the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Answered {
     memory: usize,
@@ -116,16 +119,16 @@ struct Answered {
 }
 
 impl Answered {
-    /// By the counters, where enough were hits of the device.
+    /// From the counters. An error if too few were hits of the device.
     fn of(counted: &Counted, ops: u64) -> io::Result<Answered> {
         let tier = |kind: &str| counted.get(&format!("{kind}_hits")).copied();
-        let device = tier("device")
-            .ok_or_else(|| io::Error::other("terrace stat tells nothing of a tier of kind device"))?;
+        let device =
+            tier("device").ok_or_else(|| io::Error::other("terrace stat shows no tier of kind device"))?;
         let memory = tier("dram").unwrap_or(0.0) + tier("compressed").unwrap_or(0.0);
         let share = |n: f64| n / ops as f64;
         if share(device) < HITS_MIN || share(memory + device) < 1.0 - MISSES_MAX {
             return Err(io::Error::other(format!(
-                "of the reads {:.1} % were hits of the device and {:.1} % of memory: the file does not lie there",
+                "of the reads {:.1} % were hits of the device and {:.1} % of memory: the file is not in the tier",
                 share(device) * 100.0,
                 share(memory) * 100.0
             )));
@@ -140,7 +143,7 @@ impl Answered {
     }
 }
 
-/// Times of both kinds of reads, in nanoseconds; which comes first changes from pair to pair.
+/// Times of both kinds of reads, in nanoseconds; the order within a pair alternates.
 fn alternate(file: &Reader, device: &Bare, order: &[u32], seed: u64) -> io::Result<(Vec<u32>, Vec<u32>)> {
     let mut rng = Rng::with_seed(seed ^ 0x7469_6572);
     let (mut buf, mut beside) = (Buffer::new(PAGE), Buffer::new(PAGE));
@@ -164,7 +167,8 @@ fn alternate(file: &Reader, device: &Bare, order: &[u32], seed: u64) -> io::Resu
     Ok((hits, bare))
 }
 
-/// A file read past every cache and every library: by system calls that nobody interposes.
+/// A file read without any cache or library, by direct system calls that the preload library does not
+/// interpose.
 struct Bare {
     file: File,
     /// Offsets of written data: the kernel answers holes and unwritten extents without the device.
@@ -182,17 +186,17 @@ impl Bare {
             let e = io::Error::last_os_error();
             return Err(io::Error::new(e.kind(), format!("{}: {e}", path.display())));
         }
-        // SAFETY: openat returned this descriptor and nobody else has it.
+        // SAFETY: openat returned this descriptor, which is owned by nothing else.
         let file = unsafe { File::from_raw_fd(fd as i32) };
         let written = written(&file);
         let bytes = written.iter().map(|(from, to)| to - from).sum();
         match bytes {
-            0 => Err(io::Error::other(format!("{}: nothing was ever written there", path.display()))),
+            0 => Err(io::Error::other(format!("{}: it has no written data", path.display()))),
             _ => Ok(Bare { file, written, bytes }),
         }
     }
 
-    /// Offset of one of the pages that were written.
+    /// Offset of a random written page.
     fn any_page(&self, rng: &mut Rng) -> u64 {
         let mut at = rng.u64(..self.bytes) / PAGE as u64 * PAGE as u64;
         for (from, to) in &self.written {

@@ -1,5 +1,5 @@
-//! The C-like loops: nothing but `pread` between two readings of the clock. Run as a program of its own, plain or under `terrace run`; the
-//! library's preload path interposes the same symbol that a C program calls.
+//! The C-like loops: nothing but `pread` between two readings of the clock. Each runs as a separate program,
+//! plain or under `terrace run`; the preload library interposes the same symbol that a C program calls.
 
 use crate::buffer::Buffer;
 use crate::cgroup::Group;
@@ -15,10 +15,10 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Which loop.
+/// The loops.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Load {
-    /// Reads a file from its beginning to its end, in large pieces: that makes it resident.
+    /// Reads a file from beginning to end, in large pieces, to make it resident.
     Fill(Fill),
     /// Random aligned reads of a file that fits, after filling the cache sequentially.
     Hits(Hits),
@@ -38,11 +38,11 @@ pub enum Load {
     TierHit(tier_hit::Options),
     /// Reads a sample of a file and checks every byte.
     Verify(Verify),
-    /// Writes the file that the other loops read; one that is right is kept.
+    /// Writes the file for the other loops; a valid existing file is kept.
     Data(Data),
 }
 
-/// Options of the file that is written.
+/// Options of the data file.
 #[derive(Clone, Debug, Args)]
 pub struct Data {
     #[arg(long)]
@@ -82,7 +82,7 @@ pub struct Misses {
     file: PathBuf,
     #[arg(long)]
     ops: u64,
-    /// Open with O_DIRECT: 1.
+    /// 1: open with O_DIRECT.
     #[arg(long, default_value_t = 0)]
     direct: u8,
     #[command(flatten)]
@@ -92,18 +92,18 @@ pub struct Misses {
 /// Options of the mixed loop.
 #[derive(Clone, Debug, Args)]
 pub struct Mixed {
-    /// Its beginning is read over and over, each page behind that at most once.
+    /// The file: its beginning is read repeatedly, each further page at most once.
     #[arg(long)]
     file: PathBuf,
-    /// How much that beginning is.
+    /// Size of that beginning.
     #[arg(long)]
     hot_mib: u64,
     #[arg(long)]
     threads: u64,
-    /// Reads by each thread.
+    /// Reads of each thread.
     #[arg(long)]
     ops: u64,
-    /// 1: files that are read once are read with O_DIRECT.
+    /// 1: files that are read once are opened with O_DIRECT.
     #[arg(long, default_value_t = 0)]
     direct: u8,
     #[command(flatten)]
@@ -124,7 +124,7 @@ pub struct Verify {
 /// Options of the page numbers.
 #[derive(Clone, Debug, Args)]
 pub struct Keys {
-    /// The file that they are pages of.
+    /// The file of the pages.
     #[arg(long)]
     file: PathBuf,
     /// random, zipf:THETA, normal:DEV.
@@ -136,15 +136,15 @@ pub struct Keys {
     count: u64,
 }
 
-/// Output of a loop, as JSON: the names are those of metrics.
+/// Output of a loop, as JSON: field names are metric names.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Result {
     /// Reads in the timed part.
     pub ops: u64,
-    /// The same, a second.
+    /// Reads a second in the timed part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reads_per_s: Option<f64>,
-    /// Time of one, as one thread sees it.
+    /// Time of a read, as one thread sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wall_ns_per_read: Option<f64>,
     /// CPU time of the reading threads.
@@ -153,7 +153,7 @@ pub struct Result {
     /// CPU time of the whole group: program and terrace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_ns_per_read: Option<f64>,
-    /// Mean, median and 99th percentile, where each read was timed.
+    /// Mean, median and 99th percentile, if each read was timed.
     #[serde(flatten)]
     pub latency: Option<Latency>,
     /// Pages checked in full, outside the timed part.
@@ -162,7 +162,7 @@ pub struct Result {
     pub bytes: u64,
 }
 
-/// Runs a loop; an error (wrong data among them) ends the process with it.
+/// Runs a loop; an error (such as wrong data) ends the process.
 pub fn run(load: &Load) -> io::Result<()> {
     let result = match load {
         Load::Fill(o) => fill(o)?,
@@ -180,7 +180,7 @@ pub fn run(load: &Load) -> io::Result<()> {
     print(&result)
 }
 
-/// One line of JSON, which a matrix reads.
+/// Prints one line of JSON for the matrix.
 fn print(result: &impl Serialize) -> io::Result<()> {
     terrace_output::print_line!("{}", serde_json::to_string(result)?)
 }
@@ -191,15 +191,15 @@ fn fill(o: &Fill) -> io::Result<Result> {
     Ok(Result { bytes: file.size, ..Result::default() })
 }
 
-/// Times that a hit loop reads its whole file before the clock starts.
+/// Number of times that a hit loop reads its whole file before the clock starts.
 const FILLS: u64 = 2;
 
 fn hits(o: &Hits) -> io::Result<Result> {
     let file = Reader::open(&o.file, false)?;
     let blocks = file.size / o.bs as u64;
     let mut buf = Buffer::new(o.bs.max(1 << 20));
-    // The file is resident already (`fill`), but this process has not touched the memory of it, which costs it page faults. Twice, for
-    // a cache that judges by use; then a pause for whatever it does behind.
+    // The file is resident already (`fill`), but this process has not mapped its pages, which costs page
+    // faults. Two passes, for a cache that judges by use; then a pause for its background work.
     for _ in 0..FILLS {
         file.fill(&o.common, &mut buf)?;
         std::thread::sleep(std::time::Duration::from_millis(300));
@@ -276,7 +276,7 @@ fn mixed_thread(hot: &Reader, cold: &Reader, pages_cold: &[u32], seed: u64) -> i
     let pages_hot = hot.pages();
     let mut wrong = 0u64;
     for &page in pages_cold {
-        // One draw for both: the top bit decides, the rest chooses.
+        // One draw for both: the top bit selects the file, the rest the page.
         let draw = rng.u64(..);
         let (file, page) = if draw >> 63 == 0 { (hot, draw % pages_hot) } else { (cold, u64::from(page)) };
         file.read(&mut buf[..PAGE], page * PAGE as u64)?;
@@ -336,7 +336,7 @@ impl Meter {
     }
 }
 
-/// CPU time that `clock` has counted: of the process, or of the calling thread.
+/// CPU time by `clock`: of the process, or of the calling thread.
 pub(crate) fn cpu_ns(clock: libc::clockid_t) -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a valid timespec for the call to fill in.

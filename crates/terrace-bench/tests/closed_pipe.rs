@@ -1,4 +1,4 @@
-//! Outputs that fail: a reader that goes away, as in `terrace-bench ... | head`, and a full device.
+//! Failing outputs: a closed pipe, as in `terrace-bench ... | head`, and a full device.
 
 use std::process::Command;
 

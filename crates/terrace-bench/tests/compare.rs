@@ -1,4 +1,5 @@
-//! `compare` as a user runs it: the published study to every digit, simulated systems, all kinds of files, what is refused.
+//! `compare` from the command line: the published study to every digit, simulated systems, all kinds of
+//! files, refusals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +35,7 @@ fn golden(args: &str, expected: &[[&str; 5]]) {
     assert_eq!(tests(args), expected.iter().map(|line| line.map(str::to_string)).collect::<Vec<_>>());
 }
 
-/// Intervals, t, df and p as the study printed them.
+/// Intervals, t, df and p as printed in the study.
 #[test]
 fn throughput_of_the_study_patched_against_baseline() {
     golden(
@@ -65,7 +66,7 @@ fn throughput_of_the_study_two_jobs_a_cpu_against_one() {
     );
 }
 
-/// At 80 jobs all runs of one side gave the same number: the degrees of freedom are the other's.
+/// At 80 jobs all runs of one side are equal: the degrees of freedom are the other side's.
 #[test]
 fn latency_of_the_study() {
     golden(
@@ -81,7 +82,7 @@ fn latency_of_the_study() {
     );
 }
 
-/// The intervals in units, to the digits that R printed, in every format.
+/// The intervals in units, to the digits printed by R, in every format.
 #[test]
 fn units_of_the_study_in_every_format() {
     let args = "compare data/mglru-fio/throughput_mib_s.csv --factor kernel --baseline baseline --by jobs,distribution --format";
@@ -136,7 +137,8 @@ fn both_tables_of_the_study_at_once() {
     assert!(!wider.contains("throughput"), "{wider}");
 }
 
-/// Raw results of a matrix: `cells` patterns, `runs` repetitions of each system, which are as fast as `speed` says but for noise.
+/// Raw results of a matrix: `cells` patterns, `runs` repetitions of each system, with the given speeds and
+/// noise.
 fn matrix(path: &Path, seed: u64, cells: usize, runs: u32, systems: &[(&str, f64)]) {
     let (mut writer, _) = Writer::append(path).unwrap();
     let machine = Machine { cpus: 2, cpu: "EPYC".into(), ..Machine::default() };
@@ -189,7 +191,7 @@ fn verdicts(dir: &Path, args: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// 1000 comparisons of systems that differ by noise only: 95 % intervals leave zero out in one of 20.
+/// 1000 comparisons of systems that differ by noise only: 95 % intervals exclude zero in one of 20.
 #[test]
 fn equal_systems_show_no_significance() {
     let mut all = 0;
@@ -244,7 +246,7 @@ fn two_runs_of_one_benchmark_show_regressions() {
         "{text}"
     );
     assert!(text.contains("\nregression: p99_us terrace: 4"), "{text}");
-    // The same benchmark twice, a twin of it: all runs are equal, run by run.
+    // The same benchmark twice, with identical runs.
     fs::write(dir.path().join("twin.jsonl"), fs::read(dir.path().join("old/raw.jsonl")).unwrap()).unwrap();
     assert!(done(dir.path(), "compare old twin.jsonl").contains("0 regressions and 0 improvements"));
     assert!(done(dir.path(), "compare new old").contains("0 regressions and 2 improvements"));
@@ -281,7 +283,7 @@ fn refused_runs_are_told_and_left_out() {
     assert!(csv.status.success() && csv.stdout.starts_with(b"metric,baseline,candidate,"));
 }
 
-/// Results of the suites, which were another harness's.
+/// Results of the former suites, made by another harness.
 #[test]
 fn old_suite_results_name_their_report() {
     refused(

@@ -1,5 +1,5 @@
-//! The readers of results on bytes that nobody meant: they may refuse them, in a line that names the file; they may not panic, nor let a number
-//! through that is none.
+//! Fuzzing of the result readers: arbitrary bytes must be refused in a line that names the file. They must
+//! not cause a panic, or yield an invalid number.
 
 use std::path::Path;
 
@@ -55,7 +55,7 @@ const WORDS: [&str; 24] = [
     "\\ud800",
 ];
 
-/// A sound file with pieces taken out, put in, doubled.
+/// A valid file with pieces removed, inserted and duplicated.
 fn mangled() -> impl Strategy<Value = Vec<u8>> {
     let sound = prop::sample::select(vec![FIO_3, FIO_3_BINS, FIO_2, STUDY, SUITES, MATRIX]);
     let change =
@@ -77,7 +77,7 @@ fn mangled() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A number of a report changed to another word: the shape stays sound, so that all of the reader runs.
+/// A report with one number replaced by another word: the shape stays valid, so that the whole reader runs.
 fn renumbered() -> impl Strategy<Value = String> {
     let sound = prop::sample::select(vec![FIO_3, FIO_2]);
     (sound, any::<prop::sample::Index>(), prop::sample::select(WORDS.to_vec())).prop_map(
@@ -92,7 +92,7 @@ fn renumbered() -> impl Strategy<Value = String> {
     )
 }
 
-/// All readers on these bytes, and a comparison of what comes out of them.
+/// Runs all readers on these bytes, and compares their rows.
 fn read(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for row in fio_output::rows(&text).into_iter().flatten() {

@@ -1,4 +1,5 @@
-//! `terrace-bench matrix` as a user runs it, as root: control groups, mounts, loop devices. Every matrix here takes seconds.
+//! `terrace-bench matrix` from the command line, as root: control groups, mounts, loop devices. Every matrix
+//! here takes seconds.
 
 mod command;
 
@@ -16,7 +17,7 @@ const ARGS: &str = "matrix m.toml --dir work --state state --out out";
 struct Place(tempfile::TempDir);
 
 impl Place {
-    /// On a file system with direct I/O and room, as data want it.
+    /// In /var/tmp: data need a file system with direct I/O and room.
     fn new(matrix: &str) -> Place {
         let place = Place(tempfile::tempdir_in("/var/tmp").unwrap());
         fs::write(place.at("m.toml"), matrix).unwrap();
@@ -27,7 +28,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Exit code and all that was said.
+    /// Exit code and all output.
     #[track_caller]
     fn run(&self, args: &str) -> (i32, String) {
         let Output { status, stdout, stderr } = bench(self.0.path(), args).output().unwrap();
@@ -51,8 +52,8 @@ fn question(baseline: &str, metric: &str) -> Question {
     Question { factor: "system".into(), baseline: baseline.into(), by, metrics, pair: None, confidence: 0.95 }
 }
 
-/// Each system does its work at a pace of its own, with 3 % of noise that differs from run to run, and is the same whenever the test is run, with
-/// any awk: their own random numbers differ, and one takes no seeds above 2^31.
+/// Each system works at its own pace, with 3 % of noise that differs between runs but is reproducible with
+/// any awk: awk's own random numbers differ between versions, and one takes no seeds above 2^31.
 const PACES: &str = r#"
 name = "paces"
 repetitions = 10
@@ -119,14 +120,14 @@ fn resuming_makes_what_is_not_there_and_bears_a_torn_line() {
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
-    // One good run, one refused, one torn.
+    // One valid run, one refused, one torn.
     let again = lines[2].replace("\"refused\":null", "\"refused\":\"a reason\"");
     assert_ne!(again, lines[2]);
     fs::write(&file, [lines[0], lines[1], &again, &lines[3][..40]].join("\n")).unwrap();
     let (code, said) = place.run(&only);
     assert!(code == 2 && said.contains("torn") && said.contains("--resume"), "{said}");
     let (code, said) = place.run(&format!("{only} --resume"));
-    assert!(code == 0 && said.contains("3 runs, 1 are there already"), "{said}");
+    assert!(code == 0 && said.contains("3 runs, 1 exist already"), "{said}");
     let results = place.results();
     assert_eq!(results.headers.len(), 1, "the machine is the same");
     let ids: BTreeSet<_> = results.runs.iter().map(|run| run.id.clone()).collect();
@@ -135,13 +136,14 @@ fn resuming_makes_what_is_not_there_and_bears_a_torn_line() {
     let kept = results.runs.iter().find(|run| run.id == first.id).unwrap();
     assert_eq!(first.started, kept.started, "the good one was not made again");
     let (_, said) = place.run(&format!("{only} --resume"));
-    assert!(said.contains("3 runs, 3 are there already"), "{said}");
+    assert!(said.contains("3 runs, 3 exist already"), "{said}");
     fs::write(place.at("m.toml"), PACES.replace("seed = 5", "seed = 6")).unwrap();
     let (code, said) = place.run(&format!("{only} --resume"));
-    assert!(code == 2 && said.contains("another text"), "{said}");
+    assert!(code == 2 && said.contains("different version"), "{said}");
 }
 
-/// 8 MiB of data in a limit of 512: nothing binds, and the device is too slow to bring all of them in before the measurement. The rival named `liar` serves a file of the same name and other content.
+/// 8 MiB of data in a limit of 512: the limit is not reached, and the device is too slow to read all data
+/// before the measurement. The rival named `liar` serves a file of the same name with other content.
 const REFUSED: &str = r#"
 name = "refused"
 repetitions = 1
@@ -215,7 +217,8 @@ kind = "command"
 command = "touch MARKS/running; sleep 60; echo 1"
 "#;
 
-/// The source answers 200 requests a second, which the kernel's page cache helps; the rival's program only writes 4 MiB to its tier.
+/// The source answers 200 requests a second, cached by the kernel's page cache; the rival's program only
+/// writes 4 MiB to its tier.
 const TIERS: &str = r#"
 name = "tiers"
 repetitions = 1
@@ -262,7 +265,7 @@ fn reads_are_counted_at_their_devices() {
         |system: &str| &results.runs.iter().find(|run| run.system == system).expect("it ran").metrics;
     let (kernel, direct, foyer) = (metrics("kernel"), metrics("direct"), metrics("foyer"));
     for system in [kernel, direct] {
-        // In the first moments the throttle lets more through.
+        // The throttle lets more through in its first moments.
         assert!((400.0..900.0).contains(&system["source_reads"]), "{system:?}");
         assert_eq!(system["tier_write_mib"], 0.0);
     }
@@ -295,7 +298,7 @@ fn groups_of(pid: u32) -> Vec<PathBuf> {
     below.chain([Path::new("/sys/fs/cgroup").join(&name)]).filter(|dir| dir.exists()).collect()
 }
 
-/// Gone, or waiting for whoever inherited it to ask how it ended.
+/// Whether the process is gone, or a zombie.
 fn has_ended(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
@@ -306,7 +309,7 @@ fn next_start_undoes_leftovers_of_a_killed_harness() {
     let place = Place::new("");
     let (dir, marks) = (place.0.path().canonicalize().unwrap(), place.at("marks"));
     fs::write(place.at("m.toml"), KILLED.replace("MARKS", marks.to_str().unwrap())).unwrap();
-    // Without `env` before it: the process is the harness itself.
+    // Without an `env` prefix: the process is the harness itself.
     let mut harness = std::process::Command::new(env!("CARGO_BIN_EXE_terrace-bench"));
     let mut harness = harness.current_dir(&dir).args(ARGS.split(' ')).spawn().unwrap();
     wait_until("it comes to its load", || marks.join("running").exists());
@@ -324,7 +327,7 @@ fn next_start_undoes_leftovers_of_a_killed_harness() {
 
     let (code, said) = place.run(&format!("{ARGS} --only nothing"));
     assert!(code == 2, "{said}");
-    assert_eq!(loops_below(&dir), 1, "a mistake in the command is told before anything is done");
+    assert_eq!(loops_below(&dir), 1, "an error in the command is reported before any change");
     fs::write(place.at("m.toml"), PACES).unwrap();
     let (code, said) = place.run(&format!("{ARGS}2 --only plain/command/random/1/1"));
     assert!(code == 0 && said.contains("set-ups that process"), "{said}");
@@ -351,12 +354,12 @@ fn mistakes_are_told_with_line_and_key() {
 fn ready_matrices_are_right() {
     let place = Place::new("");
     let bench = place.at("bench");
-    // The words of a command line are told apart by spaces here, which the path of a clone may have.
+    // The command line is split at spaces here, and the path of a clone may have some.
     std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench"), &bench).unwrap();
     let mut n = 0;
     for file in fs::read_dir(bench).unwrap().map(|entry| entry.unwrap().path()) {
         if file.extension().is_some_and(|ending| ending == "toml") {
-            // It is refused on a machine of one memory node.
+            // Refused on a machine with one memory node.
             if file.ends_with("numa.toml") && !std::path::Path::new("/sys/devices/system/node/node1").exists()
             {
                 continue;

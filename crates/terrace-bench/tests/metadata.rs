@@ -1,4 +1,4 @@
-//! `terrace-bench metadata` as a user runs it, in its smallest form.
+//! `terrace-bench metadata` from the command line, in its smallest form.
 
 use std::process::{Command, Output};
 

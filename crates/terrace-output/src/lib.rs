@@ -1,4 +1,5 @@
-//! Output of the programs (`terrace-bench`, `terrace-sim`, in part `terrace`): whole, or not at all; and a line of progress meanwhile.
+//! Output of the programs (`terrace-bench`, `terrace-sim`, partly `terrace`): complete or not at all; and a
+//! progress line.
 #![forbid(unsafe_code)]
 
 mod progress;
@@ -10,7 +11,7 @@ use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
-/// Prints all at once; a reader that went away (`| head`) is no error.
+/// Prints all at once; a closed pipe (`| head`) is no error.
 ///
 /// # Errors
 /// Standard output that cannot be written.
@@ -18,7 +19,7 @@ pub fn print(text: &str) -> io::Result<()> {
     put(text).map(drop).map_err(|e| unwritten("standard output", e))
 }
 
-/// Prints all at once; false: the reader has gone away.
+/// Prints all at once; false: the pipe is closed.
 ///
 /// # Errors
 /// Standard output that cannot be written: the system's own error.
@@ -31,7 +32,7 @@ pub fn put(text: &str) -> io::Result<bool> {
     }
 }
 
-/// A line as `println!` prints it, by [`print`]: `println!` panics where the reader went away.
+/// Prints a line as `println!` does, by [`print`]: `println!` panics on a closed pipe.
 #[macro_export]
 macro_rules! print_line {
     ($($what:tt)*) => {
@@ -39,7 +40,8 @@ macro_rules! print_line {
     };
 }
 
-/// A line on stderr as `eprintln!` prints it, but without a panic at a failed write: the exit code then reports the error.
+/// Prints a line to stderr as `eprintln!` does, but ignores a failed write instead of panicking: the exit
+/// code then reports the error.
 #[macro_export]
 macro_rules! error_line {
     ($($what:tt)*) => {
@@ -47,7 +49,7 @@ macro_rules! error_line {
     };
 }
 
-/// A text of help: in bold where a person reads it.
+/// A help text: with terminal styles on a terminal, plain elsewhere.
 pub fn styled(plain: impl fmt::Display, styled: impl fmt::Display) -> String {
     let is_read = io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     if is_read { styled.to_string() } else { plain.to_string() }
@@ -58,10 +60,10 @@ pub fn put_error(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Puts a file in place whole, or not at all. A pipe or device is not replaced but written to.
+/// Replaces a file completely, or not at all. A pipe or device is not replaced but written to.
 ///
 /// # Errors
-/// The file's name, why it could not be written, the cure.
+/// The file's name, the reason, the cure.
 pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let named = |e| unwritten(path.display(), e);
     if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
@@ -78,10 +80,10 @@ fn unwritten(what: impl fmt::Display, e: io::Error) -> io::Error {
     io::Error::new(e.kind(), format!("{what}: {e} (make room, or name another file)"))
 }
 
-/// A CSV of a head and rows of as many fields.
+/// A CSV of a header and rows.
 ///
 /// # Errors
-/// A row of another number of fields.
+/// A row with a different number of fields.
 pub fn csv<'a, R: IntoIterator<Item = String>>(
     head: impl IntoIterator<Item = &'a str>,
     rows: impl IntoIterator<Item = R>,

@@ -1,12 +1,12 @@
-//! One line on a terminal that says how far things are.
+//! A progress line on the terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Times between two states of the line.
+/// Minimum time between two updates.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A line on stderr, if that is a terminal; gone when dropped.
+/// A line on stderr, if that is a terminal; removed when dropped.
 #[derive(Debug)]
 pub struct Progress {
     shown: bool,
@@ -21,14 +21,14 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Shows what `line` says, a few times a second.
+    /// Shows the text of `line`, a few times a second.
     pub fn tick(&mut self, line: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.now(line);
         }
     }
 
-    /// Shows it at once: of something that takes its time.
+    /// Shows the text at once, before a long step.
     pub fn now(&mut self, line: impl FnOnce() -> String) {
         if self.terminal {
             let _ = write!(io::stderr(), "\r\x1b[K{}", line());
@@ -37,12 +37,12 @@ impl Progress {
         }
     }
 
-    /// How long to wait for news between two ticks.
+    /// Time to wait for results between two ticks.
     pub fn pause(&self) -> Duration {
         PAUSE
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -1,40 +1,38 @@
 //! The moving boundary between DRAM and the compressed tier inside one memory budget.
 //!
-//! Window by window, two sums are compared:
+//! It compares two sums, window by window:
 //!
-//! - The *saving* of more pages in memory: misses on pages that were here before. Each is a device read, less
-//!   the decompression in its place, and less a compression where the returning page pushes another one into
-//!   the tier. (First uses are saved by no memory.) If the tier refuses most of the pages offered to it, DRAM
-//!   would save these misses.
+//! - The *saving* of more pages in memory: refaults. Each is a device read, less the decompression in its
+//!   place, and less a compression where the returning page pushes another one into the tier. (No memory
+//!   saves first uses.) If the tier refuses most of the pages offered to it, DRAM would save these misses.
 //! - The *cost* of the tier: hits that are decompressions, and pages that move between it and DRAM. (Each
 //!   miss compresses one page that leaves DRAM. A larger tier has fewer misses, so these compressions are no
 //!   cost of its size.)
 //!
-//! Neither sum is that of one page more. But the first shrinks and the second grows as the tier grows, so the
-//! boundary settles where they balance; a dead band keeps it there. For uniform, zipf and normal access this
-//! is within a tenth of the time with the best fixed boundary. A rule of truly marginal benefit was tried:
-//! faults within some distance of their eviction, for each page of that distance, against hits of an average
-//! page of the tier. It settles too low, because the coldest pages of DRAM are new, and are read less often
-//! than those of the tier on average.
+//! Neither sum is marginal, that is, of one page more. But the first shrinks and the second grows as the tier
+//! grows, so the boundary settles where they balance, and a dead band keeps it there. For uniform, zipf and
+//! normal access the result is within a tenth of the time with the best fixed boundary. *Tried:* a rule of
+//! marginal benefit, which compares faults within some distance of their eviction, for each page of that
+//! distance, with the hits of an average page of the tier. It settles too low: the coldest pages of DRAM are
+//! new, and are read less often than the average page of the tier.
 //!
 //! On a busy machine a device read counts less, for two reasons:
 //!
-//! 1. A blocked reader leaves its processor to others: where no processor is idle, waiting costs no program
-//!    time.
-//! 2. More and more of its wait is for a processor, after the device has answered.
+//! 1. A blocked reader frees its processor: where no processor is idle, waiting costs no program time.
+//! 2. A growing part of its wait is for a processor, after the device has answered.
 //!
-//! Compressing then takes its time from the programs.
+//! Compression then takes its time from the programs.
 //!
-//! The same windows decide whether compressing pays at all. Its gain are the hits that DRAM of the same
-//! memory would not have had: with n pages to a page of memory at most 1 - 1/n of all hits. Its price are all
-//! compressions and all decompressions. A tier that does not pay *bypasses* itself, and probes now and then;
-//! one with a minimum share does not.
+//! The same windows decide whether compression pays at all. Its gain is the hits that DRAM of the same memory
+//! would not have had: with n pages to a page of memory at most 1 - 1/n of all hits. Its price is all
+//! compressions and all decompressions. A tier that does not pay *bypasses* itself and probes now and then; a
+//! tier with a minimum share never does.
 //!
-//! A growing tier is not judged, because pages rush through a small one before they can be hit. On a busy
-//! machine it is judged soon, as if it had its maximum size and hits in proportion, and as many fewer pages to
-//! compress as these save refaults: there compressing takes time from programs for as long as it takes to fill. The compressions that fill it, many more than a full
-//! tier needs, are paid once, and do not count against it until it is full and has settled. A tier that is
-//! filled again and again pays for that.
+//! A growing tier is not judged, because pages leave a small one before they can be hit. On a busy machine it
+//! is judged soon, for filling takes time from programs. The judgement assumes its maximum size, hits in
+//! proportion, and as many fewer compressions as these hits save refaults. The compressions that fill the
+//! tier, many more than a full tier needs, are paid once. They do not count against it until it is full and
+//! has settled. A tier that is filled again and again pays for them.
 
 use std::ops::RangeInclusive;
 
@@ -43,48 +41,48 @@ use std::ops::RangeInclusive;
 pub struct Window {
     /// Reads of the source of pages that were in memory before.
     pub refaults: u64,
-    /// Reads that the tier answered.
+    /// Reads answered by the tier.
     pub tier_hits: u64,
-    /// Pages that went back to DRAM.
+    /// Pages moved from the tier to DRAM.
     pub promoted: u64,
     /// Pages compressed and stored.
     pub stored: u64,
-    /// Pages that were compressed without use: the result was too long.
+    /// Pages compressed but not stored: the result was too long.
     pub refused: u64,
-    /// Pages compressed that a full tier would not have taken.
+    /// Pages compressed only because the tier was not full.
     pub filling: u64,
-    /// Pages that were not tried, because others of their file were refused.
+    /// Pages not compressed, because other pages of their file were refused.
     pub untried: u64,
     /// Pages in the tier.
     pub tier_pages: u64,
-    /// Pages that its memory would hold uncompressed.
+    /// Pages that the tier's memory would hold uncompressed.
     pub tier_frames: u64,
-    /// The tier has filled the memory that it has.
+    /// The tier has filled its memory.
     pub full: bool,
-    /// It has not filled its memory since its last step, and may not fill it faster.
+    /// The tier has not filled its memory since its last step, and its fill rate is limited.
     pub fill_limited: bool,
 }
 
 /// Costs, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// A missing page's share of a device read: the reader's waiting time.
+    /// Share of a missing page in a device read: the reader's waiting time.
     pub read: u64,
-    /// Its processor time besides: its share of beginning and ending the read, being listed, and the eviction
-    /// of another page.
+    /// Processor time of a miss: the page's share of starting and ending the read, its insertion into lists,
+    /// and the eviction of another page.
     pub work: u64,
-    /// To compress a page.
+    /// Compression of a page.
     pub compress: u64,
-    /// To decompress one.
+    /// Decompression of a page.
     pub decompress: u64,
 }
 
 impl Costs {
-    /// A miss, for the reader that waits.
+    /// Cost of a miss for the waiting reader.
     pub fn miss(&self) -> u64 {
         self.read + self.work
     }
-    /// A hit of the tier beyond one in DRAM.
+    /// Cost of a hit of the tier beyond a hit in DRAM.
     fn unpacking(&self) -> u64 {
         self.decompress.saturating_sub(HIT)
     }
@@ -92,106 +90,107 @@ impl Costs {
 
 /// A hit in DRAM, ns.
 const HIT: u64 = 500;
-/// Events that make a window worth judging.
+/// Minimum number of events of a judged window.
 const EVENTS_MIN: u64 = 64;
 /// One side must be worth this many times the other before the boundary moves.
 const DEAD_BAND: f64 = 1.5;
-/// Pages of the tier to a page of its memory until it is measured: LZ4 on common data.
+/// Pages of the tier to a page of its memory, until measured: LZ4 on common data.
 const DENSITY: f64 = 1.6;
-/// If this share of the offered pages can be compressed, the tier gains as if all could: enough of them are
+/// Share of compressible pages among those offered from which on the tier gains as if all were: enough are
 /// missing to fill a larger one. (Incompressible pages stay in DRAM, miss more often than others, and are
 /// offered most.)
 const TAKEN_ENOUGH: f64 = 0.5;
-/// Pages offered in a window that weigh as much as all earlier windows; and the number of windows without any
-/// that forget the share. A tier that gave up its memory because nothing could be compressed must not take it
-/// back only because no page is offered.
+/// Pages offered in a window that weigh as much as all earlier windows; and the number of windows without
+/// offers after which the share is forgotten. A tier that gave up its memory because nothing was compressible
+/// must not regain it only because no page is offered.
 const OFFERED_HALF: f64 = 64.0;
 const FORGOTTEN_IN: f64 = 8.0;
-/// Pages in the tier that make its density known.
+/// Minimum number of pages in the tier for measuring its density.
 const DENSITY_PAGES: u64 = 1024;
-/// Steps of the boundary: this share of all chunks each, at least one.
+/// Step of the boundary: this part of all chunks, at least one.
 const STEP_DIVISOR: u32 = 64;
-/// Minimum number of compressions that are judged together: in all, and for each chunk, which is half of
-/// those that fill it. It has been filled once already when it stops growing.
+/// Minimum number of compressions of a judgement: in all, and for each chunk, which is half of those that
+/// fill it. A tier that stops growing has been filled once already.
 const COMPRESSIONS_MIN: u64 = 4096;
 const COMPRESSIONS_A_CHUNK: u64 = 512;
-/// Likewise of one that grows while the machine is busy.
+/// The minimum for a tier that grows while the machine is busy.
 const COMPRESSIONS_BUSY: u64 = 8192;
-/// Compressions that fill a chunk with a page to one of memory: each third is refused.
+/// Compressions that fill a chunk at one page to a page of memory, with every third refused.
 const FILLING_A_CHUNK: f64 = 768.0;
-/// Share of the processors that is idle from which on a wait counts in full; below, in proportion to its square. With two jobs of fio a
-/// processor 35 to 45 per cent are idle, and every wait saved is seen in the throughput.
+/// Share of idle processors from which on a wait counts in full; below, in proportion to its square. With two
+/// fio jobs a processor 35 to 45 per cent are idle, and every saved wait shows in the throughput.
 pub const IDLE_ENOUGH: f64 = 1.0 / 3.0;
-/// With less of them idle, compressing takes its time from programs.
+/// Share of idle processors below which compression takes its time from programs.
 const IDLE_BUSY: f64 = 0.25;
-/// A bypassed tier skips so many pages for each one that it tried without success: probing then costs less
-/// than a tenth.
+/// Pages that a bypassed tier skips for each one compressed without success: probing then costs less than a
+/// tenth.
 const PASSED_A_TRY: u64 = 12;
 
-/// What a judgement of the bypass goes by. Each window counts with its own costs: one moment without idle processors must not decide over
-/// a minute.
+/// Sums of a judgement of the bypass. Each window counts with its own costs, so that one moment without idle
+/// processors does not decide for a minute.
 #[derive(Debug, Default)]
 struct Sums {
     /// Pages compressed.
     compressed: u64,
-    /// Misses on pages that were here before.
+    /// Refaults.
     refaults: u64,
-    /// The price of compressing, ns.
+    /// Price of compressions, ns.
     paid: f64,
     /// Gain of the hits, less their cost, ns.
     earned: f64,
-    /// What more it would have earned with its maximum size, and hits in proportion.
+    /// Further gain with the tier's maximum size, and hits in proportion.
     may_earn: f64,
-    /// Misses that these further hits would have saved.
+    /// Misses saved by these further hits.
     may_save: f64,
-    /// It has grown.
+    /// The tier has grown.
     grown: bool,
 }
 
 impl Sums {
-    /// Whether it is worth its price.
+    /// Whether the tier is worth its price.
     fn pays(&self) -> bool {
         if !self.grown {
             return self.earned >= self.paid;
         }
         let (refaults, compressed) = (self.refaults as f64, self.compressed.max(1) as f64);
-        // There are no more to be saved than there were.
+        // At most all refaults can be saved.
         let real = (refaults / self.may_save.max(1.0)).min(1.0);
-        // A refault that is saved pushes no page out of DRAM, which might have been compressed.
+        // A saved refault evicts no page from DRAM, so there is one compression less.
         let saved = (self.may_save / refaults.max(1.0)).min(1.0) * (refaults / compressed).min(1.0);
         self.earned + self.may_earn * real >= self.paid * (1.0 - saved)
     }
 }
 
-/// How many chunks the compressed tier should have.
+/// Chooses the number of chunks of the compressed tier.
 #[derive(Debug)]
 pub struct TierBalancer {
-    /// The costs, as known by now.
+    /// The costs, as measured so far.
     pub costs: Costs,
     /// Share of idle processors, 0 to 1. 1 until it is measured.
     pub idle: f64,
-    /// Share of the time for which the hypervisor lets them run, 0 to 1. Reads are timed by the clock, all else by the processor.
+    /// Share of the time in which the hypervisor runs the processors, 0 to 1. Reads are timed by the clock,
+    /// everything else by the processor.
     pub cpu_share: f64,
-    /// Chunks that the tier may have, of how many in all.
+    /// Range of the tier's chunks; the next field counts all chunks.
     chunks_may: RangeInclusive<u32>,
     chunks_all: u32,
     chunks: u32,
-    /// Share of the pages offered to it of late that could be compressed.
+    /// Recent share of compressible pages among those offered to the tier.
     compressible_share: f64,
-    /// Since the last judgement of the bypass.
+    /// Sums since the last judgement of the bypass.
     sums: Sums,
-    /// Compressions since then, those in growing included.
+    /// Compressions since then, including those while growing.
     tried: u64,
-    /// It has not been full and at rest since it began, or gave itself up.
+    /// The tier was never full and at rest since its start or its last bypass.
     settling: bool,
     /// Pages compressed to fill it meanwhile.
     filled: u64,
-    /// Pages that may pass by before the next probe; 0: not bypassed.
+    /// Pages to skip before the next probe; 0: not bypassed.
     passing: u64,
 }
 
 impl TierBalancer {
-    /// A tier that may have no memory yet.
+    /// A balancer of a tier that may have no memory yet.
     pub fn new(costs: Costs) -> TierBalancer {
         TierBalancer {
             costs,
@@ -209,7 +208,7 @@ impl TierBalancer {
         }
     }
 
-    /// The budget is another: from now on the tier has so many chunks of `chunks_all`.
+    /// Sets new limits: the range of the tier's chunks, of `chunks_all` in total.
     pub fn set_limits(&mut self, chunks_may: RangeInclusive<u32>, chunks_all: u32) {
         (self.chunks_may, self.chunks_all) = (chunks_may, chunks_all);
         self.set(self.chunks);
@@ -222,17 +221,17 @@ impl TierBalancer {
         (self.chunks_all / STEP_DIVISOR).max(1)
     }
 
-    /// Chunks that it may have filled if it has just grown by a step.
+    /// The tier's chunks before its last step: what it can have filled if it has just grown.
     pub fn chunks_before(&self) -> u32 {
         self.chunks.saturating_sub(self.step())
     }
 
-    /// Whether the tier has no more than it has in any case.
+    /// Whether the tier is at its minimum.
     pub fn is_least(&self) -> bool {
         self.chunks <= *self.chunks_may.start()
     }
 
-    /// Chunks for the tier now.
+    /// Current number of chunks of the tier.
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
@@ -242,13 +241,13 @@ impl TierBalancer {
         self.passing == 0
     }
 
-    /// A page was given up that a bypassed tier might have taken.
+    /// Counts an evicted page that a bypassed tier did not compress.
     pub fn passed(&mut self) {
         self.passing = self.passing.saturating_sub(1);
     }
 
-    /// Judges a window, and moves the boundary by a step if need be. False: too few events, so the window
-    /// should continue.
+    /// Judges a window, and moves the boundary by at most a step. False: too few events, the window should
+    /// continue.
     pub fn rebalance(&mut self, window: Window) -> bool {
         if window.refaults + window.tier_hits + window.stored + window.refused + window.untried < EVENTS_MIN {
             return false;
@@ -267,18 +266,18 @@ impl TierBalancer {
         true
     }
 
-    /// True if compressing takes its time from programs.
+    /// Whether compression takes its time from programs.
     pub fn is_busy(&self) -> bool {
         self.idle < IDLE_BUSY
     }
 
-    /// The cost of a miss for the whole machine, ns.
+    /// Cost of a miss for the whole machine, ns.
     fn miss(&self) -> f64 {
         let waits = (self.idle / IDLE_ENOUGH).min(1.0).powi(2);
         self.costs.read as f64 * self.cpu_share * waits + self.costs.work as f64
     }
 
-    /// Updates the share of offered pages that can be compressed; all, if none was offered for a while.
+    /// Updates the share of compressible pages. Without offers it approaches 1.
     fn learn_compressible_share(&mut self, w: Window) {
         let offered = (w.stored + w.refused + w.untried) as f64;
         self.compressible_share += match offered > 0.0 {
@@ -291,24 +290,25 @@ impl TierBalancer {
 
     /// Saving and cost of a larger tier, ns.
     fn weigh(&self, w: Window, density: f64) -> (f64, f64) {
-        // Pages that a page of memory holds more in the tier than in DRAM; 1 where it takes enough.
+        // Further pages that a page of memory holds in the tier instead of DRAM, normalised: 1 if enough are
+        // compressible.
         let gain =
             (density * (self.compressible_share / TAKEN_ENOUGH).min(1.0) - 1.0) / (density - 1.0).max(0.1);
         let Costs { compress, decompress, .. } = self.costs;
         let miss = self.miss();
         let saved = w.refaults as f64 * gain.max(0.0);
-        // Not each page that comes back pushes another one into the tier.
+        // Some refaults push no page into the tier.
         let pushed = (w.refaults.min(w.stored + w.refused) * compress) as f64 * gain.max(0.0);
         let lost = w.refaults as f64 * (-gain).max(0.0) * miss;
         let spent = (w.tier_hits * self.costs.unpacking() + w.promoted * (compress + decompress)) as f64;
-        // Future decompressions are on the cost side: so a tier does not grow where a decompression is hardly
-        // cheaper.
+        // Future decompressions are a cost: the tier does not grow where a decompression is hardly cheaper
+        // than a miss.
         (saved * miss + pushed, saved * decompress as f64 + lost + spent)
     }
 
-    /// A growing tier is not judged, unless the machine is busy: a small one has few hits for the pages that
-    /// go through it, and will be larger. A tier with a minimum share is not judged either: nothing else
-    /// could use its memory, and it would keep unread pages.
+    /// Judges the bypass. A growing tier is judged only on a busy machine: a small one has few hits for the
+    /// pages that go through it, and will be larger. A tier with a minimum share is never judged: nothing
+    /// else could use its memory, and it would keep unread pages.
     fn judge_bypass(&mut self, window: Window, density: f64, grows: bool) {
         if *self.chunks_may.start() > 0 {
             return;
@@ -316,7 +316,7 @@ impl TierBalancer {
         let compressed = window.stored + window.refused;
         self.settling = grows || (self.settling && !window.full);
         let allowed = if self.settling { self.filling_left(density) } else { 0 };
-        // Those for which the pool then had no place are neither stored nor refused.
+        // Pages without a place in the pool are neither stored nor refused.
         let free = window.filling.min(compressed).min(allowed);
         self.filled += window.filling;
         self.tried += compressed;
@@ -344,7 +344,7 @@ impl TierBalancer {
         self.tried = 0;
         self.sums = Sums::default();
     }
-    /// Adds a window, of whose compressions so many are paid for.
+    /// Adds a window with `priced` compressions that count.
     fn add(&mut self, w: Window, density: f64, priced: u64) {
         let (gain, more) = (1.0 - density.recip(), (self.growth_left() - 1.0).max(0.0));
         let earned = w.tier_hits as f64 * (gain * self.miss() - self.costs.unpacking() as f64);
@@ -357,13 +357,13 @@ impl TierBalancer {
         sums.may_save += w.tier_hits as f64 * gain * more;
     }
 
-    /// Compressions that may still fill it without being held against it.
+    /// Remaining compressions that may fill the tier without a price.
     fn filling_left(&self, density: f64) -> u64 {
         let once = f64::from(*self.chunks_may.end()) * FILLING_A_CHUNK * density;
         (once as u64).saturating_sub(self.filled)
     }
 
-    /// How many times as large the tier may still become.
+    /// Factor by which the tier may still grow.
     fn growth_left(&self) -> f64 {
         f64::from(*self.chunks_may.end()) / f64::from(self.chunks.max(1))
     }
@@ -451,7 +451,8 @@ mod tests {
         assert!(!balancer.compresses(), "it cannot grow any more, and has no hits");
     }
 
-    /// A full tier of two pages to one of memory, with so many hits for 1000 compressions and so much of the processors idle.
+    /// Judges a full tier of two pages to one of memory: hits for 1000 compressions, share of idle
+    /// processors.
     fn pays(hits: u64, idle: f64) -> bool {
         let mut balancer = TierBalancer::new(COSTS);
         balancer.set_limits(0..=10, 256);
@@ -483,7 +484,8 @@ mod tests {
 
     #[test]
     fn busy_machine_judges_a_growing_tier_soon() {
-        // A hit saves 5 us and takes 2.5, a compression 10. 9000 of these it was a quarter of what it may become, on average.
+        // A hit saves 5 us and takes 2.5, a compression 10. For 9000 compressions the tier had on average a
+        // quarter of its maximum size.
         let pays = |refaults: u64, hits: u64| {
             let mut balancer = balancer();
             balancer.idle = 0.0;
@@ -492,7 +494,8 @@ mod tests {
         };
         assert_eq!(pays(1_000_000, 900), (false, 46));
         assert_eq!(pays(1_000_000, 1100), (true, 46));
-        // If three times as many hits save a tenth of the refaults, a tenth is compressed no more; if half of these, half.
+        // If three times as many hits save a tenth of the refaults, a tenth of the compressions is saved; if
+        // half, half.
         assert_eq!((pays(10_000, 860), pays(10_000, 980)), ((false, 46), (true, 46)));
         assert_eq!((pays(1500, 490), pays(1500, 540)), ((false, 46), (true, 46)));
     }
@@ -503,7 +506,7 @@ mod tests {
             let mut balancer = TierBalancer::new(COSTS);
             balancer.set_limits(0..=10, 256);
             balancer.chunks = 10;
-            // It is judged after 10 windows, the last of which is one of the busy ones.
+            // Judged after 10 windows, the last of which is busy.
             for i in 0..100 {
                 balancer.idle = if i % 10 < 10 - busy_windows { 1.0 } else { 0.0 };
                 balancer.rebalance(Window { stored: 1000, ..window(1000, 1000, 0) });
@@ -536,7 +539,7 @@ mod tests {
         assert_eq!(balancer.sums.paid, 0.0, "some found no place");
         let mut filled = 2000;
         while balancer.compresses() && filled < 1 << 20 {
-            // It never comes to rest.
+            // The boundary never rests.
             balancer.chunks = 50;
             balancer.rebalance(filling);
             filled += filling.filling;

@@ -1,4 +1,4 @@
-//! The trait of an eviction policy, and the words in which engine and policy speak: slots, shadows, touch counts, victims.
+//! The trait of an eviction policy, and its types: slots, shadows, touch counts, victims.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -18,15 +18,15 @@ pub struct Shadow(pub NonZeroU32);
 /// Why a page becomes resident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InsertReason {
-    /// A program asked for this page.
+    /// A program read this page.
     Read,
     /// A program wrote this page.
     Write,
-    /// No program asked for it yet: it was read along with its neighbours.
+    /// The page was read along with its neighbours; no program has used it yet.
     Readahead,
 }
 
-/// A page the policy gives up.
+/// A page chosen for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// The frame to free.
@@ -64,10 +64,10 @@ impl AccessCounts for Vec<u8> {
     }
 }
 
-/// One row of a policy's inside, as `terrace stat` shows it: queues first, then generations, youngest first.
+/// One row of a policy's state, as `terrace stat` shows it: queues first, then generations, youngest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// Sequence number; of a queue that has none, 0.
+    /// Sequence number; 0 for a queue.
     pub seq: u64,
     /// Milliseconds since the generation was opened (for a queue: since the policy's start).
     pub age_ms: u64,
@@ -78,13 +78,13 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// The row of a queue, which has no number and is as old as the policy.
+    /// The row of a queue: no sequence number, as old as the policy.
     pub fn queue(label: &str, pages: usize, now_ms: u64) -> Generation {
         Generation { seq: 0, age_ms: now_ms, pages, label: label.into() }
     }
 }
 
-/// Where a page is in a policy that has generations.
+/// Place of a page in a policy with generations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Its generation, within [`Evict::window`].
@@ -118,7 +118,7 @@ pub struct Tier {
 pub struct Refaults {
     /// All of them (kernel: `workingset_refault`).
     pub total: u64,
-    /// Those near enough to count as proof that the page belongs in the cache (kernel: `workingset_activate`).
+    /// Those recent enough to show that the page belongs in the cache (kernel: `workingset_activate`).
     pub recent: u64,
 }
 
@@ -127,12 +127,12 @@ pub struct Refaults {
 /// A slot is *resident* from `insert` (or `restore`) until `victims` returns it or `remove` takes it. Units are
 /// pages throughout. Violating a precondition panics: the caller's bookkeeping is then wrong.
 pub trait Evict: Send + fmt::Debug {
-    /// The name `build` knows it by.
+    /// The name that `build` accepts.
     fn name(&self) -> &'static str;
 
-    /// A page becomes resident in `slot`, which was not. Called by the fault path once a frame is filled, or at
-    /// a first write. `shadow` is what the index entry held. The slot's touches start at zero: the access that
-    /// caused the fault is not counted. Returns true when it was a recent refault. O(1).
+    /// A page becomes resident in `slot`, which was free. Called by the fault path after a frame is filled,
+    /// or at a first write. `shadow` comes from the index entry. The slot's touches start at zero: the
+    /// faulting access is not counted. Returns true for a recent refault. O(1).
     fn insert(
         &mut self,
         slot: Slot,
@@ -141,46 +141,48 @@ pub trait Evict: Send + fmt::Debug {
         touches: &mut dyn AccessCounts,
     ) -> bool;
 
-    /// Appends up to `want` victims to `out`; they are no longer resident. Called by reclaim when free frames
-    /// run low, typically with 64; never before the pool is nearly full, and not necessarily at exact fullness.
-    /// May return fewer than `want` (ask again), but at least one while any page is resident and `want > 0`.
+    /// Appends up to `want` victims to `out`; they are no longer resident. Reclaim calls this when free
+    /// frames run low, typically with 64: never before the pool is nearly full, and not necessarily at exact
+    /// fullness. May return fewer than `want` (call again), but at least one while any page is resident and
+    /// `want > 0`.
     fn victims(&mut self, want: usize, touches: &mut dyn AccessCounts, out: &mut Vec<Victim>);
 
-    /// A victim could not be evicted (dirty, under writeback, pinned): it is resident again, near the eviction
-    /// end but not next. Called by reclaim, after `victims`, before the slot is used for anything else.
+    /// A victim could not be evicted (dirty, under writeback, pinned): it becomes resident again, near the
+    /// eviction end but not next. Called by reclaim, after `victims`, before the slot is used for anything
+    /// else.
     fn restore(&mut self, slot: Slot);
 
-    /// The page of a resident `slot` is gone (truncate, drop, forget): no shadow, no refault later.
+    /// Removes the page of a resident `slot` (truncate, drop, forget): no shadow, no later refault.
     fn remove(&mut self, slot: Slot);
 
-    /// The shadow for a page that was read and passed on without being admitted ("remembered in the ghost
-    /// only"): at its next fault it counts as one evicted now. `None`: this policy has no ghost.
+    /// The shadow of a page that was read without being admitted (it enters the ghost only). At its next
+    /// fault it counts as evicted now. `None`: this policy has no ghost.
     fn shadow(&mut self) -> Option<Shadow>;
 
-    /// The pool now has this many pages (at construction, at `terrace resize`). Takes effect gradually: the
-    /// caller asks for victims until what is resident fits.
+    /// Sets the pool's size in pages (at construction, at `terrace resize`). Takes effect gradually: the
+    /// caller requests victims until the resident pages fit.
     fn set_capacity(&mut self, pages: usize);
 
-    /// The only clock: milliseconds, never going back. Stamps generations; nothing is decided by it but when
-    /// `mglru-fg` opens one. The simulator has no time.
+    /// The only clock, in milliseconds; it never decreases. It stamps generations. Only `mglru-fg` decides by
+    /// it, when it opens one. The simulator has no time.
     fn set_time(&mut self, now_ms: u64);
 
-    /// One access to a resident page, reported as it happens. The engine never calls this (it has the touch
-    /// table); the simulator's exact mode does, *besides* raising the count in the table. A policy that uses
-    /// it must ignore the table from the first call on.
+    /// One access to a resident page, reported at once. The engine never calls this, for it has the touch
+    /// table. The simulator's exact mode calls it *in addition* to raising the count in the table. A policy
+    /// that uses it must ignore the table from the first call on.
     fn accessed(&mut self, slot: Slot) {
         let _ = slot;
     }
 
-    /// A page that left with `shadow` is about to be faulted, and room will be made for it alone. Called
-    /// before `victims` where the caller makes room for one page at a time (the simulator's exact mode). Some
+    /// Announces the fault of a page that left with `shadow`; room will be made for it alone. Called before
+    /// `victims` by a caller that makes room for one page at a time (the simulator's exact mode): some
     /// published policies choose the victim by the page that replaces it. The engine makes room in batches,
     /// ahead of demand, and never calls this.
     fn faulting(&mut self, shadow: Shadow) {
         let _ = shadow;
     }
 
-    /// Whether `key` must be called. Asked once, after construction.
+    /// Whether `key` must be called. Queried once, after construction.
     fn wants_keys(&self) -> bool {
         false
     }
@@ -191,11 +193,11 @@ pub trait Evict: Send + fmt::Debug {
         let _ = (slot, key);
     }
 
-    /// Queue and generation sizes and ages, for `stat`.
+    /// Sizes and ages of queues and generations, for `stat`.
     fn generations(&self, now_ms: u64) -> Vec<Generation>;
 
-    /// The generations open, oldest to youngest; `None`: this policy has none, and the four calls below say and do
-    /// nothing.
+    /// The open generations, oldest to youngest. `None`: this policy has none, and the four methods below
+    /// have no effect.
     fn window(&self) -> Option<RangeInclusive<u64>> {
         None
     }
@@ -211,18 +213,18 @@ pub trait Evict: Send + fmt::Debug {
         Vec::new()
     }
 
-    /// Ages as the kernel's `+` command does: pages of a generation that were touched since the last look
-    /// join the youngest, and their touches are cleared; then a new generation opens and its number is
-    /// returned. So the pages of a generation, when the next opens, are those used while it was the youngest.
+    /// Ages as the kernel's `+` command does: pages of a generation touched since the last look join the
+    /// youngest, and their touches are cleared. Then a new generation opens, and its number is returned. So a
+    /// generation contains the pages used while it was the youngest.
     /// O(slots).
     fn age(&mut self, touches: &mut dyn AccessCounts) -> Option<u64> {
         let _ = touches;
         None
     }
 
-    /// [`Evict::victims`] out of generations up to `seq` only, as the kernel's `-` command does: none of the two
-    /// youngest, no page that is in no generation. Fewer than `want` and more than none: ask again; none: those
-    /// generations are used up. Pages touched or protected move to younger generations as usual.
+    /// [`Evict::victims`] from generations up to `seq` only, as the kernel's `-` command does: never from the
+    /// two youngest, and no page without a generation. Fewer than `want` but more than none: call again.
+    /// None: those generations are used up. Touched or protected pages move to younger generations as usual.
     fn victims_until(
         &mut self,
         seq: u64,
@@ -248,6 +250,6 @@ pub trait Evict: Send + fmt::Debug {
     /// Invariants: each resident page in exactly one list, counts agree. O(slots); for tests and `terrace check`.
     fn check(&self) -> Result<(), String>;
 
-    /// Heap used, in bytes, all tables at their full length; of the default policy at most 10 a slot.
+    /// Heap used, in bytes, with all tables at their full length; at most 10 a slot for the default policy.
     fn bytes(&self) -> usize;
 }

@@ -1,106 +1,110 @@
-//! Follows a program along a recorded schedule: what to fetch next, how far ahead, and when to give up.
+//! Follows a program along a recorded schedule: which pages to prefetch, how far ahead, and when to give up.
 //!
 //! ```text
 //! pieces   ■ ■ ■ □ ■ │ ▒ ▒ · ▒ ▒ ▒ │ · · · ·        ■ used  □ unused  ▒ fetched ahead, unused yet
 //!                    at             asked
 //! ```
-//! Hits are told to nobody, so the fetched pieces are *watched*: the owner looks whether they were used. A use, or a miss on a page near `at`, moves
-//! it. Misses elsewhere do not, unless several follow each other as in the schedule: the program has left a part out.
+//! Hits are not reported, so the fetched pieces are *watched*: the owner checks whether they were used. A use
+//! moves `at`, and so does a miss on a page near it. Misses elsewhere move it only if several follow each
+//! other as in the schedule: the program has skipped a part.
 //!
-//! So many pages are fetched ahead as the program uses in twice the time that a fetch takes (its bandwidth times its latency). A schedule of another program is told by its
-//! pieces not being used: under half of what was fetched of late, and it is over.
+//! The window is as many pages as the program uses in two fetch times (its bandwidth times the latency). If
+//! less than half of the recently fetched pages is used, the schedule belongs to another program, and
+//! prefetching ends.
 
 use std::collections::BTreeMap;
 
-/// Pages of a piece at the most: longer spans are cut.
+/// Maximum pages of a piece: longer spans are cut.
 pub const PIECE_PAGES: u64 = 32;
-/// Pages fetched ahead before anything is known, and at the least.
+/// Initial and minimum window, pages.
 const WINDOW_MIN: u64 = 32;
-/// Pieces that the program may leave behind unused before they count as useless: threads take turns.
+/// Pieces that may stay unused behind the program before they count as useless: threads take turns.
 const SLACK: u32 = 64;
 /// Pieces behind the window that still count as near.
 const NEAR: u32 = 64;
-/// Accesses elsewhere that follow each other as in the schedule: then the program is there.
+/// Consecutive accesses elsewhere, ordered as in the schedule, that move the program's position there.
 const STREAK: u32 = 3;
-/// So often the program may go elsewhere without that being held against the schedule.
+/// Number of such jumps that do not count against the schedule.
 const JUMPS_FREE: u32 = 4;
-/// So many accesses elsewhere without one use of what is there: it is useless.
+/// Accesses elsewhere, without a use of the fetched pages, after which these count as useless.
 const ASTRAY_MAX: u32 = 256;
-/// Fetched pages that a verdict needs; when there are twice as many their numbers are halved, so that only the latest count.
+/// Minimum number of fetched pages for a verdict. At twice as many, the numbers are halved, so that recent
+/// ones count most.
 const JUDGED_MIN: u64 = 32;
 const JUDGED_MAX: u64 = 512;
 /// Pieces watched at once: the first, and some of the others, evenly spread.
 const WATCHED_FIRST: usize = 48;
 const WATCHED_REST: usize = 16;
-/// Pages that may lie between what the program uses and what was asked for, where nothing had to be fetched: as a multiple of the window.
+/// Maximum distance between the program and the last requested piece where all pages were in memory, as a
+/// multiple of the window.
 const PRESENT_MAX: u64 = 8;
 
-/// Consecutive pages of a file: what is fetched at a time.
+/// Consecutive pages of a file: the unit of a fetch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// The file's place in the schedule.
+    /// Index of the file in the schedule.
     pub file: u32,
-    /// How many pages, at most [`PIECE_PAGES`].
+    /// Number of pages, at most [`PIECE_PAGES`].
     pub pages: u32,
-    /// The first.
+    /// First page.
     pub first: u64,
 }
 
-/// Why nothing is fetched any more.
+/// Why prefetching has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// All of it was asked for, and used or left behind.
+    /// All pieces were requested, and used or left behind.
     Done,
-    /// Too little of it was used.
+    /// Too few of the fetched pages were used.
     Useless,
 }
 
-/// Pages so far.
+/// Page counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Fetched.
     pub fetched: u64,
-    /// Used by a program after they were fetched.
+    /// Used after they were fetched.
     pub used: u64,
     /// Left behind unused.
     pub unused: u64,
 }
 
-/// A piece that was asked for.
+/// A requested piece.
 #[derive(Debug, Clone, Copy)]
 struct Ahead {
     asked_ns: u64,
-    /// Which of its pages were fetched for it; None: not known yet.
+    /// Its pages that were fetched for it; None: the fetch is under way.
     landed: Option<u32>,
     used: bool,
 }
 
-/// A program's way along its schedule.
+/// A program's position in its schedule.
 #[derive(Debug)]
 pub struct Follower {
     pieces: Vec<Piece>,
-    /// Their numbers, by file and page.
+    /// Numbers of the pieces, by file and page.
     by_place: Vec<u32>,
     at: u32,
     asked: u32,
     ahead: BTreeMap<u32, Ahead>,
     window: u64,
-    /// Pages of `ahead` that are not used yet, as far as is known.
+    /// Pages of `ahead` without a known use.
     pending: u64,
     latency_ns: u64,
-    /// Pages used since then.
+    /// Pages used in the current measurement, and its start.
     since: (u64, u64),
     elsewhere: Option<(u32, u32)>,
     jumps: u32,
     astray: u32,
-    /// Pages of late, and those of them that were used.
+    /// Recent pages, and the used ones among them.
     verdict: (u64, u64),
     counts: Counts,
     end: Option<End>,
 }
 
 impl Follower {
-    /// At the beginning of a schedule.
+    /// A follower at the beginning of a schedule.
     pub fn new(pieces: Vec<Piece>) -> Follower {
         let mut by_place: Vec<u32> = (0..u32::try_from(pieces.len()).unwrap_or(u32::MAX)).collect();
         by_place.sort_unstable_by_key(|&n| (pieces[n as usize].file, pieces[n as usize].first));
@@ -123,7 +127,7 @@ impl Follower {
         }
     }
 
-    /// Memory of a schedule of so many pieces, bytes.
+    /// Memory of a schedule of `pieces` pieces, bytes.
     pub const fn bytes(pieces: u64) -> u64 {
         pieces * (size_of::<Piece>() + size_of::<u32>()) as u64
     }
@@ -132,20 +136,21 @@ impl Follower {
     pub fn piece(&self, number: u32) -> Piece {
         self.pieces[number as usize]
     }
-    /// Whether and why it is over.
+    /// Whether and why prefetching has ended.
     pub fn end(&self) -> Option<End> {
         self.end
     }
-    /// Pages so far.
+    /// Page counters so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
-    /// Pages that may be ahead of the program now.
+    /// Maximum number of pages ahead of the program.
     pub fn window(&self) -> u64 {
         self.window
     }
 
-    /// The next piece to be fetched; at most `pages_max` pages may be ahead. The answer of each is [`Follower::landed`].
+    /// The next piece to fetch; at most `pages_max` pages may be ahead. The caller reports its end with
+    /// [`Follower::landed`].
     pub fn next(&mut self, now_ns: u64, pages_max: u64) -> Option<u32> {
         let window = self.window.min(pages_max);
         let far = u64::from(self.asked.saturating_sub(self.at)) >= window.saturating_mul(PRESENT_MAX);
@@ -159,12 +164,13 @@ impl Follower {
         Some(number)
     }
 
-    /// A piece was fetched: bit i of `mask` is set if page i of it came by that. No bit: all of them were there, or there was no room.
+    /// A fetch has ended: bit i of `mask` is set if it brought page i of the piece. No bit: all pages were in
+    /// memory, or there was no room.
     pub fn landed(&mut self, number: u32, mask: u32, now_ns: u64) {
         let pages = u64::from(self.piece(number).pages);
         let came = u64::from(mask.count_ones());
         self.counts.fetched += came;
-        // It may have been given up meanwhile.
+        // The piece may have been given up meanwhile.
         let Some(piece) = self.ahead.get_mut(&number) else {
             self.counts.unused += came;
             return;
@@ -181,7 +187,7 @@ impl Follower {
         self.latency_ns = if self.latency_ns == 0 { took } else { (self.latency_ns * 7 + took) / 8 };
     }
 
-    /// Pieces whose use is of interest, each with a page that came for it.
+    /// Pieces whose use should be checked, each with a page that was fetched for it.
     pub fn watched(&self) -> Vec<(u32, u64)> {
         let page = |(&number, piece): (&u32, &Ahead)| {
             let mask = piece.landed.filter(|_| !piece.used)?;
@@ -204,11 +210,11 @@ impl Follower {
         self.measure(u64::from(pages), now_ns);
     }
 
-    /// A program was told to wait for pages: they were not there.
+    /// A miss: a program waits for pages that were not in memory.
     pub fn missed(&mut self, file: u32, first: u64, pages: u64, now_ns: u64) {
         let Some(number) = self.find(file, first, pages) else { return };
         if self.ahead.contains_key(&number) {
-            // On its way, or just here.
+            // The fetch is under way or has just ended.
             return self.used(number, now_ns);
         }
         let near = self.at.saturating_sub(SLACK)..self.asked.saturating_add(NEAR);
@@ -234,7 +240,8 @@ impl Follower {
         }
     }
 
-    /// Pieces that are to be judged, each with the pages that came for it: the answer is [`Follower::judge`].
+    /// Pieces to be judged, each with the pages fetched for it. The caller counts the used ones and calls
+    /// [`Follower::judge`].
     pub fn due(&mut self) -> Vec<(u32, u32)> {
         let due = |(&number, piece): (&u32, &Ahead)| {
             let mask = piece.landed?;
@@ -244,11 +251,11 @@ impl Follower {
         self.ahead.iter().take_while(|(number, _)| **number <= self.at).filter_map(due).collect()
     }
 
-    /// So many pages of a piece were used.
+    /// Counts the used pages of a piece.
     pub fn judge(&mut self, number: u32, used: u32) {
         let Some(Ahead { landed: Some(mask), used: known, .. }) = self.ahead.remove(&number) else { return };
         let came = mask.count_ones();
-        // A use that nobody has seen: its page has gone since.
+        // A known use whose page has been evicted since still counts.
         let used = used.max(u32::from(known)).min(came);
         if !known {
             self.pending -= u64::from(came);
@@ -256,7 +263,7 @@ impl Follower {
         self.note(u64::from(came), u64::from(used));
     }
 
-    /// The piece's file is not there.
+    /// The piece's file does not exist.
     pub fn skip(&mut self, number: u32) {
         if self.ahead.remove(&number).is_some() {
             self.pending -= u64::from(self.piece(number).pages);
@@ -270,7 +277,7 @@ impl Follower {
         }
     }
 
-    /// What is ahead is useless where the program is.
+    /// Counts all pieces ahead as they are: the program has gone elsewhere.
     fn leave_behind(&mut self) {
         for piece in std::mem::take(&mut self.ahead).into_values() {
             let came = piece.landed.map_or(0, u32::count_ones);
@@ -288,7 +295,7 @@ impl Follower {
         self.look_for_the_end();
     }
 
-    /// The window: what the program uses while two fetches take place.
+    /// Sets the window: the pages that the program uses in two fetch times.
     fn measure(&mut self, pages: u64, now_ns: u64) {
         let (used, since) = &mut self.since;
         if *since == 0 {
@@ -320,7 +327,7 @@ impl Follower {
         self.look_for_the_end();
     }
 
-    /// The piece that has one of these pages.
+    /// The piece that contains one of these pages.
     fn find(&self, file: u32, first: u64, pages: u64) -> Option<u32> {
         let end = first.saturating_add(pages);
         let place = |&n: &u32| (self.pieces[n as usize].file, self.pieces[n as usize].first);

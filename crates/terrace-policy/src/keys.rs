@@ -10,7 +10,7 @@ pub fn mix(x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// A table by page key.
+/// A hash table by page key.
 pub(crate) type KeyMap<V> = HashMap<u64, V, BuildHasherDefault<KeyHasher>>;
 
 /// Multiplies by an odd constant and folds: page keys are not adversarial, and such tables are hot.

@@ -1,8 +1,8 @@
-//! Pure decisions of the terrace page cache: which page to keep and which to give up.
+//! Pure decisions of the terrace page cache, above all which pages to keep and which to evict.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or holds a page. A policy knows *slots* (frame
-//! numbers), reads and writes a *touch table* (how often each slot was used since the last look) and
-//! returns lists of victims; the engine acts on them. The simulator (`terrace-sim`) runs the same objects.
+//! numbers) and a *touch table* (how often each slot was used since the last look). It returns lists of
+//! victims, and the engine evicts them. The simulator (`terrace-sim`) runs the same objects.
 //!
 //! ```text
 //!            engine or simulator                       policy

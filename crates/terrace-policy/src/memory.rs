@@ -1,6 +1,6 @@
-//! How much memory the cache takes of what a machine, or a control group, has.
+//! Sizes the cache: how much memory it takes of a machine, or of a control group.
 //!
-//! Memory of others is in one of three states, and each has its own rule:
+//! Memory outside the cache is in one of three states, each with its own rule:
 //!
 //! ```text
 //!   0                                                                          limit of the group
@@ -9,28 +9,30 @@
 //!                   │ grams: the cache└ weighed: what does a chunk save on either side?
 //!                   └ gives way at once, before they have used up the reserve
 //! ```
-//! 1. *Free* memory is nobody's loss: the cache grows into it as it fills, but for the reserve.
-//! 2. *Pinned* memory comes first. When it grows, the cache shrinks in the same look; the reserve is what programs take
-//!    until then. So it is larger after a burst ([`BURST_HALVES`]).
-//! 3. *Cached pages of files* are a cache like this one. Where the group is at its limit, a chunk of either is weighed twice
-//!    a second, in nanoseconds of waiting a second:
-//!    - *here*: misses that the last chunk saves, times the cost of a miss. They are known in two ways, and the greater
-//!      counts. The sample's curve of stack distances sees no worth in a part of a loop, of which a scan-resistant policy
-//!      holds as much as it can. The mean of all chunks (hits, or refaults if they are fewer) does not see that a set of
-//!      pages just fits.
-//!    - *there*: time that programs stall for memory, or refaults times the cost of a miss where it is not counted,
-//!      spread over the pages that are cached.
+//! 1. *Free* memory: the cache grows into it as it fills, except for the reserve.
+//! 2. *Pinned* memory comes first. When it grows, the cache shrinks in the same call; until then programs
+//!    take the reserve. So the reserve is larger after a burst ([`BURST_HALVES`]).
+//! 3. *Cached pages of files* are a cache like this one. At a group's limit, a chunk of either is weighed
+//!    twice a second, in nanoseconds of waiting a second:
+//!    - *here*: misses that the last chunk saves, times the cost of a miss. Two estimates exist, and the
+//!      greater counts. The sample's curve of stack distances gives no worth to a part of a loop, of which a
+//!      scan-resistant policy holds as much as it can. The mean of all chunks (hits, or refaults if they are
+//!      fewer) overlooks that a set of pages just fits.
+//!    - *there*: time that programs stall for memory, or refaults times the cost of a miss if stalls are not
+//!      counted, divided by the cached pages.
 //!
-//!    One must be worth [`BAND`] times the other before memory moves, and [`CHUNKS_A_SECOND`] move at the most; twice as many each
-//!    time while they are filled at once and nobody loses by it: a program's start leaves pages that it never reads again. A group that scans
-//!    more than it can hold refaults always. So after [`TRIAL_CHUNKS`] its losses must have fallen by more than these
-//!    chunks are worth here; otherwise they come back, and the group is left alone for a while. Losses of less than two seconds are a
-//!    program's start: they are over when they are known.
+//!    One side must be worth [`BAND`] times the other before memory moves. At most [`CHUNKS_A_SECOND`] move,
+//!    and twice as many each time while they are filled at once without losses elsewhere: a program's start
+//!    leaves pages that are never read again. A group that scans more than it can hold always refaults. So
+//!    after [`TRIAL_CHUNKS`] its losses must have fallen by more than these chunks are worth here; otherwise
+//!    they come back, and the group gets nothing for a while. Losses of less than two seconds are a program's
+//!    start: they are over when they are measured.
 //!
-//! A fixed limit is taken whole while it fits; it is given up in part only where the group loses much ([`THRASH`]) for a while.
+//! A fixed limit is used in full while it fits. It is given up in part only where the group loses much
+//! ([`THRASH`]) for a while.
 //!
-//! *Tried:* to shrink whenever a group is at its limit, as `memory.failcnt` or the use tells. Every group that reads files is
-//! at its limit, and most lose nothing by it.
+//! *Tried:* to shrink whenever a group is at its limit, by `memory.failcnt` or by its usage. Every group that
+//! reads files is at its limit, and most lose nothing by it.
 
 mod pace;
 mod trial;
@@ -41,54 +43,57 @@ use std::time::Duration;
 pub use trial::TRIAL_CHUNKS;
 use trial::Trials;
 
-/// Memory that a cache keeps beside cached pages of files, bytes. Less only if programs' own memory leaves less.
+/// Minimum size of the cache beside cached pages of files, bytes. It is smaller only if programs' own memory
+/// leaves less.
 pub const FLOOR: u64 = 16 << 20;
-/// The use of a group goes up and down by so much, bytes: it is no reason to grow.
+/// Normal fluctuation of a group's usage, bytes: no reason to grow.
 const STILL: u64 = 2 * CHUNK;
-/// One side must be worth so many times the other.
+/// Dead band: one side must be worth this many times the other.
 pub const BAND: f64 = 2.0;
-/// Losses of a group that are ignored, ns of waiting a second.
+/// Losses of a group below this are ignored, ns of waiting a second.
 const LOSS_MIN: f64 = 5e6;
-/// Worth of a chunk that is ignored, likewise.
+/// Worth of a chunk below this is ignored, ns of waiting a second.
 const WORTH_MIN: f64 = 1e5;
-/// Losses above which a fixed limit is given up in part, likewise.
+/// Losses above which a fixed limit is given up in part, ns of waiting a second.
 pub const THRASH: f64 = 20e6;
-/// In so many weighings: a program that starts reads its code once, and many of these pages with one fault. A fixed limit is given up if they come in a
-/// row; of its own size a cache that is of use gives if they are among the last eight, for programs may start again and again.
+/// Number of weighings with losses before the cache shrinks. A starting program reads its code once, many
+/// pages with one fault. For a fixed limit the weighings must be consecutive. Otherwise they are counted
+/// among the last eight, for programs may start repeatedly; a cache of no use shrinks at once.
 const LOSSES_LAST: u32 = 4;
-/// It comes back when the group has lost nothing for so long.
+/// A fixed limit is restored when the group has lost nothing for this long.
 const CALM: Duration = Duration::from_secs(10);
 /// The reserve is a sixteenth of the limit, within these bounds, bytes.
 const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 1 << 30;
-/// Or twice the largest growth between two looks of late, which counts half after this long.
+/// The reserve is at least twice the largest recent growth between two calls. This is the half-life of that
+/// growth.
 pub const BURST_HALVES: Duration = Duration::from_secs(20);
 
-/// Bounds of a cache.
+/// Bounds of the cache's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Maximum, bytes.
     pub most: u64,
     /// The user has set `most`.
     pub fixed: bool,
-    /// Memory that the daemon needs beside the cache, bytes. It may not have taken it yet.
+    /// Memory that the daemon needs beside the cache, bytes, whether taken yet or not.
     pub own: u64,
 }
 
-/// Memory of a control group, or of the machine.
+/// Memory counters of a control group, or of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level {
-    /// It holds no more, bytes.
+    /// Maximum, bytes.
     pub limit: u64,
-    /// In use, bytes; cached pages of files included.
+    /// In use, bytes; includes cached pages of files.
     pub used: u64,
     /// Cached pages of files, bytes.
     pub cached: u64,
-    /// Pages read again after the kernel had dropped them, in all.
+    /// Pages read again after the kernel had dropped them, since the start.
     pub refaults: u64,
-    /// Time that programs have stalled for memory, in all, ns; none: it is not counted for this level.
+    /// Time that programs have stalled for memory, since the start, ns; None: not counted for this level.
     pub stalled_ns: Option<u64>,
-    /// How often the limit was met, in all.
+    /// How often the limit was hit, since the start.
     pub met: u64,
 }
 
@@ -96,7 +101,7 @@ impl Level {
     fn free(&self) -> u64 {
         self.limit.saturating_sub(self.used)
     }
-    /// Memory of others that the kernel cannot drop.
+    /// Memory outside the cache that the kernel cannot drop.
     fn pinned(&self, ours: u64) -> u64 {
         self.used.saturating_sub(self.cached).saturating_sub(ours)
     }
@@ -105,43 +110,43 @@ impl Level {
 /// Activity of the cache; counters since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Earning {
-    /// Pages found.
+    /// Pages found in the cache.
     pub hits: u64,
-    /// Pages not found.
+    /// Pages not found in the cache.
     pub misses: u64,
-    /// Misses of pages that were here before.
+    /// Misses of pages that were cached before.
     pub refaults: u64,
-    /// Share of accesses that would miss with a chunk less, by the sample.
+    /// Share of accesses that would miss with one chunk less, by the sample.
     pub chunk_saves: f64,
     /// Cost of a miss, ns.
     pub miss_ns: u64,
 }
 
-/// Why the cache does not have more. The number is that of the level.
+/// Why the cache is not larger. The number is the level's index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SizeReason {
-    /// It has all that it may have.
+    /// The cache has its maximum.
     #[default]
     Most,
-    /// The rest is programs', or the reserve.
+    /// Programs or the reserve have the rest.
     Room(usize),
-    /// A larger part would cost programs more than it would save.
+    /// More memory would cost programs more than it would save.
     Weighed(usize),
-    /// Programs had lost more than it saved, and it gave way.
+    /// The cache shrank, because programs lost more than it saved.
     GaveWay(usize),
 }
 
-/// A counter, and how fast it rises.
+/// Rate of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     last: Option<u64>,
-    /// In the newest interval.
+    /// Rate in the newest interval.
     lately: f64,
     per_second: f64,
 }
 
 impl Rate {
-    /// The newest interval has half the weight. A counter that fell has begun anew.
+    /// The newest interval has half the weight. A counter that decreased was reset.
     fn note(&mut self, count: u64, seconds: f64) -> f64 {
         if let Some(last) = self.last.replace(count) {
             self.lately = count.saturating_sub(last) as f64 / seconds.max(0.01);
@@ -158,7 +163,7 @@ struct Past {
     stalled: Rate,
     met: Rate,
     pinned: Option<u64>,
-    /// Largest growth of pinned memory between two looks, bytes, fading.
+    /// Largest recent growth of pinned memory between two calls, bytes, fading.
     burst: f64,
 }
 
@@ -168,16 +173,16 @@ struct Loss {
     level: usize,
     all: f64,
     chunk: f64,
-    /// All of the newest interval.
+    /// All losses in the newest interval.
     lately: f64,
 }
 
-/// The size of a cache over time. Times are of one clock with any beginning.
+/// Chooses the size of the cache over time. All times are of one clock with any origin.
 #[derive(Debug)]
 pub struct Sizer {
     rule: Rule,
     pace: Pace,
-    /// Memory that all levels have for it at the moment, bytes.
+    /// Memory that all levels have for the cache at the moment, bytes.
     fits: u64,
     target: u64,
     why: SizeReason,
@@ -187,22 +192,22 @@ pub struct Sizer {
     hits: Rate,
     misses: Rate,
     refaults: Rate,
-    /// Worth of a chunk here and there, ns of waiting a second.
+    /// Worth of a chunk here and elsewhere, ns of waiting a second.
     worth: (f64, f64),
     lost_at: Option<Duration>,
-    /// Weighings in a row that found losses above [`THRASH`].
+    /// Consecutive weighings with losses above [`THRASH`].
     thrashed: u32,
-    /// The last eight weighings, a bit each, the newest last: 1 where there were losses.
+    /// The last eight weighings, a bit each, the newest lowest: 1 for losses.
     lossy: u8,
     trials: Trials,
-    /// Of a fixed limit, bytes given up.
+    /// Bytes of a fixed limit that were given up.
     given: u64,
     reserve: u64,
     yielded: u64,
 }
 
 impl Sizer {
-    /// The first [`Sizer::fit`] decides what it has.
+    /// The first [`Sizer::fit`] chooses the size.
     pub fn new(rule: Rule) -> Sizer {
         Sizer {
             rule,
@@ -231,15 +236,15 @@ impl Sizer {
     pub fn rule(&self) -> Rule {
         self.rule
     }
-    /// Memory that the cache may have, bytes.
+    /// Target size of the cache, bytes.
     pub fn target(&self) -> u64 {
         self.target
     }
-    /// Why it is not more.
+    /// Why the target is not larger.
     pub fn why(&self) -> SizeReason {
         self.why
     }
-    /// The gain of the last chunk here, and that of a chunk for programs elsewhere: ns of waiting a second.
+    /// Gain of the last chunk here, and of a chunk for programs elsewhere: ns of waiting a second.
     pub fn worth(&self) -> (f64, f64) {
         self.worth
     }
@@ -252,8 +257,8 @@ impl Sizer {
         self.yielded
     }
 
-    /// Keeps the target to what every level can spare, and lets it grow into free memory. `ours`: memory of the cache now,
-    /// bytes. Called often, for programs that take memory do not wait.
+    /// Limits the target to the memory that every level can spare, and lets it grow into free memory. `ours`:
+    /// current memory of the cache, bytes. Called often, for programs that need memory do not wait.
     pub fn fit(&mut self, now: Duration, ours: u64, levels: &[Level]) -> u64 {
         let since = self.fitted.replace(now).map(|then| now.saturating_sub(then));
         self.note_bursts(since.unwrap_or_default(), ours, levels);
@@ -280,14 +285,14 @@ impl Sizer {
         self.target
     }
 
-    /// The size that the cache would take if all unpinned memory were its own, less what was given. `spare`: free memory beyond the
-    /// reserve.
+    /// Target if all unpinned memory were the cache's own, less the memory given up. `spare`: free memory
+    /// beyond the reserve.
     fn wanted(&self, ours: u64, spare: Option<(u64, usize)>) -> (u64, SizeReason) {
         let Some((spare, level)) = spare.filter(|_| !self.rule.fixed) else {
             let why = if self.given > 0 { self.why } else { SizeReason::Most };
             return (self.rule.most - self.given, why);
         };
-        // A part that it has not taken is not kept for it once others have filled the level.
+        // Memory that the cache did not take is not reserved for it once others have filled the level.
         let Pace { taken, .. } = self.pace;
         let held = taken.max(FLOOR) + taken / 16 + (self.pace.step() + self.pace.stride()).max(spare);
         match () {
@@ -297,8 +302,8 @@ impl Sizer {
         }
     }
 
-    /// Weighs the last chunk here against one more for cached pages of files, where a level is at its limit. Due every
-    /// [`WEIGH_EVERY`].
+    /// Weighs the last chunk here against one more for cached pages of files, if a level is at its limit. Due
+    /// every [`WEIGH_EVERY`].
     pub fn weigh(&mut self, now: Duration, ours: u64, earning: &Earning, levels: &[Level]) -> u64 {
         let since = self.weighed.replace(now).map_or(WEIGH_EVERY, |then| now.saturating_sub(then));
         let earns = self.note_earning(earning, ours, since.as_secs_f64());
@@ -312,7 +317,8 @@ impl Sizer {
         let loses = loss.filter(|_| lasts);
         let pays = earns > WORTH_MIN && earns > BAND * costs;
         let calm = self.lost_at.is_none_or(|lost| now.saturating_sub(lost) >= CALM);
-        // It is weighed as long as somebody else could have the memory; else it grows by itself.
+        // Weighing decides the growth only where others could use the memory; elsewhere `fit` lets the cache
+        // grow.
         let grows = !self.rule.fixed
             && pays
             && self.pace.is_full(self.target)
@@ -330,8 +336,9 @@ impl Sizer {
         self.target
     }
 
-    /// Notes losses of the newest interval, ns of waiting a second; are they more than the start of a program? What has ended is lost, and giving memory
-    /// then saves nobody anything. A cache that saves nothing does not wait to see.
+    /// Records losses of the newest interval, ns of waiting a second. Returns whether they exceed a program's
+    /// start: once it is over, giving memory saves nothing. A cache that saves nothing does not wait for the
+    /// answer.
     fn losses_last(&mut self, lately: f64, earns: f64) -> bool {
         self.thrashed = if lately > THRASH { self.thrashed + 1 } else { 0 };
         let loses = lately > LOSS_MIN;
@@ -342,8 +349,8 @@ impl Sizer {
         }
     }
 
-    /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not grow. Where nobody reads more of them, no level
-    /// comes to its limit.
+    /// Whether cached pages of others leave so little free beyond the reserve that [`Sizer::fit`] does not
+    /// grow. Where no program reads more of them, no level reaches its limit.
     fn is_stuck(&self, ours: u64, levels: &[Level]) -> bool {
         let spares = |(i, level): (usize, &Level)| {
             ours + level.free().saturating_sub(self.reserve_of(i, level)) >= self.target + STILL
@@ -357,7 +364,7 @@ impl Sizer {
         (self.target, self.why) = (target, why);
     }
 
-    /// By as much as fits.
+    /// Grows by up to `bytes`, within the memory that fits.
     fn grow(&mut self, now: Duration, bytes: u64, ours: u64) {
         self.given = self.given.saturating_sub(bytes);
         if !self.rule.fixed {
@@ -379,7 +386,7 @@ impl Sizer {
         self.set(now, to, ours, SizeReason::GaveWay(loss.level));
     }
 
-    /// Memory of a level that stays free.
+    /// Reserve of a level, bytes.
     fn reserve_of(&self, i: usize, level: &Level) -> u64 {
         let bursts = 2 * self.past.get(i).map_or(0, |past| past.burst as u64);
         match self.rule.fixed {
@@ -388,7 +395,7 @@ impl Sizer {
         }
     }
 
-    /// Memory of a level for the cache, cached pages of files included.
+    /// Memory of a level that the cache may take, including cached pages of files.
     fn fitting(&self, i: usize, level: &Level, ours: u64) -> u64 {
         let beside = level.pinned(ours) + self.reserve_of(i, level);
         level.limit.saturating_sub(beside.max(self.rule.own))
@@ -416,7 +423,7 @@ impl Sizer {
         mean.max(by_curve) * earning.miss_ns as f64
     }
 
-    /// Losses of levels at their limit; none: no level is.
+    /// Largest losses among the levels at their limit; None: no level is.
     fn note_losses(&mut self, miss_ns: u64, levels: &[Level], seconds: f64) -> Option<Loss> {
         let mut most: Option<Loss> = None;
         for (i, level) in levels.iter().enumerate() {

@@ -1,19 +1,20 @@
-//! Miniature caches: what a policy would do with other sizes of memory, while it runs.
+//! Miniature caches: the hit ratios of a running policy at other memory sizes.
 //!
-//! Source: C. Waldspurger, T. Saemundson, I. Ahmad, N. Park, "Cache Modeling and Optimization using Miniature Simulations", USENIX ATC
-//! 2017. A cache of R times the pages, fed with the accesses of R of all keys (chosen by hash), misses as the whole one does. Unlike a
-//! curve of stack distances ([`crate::mrc`]) this holds for any policy, and costs one small cache for each size asked about.
+//! Source: C. Waldspurger, T. Saemundson, I. Ahmad, N. Park, "Cache Modeling and Optimization using Miniature
+//! Simulations", USENIX ATC 2017. A cache of R times the pages, fed with the accesses of R of all keys
+//! (chosen by hash), has the miss ratio of the whole one. Unlike a curve of stack distances ([`crate::mrc`])
+//! this holds for any policy, at the cost of one small cache for each size.
 //!
-//! Accesses that the feeder does not see by key ([`Miniature::passed`]) count as hits of every size, as in SHARDS-adj: what it
-//! does not see are further uses of pages that it has just fed, and the misses are what was sampled.
+//! Accesses without a key ([`Miniature::passed`]) count as hits of every size, as in SHARDS-adj: they are
+//! further uses of pages just fed, and the misses are sampled.
 
 use std::collections::VecDeque;
 
 use crate::keys::{KeyMap, mix};
 use crate::{Evict, InsertReason, Shadow, Slot, Victim, build};
 
-/// Absent keys remembered for each slot. `strata`'s ghost may reach farther; with two, loops over more than the pool differ by more
-/// than sampling does.
+/// Absent keys remembered for each slot. The ghost of `strata` may be longer; with two, loops over more than
+/// the pool differ by more than the sampling error.
 const GHOSTS: usize = 3;
 
 /// One policy at several sizes.
@@ -29,16 +30,16 @@ pub struct Miniature {
 #[derive(Clone, Copy, Debug)]
 enum Entry {
     Resident(Slot),
-    /// With the number of its eviction.
+    /// Shadow and number of the eviction.
     Absent(Option<Shadow>, u32),
 }
 
-/// One size.
+/// The cache of one size.
 #[derive(Debug)]
 struct Cache {
     policy: Box<dyn Evict>,
     index: KeyMap<Entry>,
-    /// Keys in the order in which they were evicted, with the numbers of the evictions.
+    /// Evicted keys, oldest first, with the numbers of their evictions.
     ghosts: VecDeque<(u64, u32)>,
     ghosts_max: usize,
     evictions: u32,
@@ -97,7 +98,7 @@ impl Cache {
         }
         while self.ghosts.len() > self.ghosts_max {
             let (key, then) = self.ghosts.pop_front().expect("there are more than may be");
-            // Unless it has come back since.
+            // The key may have returned since.
             if matches!(self.index.get(&key), Some(Entry::Absent(_, at)) if *at == then) {
                 self.index.remove(&key);
             }
@@ -105,7 +106,7 @@ impl Cache {
     }
 
     fn bytes(&self) -> usize {
-        // A table holds a key, a value and a control byte for each of 8/7 to 16/7 of its entries.
+        // A table has 8/7 to 16/7 of its entries, each a key, a value and a control byte.
         let entry = size_of::<(u64, Entry)>() + 1;
         let slot = size_of::<u64>() + size_of::<u8>() + size_of::<Slot>();
         self.index.capacity() * entry * 8 / 7
@@ -148,7 +149,7 @@ impl Miniature {
         self.accesses += accesses as f64;
     }
 
-    /// All accesses so far count only this share (0 to 1) from now on.
+    /// Multiplies the weight of all accesses so far by `share` (0 to 1).
     pub fn fade(&mut self, share: f64) {
         let share = share.clamp(0.0, 1.0);
         self.accesses *= share;

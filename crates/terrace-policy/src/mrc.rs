@@ -1,8 +1,8 @@
-//! Miss-ratio curves: what share of accesses an LRU cache of each size would miss.
+//! Miss-ratio curves: the miss ratio of an LRU cache of each size.
 //!
-//! [`Exact`] knows every page's stack distance ([`crate::stack`]): an LRU cache of C pages misses what is at a distance
-//! of C or more. [`Shards`] estimates the same from a sample in fixed memory: C. Waldspurger, N. Park, A. Garthwaite,
-//! I. Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015.
+//! [`Exact`] knows every page's stack distance ([`crate::stack`]): an LRU cache of C pages misses accesses at
+//! a distance of C or more. [`Shards`] estimates the same from a sample in fixed memory: C. Waldspurger, N.
+//! Park, A. Garthwaite, I. Ahmad, "Efficient MRC Construction with SHARDS", FAST 2015.
 //!
 //! ```text
 //!   key ─► hash ─► below the threshold? ── no ──► counted, that is all
@@ -11,11 +11,11 @@
 //!          distance among sampled keys / rate ─► histogram, with the weight 1 / rate
 //!          more than `samples` keys? the largest hash goes, and is the new threshold
 //! ```
-//! So a key is sampled always or never, and the rate (threshold / 2^64) falls as keys become more. The paper lets
-//! samples count 1 and multiplies the whole histogram by new rate / old rate at each fall; a weight of 1 / rate at
-//! the time of the sample is the same but for a constant factor, and costs nothing. SHARDS-adj (section 4.2 there):
-//! the weights should sum up to the accesses fed; what they differ is very popular pages that were sampled, or were
-//! not, and goes to the smallest distance.
+//! So a key is sampled always or never, and the rate (threshold / 2^64) falls as the number of keys grows. In
+//! the paper each sample counts 1, and the whole histogram is multiplied by new rate / old rate at each fall.
+//! A weight of 1 / rate at the time of the sample gives the same except for a constant factor, and costs
+//! nothing. SHARDS-adj (section 4.2 there): the sum of the weights should equal the number of accesses. The
+//! difference is due to very popular pages, sampled or not, and is added to the smallest distance.
 
 use std::collections::BinaryHeap;
 
@@ -26,7 +26,7 @@ use crate::stack::Distances;
 /// traces of up to 275,000 pages (with twice as many: 0.0045), in 0.8 MiB.
 pub const SAMPLES: usize = 8 << 10;
 
-/// Bits of a distance that the histogram keeps: it is right to 1/512.
+/// Bits of a distance in the histogram: its resolution is 1/512.
 const PRECISION: u32 = 9;
 
 /// A share of accesses missed, by cache size; never rising.
@@ -34,14 +34,15 @@ const PRECISION: u32 = 9;
 pub struct Curve {
     /// Cache size in pages, miss ratio; sizes rise strictly, the first is (0, 1). Straight lines between.
     pub points: Vec<(f64, f64)>,
-    /// Accesses that it covers.
+    /// Number of accesses covered.
     pub accesses: f64,
-    /// Different pages among them.
+    /// Number of different pages among them.
     pub pages: f64,
 }
 
 impl Curve {
-    /// From weights of distances `[low, high)` in rising order; the rest up to `accesses` are first uses.
+    /// Built from weights of distances `[low, high)` in rising order; the rest up to `accesses` are first
+    /// uses.
     fn new(hits: impl Iterator<Item = (f64, f64, f64)>, accesses: f64, pages: f64) -> Curve {
         let mut curve = Curve { points: vec![(0.0, 1.0)], accesses, pages };
         let (mut sum, mut least) = (0.0, 1.0f64);
@@ -56,7 +57,7 @@ impl Curve {
         curve
     }
 
-    /// The miss ratio of a cache of so many pages.
+    /// The miss ratio of a cache of `pages`.
     pub fn miss_ratio(&self, pages: f64) -> f64 {
         let after = self.points.partition_point(|point| point.0 <= pages);
         let Some(&(x1, y1)) = self.points.get(after) else { return self.points[after - 1].1 };
@@ -114,19 +115,19 @@ pub struct Shards {
     samples_max: usize,
     /// Hashes below this are sampled.
     threshold: u64,
-    /// Sampled hashes, and the number each has in `distances`.
+    /// Sampled hashes, each with its number in `distances`.
     sampled: KeyMap<u32>,
     largest: BinaryHeap<(u64, u32)>,
     free: Vec<u32>,
     distances: Distances,
     hits: Histogram,
-    /// Sum of the weights of all samples, first uses among them.
+    /// Sum of the weights of all samples, including first uses.
     weight: f64,
     accesses: f64,
 }
 
 impl Shards {
-    /// Samples at most so many keys (at least 2). Error falls with the root of their number.
+    /// Samples at most `samples_max` keys (at least 2). The error falls with the root of their number.
     pub fn new(samples_max: usize) -> Shards {
         let samples_max = samples_max.clamp(2, 1 << 28);
         Shards {
@@ -142,14 +143,14 @@ impl Shards {
         }
     }
 
-    /// True if an access of `key` would be sampled now. A caller that has asked may report [`Shards::passed`]
-    /// for the others, instead of feeding them.
+    /// Whether an access of `key` would be sampled now. For the others, a caller may use [`Shards::passed`]
+    /// instead of feeding them.
     pub fn wants(&self, key: u64) -> bool {
         mix(key) < self.threshold
     }
 
-    /// The hash that decides whether a key is sampled: it is, below the [`Shards::threshold`]. For callers
-    /// without access to the estimator where keys occur.
+    /// The hash that decides the sampling: keys below the [`Shards::threshold`] are sampled. For callers
+    /// without access to the estimator.
     pub fn hash(key: u64) -> u64 {
         mix(key)
     }
@@ -159,7 +160,7 @@ impl Shards {
         self.threshold
     }
 
-    /// So many accesses happened whose keys were not wanted.
+    /// Counts accesses whose keys were not sampled.
     pub fn passed(&mut self, accesses: u64) {
         self.accesses += accesses as f64;
     }
@@ -191,7 +192,7 @@ impl Shards {
         }
     }
 
-    /// The largest hash becomes the threshold, and is sampled no more.
+    /// Lowers the threshold to the largest sampled hash and removes it from the sample.
     fn lower(&mut self) {
         let (hash, page) = self.largest.pop().expect("more are sampled than may be");
         self.threshold = hash;
@@ -200,13 +201,13 @@ impl Shards {
         self.free.push(page);
     }
 
-    /// The share of keys that is sampled.
+    /// The share of sampled keys.
     pub fn rate(&self) -> f64 {
-        // 2^64, as near as f64 can come from below.
+        // 2^64, to the precision of f64.
         if self.threshold == u64::MAX { 1.0 } else { self.threshold as f64 / 18_446_744_073_709_551_616.0 }
     }
 
-    /// Accesses fed or passed, less what [`Shards::fade`] took off.
+    /// Number of accesses, fed or passed, less those removed by [`Shards::fade`].
     pub fn accesses(&self) -> f64 {
         self.accesses
     }
@@ -232,7 +233,7 @@ impl Shards {
 
     /// Heap used.
     pub fn bytes(&self) -> usize {
-        // A table holds 16 bytes and a control byte for each of 8/7 to 16/7 of its keys.
+        // A table has 8/7 to 16/7 of its keys, each 16 bytes and a control byte.
         self.sampled.capacity() * 17 * 8 / 7
             + self.largest.capacity() * size_of::<(u64, u32)>()
             + self.free.capacity() * 4
@@ -240,7 +241,7 @@ impl Shards {
             + self.hits.bytes()
     }
 
-    /// Maximum heap for so many samples.
+    /// Maximum heap used with `samples_max` samples.
     pub fn bytes_max(samples_max: usize) -> usize {
         256 * samples_max + Histogram::BYTES_MAX
     }
@@ -254,7 +255,7 @@ struct Histogram {
 
 impl Histogram {
     const HALF: u64 = 1 << (PRECISION - 1);
-    /// Buckets for distances up to 2^63, twice for a vector that grew.
+    /// Buckets for distances up to 2^63; twice, for a growing vector.
     const BYTES_MAX: usize = 2 * 8 * ((64 - PRECISION as usize + 2) << (PRECISION - 1));
 
     fn bucket(distance: u64) -> usize {
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(Histogram::range(Histogram::bucket(300)), (300.0, 301.0));
     }
 
-    /// As long as all keys are sampled it is no estimate.
+    /// While all keys are sampled, the estimate is exact.
     #[test]
     fn few_keys_are_exact() {
         let (mut exact, mut shards) = (Exact::default(), Shards::new(500));

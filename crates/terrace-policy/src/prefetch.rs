@@ -1,42 +1,45 @@
-//! Which pages of a file are read ahead of its readers.
+//! Readahead: which pages of a file are read ahead of its readers.
 //!
-//! A file has several readers. Each is a *stream*, or they would end each other's windows:
+//! A file has several readers. Each has a *stream* of its own, or they would end each other's windows:
 //!
 //! ```text
 //! sequential   miss ■□□□□□□□□ next             one span behind the miss; doubles, as in the kernel's mm/readahead.c
 //! stride       miss ■···□···□···□··· next      a span a step
-//! none         miss ■                          of random reads nothing is known
+//! none         miss ■                          random reads are unpredictable
 //! ```
-//! Pages that were read ahead are hits, so the next miss of a stream comes where its window ended. Of a sequential one it comes earlier where the window
-//! was cut, because a page in it was in memory or lies elsewhere, and later where the window is followed by pages in memory.
+//! Pages read ahead are hits, so the next miss of a stream comes where its window ended. In a sequential
+//! stream it comes earlier if the window was cut, by a page in memory or stored elsewhere, and later if pages
+//! in memory follow the window.
 //!
-//! The step is the majority of the recent distances between misses near each other (Maruf and Chowdhury, "Effectively Prefetching Remote Memory with
-//! Leap", ATC 2020; the vote is Boyer's and Moore's), so a few misses out of line do no harm. Departures: a distance is counted from the nearest
-//! stream and not from the last miss, because readers take turns; and a short history must be unanimous, because random misses of a small
+//! The step is the majority of the recent distances between misses near each other (Maruf and Chowdhury,
+//! "Effectively Prefetching Remote Memory with Leap", ATC 2020; the vote is Boyer's and Moore's), so a few
+//! outliers do no harm. Departures: a distance is measured from the nearest stream and not from the last
+//! miss, because readers take turns; and a short history must be unanimous, because random misses of a small
 //! file are near each other.
 //!
-//! A window of which less than half was used is followed by half of it, and the file's readers begin with half of what they began with. Where nothing
-//! is left to begin with, only a reader of three adjacent misses gets a window.
+//! After a window of which less than half was used, the next window and the file's first window are halved.
+//! When the first window has shrunk to nothing, only a reader with three adjacent misses gets a window.
 
-/// Streams of a file. One more takes the place of a stream that has no window, the least recently used first.
+/// Maximum streams of a file. A further one replaces a stream without a window, the least recently used
+/// first.
 const STREAMS_MAX: usize = 8;
 /// Pages of the first window of a sequential stream.
 const FIRST: u32 = 16;
-/// Steps of the first window of a stride, and of the last.
+/// Steps of the first window of a stride; the next constant is the maximum.
 const STEPS: u32 = 4;
 const STEPS_MAX: u32 = 32;
-/// Sequential windows are followed by pages in memory for this part of their length at the most.
+/// Part of a sequential window's length by which its next miss may come late, after pages in memory.
 const BEHIND: u64 = 4;
-/// Steps are at most so many pages: misses further apart have nothing to do with each other.
+/// Maximum step, pages: misses further apart are unrelated.
 const STEP_MAX: u64 = 1024;
-/// Distances remembered, and those that are enough if they are all the same.
+/// Number of distances remembered; the next constant is the number of equal ones that is enough.
 const DISTANCES: usize = 32;
 const UNANIMOUS: usize = 4;
-/// A window is judged by so many of its pages.
+/// Maximum number of pages by which a window is judged.
 const JUDGED_MAX: u64 = 32;
-/// So many halvings leave no first window.
+/// Maximum number of halvings of the first window, which leave none.
 const DOUBTS_MAX: u32 = FIRST.ilog2() + 1;
-/// Windows do not become smaller than this for being useless: one that is not there could not become useful.
+/// Minimum of a shrinking window: without a window there would be no use to measure.
 const WINDOW_MIN: u32 = 2;
 
 /// Consecutive pages of a file.
@@ -55,36 +58,36 @@ impl Span {
     }
 }
 
-/// How far may be read ahead.
+/// Limits of readahead.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Pages of a window; 0: nothing is read ahead.
+    /// Maximum window, pages; 0: no readahead.
     pub window_max: u64,
     /// Pages of the file.
     pub file_pages: u64,
 }
 
-/// What the misses of a stream have in common.
+/// The pattern of a stream's misses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// One miss of a random reader, as far as anybody knows.
+    /// A single miss, probably of a random reader.
     None,
     Sequential,
-    /// From the start of a miss to the start of the next, pages; not 0.
+    /// Distance between the starts of consecutive misses, pages; not 0.
     Stride(i64),
 }
 
-/// One reader.
+/// State of one reader.
 #[derive(Debug, Clone)]
 struct Stream {
     kind: Kind,
     last: Span,
-    /// Where its next miss is expected.
+    /// Page of the next expected miss.
     next: u64,
-    /// Read ahead at the last: pages of a sequential stream, steps of a stride.
+    /// Size of the last window: pages of a sequential stream, steps of a stride.
     window: u32,
     used: u32,
-    /// Distances between misses on the way here, the latest last.
+    /// Distances between earlier misses, the latest last.
     distances: Vec<i16>,
 }
 
@@ -96,7 +99,7 @@ impl Stream {
             && first > self.last.first
     }
 
-    /// What was read ahead at its last miss, within the file.
+    /// The pages read ahead at its last miss, within the file.
     fn window(&self, file_pages: u64) -> Vec<Span> {
         let mut spans: Vec<Span> = Vec::new();
         let mut add = |first: u64, end: u64| {
@@ -122,7 +125,7 @@ impl Stream {
         spans
     }
 
-    /// Less than half of the window was used.
+    /// Whether less than half of the window was used.
     fn was_useless(&self, file_pages: u64, mut is_used: impl FnMut(u64) -> bool) -> bool {
         let spans = self.window(file_pages);
         let pages: u64 = spans.iter().map(|span| span.pages).sum();
@@ -137,18 +140,18 @@ impl Stream {
     }
 }
 
-/// The streams of a file. Memory is taken as they appear.
+/// The streams of a file. Memory is allocated as they appear.
 #[derive(Debug, Default)]
 pub struct Prefetcher {
     streams: Vec<Stream>,
     misses: u32,
-    /// Windows that were useless, less those that were not, within limits: so often the first window is halved.
+    /// Useless windows less useful ones, within limits: the number of halvings of the first window.
     doubts: u32,
 }
 
 impl Prefetcher {
-    /// What to read beside a miss of `[first, first + pages)`; a span that begins where the miss ends belongs to the same read. `is_used`: a
-    /// program has used this page, which is in memory.
+    /// Pages to read in addition to a miss of `[first, first + pages)`. A span that begins where the miss
+    /// ends belongs to the same read. `is_used`: this page is in memory and was used by a program.
     pub fn miss(
         &mut self,
         first: u64,
@@ -158,7 +161,7 @@ impl Prefetcher {
     ) -> Vec<Span> {
         let miss = Span { first, pages };
         if limits.window_max == 0 || self.streams.iter().any(|stream| stream.last == miss) {
-            // The same once more: it waited for another's read, or the page changed.
+            // A repeated miss: it waited for another reader's I/O, or the page changed.
             return Vec::new();
         }
         self.misses = self.misses.wrapping_add(1);
@@ -167,11 +170,11 @@ impl Prefetcher {
         match (exact, exact.is_none().then(cut).flatten()) {
             (Some(at), _) => self.go_on(at, miss, limits, is_used),
             (None, Some(at)) => {
-                // Random misses in a small file may come near, too: theirs must not grow.
+                // Random misses in a small file may come near, too: their window must not grow.
                 let window = self.streams[at].window.min(self.judged(at, limits, &mut is_used));
                 self.put(Some(at), Kind::Sequential, miss, window, limits)
             }
-            // The first page: most files are read from their beginning to their end.
+            // First page: most files are read from beginning to end.
             (None, None) if first == 0 => {
                 let (at, window) = (self.free(limits, &mut is_used), FIRST >> self.doubts);
                 self.put(at, Kind::Sequential, miss, window, limits)
@@ -183,11 +186,11 @@ impl Prefetcher {
         }
     }
 
-    /// The window that follows the last one of a stream, by the use of that.
+    /// Size of a stream's next window, by the use of the last one.
     fn judged(&mut self, at: usize, limits: Limits, is_used: impl FnMut(u64) -> bool) -> u32 {
         let stream = &self.streams[at];
         let window = stream.window;
-        // Announced, and not read yet.
+        // Announced by [`Prefetcher::expect`], not read yet.
         if window == 0 || stream.last.pages == 0 {
             return window;
         }
@@ -199,14 +202,14 @@ impl Prefetcher {
         window.saturating_mul(2)
     }
 
-    /// The place of a new stream: that of an old one, whose last window is judged, or None while there is room.
+    /// Index for a new stream: that of a replaced one, whose last window is judged; None while there is room.
     fn free(&mut self, limits: Limits, is_used: impl FnMut(u64) -> bool) -> Option<usize> {
         let at = self.replaced()?;
         self.judged(at, limits, is_used);
         Some(at)
     }
 
-    /// A program says that it will read from `first` on in order: its first miss gets the largest window.
+    /// A program announces sequential reads from `first` on: its first miss gets the largest window.
     pub fn expect(&mut self, first: u64, window_max: u64) {
         if window_max == 0 {
             return;
@@ -224,8 +227,8 @@ impl Prefetcher {
         self.set(at, stream);
     }
 
-    /// A sequential reader has come to its last window: what is to be fetched from `next` on, where its next miss was expected. The window that was reached is not judged: it
-    /// will be by the reader's next miss.
+    /// A sequential reader has reached its last window. Returns the pages to fetch from `next` on, where its
+    /// next miss was expected. The window reached is judged later, at the reader's next miss.
     pub fn reached(&mut self, next: u64, limits: Limits) -> Option<Span> {
         let goes_on = |stream: &Stream| stream.kind == Kind::Sequential && stream.next == next;
         let at = self.streams.iter().position(goes_on).filter(|_| next < limits.file_pages)?;
@@ -235,7 +238,7 @@ impl Prefetcher {
         Some(Span { first: next, pages: 1 + spans.iter().map(|span| span.pages).sum::<u64>() })
     }
 
-    /// The miss came where a stream expected it.
+    /// Continues a stream: the miss came where expected.
     fn go_on(
         &mut self,
         at: usize,
@@ -245,7 +248,7 @@ impl Prefetcher {
     ) -> Vec<Span> {
         let (kind, window) = match (self.streams[at].kind, self.streams[at].window) {
             (Kind::None, _) => (Kind::Sequential, FIRST >> self.doubts),
-            // Three in a row are no chance.
+            // Three in a row are no coincidence.
             (Kind::Sequential, 0) => (Kind::Sequential, FIRST),
             (kind, 0) => (kind, STEPS),
             (kind, _) => (kind, self.judged(at, limits, is_used)),
@@ -253,7 +256,7 @@ impl Prefetcher {
         self.put(Some(at), kind, miss, window, limits)
     }
 
-    /// A miss that no stream expected: of a new stream, which begins with the distances of its neighbour.
+    /// Starts a stream for an unexpected miss. It takes over the distances of its neighbour.
     fn start(&mut self, at: Option<usize>, miss: Span, limits: Limits) -> Vec<Span> {
         let distance = |stream: &Stream| miss.first.abs_diff(stream.last.first);
         let near = |stream: &&mut Stream| stream.kind == Kind::None && distance(stream) <= STEP_MAX;
@@ -276,7 +279,7 @@ impl Prefetcher {
         spans
     }
 
-    /// Notes the last miss of a stream; what is to be read ahead.
+    /// Records the last miss of a stream. Returns the pages to read ahead.
     fn put(&mut self, at: Option<usize>, kind: Kind, miss: Span, window: u32, limits: Limits) -> Vec<Span> {
         let most = u32::try_from(limits.window_max).unwrap_or(u32::MAX);
         let end = miss.end();
@@ -287,7 +290,7 @@ impl Prefetcher {
                 let steps =
                     window.min(STEPS_MAX).min(most / u32::try_from(miss.pages).unwrap_or(u32::MAX).max(1));
                 let next = miss.first.checked_add_signed(step * (i64::from(steps) + 1));
-                // A stride that has come to the beginning of the file ends: nothing is found there again.
+                // A stride that reaches the beginning of the file ends.
                 (steps, next.unwrap_or(u64::MAX))
             }
         };
@@ -311,7 +314,7 @@ impl Prefetcher {
         }
     }
 
-    /// The stream that gives way to a new one; none while there is room.
+    /// The stream replaced by a new one; None while there is room.
     fn replaced(&self) -> Option<usize> {
         if self.streams.len() < STREAMS_MAX {
             return None;
@@ -321,7 +324,7 @@ impl Prefetcher {
     }
 }
 
-/// What most of the latest distances are, of as few of them as tell.
+/// Majority of the latest distances, of the shortest history that has one.
 fn majority(distances: &[i16]) -> Option<i16> {
     let latest = |n: usize| distances.len().checked_sub(n).map(|from| &distances[from..]);
     if let Some([first, rest @ ..]) = latest(UNANIMOUS)
@@ -333,7 +336,7 @@ fn majority(distances: &[i16]) -> Option<i16> {
     widths.into_iter().find_map(|n| vote(latest(n)?))
 }
 
-/// The value of more than half of them: the only one that can be is found in one pass, and counted in another.
+/// The value of more than half of them (Boyer-Moore: one pass finds the candidate, another counts it).
 fn vote(values: &[i16]) -> Option<i16> {
     let (mut candidate, mut lead) = (None, 0_u32);
     for &value in values {

@@ -1,4 +1,4 @@
-//! The common part of policies made of queues: everything but the rules themselves.
+//! The common part of policies made of queues: everything except the rules themselves.
 //!
 //! ```text
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes
@@ -6,18 +6,18 @@
 //!                                   ├─ Queues: lists over slots, one tag a slot says which
 //!                                   ├─ Held: victims that could not go
 //!                                   ├─ Patience: an end to the search when all pages are hot
-//!                                   └─ Sweep: brings touched pages to the notice of rules that move them
+//!                                   └─ Sweep: reports touched pages to rules that move them
 //! ```
-//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte, so for
-//! rules that say [`Rules::MOVES`] a hand passes the next slots with every batch of victims and reports
-//! touched pages, and a touched page that comes up for eviction is reported as well. The loss: all
-//! uses between two passes of the hand (an eighth of a turnover of the pool) look like one, and among the
-//! pages used meanwhile the order is that of slot numbers. The guarantee: a page used since it was last
-//! looked at is never evicted while an idle one is left. Once [`Evict::accessed`] is called (the simulator's
-//! exact mode), such rules get each hit as it happens and the table is ignored.
+//! **Hits in batches.** Most published policies move a page at every hit. A hit here writes one byte. For
+//! rules with [`Rules::MOVES`], a hand passes the next slots with every batch of victims and reports touched
+//! pages; a touched candidate for eviction is reported as well. The loss: all uses between two passes of the
+//! hand (an eighth of a turnover of the pool) look like one, and pages used meanwhile are ordered by slot
+//! number. The guarantee: a page used since its last look is never evicted while an idle one is left. From
+//! the first [`Evict::accessed`] on (the simulator's exact mode), such rules get each hit at once and ignore
+//! the table.
 //!
-//! The cost of batches of 64, victims ahead of demand included (`terrace-sim gates`; percent above Belady, told
-//! each access -> in batches; 22 cells of six traces, and 36 of eleven others):
+//! The cost of batches of 64, including victims ahead of demand (`terrace-sim gates`; percent above Belady,
+//! exact mode -> in batches; 22 cells of six traces, and 36 of eleven others):
 //!
 //! ```text
 //!   2q     30.9 -> 32.1   26.2 -> 28.0     s3fifo     27.2 -> 29.8   16.7 -> 17.9
@@ -34,7 +34,7 @@ use crate::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slo
 
 const OUT_OF_HELD: u8 = 1;
 const HELD: u8 = 2;
-/// Tag of the pages of queue 0; those of queue n carry this plus n.
+/// Tag of the pages of queue 0; queue n has this plus n.
 const FIRST_QUEUE: u8 = 3;
 /// Queues a policy can have.
 const QUEUES_MAX: usize = 4;
@@ -55,7 +55,7 @@ impl Queues {
         self.lists[queue].len()
     }
 
-    /// The queue of a page; `None`: it is absent or held.
+    /// The queue of a page; `None`: absent or held.
     pub(crate) fn queue_of(&self, slot: Slot) -> Option<usize> {
         self.slots.tag(slot).checked_sub(FIRST_QUEUE).map(usize::from)
     }
@@ -86,13 +86,13 @@ impl Queues {
         self.slots.newer(&self.lists[queue], slot)
     }
 
-    /// Pages in queues, the held ones not counted.
+    /// Pages in queues, without held ones.
     pub(crate) fn queued(&self) -> usize {
         self.lists.iter().map(List::len).sum()
     }
 }
 
-/// The uses of a page, as far as one look shows them, and whether they save it.
+/// The uses of a page as one look shows them, and whether they save it from eviction.
 pub(crate) struct Uses<'a> {
     touches: &'a mut dyn AccessCounts,
     patience: &'a mut Patience,
@@ -101,7 +101,7 @@ pub(crate) struct Uses<'a> {
 }
 
 impl Uses<'_> {
-    /// Uses since the count was last set; 0 where each hit is reported anyway.
+    /// Uses since the count was last set; 0 if each hit is reported anyway.
     pub(crate) fn count(&self, slot: Slot) -> u8 {
         if self.told { 0 } else { self.touches.peek(slot) }
     }
@@ -116,7 +116,7 @@ impl Uses<'_> {
         self.touches.set(slot, count);
     }
 
-    /// Whether a page that has proved itself (`proved`) really stays: not after a fruitless lap over all pages.
+    /// Whether a `proved` page really stays: not after a fruitless lap over all pages.
     pub(crate) fn stays(&mut self, proved: bool) -> bool {
         if !proved {
             self.patience.found();
@@ -125,14 +125,14 @@ impl Uses<'_> {
     }
 }
 
-/// A policy's own decisions. All costs O(1), amortized, and nothing is allocated after construction.
+/// The decisions of one policy. All costs are O(1), amortized, and nothing is allocated after construction.
 pub(crate) trait Rules: fmt::Debug + Send {
     const NAME: &'static str;
     /// The queues, by number.
     const QUEUES: &'static [&'static str];
-    /// True if hits move pages, so that each should be reported: see the module's description.
+    /// True if hits move pages, so that each must be reported: see the module's description.
     const MOVES: bool;
-    /// Laps over the pool in which every page may save itself once more, before pages go regardless.
+    /// Laps over the pool in which every page may survive once more, before pages are evicted regardless.
     const LAPS: usize = 1;
 
     /// The pool now has this many pages.
@@ -141,7 +141,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
     /// See [`Evict::faulting`].
     fn faulting(&mut self, _shadow: Shadow) {}
 
-    /// A new page, in no queue yet; true: a recent refault. By default it enters queue 0.
+    /// Enters a new page, which is in no queue; true: a recent refault. By default it enters queue 0.
     fn enter(&mut self, queues: &mut Queues, slot: Slot, _shadow: Option<Shadow>) -> bool {
         queues.push(0, slot);
         false
@@ -150,21 +150,21 @@ pub(crate) trait Rules: fmt::Debug + Send {
     /// A queued page was used `count` times since it entered or was last reported.
     fn hit(&mut self, _queues: &mut Queues, _slot: Slot, _count: u8) {}
 
-    /// `want` victims will be asked for now; `resident` pages are there.
+    /// Called before a search for `want` victims among `resident` pages.
     fn prepare(&mut self, _queues: &mut Queues, _want: usize, _resident: usize) {}
 
-    /// One look at the page that is next to go. `Step::Empty` when nothing is queued.
+    /// Looks at the next candidate for eviction. `Step::Empty` when nothing is queued.
     fn look(&mut self, queues: &mut Queues, uses: &mut Uses<'_>) -> Step;
 
-    /// A held page, in no queue now, was used. By default it enters queue 0.
+    /// Readmits a held page that was used; it is in no queue. By default it enters queue 0.
     fn readmit(&mut self, queues: &mut Queues, slot: Slot) {
         queues.push(0, slot);
     }
 
-    /// A queued page is about to be removed for good, or was a victim: drop references to it.
+    /// Drops references to a queued page that is removed, or was a victim.
     fn leaves(&mut self, _queues: &Queues, _slot: Slot) {}
 
-    /// The shadow of a page that left from outside the queues: held, or passed on without being admitted.
+    /// The shadow of a page that left from outside the queues: held, or not admitted.
     fn remember(&mut self) -> Option<Shadow> {
         None
     }
@@ -180,18 +180,18 @@ pub(crate) trait Rules: fmt::Debug + Send {
         0
     }
 
-    /// Further state for a dump besides the queues, each part opened by ` | `.
+    /// Further state for a dump besides the queues, each part preceded by ` | `.
     fn dump(&self) -> String {
         String::new()
     }
 
-    /// Invariants of the rules' own.
+    /// Checks the rules' own invariants.
     fn check(&self, _queues: &Queues) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// See the module's description.
+/// A policy made of queues. See the module's description.
 #[derive(Debug)]
 pub(crate) struct QueuePolicy<R> {
     rules: R,

@@ -1,33 +1,33 @@
-//! The policies by their names.
+//! The registry of policies by name.
 
 use crate::evict::Evict;
 use crate::list::SLOTS_MAX;
 use crate::policies;
 
-/// The policies `build` knows, the default first.
+/// The names accepted by [`build`], the default first.
 pub const NAMES: &[&str] =
     &["strata", "mglru-fg", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc", "lirs", "w-tinylfu"];
 
-/// Other names of policies, and what they stand for.
+/// Aliases, each with the policy's name.
 pub const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
 
-/// Policies that only the simulator (`terrace-sim`) has, and the policy to use instead.
+/// Policies that exist in the simulator (`terrace-sim`) only, each with its substitute.
 pub const SIMULATED: &[(&str, &str)] =
     &[("mglru-7.1", "mglru-fg"), ("mglru-6.1", "mglru-fg"), ("classic", "2q")];
 
-/// The policy that `name` stands for, as in [`NAMES`]; `None` when there is none.
+/// The policy called `name`, as in [`NAMES`]; `None` for an unknown name.
 pub fn canonical(name: &str) -> Option<&'static str> {
     let meant = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, meant)| meant);
     NAMES.iter().find(|known| **known == meant).copied()
 }
 
-/// Whether the policy called `name` gives pages that leave a shadow ([`Evict::shadow`]).
+/// Whether the policy called `name` leaves shadows for evicted pages ([`Evict::shadow`]).
 pub fn has_ghost(name: &str) -> bool {
     build(name, 64, 64).is_some_and(|mut policy| policy.shadow().is_some())
 }
 
-/// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` when there
-/// is no such policy. Memory is taken for `slots_max` at once, but touched only as slots are used.
+/// Builds the policy called `name` for slots below `slots_max` and a pool of `capacity` pages; `None` for an
+/// unknown name. Memory is allocated for `slots_max` at once, but touched only as slots are used.
 pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {
     assert!(slots_max <= SLOTS_MAX, "slots_max {slots_max} over {SLOTS_MAX}");
     Some(match canonical(name)? {

@@ -1,27 +1,28 @@
-//! Stack distances: how many other pages were used since this one was last used.
+//! Stack distances: the number of other pages used since a page's last use.
 //!
-//! F. Olken, "Efficient methods for calculating the success function of fixed space replacement policies", LBL-12370,
-//! 1981, with a Fenwick tree (P. Fenwick, 1994) in place of his balanced tree: each use takes the next position in
-//! time, the tree counts the positions that are some page's last use, and the distance is the number of those behind
-//! the page's own.
+//! F. Olken, "Efficient methods for calculating the success function of fixed space replacement policies",
+//! LBL-12370, 1981, with a Fenwick tree (P. Fenwick, 1994) in place of his balanced tree. Each use takes the
+//! next position in time. The tree counts the positions that are a page's last use. The distance is the
+//! number of those behind the page's own.
 //!
 //! ```text
 //!   position   0 1 2 3 4 5 6 7
 //!   page       a b . a . c b .        a was last used at 3, c at 5, b at 6
 //!              . . . 1 . 1 1 .        distance of a: 2
 //! ```
-//! Positions run out when they are twice the pages; then the last uses are moved together, in order. O(log pages) a use.
+//! Positions run out at twice the number of pages; then the last uses are compacted, in order. O(log pages) a
+//! use.
 
 /// No position.
 const NONE: u32 = u32::MAX;
 const POSITIONS_MIN: usize = 64;
 
-/// Last uses of pages that are known by small numbers.
+/// Last uses of pages with small numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Distances {
-    /// By page: the position of its last use.
+    /// Position of each page's last use.
     last: Vec<u32>,
-    /// By position: the page whose last use it is.
+    /// Page of each position.
     owner: Vec<u32>,
     /// Fenwick tree over positions, from 1: node `i` counts the positions of `(i - lowbit(i), i]`.
     tree: Vec<u32>,
@@ -30,7 +31,8 @@ pub(crate) struct Distances {
 }
 
 impl Distances {
-    /// `page` is used. Its distance: other pages used since its last use; `None` at the first.
+    /// Records a use of `page`. Returns its distance: other pages used since its last use; `None` at the
+    /// first.
     pub(crate) fn used(&mut self, page: u32) -> Option<u32> {
         if self.last.len() <= page as usize {
             self.last.resize(page as usize + 1, NONE);
@@ -47,7 +49,7 @@ impl Distances {
         distance
     }
 
-    /// `page` was never used. Returns its distance as [`Distances::used`] does.
+    /// Removes `page`. Returns its distance as [`Distances::used`] does.
     pub(crate) fn forget(&mut self, page: u32) -> Option<u32> {
         let at = std::mem::replace(&mut self.last[page as usize], NONE);
         if at == NONE {
@@ -78,7 +80,7 @@ impl Distances {
         }
     }
 
-    /// Gives the last uses the first positions, and as many free ones after them.
+    /// Compacts: moves the last uses to the first positions, and leaves as many free ones after them.
     fn move_together(&mut self) {
         let live = self.live as usize;
         let mut to = 0;

@@ -1,4 +1,4 @@
-//! For tests of policies: a pool for hand-worked sequences. Slots stand for pages, and every step checks the
+//! Test helper: a pool for hand-worked sequences. Slots stand for pages, and every step checks the
 //! invariants.
 
 use crate::{Evict, InsertReason, Shadow, Slot, Victim};
@@ -18,14 +18,14 @@ impl<P: Evict> Pool<P> {
         Pool { policy, touches: vec![0; 64] }
     }
 
-    /// Pages that a program read enter.
+    /// Inserts pages read by a program.
     pub fn enter(&mut self, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
             self.enter_as(slot, None, InsertReason::Read);
         }
     }
 
-    /// One page enters; true: a recent refault.
+    /// Inserts one page; true: a recent refault.
     pub fn enter_as(&mut self, slot: Slot, shadow: Option<Shadow>, reason: InsertReason) -> bool {
         let recent = self.policy.insert(slot, shadow, reason, &mut self.touches);
         self.policy.check().unwrap();
@@ -52,7 +52,7 @@ impl<P: Evict> Pool<P> {
         out
     }
 
-    /// Victims that could not go.
+    /// Restores victims that could not be evicted.
     pub fn restore(&mut self, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
             self.policy.restore(slot);
@@ -60,7 +60,7 @@ impl<P: Evict> Pool<P> {
         }
     }
 
-    /// The policy's queues are these ([`Evict::dump`]).
+    /// Asserts the content of the policy's queues ([`Evict::dump`]).
     #[track_caller]
     pub fn is(&self, dump: &str) {
         assert_eq!(self.policy.dump(), dump);

@@ -6,7 +6,7 @@ use terrace_testkit::traces;
 
 const ERROR_MAX: f64 = 0.02;
 
-/// Mean absolute error at 1000 cache sizes up to all pages, and pages.
+/// Mean absolute error at 1000 cache sizes up to the number of pages, and that number.
 fn error(trace: impl Iterator<Item = u64>, samples: usize) -> (f64, f64) {
     let (mut exact, mut shards) = (Exact::default(), Shards::new(samples));
     trace.for_each(|key| {
@@ -26,7 +26,7 @@ fn small_traces_with_a_quarter_of_their_pages() {
     }
 }
 
-/// A few hundred thousand pages, of which some are popular, some are read in order, and all meet a loop.
+/// A few hundred thousand pages: some popular, some read in order, and a loop over all.
 #[test]
 fn large_traces_with_the_usual_samples() {
     let mut rng = Rng::new(11);

@@ -1,4 +1,4 @@
-//! The numbers of the slides, and properties of decisions on any machine.
+//! The slides' examples, and properties of decisions on any machine.
 
 use terrace_policy::numa::what_if::WhatIf;
 use terrace_policy::numa::{
@@ -31,7 +31,7 @@ fn close(found: &[f64], expected: &[f64]) {
     assert!(is_close, "{found:?} is not {expected:?}");
 }
 
-/// Slides 5-8: 200 MB/s are a two-hundredth of what a node of 40 GB/s delivers.
+/// Slides 5-8: 200 MB/s are a two-hundredth of the 40 GB/s that a node delivers.
 #[test]
 fn slide_8_margin_is_200_mb_a_second() {
     let mut nodes = nodes(2, 13e9);
@@ -64,8 +64,8 @@ fn slide_8_thread_does_not_go_to_and_fro() {
     assert!((1..=10).contains(&moved), "{moved} moves in 40 periods");
 }
 
-/// The boxes of slide 20: one node reads and writes, R1 + W1, the other only writes, W2. In bytes the first carries more; in load, where
-/// a write costs three reads, the second carries too much and the first is low.
+/// The boxes of slide 20: one node reads and writes, R1 + W1, the other only writes, W2. In bytes the first
+/// carries more. In load, where a write costs three reads, the second is overloaded and the first is low.
 #[test]
 fn slide_20_load_is_a_third_of_reads_and_writes() {
     let (r1, w1, w2) = (1.2, 0.2, 1.3);
@@ -86,8 +86,8 @@ fn slide_20_nodes_that_are_all_loaded_have_no_contention() {
     assert_eq!([of(1.2, 0.5), of(1.2, 0.7), of(0.9, 0.1), of(0.5, 1.2)], [Some(0), None, None, Some(1)]);
 }
 
-/// Slide 29: four threads of one unit of bandwidth on node 0, whose data lie there. T1 and T2 write most: they go, 1.6 of their 2 with
-/// them, and 0.4 become remote reads.
+/// Slide 29: four threads of one unit of bandwidth each on node 0, with their data there. T1 and T2 write
+/// most, so they move: 1.6 of their 2 units move along, and 0.4 become remote reads.
 #[test]
 fn slide_29_t1_and_t2_move() {
     let shares = [0.8, 0.8, 0.2, 0.2];
@@ -116,7 +116,8 @@ fn slide_29_threads_that_mostly_read_stay() {
     assert!(decision.contended == Some(0) && decision.threads.is_empty(), "{decision:?}");
 }
 
-/// Slide 36: seven of load on two nodes, on average 3.5. Three go: a fourth would only turn 4 and 3 into 3 and 4.
+/// Slide 36: a load of seven on two nodes, on average 3.5. Three threads go: a fourth would only turn 4 and 3
+/// into 3 and 4.
 #[test]
 fn slide_36_no_more_than_the_average() {
     let threads = (0..7).map(|t| thread(t, 0, &[], 1.0)).collect();
@@ -193,7 +194,7 @@ fn threads_that_share_are_brought_together() {
     assert_eq!(moves(&gathered), [(1, 0)], "no node stands out: the first");
     assert_eq!(gathered.threads[0].why, MoveReason::Sharing);
     assert_eq!(moves(&decide(&view, Rules::Remote)), [], "that is a rule of its own");
-    // Writers: together up to half of what a node can take.
+    // Writers: together up to half of a node's capacity.
     view.threads.iter_mut().for_each(|t| (t.reads, t.writes) = (Vec::new(), 400e6));
     assert_eq!(moves(&decide(&view, Rules::ThreadsAndFrames)), [(1, 0)]);
     view.threads.iter_mut().for_each(|t| t.writes = 700e6);

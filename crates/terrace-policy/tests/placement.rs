@@ -1,4 +1,4 @@
-//! Placement engines against a linear program, and what holds for all of them.
+//! Placement engines against a linear program, and invariants of all of them.
 
 use microlp::{ComparisonOp, OptimizationDirection, Problem};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn least_sum(bytes: u64, targets: &[Target]) -> f64 {
     problem.solve().expect("the batch fits").into_solution().expect("no limit stops the solver").objective()
 }
 
-/// Minimise the time of the slowest target, idle ones with their queues included.
+/// Minimises the time of the slowest target, with the queues of idle ones.
 fn least_time(bytes: u64, targets: &[Target]) -> f64 {
     let mut problem = Problem::new(OptimizationDirection::Minimize);
     let time = problem.add_var(1.0, (0.0, f64::INFINITY));
@@ -83,7 +83,7 @@ proptest! {
         let best = least_time(bytes, &targets);
         let found = min_io_time::seconds(bytes, &targets).max(queues);
         prop_assert!((found - best).abs() <= 1e-6 * best.max(1.0), "{} s, the program {} s", found, best);
-        // The bytes are those of that time, but for what rounding to pages moves.
+        // The bytes correspond to that time, except for rounding to pages.
         let placed = place("min-io-time", (bytes / PIECE) as usize, &targets);
         let slowest = placed.iter().zip(&targets).map(|(bytes, target)| target.seconds(*bytes)).fold(queues, f64::max);
         let page = targets.iter().map(|target| 6.0 * 4096.0 / target.write).fold(0.0, f64::max);

@@ -14,16 +14,16 @@ use crate::trace::Trace;
 use crate::yardsticks::{build, canonical, names};
 use terrace_output::Progress;
 
-/// The bound that only the simulator can reach.
+/// Belady's optimum, which exists in the simulator only.
 pub const OPT: &str = "opt";
 
-/// As the engine reclaims: its batch, ahead of demand.
+/// The engine's reclaim: the same batch, ahead of demand.
 pub const SAMPLED: Mode = Mode::Sampled { batch: 64 };
 
-/// A size of a pool.
+/// Size of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Size {
-    /// So much of the trace's different pages (1: all).
+    /// Share of the trace's different pages (1: all).
     Share(f64),
     /// Pages.
     Pages(usize),
@@ -51,16 +51,16 @@ impl FromStr for Size {
 }
 
 impl Size {
-    /// In pages, for a trace of so many; rounded down.
+    /// The size in pages, for a trace of `of` pages; rounded down.
     pub fn pages(self, of: usize) -> usize {
         match self {
-            // A size below a whole page by rounding alone is that page.
+            // A size that rounding alone keeps below a whole page is that page.
             Size::Share(share) => (of as f64 * share + 1e-9) as usize,
             Size::Pages(pages) => pages,
         }
     }
 
-    /// As a share of the trace's pages.
+    /// The size as a share of the trace's `of` pages.
     pub fn share(self, of: usize) -> f64 {
         match self {
             Size::Share(share) => share,
@@ -86,7 +86,7 @@ pub struct Cell {
     pub misses: u64,
     /// Misses a request.
     pub miss_ratio: f64,
-    /// CPU time it took.
+    /// Processor time of the simulation.
     pub seconds: f64,
 }
 
@@ -97,7 +97,7 @@ pub struct Job {
     pub policy: String,
     /// The pool.
     pub size: Size,
-    /// How accesses are fed. `opt` is always told each of them.
+    /// How accesses are fed. `opt` always gets each of them.
     pub mode: Mode,
 }
 
@@ -106,7 +106,7 @@ pub fn known() -> Vec<&'static str> {
     names().into_iter().chain([OPT]).collect()
 }
 
-/// The policies that were asked for, each once, by the names they have here; an unknown name is an error.
+/// The requested policies, each once, by their names in [`known`]; an unknown name is an error.
 pub fn chosen(names: &[String]) -> Result<Vec<String>, String> {
     let mut chosen: Vec<String> = Vec::new();
     for name in names {
@@ -135,7 +135,7 @@ pub fn pages(trace: &Trace, size: Size) -> Result<usize, String> {
 /// Computes one cell. The policy must be known and the size at least a page.
 pub fn compute(trace: &Trace, job: &Job) -> Cell {
     let pages = job.size.pages(trace.pages);
-    // A pool with room to spare for all pages evicts none, however large it is.
+    // A pool with spare room for all pages evicts none, whatever its size.
     let pool = pages.min(2 * trace.pages + 64);
     let mut policy: Box<dyn Evict> = if job.policy == OPT {
         Box::new(Opt::new(pool, trace.next_uses.clone()))
@@ -168,7 +168,8 @@ pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<
     each_on_all_cores(&trace.name, jobs, progress, |job| compute(trace, job))
 }
 
-/// `compute` of all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at once: no file is being written.
+/// Runs `compute` for all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at
+/// once: no file is being written.
 pub fn each_on_all_cores<J: Sync, C: Send>(
     trace: &str,
     jobs: &[J],
@@ -191,7 +192,7 @@ pub fn each_on_all_cores<J: Sync, C: Send>(
         }
         drop(sender);
         let mut done = 0;
-        // Ends when all senders are gone: with the last job, or where a policy has panicked.
+        // Ends when all senders are dropped: after the last job, or if a policy panicked.
         while let Some(news) = next_of(&results, progress) {
             if let Some((i, cell)) = news {
                 cells[i] = Some(cell);
@@ -203,7 +204,7 @@ pub fn each_on_all_cores<J: Sync, C: Send>(
     cells.into_iter().map(|cell| cell.expect("a thread that fails ends the scope")).collect()
 }
 
-/// A result, or `Some(None)` after a while without one; `None`: there will be no more.
+/// The next result; `Some(None)` after a while without one; `None` after the last.
 fn next_of<T>(results: &mpsc::Receiver<T>, progress: &Progress) -> Option<Option<T>> {
     match results.recv_timeout(progress.pause()) {
         Ok(result) => Some(Some(result)),

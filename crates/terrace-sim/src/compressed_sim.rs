@@ -1,17 +1,19 @@
-//! The cache of a simulation with a compressed tier below DRAM, both out of one budget, and a device below them.
+//! Simulated cache with a compressed tier below DRAM, both within one memory budget, and an optional device
+//! below them.
 //!
-//! The rules are the engine's: the same policy object decides who leaves DRAM, the same [`TierBalancer`] how much memory the tier has.
+//! The rules are the engine's: the same policy object chooses the victims of DRAM, and the same
+//! [`TierBalancer`] sizes the tier.
 //!
 //! ```text
 //!                 victims                            neither ────────────────► absent, shadow
 //!   DRAM, policy ─────────► used again, or room below? ─┤
 //!     ▲    ▲                                             └─ compresses? ─► the tier, by age ► absent, shadow
-//!     │    └────────────────────────────── asked for often enough of late ───┘    the untouched oldest
+//!     │    └───────────────────────────────── enough recent touches there ───┘    the untouched oldest
 //!     └──── fault: used again if it is a recent refault
 //! ```
-//! With a device ([`DeviceTier`]), a page that would become absent is offered to it first, and a fault asks it before the source.
-//! Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock by which the boundary is judged is the sum of
-//! what the requests take ([`Prices`]); compressing goes on beside them.
+//! With a device ([`DeviceTier`]), a page about to become absent is offered to it, and a fault reads it
+//! before the source. Hits reach the policy as touch counts, in batches as in [`Mode::Sampled`]. The clock of
+//! the balancer is the sum of the requests' times ([`Prices`]); compression runs beside them.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,17 +26,18 @@ use terrace_policy::{AccessCounts, Evict, InsertReason, Slot, Victim};
 use crate::device_sim::{DeviceOutcome, DeviceSetup, DeviceTier};
 use crate::sim::{Entry, Mode, Pool};
 
-/// Pages of a chunk, the step in which memory changes sides; a small budget has `CHUNKS_MIN` all the same.
+/// Pages of a chunk, the step of the boundary; a small budget has `CHUNKS_MIN` chunks all the same.
 const CHUNK_PAGES: usize = 512;
 const CHUNKS_MIN: usize = 64;
-/// How often the boundary is looked at, ns.
+/// Interval of the balancer's judgements, ns.
 const JUDGED_EVERY_NS: u64 = 50_000_000;
-/// Pages that leave DRAM at once, and that the tier gives up at once to make room.
+/// Pages evicted from DRAM at once, and from the tier to make room.
 const BATCH: usize = 64;
-/// Touches below, halved now and then, that bring a page back to DRAM; how far they are counted.
+/// Touches in the tier, halved over time, that move a page back to DRAM; the next constant is their maximum.
 const PROMOTE_AT: u8 = 8;
 const TOUCHES_MAX: u8 = 64;
-/// Refused pages in a row after which a file counts as incompressible, and one in so many of its pages is tried.
+/// Consecutive refusals after which a file counts as incompressible; then one page in the next constant is
+/// tried.
 const REFUSALS: u32 = 16;
 const REPROBE: u32 = 64;
 /// Tags of nodes.
@@ -46,23 +49,23 @@ const USED: u8 = 1;
 pub struct Prices {
     /// A hit in DRAM.
     pub hit: u64,
-    /// Reading the device, compressing, decompressing.
+    /// Device read, compression, decompression.
     pub costs: Costs,
 }
 
 impl Default for Prices {
-    /// An NVMe disk, and LZ4.
+    /// Times of an NVMe disk, and of LZ4.
     fn default() -> Prices {
         Prices { hit: 500, costs: Costs { read: 50_000, work: 10_000, compress: 8_000, decompress: 4_000 } }
     }
 }
 
-/// Compressibility of one page.
+/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The file that it belongs to: any small number.
+    /// Its file: any small number.
     pub file: u8,
-    /// Whether it can be compressed.
+    /// Whether it is compressible.
     pub compresses: bool,
 }
 
@@ -73,7 +76,7 @@ pub struct Setup {
     pub budget: usize,
     /// Compressed pages that fit into the memory of one, at least 1.
     pub ratio: f64,
-    /// The tier's share of the budget, per cent; with one share only, the boundary is fixed.
+    /// The tier's share of the budget, per cent; an empty range fixes the boundary.
     pub percent: RangeInclusive<u32>,
     /// Times for the clock and for the balancer.
     pub prices: Prices,
@@ -86,57 +89,58 @@ pub struct Setup {
 pub struct CompressedOutcome {
     /// Requests.
     pub requests: u64,
-    /// Those answered by the tier.
+    /// Requests answered by the tier.
     pub tier_hits: u64,
-    /// Those that found their page nowhere.
+    /// Requests whose page was in no tier.
     pub misses: u64,
     /// Pages compressed and stored.
     pub stored: u64,
-    /// Pages compressed in vain.
+    /// Pages compressed but not stored: the result was too long.
     pub refused: u64,
-    /// Pages not tried because others of their file were refused.
+    /// Pages not compressed, because other pages of their file were refused.
     pub refused_by_file: u64,
-    /// Pages that came back to DRAM.
+    /// Pages moved from the tier to DRAM.
     pub promoted: u64,
     /// Windows judged.
     pub windows: u64,
     /// Windows in which the boundary moved.
     pub moves: u64,
-    /// Windows in which it moved the other way than the last time.
+    /// Windows in which it moved in the opposite direction.
     pub turns: u64,
-    /// Memory that the tier could have, pages, summed over all requests.
+    /// The tier's limit, pages, summed over all requests.
     pub share_sum: u64,
-    /// The device's counters, if there is one, and the time of its hits, ns.
+    /// Counters of the device, if there is one; the next field is the time of its hits, ns.
     pub device: DeviceOutcome,
-    /// See above.
+    /// Time of the device's hits, ns.
     pub device_ns: u64,
 }
 
 impl CompressedOutcome {
-    /// Mean time of a request, ns. Compressing goes on beside it.
+    /// Mean time of a request, ns. Compression runs beside it.
     pub fn request_ns(&self, prices: &Prices) -> f64 {
         let Prices { hit, costs } = *prices;
         let hits = self.requests - self.misses - self.tier_hits - self.device.hits;
         let ns = hits * hit + self.tier_hits * costs.decompress + self.misses * costs.miss() + self.device_ns;
         ns as f64 / self.requests.max(1) as f64
     }
-    /// Mean processor time of the tier for each request, ns: compressing, and decompressing for readers and for DRAM.
+    /// Mean processor time of the tier for each request, ns: compression, and decompression for readers and
+    /// for DRAM.
     pub fn tier_ns(&self, prices: &Prices) -> f64 {
         let Costs { compress, decompress, .. } = prices.costs;
         let ns = (self.stored + self.refused) * compress + (self.tier_hits + self.promoted) * decompress;
         ns as f64 / self.requests.max(1) as f64
     }
-    /// Hits in the tier for each page that was compressed.
+    /// Hits in the tier for each compressed page.
     pub fn hits_per_compression(&self) -> f64 {
         self.tier_hits as f64 / (self.stored + self.refused).max(1) as f64
     }
-    /// Memory that the tier could have on average, pages.
+    /// Mean limit of the tier, pages.
     pub fn share_mean(&self) -> f64 {
         self.share_sum as f64 / self.requests.max(1) as f64
     }
 }
 
-/// The compressed pages: a queue by age, with a second chance for those that were touched.
+/// The compressed pages: a queue by age, with a second chance for touched pages.
 struct CompressedPool {
     slots: Slots,
     queue: List,
@@ -144,9 +148,9 @@ struct CompressedPool {
     touches: Vec<u8>,
     free: Vec<Slot>,
     ratio: f64,
-    /// Pages that fit.
+    /// Maximum number of pages.
     room: usize,
-    /// Nodes that were ever used, and which of them was aged last.
+    /// Nodes ever used, and the one aged last.
     known: usize,
     aged: usize,
 }
@@ -191,13 +195,13 @@ impl CompressedPool {
         self.free.push(node);
     }
 
-    /// One hit; true if that makes the page worth a frame.
+    /// Counts a hit; true if the page is now worth a frame.
     fn touch(&mut self, node: Slot) -> bool {
         let touches = &mut self.touches[node as usize];
         *touches = (*touches + 1).min(TOUCHES_MAX);
         *touches == PROMOTE_AT
     }
-    /// Halves the touches of so many pages, each in its turn; one that was touched at all stays touched.
+    /// Halves the touches of the next `pages` pages, in turn; a touched page keeps at least one.
     fn age(&mut self, pages: usize) {
         for _ in 0..pages.min(self.known) {
             self.aged = (self.aged + 1) % self.known;
@@ -205,12 +209,13 @@ impl CompressedPool {
             *touches = (*touches / 2).max((*touches).min(1));
         }
     }
-    /// Whether it has filled its memory.
+    /// Whether the tier has filled its memory.
     fn is_full(&self) -> bool {
         self.len() >= self.room / 16 * 15
     }
 
-    /// Removes up to `want` of the oldest that were not touched since they were last looked at; the others start anew.
+    /// Removes up to `want` of the oldest pages that were not touched since the last look; the others start
+    /// anew.
     fn coldest(&mut self, want: usize) -> Vec<u32> {
         let mut out = Vec::new();
         let mut looks = self.len();
@@ -228,7 +233,7 @@ impl CompressedPool {
     }
 }
 
-/// The touch table, which notes what the policy finds touched: such pages were used again.
+/// A touch table that records which pages the policy finds touched: those were used again.
 struct Noting<'a> {
     counts: &'a mut Vec<u8>,
     reused: &'a [Cell<bool>],
@@ -247,7 +252,7 @@ impl AccessCounts for Noting<'_> {
     }
 }
 
-/// Both tiers.
+/// DRAM and the compressed tier, with an optional device.
 pub struct CompressedSim<'a> {
     pool: Pool<'a>,
     compressed: CompressedPool,
@@ -255,22 +260,22 @@ pub struct CompressedSim<'a> {
     balancer: TierBalancer,
     setup: Setup,
     content: &'a dyn Fn(u32) -> Content,
-    /// Slots whose page was used again, or came back soon.
+    /// Slots with a page that was used again, or refaulted soon.
     reused: Vec<Cell<bool>>,
-    /// Pages refused in a row, by file.
+    /// Consecutive refusals, by file.
     refused: Vec<u32>,
     chunk_pages: usize,
-    /// Pages that DRAM may hold.
+    /// Maximum pages in DRAM.
     dram: usize,
     outcome: CompressedOutcome,
     window: Window,
     clock_ns: u64,
     judged_ns: u64,
-    /// Hits of the tier when its touches were aged.
+    /// Hits of the tier at the last aging of its touches.
     aged_at: u64,
-    /// Reads of the device and of the source since the boundary was judged.
+    /// Reads of the device and of the source since the last judgement.
     below: (u64, u64),
-    /// Whether the boundary went up or down when it last moved.
+    /// Direction of the boundary's last move.
     went: i8,
     /// The policy keeps shadows.
     has_ghost: bool,
@@ -287,8 +292,8 @@ impl fmt::Debug for CompressedSim<'_> {
 }
 
 impl<'a> CompressedSim<'a> {
-    /// Both tiers, empty. `policy`: freshly built for `setup.budget` slots. `ids_max`: above the numbers of all pages. `content` tells
-    /// what is in a page.
+    /// An empty cache. `policy`: freshly built for `setup.budget` slots. `ids_max`: above the numbers of all
+    /// pages. `content`: compressibility of a page.
     ///
     /// # Panics
     /// If the ratio is less than 1, or the budget less than 2 pages.
@@ -336,11 +341,11 @@ impl<'a> CompressedSim<'a> {
         let device = self.device.as_ref().map(DeviceTier::outcome).unwrap_or_default();
         CompressedOutcome { device, ..self.outcome }
     }
-    /// Memory in use by DRAM and by the tier, pages: never more than the budget.
+    /// Memory used by DRAM and by the tier, pages: never more than the budget.
     pub fn used(&self) -> (usize, usize) {
         (self.resident(), self.compressed.pages())
     }
-    /// Memory that the tier may have now, pages.
+    /// Current limit of the tier, pages.
     pub fn share(&self) -> usize {
         self.setup.budget - self.dram
     }
@@ -391,7 +396,7 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// Gives a page a frame, read from the source or the device.
+    /// Faults a page, read from the source or the device, into a frame.
     fn fault(&mut self, id: u32, from_device: bool) {
         self.make_room();
         let source = self.setup.prices.costs.read;
@@ -409,7 +414,7 @@ impl<'a> CompressedSim<'a> {
 
     fn promote(&mut self, id: u32, node: Slot) {
         self.make_room();
-        // Making room above may have made room below.
+        // Making room in DRAM may have evicted the page from the tier.
         if self.pool.entries[id as usize].node() != Some(node) {
             return;
         }
@@ -422,14 +427,14 @@ impl<'a> CompressedSim<'a> {
         self.window.promoted += 1;
     }
 
-    /// Makes DRAM ready for one page more.
+    /// Makes room in DRAM for one more page.
     fn make_room(&mut self) {
         while self.resident() + self.pool.free_min >= self.dram {
             self.reclaim();
         }
     }
 
-    /// Has the policy give up a batch, some of which goes below.
+    /// Evicts a batch from DRAM, in part into the tier.
     fn reclaim(&mut self) {
         let mut victims = std::mem::take(&mut self.pool.victims);
         let mut touches = Noting { counts: &mut self.pool.touches, reused: &self.reused };
@@ -440,7 +445,7 @@ impl<'a> CompressedSim<'a> {
             let node = self.lower(&victim, id);
             let reused = self.reused[victim.slot as usize].get();
             let on_device = node.is_none() && self.offer_to_device(id, reused);
-            // Also where the policy keeps no shadows, the boundary wants to know what comes back.
+            // The balancer must recognise refaults even if the policy keeps no shadows.
             let has_shadow = self.has_ghost && (!on_device || self.setup.device.is_some_and(|d| d.shadows));
             let absent = if has_shadow { Entry::absent(victim.shadow) } else { Entry::was_here() };
             self.pool.entries[id as usize] = node.map_or(absent, Entry::compressed);
@@ -449,7 +454,7 @@ impl<'a> CompressedSim<'a> {
         self.pool.victims = victims;
     }
 
-    /// Where a page that DRAM gives up stands in the tier, if it goes there.
+    /// Stores a victim of DRAM in the tier, if it is worth it; returns its node.
     fn lower(&mut self, victim: &Victim, id: u32) -> Option<Slot> {
         let filling = !self.reused[victim.slot as usize].get();
         if filling && self.compressed.is_full() {
@@ -488,7 +493,7 @@ impl<'a> CompressedSim<'a> {
         Some(self.compressed.store(id))
     }
 
-    /// Whether a page is not worth trying, after so many of its file were refused; one in so many is.
+    /// Whether to skip a page, after many refusals of its file; one page in [`REPROBE`] is tried.
     fn is_incompressible(&mut self, file: u8) -> bool {
         let refused = &mut self.refused[file as usize];
         let Some(vain) = refused.checked_sub(REFUSALS) else { return false };
@@ -496,8 +501,9 @@ impl<'a> CompressedSim<'a> {
         !vain.is_multiple_of(REPROBE)
     }
 
-    /// Has the tier give pages up. The policy does not know them when they come back: they have been away longer than anything in DRAM.
-    /// (Else all pages of a loop come back as recent refaults, DRAM turns over, and everything circulates.)
+    /// Evicts pages from the tier. The policy gets no shadow for them: they have been away longer than any
+    /// page of DRAM. (Otherwise all pages of a loop would return as recent refaults, DRAM would turn over,
+    /// and all pages would circulate.)
     fn give_up(&mut self, want: usize) {
         for id in self.compressed.coldest(want) {
             self.pool.entries[id as usize] = Entry::was_here();
@@ -505,7 +511,8 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// Offers a page that leaves memory to the device, if there is one. Pages that leave the compressed tier were used again before they came there.
+    /// Offers an evicted page to the device, if there is one. Pages evicted from the compressed tier were
+    /// used again before they came there.
     fn offer_to_device(&mut self, id: u32, reused: bool) -> bool {
         let source = self.setup.prices.costs.read;
         self.device.as_mut().is_some_and(|device| device.demote(id, reused, source))
@@ -536,7 +543,7 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// A page that memory lacks costs what the device and the source take on average, by their shares of late.
+    /// Sets the cost of a miss to the mean of device and source, by their recent shares.
     fn learn_miss_cost(&mut self) {
         let Some(device) = &mut self.device else { return };
         device.pass(JUDGED_EVERY_NS);
@@ -547,8 +554,8 @@ impl<'a> CompressedSim<'a> {
         }
     }
 
-    /// Resizes both tiers as the balancer says, the shrinking one first. Pages that leave DRAM for it go below, where
-    /// the oldest make room.
+    /// Resizes both tiers to the balancer's decision, the shrinking one first. Pages evicted from DRAM for
+    /// that go to the tier, whose oldest pages make room.
     fn fit(&mut self) {
         let share = (self.balancer.chunks() as usize * self.chunk_pages).min(self.setup.budget - 1);
         if share < self.share() {

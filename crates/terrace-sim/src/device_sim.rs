@@ -1,4 +1,4 @@
-//! The device tier of a simulation: which pages it holds, by the same log and the same admission as the engine's.
+//! Simulated device tier, with the engine's log and admission.
 //!
 //! A page may be in DRAM and on the device at once (inclusive copies): it is then evicted from DRAM without a write.
 
@@ -7,40 +7,40 @@ use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
 pub const REGION_PAGES: u32 = 16 * BATCH_PAGES;
-/// In the smallest region one page may be written again.
+/// Pages of the smallest region: one of them may be written again.
 const REGION_PAGES_MIN: u64 = 8;
-/// Regions of a tier that is not large.
+/// Number of regions of a tier of normal size.
 const REGIONS_USUAL: u64 = 256;
 /// Pages of content in a full batch.
 pub const BATCH_PAGES: u32 = 255;
 /// Bytes of a page, and of a page of keys.
 const PAGE_BYTES: u64 = 4096;
 
-/// Parameters of a device tier, and the decisions that are compared.
+/// Parameters of a device tier, and the decisions under comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceSetup {
-    /// Pages of content that it holds.
+    /// Pages of content.
     pub pages: u64,
-    /// Reading one of its pages, ns.
+    /// Read time of a page, ns.
     pub read: u64,
-    /// Writing one, as part of a batch, ns.
+    /// Write time of a page, as part of a batch, ns.
     pub write: u64,
-    /// Which pages are written.
+    /// Pages that are written.
     pub admit: Admit,
-    /// Bytes that may be written a day; none: any number.
+    /// Maximum bytes written a day; None: no limit.
     pub budget: Option<u64>,
-    /// Hits of a page since it was written that have it written again when its region is reclaimed; 0: never.
+    /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never.
     pub reinsert_at: u8,
-    /// Hits of a page since it was written that are remembered when its region is reclaimed; 0: never.
+    /// Hits since its write from which on a page is remembered when its region is reclaimed; 0: never.
     pub remember_at: u8,
-    /// Hits of a page that bring it to DRAM.
+    /// Hits that promote a page to DRAM.
     pub promote_at: u8,
-    /// A page on the device keeps the policy's shadow, as one that is nowhere does.
+    /// A page on the device keeps the policy's shadow, like an absent one.
     pub shadows: bool,
 }
 
 impl DeviceSetup {
-    /// `pages` of a virtual or consumer NVMe disk.
+    /// A virtual or consumer NVMe disk with room for `pages`.
     pub fn new(pages: u64) -> DeviceSetup {
         DeviceSetup {
             pages,
@@ -59,27 +59,27 @@ impl DeviceSetup {
 /// Counters of a device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceOutcome {
-    /// Requests that it answered.
+    /// Requests answered by the device.
     pub hits: u64,
-    /// Pages that DRAM gave up and that were written.
+    /// Pages evicted from DRAM and written.
     pub demoted: u64,
-    /// Pages that DRAM gave up and that had a valid copy: no write.
+    /// Pages evicted from DRAM with a valid copy on the device: no write.
     pub kept: u64,
-    /// Pages that were not worth a write.
+    /// Pages not worth a write.
     pub refused: u64,
     /// Pages written again when their region was reclaimed.
     pub reinserted: u64,
-    /// Pages whose region was reclaimed under them.
+    /// Pages lost when their region was reclaimed.
     pub dropped: u64,
 }
 
 impl DeviceOutcome {
-    /// Bytes written, pages of keys included.
+    /// Bytes written, including pages of keys.
     pub fn bytes_written(&self) -> u64 {
         let pages = self.demoted + self.reinserted;
         (pages + pages.div_ceil(u64::from(BATCH_PAGES))) * PAGE_BYTES
     }
-    /// Bytes written for each byte that came from DRAM.
+    /// Bytes written for each byte evicted from DRAM.
     pub fn write_amplification(&self) -> f64 {
         self.bytes_written() as f64 / (self.demoted.max(1) * PAGE_BYTES) as f64
     }
@@ -90,11 +90,11 @@ impl DeviceOutcome {
 pub struct DeviceTier {
     setup: DeviceSetup,
     log: Log,
-    /// Of each page, where it is.
+    /// Place of each page.
     places: Vec<Option<Place>>,
-    /// Of each place, which page was written there, and its hits since.
+    /// Page at each place, and its hits since the write.
     written: Vec<(u32, u8)>,
-    /// Of each page, whether it was read often when its region was reclaimed.
+    /// Pages that were read often before their region was reclaimed.
     was_read: Vec<bool>,
     budget: Budget,
     benefit: Benefit,
@@ -104,7 +104,7 @@ pub struct DeviceTier {
 impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
     pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
-        // A small tier has small regions: what the log keeps free should be a small part of it.
+        // A small tier has small regions: the log's free regions should be a small part of it.
         let region_pages =
             (setup.pages / REGIONS_USUAL).clamp(REGION_PAGES_MIN, u64::from(REGION_PAGES)) as u32;
         let regions = (setup.pages / u64::from(region_pages)) as u32;
@@ -136,12 +136,12 @@ impl DeviceTier {
         self.places[id as usize].is_some()
     }
 
-    /// Whether the page was read often on the device until its region was reclaimed.
+    /// Whether the page was read often on the device before its region was reclaimed.
     pub fn was_read(&self, id: u32) -> bool {
         self.was_read[id as usize]
     }
 
-    /// A page of the tier is read; true if that makes it worth a frame.
+    /// Counts a read of a page; true if the page is now worth a frame.
     pub fn hit(&mut self, id: u32) -> bool {
         let place = self.places[id as usize].expect("a hit is of a page that is there");
         let at = self.index(place);
@@ -152,19 +152,19 @@ impl DeviceTier {
         *touches >= self.setup.promote_at
     }
 
-    /// Whether a page that is read from the tier counts as a recent refault. `source`: a read of the source, ns.
+    /// Whether a page read from the tier counts as a recent refault. `source`: a read of the source, ns.
     pub fn came_back(&self, id: u32, source: u64) -> bool {
         let hits = self.places[id as usize].map_or(0, |place| self.written[self.index(place)].1);
         second_hit_is_refault(self.setup.read, source) && hits > 1
     }
 
-    /// Time goes on.
+    /// Advances the clock by `ns`.
     pub fn pass(&mut self, ns: u64) {
         self.budget.pass(ns);
     }
 
-    /// A page leaves memory. `reused`: it was used again there, or came back soon. `source`: a read of the source, ns. True if the device has
-    /// it from now on.
+    /// Offers a page evicted from memory. `reused`: it was used again there, or refaulted soon. `source`: a
+    /// read of the source, ns. True if the device has it now.
     pub fn demote(&mut self, id: u32, reused: bool, source: u64) -> bool {
         if self.holds(id) {
             self.outcome.kept += 1;

@@ -1,4 +1,4 @@
-//! Gates: conditions on recorded traces, and the cells that decide them.
+//! Gates: conditions on the results of recorded traces, and the cells that decide them.
 
 use serde::Serialize;
 use terrace_policy::NAMES;
@@ -10,18 +10,19 @@ use crate::trace::Trace;
 use crate::yardsticks::names;
 use terrace_output::Progress;
 
-/// Share above the optimum that the default policy may have on average.
+/// Maximum mean share of the default policy above the optimum.
 const ABOVE_MAX: f64 = 0.255;
-/// How much more than `lru` it may miss in a cell, from this share of the pages on.
+/// Maximum share of its misses above those of `lru` in a cell, from this pool size on (next constant, share
+/// of pages).
 const OVER_LRU_MAX: f64 = 0.10;
 const OVER_LRU_FROM: f64 = 0.01;
 
-/// The cells of some traces, each policy fed in both ways.
+/// The cells of some traces, with each policy fed in both ways.
 #[derive(Debug, Default, Serialize)]
 pub struct Group {
-    /// Told each access.
+    /// Cells with each access reported.
     pub exact: Vec<Cell>,
-    /// As the engine feeds them.
+    /// Cells with the engine's batches.
     pub sampled: Vec<Cell>,
 }
 
@@ -53,7 +54,8 @@ impl Group {
         self.exact.iter().chain(&self.sampled)
     }
 
-    /// Mean over the cells of what a policy misses when hits come in batches, by what it misses told each, less 1.
+    /// Mean over the cells of a policy's misses with batched hits, divided by those with each access
+    /// reported, less 1.
     pub fn cost_of_batches(&self, policy: &str) -> f64 {
         let of = |cells: &[Cell]| {
             cells.iter().filter(|cell| cell.policy == policy).map(|cell| cell.miss_ratio).collect()
@@ -63,7 +65,7 @@ impl Group {
             / exact.len() as f64
     }
 
-    /// Cells that each policy has.
+    /// Number of cells of each policy.
     pub fn cells(&self) -> usize {
         self.exact.iter().filter(|cell| cell.policy == OPT).count()
     }
@@ -76,12 +78,12 @@ pub struct Gate {
     pub gate: String,
     /// Whether it holds.
     pub passed: bool,
-    /// The cells that violate it, one a line; or the measurement.
+    /// The cells that violate it, one a line; or the measured value.
     pub found: Vec<String>,
 }
 
 impl Gate {
-    /// Passed if nothing speaks against it.
+    /// A gate that passes if `against` is empty.
     pub fn none(gate: impl Into<String>, against: Vec<String>) -> Gate {
         Gate { gate: gate.into(), passed: against.is_empty(), found: against }
     }
@@ -112,7 +114,7 @@ fn default_is_near_opt(default: &str, gated: &Group) -> Gate {
     }
 }
 
-/// A cell and a miss ratio beside another.
+/// A cell's miss ratio beside another.
 fn beside(cell: &Cell, called: &str, other: f64) -> String {
     let apart = (cell.miss_ratio / other - 1.0) * 100.0;
     let Cell { trace, policy, size_frac, miss_ratio, .. } = cell;
@@ -133,7 +135,7 @@ fn over_lru(default: &str, gated: &Group) -> Vec<String> {
     against(large.map(|cell| (cell, lru(cell))), "lru", |ours, lru| ours <= lru * (1.0 + OVER_LRU_MAX))
 }
 
-/// The pairs of a cell and another miss ratio that are not as they should be; one that is not known (NaN) never is.
+/// The pairs of a cell and another miss ratio that violate a condition; an unknown ratio (NaN) always does.
 pub(crate) fn against<'a>(
     pairs: impl Iterator<Item = (&'a Cell, f64)>,
     called: &str,

@@ -1,7 +1,8 @@
-//! The kernel's policies against the kernel: miss ratios of a real page cache, and of models of its rules.
+//! The kernel's policies against the kernel: miss ratios of the simulator, of a real page cache, and of
+//! models of its rules.
 //!
-//! `reference_linux_6.1.csv` (trace,cap_pages,engine,mode,actual_file_pages,miss_ratio) holds what read(2) and mappings
-//! missed in a memory cgroup of Linux 6.1.192, with MGLRU (`lru_gen=y`) and without.
+//! `reference_linux_6.1.csv` (trace,cap_pages,engine,mode,actual_file_pages,miss_ratio) has the miss ratios
+//! of read(2) and of mappings in a memory cgroup of Linux 6.1.192, with MGLRU (`lru_gen=y`) and without.
 
 use std::io;
 use std::path::Path;
@@ -17,21 +18,22 @@ use crate::trace::Trace;
 use terrace_output::Progress;
 
 const REFERENCE: &str = "reference_linux_6.1.csv";
-/// How far a miss ratio may be from the kernel's.
+/// Maximum deviation from the kernel's miss ratio.
 const TOLERANCE: f64 = 0.05;
-/// Share of the pool to either side within which a chaotic row must be met, how closely, and steps to get there.
+/// A chaotic row must be met within this share of the pool to either side; the next constants are the
+/// tolerance, and the steps to either side.
 const AROUND: f64 = 0.015;
 const TOLERANCE_AROUND: f64 = 0.06;
 const STEPS: i32 = 4;
-/// The kernel's policies, and how far above the optimum models of their rules were in the cells with gates, where there
-/// were any.
+/// The kernel's policies, and the share above the optimum of models of their rules in the gated cells, where
+/// models exist.
 const MODELS: [(&str, Option<f64>); 4] =
     [("mglru-fg", None), ("mglru-7.1", None), ("mglru-6.1", Some(0.373)), ("classic", Some(0.349))];
 const MODEL_TOLERANCE: f64 = 0.02;
-/// Misses that batches may cost these policies on average, as their documentation says.
+/// Maximum mean cost of batches for these policies, as documented.
 const BATCHES_MAX: f64 = 0.03;
 
-/// One row of the reference and what the simulator makes of it.
+/// One row of the reference with the simulator's result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     trace: String,
@@ -39,18 +41,20 @@ pub struct Row {
     pages: usize,
     /// The kernel's miss ratio.
     kernel: f64,
-    /// Ours, less the kernel's, by the kernel's; of chaotic rows the nearest within [`AROUND`]. NaN: not simulated.
+    /// Deviation from the kernel's ratio, relative; for chaotic rows the smallest within [`AROUND`]. NaN: not
+    /// simulated.
     off: f64,
     chaotic: bool,
 }
 
-/// Where the controller of MGLRU tips over at the slightest difference: pools a page larger or smaller come to miss
-/// ratios up to a tenth apart, so one run of a kernel is one draw.
+/// Rows where the controller of MGLRU reacts chaotically: pools one page larger or smaller have miss ratios
+/// up to a tenth apart, so one run of a kernel is one random draw.
 fn is_chaotic(policy: &str, trace: &str) -> bool {
     policy == "mglru-6.1" && trace == "lirs-sprite"
 }
 
-/// The rows for read(2) (mapped pages are another matter: the kernel sees their accessed bits); none without the file.
+/// The rows for read(2), empty without the file. Mapped pages cannot be compared: the kernel sees their
+/// accessed bits.
 pub fn rows(dir: &Path) -> io::Result<Vec<Row>> {
     let path = dir.join(REFERENCE);
     if !path.exists() {
@@ -65,7 +69,7 @@ pub fn rows(dir: &Path) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// `None`: not a row; `Some(None)`: not one for read(2).
+/// `None`: no row; `Some(None)`: a row of mappings.
 fn row(record: &StringRecord) -> Option<Option<Row>> {
     let (trace, _, engine, mode, pages, kernel): (String, String, String, String, usize, f64) =
         record.deserialize(None).ok().filter(|_| record.len() == 6)?;
@@ -93,7 +97,7 @@ pub fn run(rows: &mut [Row], trace: &Trace, progress: &mut Progress) {
     }
 }
 
-/// The gates that the rows make possible; none without rows. `above`: the mean share above the optimum of a policy.
+/// The gates of these rows; none without rows. `above`: the mean share above the optimum of a policy.
 pub fn gates(rows: &[Row], gated: &Group, above: impl Fn(&str) -> f64) -> Vec<Gate> {
     if rows.is_empty() {
         return Vec::new();

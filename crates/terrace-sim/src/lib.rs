@@ -6,7 +6,8 @@
 //!                                                └─► sim: one policy in one pool; compressed_sim: with a compressed tier
 //!   trace file ─► curve of miss ratios: one pass, no numbering, fixed memory
 //! ```
-//! The program `terrace-sim` is a thin command line over this. The engine's tests hold the engine against [`sim`].
+//! The program `terrace-sim` is a thin command line over this. The engine's tests compare the engine with
+//! [`sim`].
 #![forbid(unsafe_code)]
 
 pub mod cells;

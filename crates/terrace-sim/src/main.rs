@@ -1,5 +1,5 @@
 //! terrace-sim: cache policies on recorded accesses.
-// An output may be full, and its reader gone: `terrace_output::print` and `error_line`.
+// Output may hit a full disk or a closed pipe: `terrace_output::print` and `error_line` handle both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod commands;
@@ -12,7 +12,7 @@ use clap::{Parser, Subcommand};
 
 use commands::{gates, mrc, numa, placement, sim};
 
-/// Cache policies on recorded accesses: what each would miss, at many sizes at once.
+/// Cache policies on recorded accesses: the misses of each, at many sizes at once.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {
@@ -26,12 +26,12 @@ enum Command {
     Sim(sim::Sim),
     /// The miss ratio of an LRU cache of every size, from one pass over a trace.
     Mrc(mrc::Mrc),
-    /// Placement engines on targets of given room and bandwidth: who takes how much of a batch, and how long it takes.
+    /// Placement engines on targets of given room and bandwidth: each target's part of a batch, and its time.
     Placement(placement::Placement),
     /// All policies on a directory of traces, and the gates they must pass.
     #[command(visible_alias = "policies")]
     Gates(gates::Gates),
-    /// Threads and their data on machines of several memory nodes: what moving them gains, in a model.
+    /// Thread placement on machines with several memory nodes: its gain in a model.
     Numa(numa::Numa),
 }
 
@@ -51,7 +51,7 @@ fn failed(e: io::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// The command, or the exit code of help, version or a wrong use, which is told in one line.
+/// The command, or the exit code of help, version or a wrong use, which prints one line.
 fn parse() -> Result<Command, ExitCode> {
     Cli::try_parse().map(|cli| cli.command).map_err(|e| {
         if !e.use_stderr() || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

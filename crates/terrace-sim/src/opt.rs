@@ -1,20 +1,21 @@
-//! `opt`: gives up the page that is used again last. The bound that no policy beats.
+//! `opt`: evicts the page whose next use is furthest. The bound that no policy beats.
 //!
-//! Source: L. A. Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer", 1966 (MIN). It knows the
-//! future, so it runs in the simulator's exact mode only and is not among [`terrace_policy::NAMES`].
+//! Source: L. A. Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer", 1966 (MIN). It
+//! needs the future, so it runs in the simulator's exact mode only and is not among
+//! [`terrace_policy::NAMES`].
 //!
 //! ```text
 //!   next use of each resident page: a set of times, as bits with 64-fold summaries ► the greatest one goes
 //!   pages that are never used again: a list ► go before all others
 //! ```
-//! Times of next use are all different, so a set of bits over the length of the trace serves as the priority queue:
-//! insertion, removal and maximum look at one word a level, four levels for 16 million requests. Rejected: a binary heap
-//! (log n moves at every *hit*).
+//! All times of next use differ, so a set of bits over the length of the trace serves as the priority queue.
+//! Insertion, removal and maximum look at one word a level, four levels for 16 million requests. Rejected: a
+//! binary heap (log n moves at every *hit*).
 
 use terrace_policy::list::{ABSENT, List, Slots};
 use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
-/// The time of the next use of a page that has none.
+/// Time of the next use of a page without one.
 pub const NEVER: u32 = u32::MAX;
 
 const TIMED: u8 = 1;
@@ -32,7 +33,8 @@ pub fn next_uses(ids: &[u32]) -> Vec<u32> {
     next
 }
 
-/// A set of numbers below a fixed bound: bits, and 64 bits of each level summed up in one of the next.
+/// A set of numbers below a fixed bound: a bit each, and one summary bit for every 64 bits of the level
+/// below.
 #[derive(Debug)]
 struct Times {
     levels: Vec<Vec<u64>>,
@@ -81,16 +83,16 @@ impl Times {
     }
 }
 
-/// See the module's description. Must see every request: one `accessed` or `insert` each, in the order of the trace.
+/// Belady's optimum. Must get every request: one `accessed` or `insert` each, in the order of the trace.
 #[derive(Debug)]
 pub struct Opt {
     next: Vec<u32>,
     /// Requests seen.
     now: usize,
     times: Times,
-    /// The page whose next use is at a time.
+    /// The page with its next use at each time.
     slot_at: Vec<Slot>,
-    /// The next use of the page in a slot.
+    /// The next use of each slot's page.
     next_of: Vec<u32>,
     slots: Slots,
     unused: List,
@@ -113,14 +115,14 @@ impl Opt {
         }
     }
 
-    /// Takes note of the request that uses `slot` now.
+    /// Processes a request for `slot`.
     fn used(&mut self, slot: Slot) {
         let next = *self.next.get(self.now).expect("no more requests than the trace has");
         self.now += 1;
         self.next_of[slot as usize] = next;
     }
 
-    /// Lists a page by its next use.
+    /// Inserts a page by its next use.
     fn list(&mut self, slot: Slot) {
         self.resident += 1;
         let next = self.next_of[slot as usize];

@@ -1,4 +1,4 @@
-//! Cells side by side: how far above the optimum each policy is, and who is best on average.
+//! Comparison of cells: each policy's share above the optimum, and the ranking of the means.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,9 +16,9 @@ pub struct Rank {
     pub miss_ratio_mean: f64,
     /// Mean of miss ratio / optimum - 1.
     pub above_opt_mean: f64,
-    /// The greatest of these.
+    /// The worst cell's share above the optimum.
     pub above_opt_worst: f64,
-    /// Where that is.
+    /// The worst cell.
     pub worst: String,
     /// Requests simulated a second of CPU time.
     pub requests_per_second: f64,
@@ -35,7 +35,7 @@ impl Bounds {
         Bounds(opt.map(|cell| ((cell.trace.clone(), cell.cache_pages), cell.miss_ratio)).collect())
     }
 
-    /// The miss ratio of `opt` where this cell is.
+    /// The miss ratio of `opt` in the same cell.
     pub fn at(&self, cell: &Cell) -> Option<f64> {
         self.0.get(&(cell.trace.clone(), cell.cache_pages)).copied()
     }
@@ -46,7 +46,7 @@ impl Bounds {
     }
 }
 
-/// Policies by mean share above the optimum, the nearest first.
+/// Policies by mean share above the optimum, the best first.
 pub fn ranking(cells: &[Cell], bounds: &Bounds) -> Vec<Rank> {
     let mut by_policy: BTreeMap<&str, Vec<&Cell>> = BTreeMap::new();
     cells.iter().for_each(|cell| by_policy.entry(&cell.policy).or_default().push(cell));

@@ -10,13 +10,13 @@ use terrace_policy::NAMES;
 use crate::cells::{Cell, OPT};
 use crate::gates::{Gate, Group, against};
 
-/// Its name in a directory of traces (trace,policy,size_frac,cache_objects,miss_ratio).
+/// The file in a directory of traces (trace,policy,size_frac,cache_objects,miss_ratio).
 const REFERENCE: &str = "reference_miss_ratios.csv";
-/// Smaller pools are left out.
+/// Minimum pool size compared, pages.
 pub const PAGES_MIN: usize = 10;
-/// How far a published policy's miss ratio may be from its reference's.
+/// Maximum deviation of a published policy's miss ratio from the reference.
 const TOLERANCE: f64 = 0.02;
-/// Half a unit of the reference's last digit, and what floating point adds.
+/// Half a unit of the reference's last digit, plus floating-point error.
 const ROUNDING: f64 = 0.000_050_1;
 /// Published policies, by our names and by the reference's.
 const PUBLISHED: [(&str, &str); 9] = [
@@ -41,7 +41,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads that of a directory of traces.
+    /// Reads the reference of a directory of traces.
     pub fn read(dir: &Path) -> io::Result<Reference> {
         let path = dir.join(REFERENCE);
         let unread = |e: csv::Error| {
@@ -75,7 +75,7 @@ impl Reference {
     }
 }
 
-/// A row that is not what a reference holds.
+/// The error for a malformed row.
 pub(crate) fn no_reference(path: &Path, row: &StringRecord) -> io::Error {
     let line = row.position().map_or(0, csv::Position::line);
     let row = row.iter().collect::<Vec<_>>().join(",");
@@ -91,13 +91,13 @@ pub fn gates(reference: &Reference, gated: &Group) -> [Gate; 2] {
     ]
 }
 
-/// Whether a policy's own documentation says why it differs here: where a hundredth of the pool is less than a page,
-/// libCacheSim's W-TinyLFU has no window and admits nothing.
+/// Whether a policy's documentation explains a difference in this cell: where a hundredth of the pool is less
+/// than a page, libCacheSim's W-TinyLFU has no window and admits nothing.
 fn differs_by_definition(policy: &str, reference: f64) -> bool {
     policy == "w-tinylfu" && reference == 1.0
 }
 
-/// Every cell of every published policy has to be compared; what differs by definition is told, and passes.
+/// Every cell of every published policy must be compared; documented differences are printed, and pass.
 fn published_are_as_published(reference: &Reference, gated: &Group) -> Gate {
     let missing = PUBLISHED.iter().filter(|(ours, _)| !NAMES.contains(ours));
     let mut off: Vec<String> = missing.map(|(ours, _)| format!("{ours}: not simulated")).collect();

@@ -1,34 +1,34 @@
-//! The cache of a simulation: drives a policy over a stream of page keys and counts misses.
+//! The simulated cache: runs a policy over a stream of page keys and counts misses.
 //!
-//! Residency and shadows live in one table, as they do in the engine's index; everything else is the policy object
-//! itself, the very one the engine runs. [`Mode`] says how it is told about hits.
+//! Residency and shadows are in one table, as in the engine's index. The rest is the policy object itself,
+//! the same that the engine runs. [`Mode`] defines how hits reach it.
 //!
 //! ```text
 //!   keys (u64) ── Ids: open addressing ──► ids 0, 1, 2.. ──► one word an id: slot, or shadow
 //! ```
-//! Numbering the keys is most of the cost of a simulation, and the same for every policy and size: whoever runs one
-//! trace many times numbers it once ([`Ids`]) and calls [`run_ids`].
+//! Numbering the keys is most of the cost of a simulation, and the same for every policy and size. For
+//! several runs of one trace, number it once ([`Ids`]) and call [`run_ids`].
 
 use std::num::NonZeroU32;
 
 use terrace_policy::{Evict, InsertReason, Shadow, Slot, Victim};
 
-/// How hits reach the policy and when victims are asked for.
+/// How hits reach the policy, and when victims are requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// As papers do: every hit is told (`accessed`, besides the touch table), one victim is taken at each miss on
-    /// a full pool, after the policy was told what comes in its place (`faulting`).
+    /// As in papers: every hit is reported (`accessed`, in addition to the touch table). At a miss on a full
+    /// pool the policy is given the incoming page (`faulting`), and evicts one victim.
     Exact,
-    /// As the engine does: hits only bump the touch table, and batches of victims are taken ahead of demand, so
-    /// that the pool is always a little under full.
+    /// As in the engine: hits only increase the touch table's counts, and batches of victims are evicted
+    /// ahead of demand, so the pool is always a little under full.
     Sampled {
-        /// Victims asked for at once, an eighth of the pool at most.
+        /// Size of a batch of victims, at most an eighth of the pool.
         batch: usize,
     },
-    /// As the engine does while its reclaim thread sleeps: hits only bump the touch table, and a batch of victims is
-    /// taken when no page is free.
+    /// As in the engine while its reclaim thread sleeps: hits only increase the touch table's counts, and a
+    /// batch of victims is evicted when no page is free.
     OnDemand {
-        /// As above.
+        /// Size of a batch of victims, at most an eighth of the pool.
         batch: usize,
     },
 }
@@ -38,7 +38,7 @@ pub enum Mode {
 pub struct Outcome {
     /// Requests in the trace.
     pub requests: u64,
-    /// Those that found their page absent.
+    /// Requests whose page was absent.
     pub misses: u64,
     /// Pages evicted.
     pub evictions: u64,
@@ -51,10 +51,11 @@ impl Outcome {
     }
 }
 
-/// Numbers keys in the order in which they are first met: 0, 1, 2...
+/// Numbers keys by first occurrence: 0, 1, 2...
 #[derive(Clone, Debug)]
 pub struct Ids {
-    /// Keys and their ids plus one, 0 for an empty bucket; a power of two of them, at most half in use.
+    /// Keys with their ids plus one, 0 for an empty bucket; the length is a power of two, and at most half is
+    /// used.
     buckets: Vec<(u64, u32)>,
     len: u32,
 }
@@ -66,12 +67,12 @@ impl Default for Ids {
 }
 
 impl Ids {
-    /// Keys met so far.
+    /// Number of keys so far.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether no key was met so far.
+    /// Whether no key has occurred yet.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -97,7 +98,8 @@ impl Ids {
         self.len - 1
     }
 
-    /// Where the search for a key begins: multiplied by an odd constant, from the upper bits. Keys are not adversarial.
+    /// Start of the search for a key: multiplied by an odd constant, from the upper bits. Keys are not
+    /// adversarial.
     fn home(&self, key: u64) -> usize {
         let mixed = (key ^ key >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.buckets.len().trailing_zeros())) as usize
@@ -117,7 +119,7 @@ impl Ids {
     }
 }
 
-/// The state of one page: its slot in DRAM, or its node in the compressed tier, or its shadow, or nothing.
+/// State of one page: a slot in DRAM, a node in the compressed tier, a shadow, or nothing.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Entry(u64);
 
@@ -134,7 +136,7 @@ impl Entry {
         Entry(Entry::COMPRESSED | u64::from(node))
     }
 
-    /// Was in memory: the policy knows nothing of it.
+    /// An absent page that was in memory before, without a shadow.
     pub(crate) fn was_here() -> Entry {
         Entry(Entry::WAS_HERE)
     }
@@ -170,7 +172,7 @@ pub fn run(
     let mut ids = Ids::default();
     let mut pool = Pool::new(policy, capacity, mode);
     let mut trace = trace.into_iter();
-    // Numbered in stretches: the processor overlaps the cache misses of one stretch's look-ups.
+    // Numbered in stretches: the processor overlaps the cache misses of the look-ups.
     let mut stretch = Vec::with_capacity(256);
     loop {
         stretch.clear();
@@ -265,7 +267,7 @@ impl<'a> Pool<'a> {
         self.policy.insert(slot, shadow, InsertReason::Read, &mut self.touches);
     }
 
-    /// A free slot, from now on that of `id`; the policy is told of it next.
+    /// Assigns a free slot to `id`; the caller then inserts it into the policy.
     pub(crate) fn claim(&mut self, id: u32) -> Slot {
         let slot = self.free.pop().expect("reclaim left a free slot");
         self.ids[slot as usize] = id;

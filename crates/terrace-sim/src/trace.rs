@@ -1,5 +1,4 @@
-//! A trace as the simulator wants it: keys numbered in the order in which they are first met, once for all cells.
-//! Four bytes a request.
+//! A trace with keys numbered by first occurrence, once for all cells. Four bytes a request.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,19 +9,19 @@ use crate::opt::next_uses;
 use crate::sim::Ids;
 use terrace_output::Progress;
 
-/// Requests between two looks at the progress line.
+/// Requests between two updates of the progress line.
 const STRETCH: usize = 1 << 18;
 
 /// A numbered trace.
 #[derive(Debug)]
 pub struct Trace {
-    /// The file's name, without directory and endings that name formats.
+    /// The file's name, without directory and endings of formats.
     pub name: String,
     /// The page of each request, by number.
     pub ids: Vec<u32>,
     /// Different pages.
     pub pages: usize,
-    /// Accesses that the capture says it lost.
+    /// Accesses lost by the capture, by its own count.
     pub lost: u64,
     /// For `opt`: the next request of each request's page.
     pub next_uses: Vec<u32>,
@@ -44,8 +43,8 @@ impl Trace {
     }
 }
 
-/// Calls `each` with every key of a trace; returns how many accesses the capture lost. A trace without requests, or
-/// with more than 2^32 - 2, is an error.
+/// Calls `each` with every key of a trace. Returns the number of accesses lost by the capture. A trace
+/// without requests, or with more than 2^32 - 2, is an error.
 pub fn each_key(
     path: &Path,
     options: &Options,
@@ -99,7 +98,7 @@ pub fn name(path: &Path) -> String {
     name.to_owned()
 }
 
-/// A name for each: those that would have the same one keep their paths.
+/// A name for each path; equal names are replaced by the paths.
 pub fn names(paths: &[PathBuf]) -> Vec<String> {
     let short: Vec<String> = paths.iter().map(|path| name(path)).collect();
     let is_shared = |name: &String| short.iter().filter(|other| *other == name).count() > 1;
@@ -110,7 +109,7 @@ pub fn names(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().zip(&short).map(named).collect()
 }
 
-/// Says on stderr what a capture lacks.
+/// Reports on stderr the accesses that a capture lost.
 pub fn warn_of_loss(name: &str, lost: u64, requests: usize) {
     if lost > 0 {
         let share = lost as f64 / (lost as f64 + requests as f64) * 100.0;

@@ -1,4 +1,4 @@
-//! The commands as a user runs them: what they print, what they refuse, what they leave behind.
+//! The commands from the user's side: output, refusals, files left behind.
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
@@ -76,7 +76,7 @@ fn traces_of_one_key_and_negative_prices_are_refused() {
     let msr = |disk: u64, page: u64| format!("1281663{disk},hm,{disk},Read,{},4096,413\n", page * 4096);
     let pages: String = keys(1).iter().map(|page| msr(1, *page)).collect();
     write(dir.path(), "msr.csv", &pages);
-    // The pages of a request to a disk are those of a trace of pages.
+    // The pages of a disk request equal those of a page trace.
     let misses = |trace: &str| {
         let table = done(dir.path(), &format!("sim --trace {trace} --policy lru --size 100 --csv"));
         table.lines().nth(1).unwrap().split(',').skip(4).map(str::to_owned).collect::<Vec<_>>()
@@ -150,7 +150,7 @@ fn csv_has_one_row_a_cell_and_formats_agree() {
     assert_eq!(named("mglru,mglru-fg"), named("mglru-fg"), "each policy once, by whatever name");
     let exact = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv");
     let sampled = done(dir.path(), "sim --trace a.u64 --policy lru --size 200 --csv --sampled");
-    assert_ne!(exact, sampled, "batches are not told accesses");
+    assert_ne!(exact, sampled, "batches differ from single accesses");
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn curves() {
     assert!(
         rows.len() > 100 && rows.windows(2).all(|pair| pair[0][1] < pair[1][1] && pair[0][2] >= pair[1][2])
     );
-    // At each size the exact curve equals lru's misses.
+    // At each size the exact curve equals the misses of `lru`.
     let at = rows.iter().find(|row| row[1] >= 200.0).unwrap();
     let sim = done(dir.path(), &format!("sim --trace a.u64 --policy lru --csv --size {}", at[1]));
     assert!(sim.trim_end().ends_with(&format!("{:.6}", at[3])), "{sim} {at:?}");
@@ -245,7 +245,7 @@ fn captures_are_replayed_and_their_losses_told() {
     );
 }
 
-/// Two files of one name, of different requests: each is measured by its own optimum.
+/// Two files of one name with different requests: each is measured by its own optimum.
 #[test]
 fn traces_of_one_name_are_told_apart() {
     let dir = place();
@@ -257,7 +257,7 @@ fn traces_of_one_name_are_told_apart() {
     assert_eq!((of(0), of(1)), (("a.u64", Some(0.0)), ("d/a.u64", Some(0.0))));
 }
 
-/// A trace that never ends, interrupted: gone at once, without a file.
+/// An interrupt during an endless trace ends the process at once, without a file.
 #[test]
 fn an_interrupt_leaves_nothing() {
     let dir = TempDir::new().unwrap();
@@ -273,7 +273,7 @@ fn an_interrupt_leaves_nothing() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Gates pass with a reference that is true, and each fails where the reference is not.
+/// Gates pass with a correct reference, and each fails with a wrong one.
 #[test]
 fn gates_pass_and_fail() {
     let dir = TempDir::new().unwrap();

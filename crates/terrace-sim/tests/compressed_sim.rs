@@ -1,5 +1,5 @@
-//! The boundary between DRAM and the compressed tier, on the simulator: it settles after each change of what programs do, stays
-//! where it is then, and never costs memory; what cannot gain by compressing pays nothing for it.
+//! The boundary between DRAM and the compressed tier in the simulator: it settles after each change of load,
+//! rests there, and never exceeds the memory. A load without gain from compression pays nothing for it.
 
 use terrace_policy::build;
 use terrace_sim::compressed_sim::{CompressedOutcome, CompressedSim, Content, Prices, Setup};
@@ -9,29 +9,30 @@ use terrace_testkit::traces::Zipf;
 /// Memory, pages; files are twice as large.
 const BUDGET: usize = 8192;
 const FILE: u32 = 2 * BUDGET as u32;
-/// First pages of a file that cannot be compressed, and of what is read once only.
+/// First page of an incompressible file; the next constant is that of pages read once only.
 const NOISE: u32 = FILE;
 const ONCE: u32 = 2 * FILE;
-/// A phase goes on for so many windows in which the boundary is judged, or so many requests.
+/// Length of a phase: judged windows; the next constant is in requests.
 const WINDOWS: u64 = 160;
 const PHASE: usize = 240 * BUDGET;
-/// After so many windows the boundary rests. It can go all the way in 64, once what the phase before left in DRAM is gone.
+/// Windows after which the boundary must rest. It can cross the whole range in 64, once the last phase's
+/// pages have left DRAM.
 const SETTLED: usize = 128;
 
-/// A phase of programs' accesses.
+/// A phase of accesses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
-    /// Four fifths of the memory, any page as often as another.
+    /// Four fifths of the memory, uniform.
     Fits,
-    /// A file of twice the memory, favourites more often.
+    /// A file of twice the memory, zipf.
     Zipf,
-    /// A file of twice the memory, any page as often as another.
+    /// A file of twice the memory, uniform.
     Uniform,
     /// Each page once.
     Scan,
-    /// Twice the memory in order, over and over.
+    /// Twice the memory, sequential, repeated.
     Loop,
-    /// As `Zipf`, in a file that cannot be compressed.
+    /// An incompressible file of twice the memory, zipf.
     Noise,
 }
 
@@ -76,13 +77,13 @@ fn setup(percent_max: u32) -> Setup {
 /// The result of a phase.
 struct Seen {
     counts: CompressedOutcome,
-    /// The tier's memory after each window, pages.
+    /// The tier's memory limit after each window, pages.
     shares: Vec<usize>,
-    /// Turns of the boundary after it should have settled.
+    /// Turns of the boundary after the settling time.
     turns_late: u64,
 }
 
-/// Runs a phase; memory is looked at all the time.
+/// Runs a phase and checks the memory at each request.
 fn run(sim: &mut CompressedSim<'_>, programs: &mut Programs, phase: Phase) -> Seen {
     let before = sim.outcome();
     let (mut shares, mut turns_settled) = (Vec::new(), None);
@@ -122,7 +123,7 @@ fn since(now: CompressedOutcome, before: CompressedOutcome) -> CompressedOutcome
     }
 }
 
-/// A fresh cache in one phase only, twice: what the second time came to.
+/// Runs one phase twice on a fresh cache. Returns the second result.
 fn alone(phase: Phase, percent_max: u32) -> Seen {
     alone_under("strata", phase, percent_max)
 }
@@ -192,7 +193,7 @@ fn move_with_a_gain_is_made() {
     }
 }
 
-/// `lru` keeps no shadows: what comes back is known from the entries.
+/// `lru` keeps no shadows: the entries show refaults.
 #[test]
 fn a_policy_without_shadows_gains_as_well() {
     let [with, without] =

@@ -1,6 +1,6 @@
-//! Miss counts of every policy on small traces at 8 sizes, fixed to the last miss.
+//! Exact miss counts of every policy on small traces at 8 sizes.
 //!
-//! A change of any number is a change of a policy: look at it, then paste the table this test prints.
+//! A changed number is a changed policy: check it, then paste the table that this test prints.
 //! No policy may beat Belady's optimum, in either mode.
 
 mod common;

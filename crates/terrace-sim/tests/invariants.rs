@@ -1,4 +1,4 @@
-//! Invariants of every policy, under any operations: no page lost, no page invented, always a way out.
+//! Invariants of every policy under any operations: no page lost, no page invented, progress always possible.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..300)
 }
 
-/// The policy under test beside the plain truth.
+/// The policy under test beside a plain model.
 struct Pair {
     policy: Box<dyn Evict>,
     touches: Vec<u8>,
@@ -176,7 +176,7 @@ impl Pair {
     }
 }
 
-/// A client that scribbles: every slot always looks touched, also right after it was cleared.
+/// A hostile client: every slot always looks touched, also right after it was cleared.
 struct Hostile;
 
 impl AccessCounts for Hostile {
@@ -255,7 +255,7 @@ fn default_policy_takes_ten_bytes_a_slot_and_others_below_40() {
     assert!(build("nonesuch", 1, 1).is_none());
 }
 
-/// One pool, all of it dirty: nothing can go, and every page is still offered in turn.
+/// A pool of dirty pages only: none can be evicted, and every page is still offered in turn.
 #[test]
 fn a_pool_that_cannot_evict_is_offered_fairly() {
     for name in names() {
@@ -275,7 +275,7 @@ fn a_pool_that_cannot_evict_is_offered_fairly() {
     }
 }
 
-/// Dirty pages do not hide clean ones: with half the pool unable to go, the other half is found at once.
+/// Dirty pages do not hide clean ones: with half the pool dirty, the other half is found at once.
 #[test]
 fn dirty_pages_do_not_stand_in_the_way_of_clean_ones() {
     for name in names() {

@@ -1,4 +1,4 @@
-//! Tests of the model of threads and memory nodes: the published gains, in shape.
+//! The model of thread placement reproduces the published gains, in shape.
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -23,7 +23,7 @@ fn of<'a>(report: &'a Report, policy: &str) -> Vec<&'a Cell> {
     report.cells.iter().filter(|cell| cell.policy == policy).collect()
 }
 
-/// Moves of frames beside those of threads are at least as good in every cell.
+/// With moves of frames, every cell is at least as good as with threads alone.
 #[track_caller]
 fn frames_do_no_harm(report: &Report) {
     for (threads, both) in of(report, "full").into_iter().zip(of(report, "threads+frames")) {
@@ -51,7 +51,7 @@ fn rocksdb_gains_what_was_published() {
     frames_do_no_harm(&report);
 }
 
-/// Where writes are local already, moving threads alone earns nothing; what is estimated to cost more is left out.
+/// With local writes, moving threads alone gains nothing; moves with an estimated loss are left out.
 #[test]
 fn local_writes_leave_nothing_to_gain() {
     let report = found(Preset::Fio, Baseline::LocalWrites);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use terrace_api::capture::{Options, Reader};
 use terrace_policy::mrc::{Exact, SAMPLES, Shards};
 
-/// The traces of the directory that TERRACE_TRACES names.
+/// The traces of the directory in TERRACE_TRACES.
 fn traces() -> Vec<PathBuf> {
     let dir = std::env::var_os("TERRACE_TRACES").expect("TERRACE_TRACES names a directory of traces");
     let entries =

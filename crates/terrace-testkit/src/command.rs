@@ -1,4 +1,4 @@
-//! A command of this project as its tests run it.
+//! Runs a command of this project in tests.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -8,13 +8,13 @@ use std::process::{Command, Output};
 pub struct Tool {
     /// The file: `env!("CARGO_BIN_EXE_...")`.
     pub exe: &'static str,
-    /// The name that its messages begin with.
+    /// The name at the start of its messages.
     pub name: &'static str,
 }
 
 impl Tool {
-    /// The command with `args`, parted by spaces, in `dir`. The parent of the tests may ignore signals (a shell does, for what runs in the
-    /// background): the command is not to inherit that.
+    /// The command with `args`, separated by spaces, in `dir`. It does not inherit ignored signals from the
+    /// parent of the tests (a shell ignores some for background jobs).
     pub fn command(self, dir: &Path, args: &str) -> Command {
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP,INT,QUIT,TERM", self.exe]);
@@ -22,10 +22,10 @@ impl Tool {
         command
     }
 
-    /// Its output; it succeeded, and stderr is empty.
+    /// Its output; it must succeed with an empty stderr.
     ///
     /// # Panics
-    /// If it failed, or wrote to standard error.
+    /// If it fails, or writes to standard error.
     #[track_caller]
     pub fn done(self, dir: &Path, args: &str) -> String {
         let Output { status, stdout, stderr } = self.command(dir, args).output().expect("it can be started");
@@ -34,10 +34,10 @@ impl Tool {
         String::from_utf8(stdout).expect("text")
     }
 
-    /// Exit code 2, and one line that says `what`; no file that was begun.
+    /// Asserts exit code 2, one line that contains `what`, and no partial file.
     ///
     /// # Panics
-    /// If it ends in another way.
+    /// If it ends differently.
     #[track_caller]
     pub fn refused(self, dir: &Path, args: &str, what: &str) {
         let Output { status, stdout, stderr } = self.command(dir, args).output().expect("it can be started");
@@ -54,11 +54,11 @@ impl Tool {
     }
 }
 
-/// Runs a command with standard output on a full device, where it fails in one line, and into a pipe without a reader, where it ends as ever; with a
-/// full standard error it ends as ever, too.
+/// Runs a command with standard output on a full device, where it must fail with one line; into a closed
+/// pipe, where it must end normally; and with a full standard error, where it must end normally, too.
 ///
 /// # Panics
-/// If it ends in another way.
+/// If it ends differently.
 #[track_caller]
 pub fn check_outputs(make: impl Fn() -> Command) {
     let full = || std::fs::File::options().write(true).open("/dev/full").expect("a full device");

@@ -1,7 +1,9 @@
-//! A strict reader of Prometheus' text format, version 0.0.4: what it accepts, promtool accepts, with its rules for names.
+//! A strict parser of Prometheus' text format, version 0.0.4. It accepts a subset of promtool's input, with
+//! promtool's rules for names.
 //!
-//! Source: "Exposition formats" and "Metric and label naming" of Prometheus' documentation. Stricter than that: each family has HELP and
-//! TYPE, in this order and before its samples; a family comes once; there are no time stamps, and no types but counter and gauge.
+//! Source: "Exposition formats" and "Metric and label naming" of Prometheus' documentation. Stricter rules:
+//! each family has HELP and TYPE, in this order and before its samples; a family occurs once; there are no
+//! time stamps, and no types but counter and gauge.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ pub type Families = BTreeMap<String, Family>;
 /// One metric.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Family {
-    /// Its text.
+    /// Its HELP text.
     pub help: String,
     /// `counter` or `gauge`.
     pub kind: String,
@@ -28,10 +30,10 @@ pub struct Sample {
     pub value: f64,
 }
 
-/// Reads a whole page.
+/// Parses a whole page.
 ///
 /// # Errors
-/// The first line that breaks a rule, and the rule.
+/// The first invalid line, and the violated rule.
 pub fn parse(page: &str) -> Result<Families, String> {
     let mut families = Families::new();
     let mut current = String::new();
@@ -83,7 +85,7 @@ fn head(comment: &str, families: &mut Families, current: &mut String) -> Result<
     }
 }
 
-/// Base units only, and no abbreviations of them.
+/// Checks that a name has base units only, and no abbreviations of them.
 fn check_units(name: &str) -> Result<(), String> {
     let other = [
         "ms",
@@ -131,7 +133,7 @@ fn sample(line: &str, families: &mut Families, current: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// Labels up to the closing brace, and what follows it.
+/// Labels up to the closing brace, and the text behind it.
 fn labels(mut rest: &str) -> Result<(BTreeMap<String, String>, &str), String> {
     let mut found = BTreeMap::new();
     loop {
@@ -150,7 +152,7 @@ fn labels(mut rest: &str) -> Result<(BTreeMap<String, String>, &str), String> {
     }
 }
 
-/// A value up to its closing quotation mark, with escapes undone, and what follows.
+/// A value up to its closing quotation mark, unescaped, and the text behind it.
 fn quoted(text: &str) -> Result<(String, &str), String> {
     let (mut value, mut chars) = (String::new(), text.char_indices());
     while let Some((at, c)) = chars.next() {
@@ -167,7 +169,7 @@ fn quoted(text: &str) -> Result<(String, &str), String> {
     Err("a value without end".to_owned())
 }
 
-/// Of a metric.
+/// Whether the text is a valid metric name.
 fn is_name(name: &str) -> bool {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     name.chars().all(word) && name.starts_with(|c: char| !c.is_ascii_digit())

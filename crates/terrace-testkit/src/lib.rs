@@ -1,10 +1,11 @@
-//! Helpers of the tests of several crates. A development dependency only: nothing of the product links it. (I/O that stands in for a
-//! device is in the engine, behind its feature `testing`: the engine's own tests need it too.)
+//! Helpers of the tests of several crates. A development dependency only: no part of the product links it.
+//! (I/O stand-ins for a device are in the engine, behind its feature `testing`: the engine's own tests need
+//! them, too.)
 //!
-//! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]: content that says where it belongs.
-//! [`wait`]: waiting for a condition. [`command`]: commands of this project as a user runs them. [`process`]: threads of a process. [`nodes`]: memory nodes
-//! that are not there.
-//! [`exposition`]: metrics as Prometheus reads them. [`scrape`]: the same over HTTP.
+//! [`rng`]: random numbers from a printed seed. [`traces`]: page accesses to simulate. [`pages`]:
+//! self-describing content. [`wait`]: waiting for a condition. [`command`]: commands of this project, run as
+//! by a user. [`process`]: threads of a process. [`nodes`]: simulated memory nodes. [`exposition`]: metrics
+//! in Prometheus' format. [`scrape`]: metrics over HTTP.
 #![forbid(unsafe_code)]
 
 pub mod command;

@@ -1,9 +1,9 @@
-//! A machine of several memory nodes, feigned by files that stand in for those of /sys.
+//! A simulated machine of several memory nodes, by files instead of those in /sys.
 
 use std::fs;
 use std::path::Path;
 
-/// Describes below `sys` nodes with these processors, as the kernel lists them, all online.
+/// Creates below `sys` the files of nodes with these processors, in the kernel's format, all online.
 ///
 /// # Panics
 /// The files cannot be written.

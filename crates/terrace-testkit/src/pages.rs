@@ -1,9 +1,10 @@
-//! Content that says where it belongs, so that a page read from the wrong place, of the wrong version or only in part is noticed.
+//! Self-describing content: a page read from the wrong place, of the wrong version or only in part is
+//! detected.
 //!
 //! ```text
-//!   512 bytes:  page number | version | sector of the page | words that follow from these ... | check
+//!   512 bytes:  page number | version | sector of the page | words derived from these ... | checksum
 //! ```
-//! A sector is what a device writes at once: of a page that is torn, each sector still tells its own version.
+//! A sector is the unit of a device's write: in a torn page, each sector still shows its own version.
 
 use crate::rng::mix;
 
@@ -12,28 +13,28 @@ pub const PAGE: usize = 4096;
 const SECTOR: usize = 512;
 const WORDS: usize = SECTOR / 8;
 
-/// How well the content of a page can be compressed.
+/// Compressibility of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Hardly at all.
+    /// Incompressible.
     Noise,
-    /// To a small part.
+    /// Compressible to a small part.
     Repeats,
 }
 
 /// The fault of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
-    /// Each sector is sound, but they are of these versions.
+    /// Each sector is valid, but with these different versions.
     Torn(Vec<u64>),
-    /// A sector holds what was never written there.
+    /// A sector has content that was never written there.
     Garbage(String),
 }
 
-/// One page, version `version` (not 0) of page `page`.
+/// Fills `buf` with version `version` (not 0) of page `page`.
 ///
 /// # Panics
-/// If `buf` is no page.
+/// If `buf` is not a page long.
 pub fn stamp(buf: &mut [u8], page: u64, version: u64, content: Content) {
     assert_eq!(buf.len(), PAGE, "one page");
     let period = if content == Content::Noise { WORDS as u64 } else { 8 };
@@ -49,17 +50,17 @@ pub fn stamp(buf: &mut [u8], page: u64, version: u64, content: Content) {
     }
 }
 
-/// A new page of noise.
+/// A new incompressible page.
 pub fn noise(page: u64, version: u64) -> Vec<u8> {
     let mut buf = vec![0; PAGE];
     stamp(&mut buf, page, version, Content::Noise);
     buf
 }
 
-/// The version of what should be page `page`; 0: never written.
+/// The version of a page read as page `page`; 0: never written.
 ///
 /// # Errors
-/// The error.
+/// The fault.
 pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
     let mut versions = Vec::with_capacity(PAGE / SECTOR);
     for (sector, bytes) in (0..).zip(buf.chunks(SECTOR)) {
@@ -79,7 +80,7 @@ pub fn version(buf: &[u8], page: u64) -> Result<u64, Bad> {
     }
 }
 
-/// Of all of a sector but its last word.
+/// Checksum of all words of a sector except the last.
 fn sum(sector: &[u8]) -> u64 {
     let words = sector[..SECTOR - 8].chunks_exact(8);
     words.fold(SECTOR as u64, |sum, word| mix(sum ^ u64::from_le_bytes(word.try_into().expect("8 bytes"))))

@@ -1,12 +1,12 @@
-//! Threads of another process, by /proc.
+//! Threads of another process, from /proc.
 
 use std::fs;
 use std::time::Duration;
 
-/// Processor time of the threads of a process that have this name.
+/// Processor time of the threads of a process with this name.
 ///
 /// # Panics
-/// There is none.
+/// If there is none.
 #[track_caller]
 pub fn processor_time(pid: i32, thread: &str) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");

@@ -1,8 +1,9 @@
-//! Random numbers for tests: every run can be repeated from one printed number.
+//! Random numbers for tests, reproducible from one printed seed.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers on every machine and in every version, which golden results rest on.
+/// SplitMix64 (Steele, Lea, Flood 2014): the same numbers on every machine and in every version, as golden
+/// results require.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -23,7 +24,7 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// An index of something so long; 0 when `len` is 0.
+    /// An index into `len` items; 0 when `len` is 0.
     pub fn index(&mut self, len: usize) -> usize {
         self.below(len as u64) as usize
     }
@@ -38,26 +39,26 @@ impl Rng {
         self.below(100) < percent
     }
 
-    /// One of `items`, which are not empty.
+    /// One of `items`, which must not be empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }
 
-    /// Puts `items` into a random order (Fisher and Yates).
+    /// Shuffles `items` (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.index(i + 1));
         }
     }
 
-    /// So many bytes.
+    /// Returns `n` random bytes.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; n];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Overwrites `bytes`.
+    /// Fills `bytes`.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for word in bytes.chunks_mut(8) {
             word.copy_from_slice(&self.next_u64().to_le_bytes()[..word.len()]);

@@ -1,4 +1,5 @@
-//! Answers of a server of HTTP, and metrics as two readers see them: the one here, and Prometheus' own where it is installed.
+//! Answers of an HTTP server, and metrics checked by two parsers: this crate's, and Prometheus' own where it
+//! is installed.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,13 +8,13 @@ use std::time::Duration;
 
 use crate::exposition::{self, Families};
 
-/// Longer than any answer takes, also of a daemon that is started again.
+/// Time limit of an answer, longer than any restart of the daemon.
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Head and body of the answer.
+/// Header and body of an answer.
 ///
 /// # Panics
-/// When there is none.
+/// If there is none.
 #[track_caller]
 pub fn get(address: &str, path: &str) -> (String, String) {
     let mut stream = TcpStream::connect(address).unwrap();
@@ -28,7 +29,7 @@ pub fn get(address: &str, path: &str) -> (String, String) {
 /// The metrics at an address.
 ///
 /// # Panics
-/// When there are none, or one of the readers finds a fault.
+/// If there are none, or a parser finds a fault.
 #[track_caller]
 pub fn scrape(address: &str) -> Families {
     let (head, body) = get(address, "/metrics");
@@ -37,17 +38,17 @@ pub fn scrape(address: &str) -> Families {
     check(&body)
 }
 
-/// A page of metrics, read.
+/// Parses a page of metrics.
 ///
 /// # Panics
-/// When one of the readers finds a fault.
+/// If a parser finds a fault.
 #[track_caller]
 pub fn check(page: &str) -> Families {
     promtool_agrees(page);
     exposition::parse(page).unwrap_or_else(|why| panic!("{why}\n{page}"))
 }
 
-/// Prometheus' own check.
+/// Checks the page with promtool.
 #[track_caller]
 fn promtool_agrees(page: &str) {
     let mut check = Command::new("promtool");

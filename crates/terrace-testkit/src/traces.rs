@@ -1,13 +1,13 @@
-//! Small traces from a seed, by integer arithmetic alone: the same on every machine.
+//! Small traces from a seed, by integer arithmetic only: the same on every machine.
 
 use crate::rng::Rng;
 
-/// Zipf with exponent 1 over `n` keys: a table of cumulated integer weights.
+/// Zipf with exponent 1 over `n` keys: a table of cumulative integer weights.
 #[derive(Clone, Debug)]
 pub struct Zipf(Vec<u64>);
 
 impl Zipf {
-    /// Over keys below `n`.
+    /// A distribution over keys below `n`.
     pub fn new(n: u64) -> Zipf {
         let mut sum = 0;
         Zipf(
@@ -20,14 +20,14 @@ impl Zipf {
         )
     }
 
-    /// A key.
+    /// Draws a key.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let at = rng.below(*self.0.last().expect("there are keys"));
         self.0.partition_point(|&sum| sum <= at) as u64
     }
 }
 
-/// Requests of each of [`all`].
+/// Requests in each of [`all`].
 pub const REQUESTS: usize = 20_000;
 
 /// The traces by name: 20,000 requests each, over 1000 to some 8000 keys.
@@ -40,12 +40,12 @@ fn zipf(seed: u64) -> Vec<u64> {
     (0..REQUESTS).map(|_| zipf.draw(&mut rng)).collect()
 }
 
-/// The same 1000 pages in order, over and over.
+/// The same 1000 pages in order, repeated.
 fn looped() -> Vec<u64> {
     (0..REQUESTS as u64).map(|i| i % 1000).collect()
 }
 
-/// Zipf interrupted by sequential reads of pages never used again.
+/// Zipf interrupted by sequential reads of pages that are never used again.
 fn scan(seed: u64) -> Vec<u64> {
     let (zipf, mut rng) = (Zipf::new(1000), Rng::new(seed));
     let mut fresh = 1_000_000;
@@ -59,13 +59,13 @@ fn scan(seed: u64) -> Vec<u64> {
     trace
 }
 
-/// Zipf whose favourites change five times.
+/// Zipf whose popular keys change five times.
 fn shift(seed: u64) -> Vec<u64> {
     let (zipf, mut rng) = (Zipf::new(1500), Rng::new(seed));
     (0..REQUESTS).map(|i| zipf.draw(&mut rng) + (i / (REQUESTS / 6)) as u64 * 1000).collect()
 }
 
-/// Records read piecemeal (several requests for a page in a row), a slow loop beneath, uniform noise.
+/// Records read piecemeal (several consecutive requests for a page), a slow loop, uniform noise.
 fn mixed(seed: u64) -> Vec<u64> {
     let (zipf, mut rng) = (Zipf::new(800), Rng::new(seed));
     let mut trace = Vec::new();

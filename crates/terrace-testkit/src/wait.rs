@@ -1,11 +1,12 @@
-//! Waiting for a condition: a test is as fast as what it waits for, and as patient as a busy machine needs.
+//! Waiting for a condition: returns as soon as it holds, with a limit long enough for a busy machine.
 
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(2);
-/// No longer than this may anything take that is waited for, on the busiest machine. An instance alone tries for ten seconds to
-/// write what is refused; and where mounts are private, each mount namespace that another test makes keeps ours until it ends.
+/// Maximum duration of any awaited event, on the busiest machine. An instance alone retries refused writes
+/// for ten seconds. And with private mounts, each mount namespace made by another test keeps this test's
+/// mount until it ends.
 const LONG: Duration = Duration::from_secs(120);
 
 /// Waits until `condition` holds.
@@ -14,15 +15,15 @@ const LONG: Duration = Duration::from_secs(120);
 /// After two minutes, with `what`.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(holds_within(LONG, condition), "waited {} s in vain: {what}", LONG.as_secs());
+    assert!(holds_within(LONG, condition), "timeout after {} s: {what}", LONG.as_secs());
 }
 
-/// Whether `condition` holds before `limit` is over.
+/// Whether `condition` becomes true within `limit`.
 pub fn holds_within(limit: Duration, condition: impl FnMut() -> bool) -> bool {
     asking_every(PAUSE, limit, condition)
 }
 
-/// The same with a pause of one's own between two looks.
+/// [`holds_within`] with a given pause between two checks.
 pub fn asking_every(pause: Duration, limit: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let end = Instant::now() + limit;
     loop {

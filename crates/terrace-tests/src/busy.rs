@@ -1,12 +1,14 @@
-//! Tests beside a compressed tier that is always busy: `TERRACE_BUSY_TIER=1`, with a `TERRACE_CONFIG` that gives the tier a part of the
-//! memory and all pages (`data/compressed.toml`).
+//! Runs tests beside a compressed tier under constant load: `TERRACE_BUSY_TIER=1`, with a `TERRACE_CONFIG`
+//! that gives the tier a part of the memory and admits all pages (`data/compressed.toml`).
 //!
-//! Most programs that tests run touch less than the least memory an instance can have, so nothing of theirs would ever be compressed.
-//! Here every mount has the least memory, and a program beside the test (`presser`) that reads a file larger than DRAM and tier together:
-//! pages go down, come back and are given up all the time, the test's among them. That they did is judged by the instance's counters.
+//! Most tested programs touch less than an instance's minimum memory, so none of their pages would be
+//! compressed. Here every mount has the minimum memory, and a program beside the test (`presser`) reads a
+//! file larger than DRAM and tier together. So pages, including the test's, are demoted, promoted and dropped
+//! all the time. The instance's counters confirm it.
 //!
-//! `TERRACE_DEVICE_TIER=1` does the same with a tier on a device: a file in the test's directory, smaller than what is read, so that regions
-//! are filled and reclaimed all the time. It stays between the mounts of a test: each but the first begins with what the one before left.
+//! `TERRACE_DEVICE_TIER=1` does the same with a device tier: a file in the test's directory, smaller than the
+//! read file, so that regions are filled and reclaimed all the time. The tier survives the mounts of a test:
+//! each but the first starts with the content of the last.
 
 use crate::exec::write_big;
 use crate::process::{self, Background, helper};
@@ -15,19 +17,19 @@ use std::process::{Command, Stdio};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SCANNING, SERVING, TierKind, TierRow};
 
-/// The least memory of an instance: what every rig gets.
+/// Minimum memory of an instance, used by every rig.
 pub const MEMORY: &str = "16MiB";
-/// An instance has this long to get busy.
+/// Time limit for an instance to become busy.
 const SECONDS: u64 = 120;
 
-/// Size of the tier on a device: two regions are filled, two are kept free.
+/// Size of the device tier: two regions are filled, two are kept free.
 const TIER_SIZE: &str = "64MiB";
 
 fn is_set(name: &str) -> bool {
     std::env::var(name).is_ok_and(|v| v != "0")
 }
 
-/// True if tests are to run so, with one tier or the other.
+/// Whether tests run with one of the two tiers.
 pub fn wanted() -> bool {
     compressed() || device()
 }
@@ -45,8 +47,8 @@ fn device() -> bool {
     is_set("TERRACE_DEVICE_TIER")
 }
 
-/// Further options of an instance whose test has the directory `dir`, beside those `given`: a tier on a device, if it is to have one and
-/// brings none.
+/// Further options of an instance whose test has the directory `dir`, in addition to those `given`: a device
+/// tier, if enabled and not given.
 pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
     if !device() || given.contains(&"--tier") {
         return Vec::new();
@@ -58,7 +60,8 @@ fn tier(dir: &Path) -> PathBuf {
     dir.join("tier")
 }
 
-/// The tier on a device that [`options`] name, as an empty file for a user who may make none in `dir`; none if there is to be none.
+/// Creates the device tier named by [`options`] as an empty file, for a user without write permission in
+/// `dir`; None if there is none.
 pub fn prepare_tier(dir: &Path) -> Option<PathBuf> {
     device().then(|| {
         std::fs::File::create(tier(dir)).expect("the tier's file can be made");
@@ -66,17 +69,17 @@ pub fn prepare_tier(dir: &Path) -> Option<PathBuf> {
     })
 }
 
-/// The file that is read beside a test, last in its directory.
+/// The presser's file, sorted last in its directory.
 fn file(dir: &Path) -> PathBuf {
     dir.join("~press")
 }
 
-/// Puts that file into a directory.
+/// Creates the presser's file in a directory.
 pub fn prepare(dir: &Path) {
     write_big(&file(dir)).expect("the file to press with can be written");
 }
 
-/// Puts the presser before a command under `terrace run`: it goes with the command.
+/// Puts the presser before a command under `terrace run`; it ends with the command.
 pub fn beside(command: &mut Command, dir: &Path) {
     command.arg(helper("presser")).arg(file(dir)).arg("--");
 }
@@ -88,7 +91,7 @@ pub fn presser(dir: &Path) -> Command {
     command
 }
 
-/// Work done by an instance's tiers.
+/// Counters of an instance's tiers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     compressed: Events,
@@ -96,7 +99,7 @@ pub struct Work {
     duplicates: u64,
 }
 
-/// Reads served, pages that came down, pages given up.
+/// Reads served, pages demoted, pages dropped.
 #[derive(Clone, Copy, Debug, Default)]
 struct Events {
     hits: u64,
@@ -128,7 +131,7 @@ impl Work {
         Work { compressed, device, duplicates: tier.duplicate_entry }
     }
 
-    /// Both.
+    /// Sum of both.
     pub fn and(self, other: Work) -> Work {
         Work {
             compressed: self.compressed.and(other.compressed),
@@ -144,7 +147,7 @@ impl Work {
             && (!device() || more(self.device, before.device))
     }
 
-    /// There must be some of each kind, and none that cannot be.
+    /// Asserts events of each kind, and consistent counters.
     #[track_caller]
     pub fn assert_busy(self) {
         println!("the tiers: {self:?}");
@@ -153,7 +156,7 @@ impl Work {
     }
 }
 
-/// The presser of a mount.
+/// The presser on a mount.
 #[derive(Debug)]
 pub struct Pressure {
     process: Background,
@@ -162,7 +165,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Starts a [`presser`] of the mount that this terraced serves, and waits until the tier has its hands full.
+    /// Starts a [`presser`] on the mount served by this terraced, and waits until the tier is busy.
     #[track_caller]
     pub fn start(presser: &mut Command, terraced: i32, stat: impl Fn() -> StatReport) -> Pressure {
         let process = Background::new(presser);
@@ -175,8 +178,8 @@ impl Pressure {
         Pressure { process, terraced, before }
     }
 
-    /// Ends it. It must have found nothing wrong, and the tier must have been busy until now: a terraced that has followed one that
-    /// was killed has to get so again.
+    /// Ends it. It must have found no wrong page, and the tier must be busy at the end: the successor of a
+    /// killed terraced must become busy again.
     #[track_caller]
     pub fn stop(mut self, terraced: i32, stat: impl Fn() -> StatReport) {
         let before = if terraced == self.terraced { self.before } else { Work::default() };

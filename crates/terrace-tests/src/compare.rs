@@ -1,4 +1,4 @@
-//! Runs one script on two sides, compares what they answered, and makes a failing script small.
+//! Runs one script on two sides, compares their results, and minimises a failing script.
 
 use crate::exec;
 use crate::gen_ops::{Ops, interleave};
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A script has this long to run.
+/// Time limit of a script.
 const SCRIPT_SECONDS_MAX: u64 = 300;
-/// Making a failing script small takes no longer.
+/// Time limit of minimising.
 const MINIMISE_MAX: Duration = Duration::from_secs(120);
 
-/// How the driver is started.
+/// Command line of the driver.
 #[derive(Clone, Debug, Default)]
 pub struct Driver {
     /// Words before the driver's own (`terrace run ... --`).
@@ -23,16 +23,16 @@ pub struct Driver {
     pub fault: Option<String>,
 }
 
-/// One run's answers, and the directory it left behind.
+/// Results of one run, and its directory.
 #[derive(Debug)]
 pub struct Run {
-    /// One line an operation.
+    /// Results, one line an operation.
     pub log: String,
     /// The directory, relative to the rig's.
     pub root: String,
 }
 
-/// Puts the file for `press` where the runs of this rig find it.
+/// Creates the file for `press` in the runs' directory of this rig.
 pub fn prepare(rig: &Rig) {
     exec::write_big(&rig.at().join("big")).expect("the big file can be written");
 }
@@ -88,7 +88,7 @@ impl<'a> Pair<'a> {
         Pair { reference, tested, driver, roots: Default::default() }
     }
 
-    /// Runs the sequences interleaved on both sides. A difference is made small and reported.
+    /// Runs the sequences interleaved on both sides. A difference is minimised and reported.
     pub fn check(&self, sequences: &[Ops], rng: &mut Rng) -> Result<(), String> {
         let script = interleave(sequences, rng);
         let Some(difference) = self.differ(&script) else { return Ok(()) };
@@ -103,7 +103,7 @@ impl<'a> Pair<'a> {
         difference
     }
 
-    /// Compares the trees that all runs so far left, as the source file system shows them: to be called after umount.
+    /// Compares the trees left by all runs so far, as the source file system shows them. Call after umount.
     pub fn check_sources(&self) -> Result<(), String> {
         for (left, right) in self.roots.borrow_mut().drain(..) {
             let (left, right) = (self.reference.src().join(left), self.tested.src().join(right));
@@ -160,7 +160,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// An operation and the sequence that it belongs to.
+/// The index of a sequence, and an operation of it.
 type Line = (usize, String);
 
 fn parse(script: &str) -> Vec<Line> {
@@ -193,7 +193,7 @@ fn only(lines: &[Line], sequences: &[usize]) -> Vec<Line> {
     lines.iter().filter(|l| sequences.contains(&l.0)).cloned().collect()
 }
 
-/// Takes ever smaller parts away while `fails` still holds without them.
+/// Removes ever smaller parts while `fails` still holds without them.
 fn shrink<T: Clone>(items: &mut Vec<T>, mut fails: impl FnMut(&[T]) -> bool) {
     let mut chunk = items.len() / 2;
     while chunk > 0 {
@@ -219,14 +219,14 @@ fn keep(script: &str) -> PathBuf {
     path
 }
 
-/// Where two logs part.
+/// First difference of two logs.
 #[derive(Debug)]
 pub struct Difference {
     text: String,
 }
 
 impl Difference {
-    /// The first line in which two logs differ, with what led there.
+    /// The first differing line of two logs, with the lines before it.
     pub fn find(reference: &str, tested: &str) -> Option<Difference> {
         if reference == tested {
             return None;

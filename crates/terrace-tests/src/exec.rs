@@ -1,10 +1,11 @@
-//! The executor of operation scripts: it makes the system calls that a script names, through libc's functions (so that
-//! an interposer sees them), and notes what each answered. The same script run in two directories must leave the same
-//! notes: that is the whole of the model test.
+//! Executor of operation scripts: makes the system calls of a script through libc's functions (so that an
+//! interposer sees them), and records each result. The model test runs the same script in two directories and
+//! compares the records.
 //!
-//! A script is a text of one operation a line (`pread 2 4096 100`). `@3` switches to sequence 3, which has a directory,
-//! descriptor slots and mappings of its own: several sequences interleave in one process. Results hold nothing that may
-//! rightly differ between two file systems (inode numbers, blocks, the clock), but they do hold descriptor numbers.
+//! A script has one operation a line (`pread 2 4096 100`). `@3` switches to sequence 3, which has its own
+//! directory, descriptor slots and mappings: several sequences interleave in one process. Results exclude
+//! everything that may legitimately differ between file systems (inode numbers, blocks, the clock), but
+//! include descriptor numbers.
 
 mod descriptors;
 mod listing;
@@ -30,16 +31,16 @@ unsafe extern "C" {
 
 /// Descriptor slots of a sequence.
 pub const SLOTS: usize = 6;
-/// Mappings that a sequence can hold at once.
+/// Maximum mappings of a sequence at once.
 pub const MAPS: usize = 2;
-/// Pages of the file `big` beside the sequences' directories, which `press` reads to make the cache evict.
+/// Pages of the file `big` beside the sequences' directories. `press` reads it to cause evictions.
 pub const BIG_PAGES: u64 = 10_240;
-/// Times below this were set by `utimens`; all others come from the clock and are noted as `now`.
+/// Times below this were set by `utimens`; all others come from the clock and are recorded as `now`.
 const TIME_SET_MAX: i64 = 1_500_000_000;
-/// The longest transfer: a script cannot ask for more.
+/// Maximum transfer of an operation.
 const LEN_MAX: usize = 4 << 20;
 
-/// Writes the file that `press` checks: each page says where it belongs.
+/// Writes the file that `press` checks: each page depends on its position.
 pub fn write_big(path: &std::path::Path) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
@@ -51,7 +52,7 @@ pub fn write_big(path: &std::path::Path) -> std::io::Result<()> {
     out.into_inner()?.sync_all()
 }
 
-/// A deliberate fault of the executor, to show that a comparison can fail.
+/// A deliberate fault of the executor, to prove that a comparison can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Break {
     /// No fault.
@@ -68,7 +69,7 @@ struct Sequence {
     maps: [Option<Map>; MAPS],
 }
 
-/// Runs scripts. See the module's text.
+/// Runs scripts. See the module's description.
 #[derive(Debug)]
 pub struct Executor {
     root: String,
@@ -109,7 +110,7 @@ impl Aligned {
 
 impl Drop for Aligned {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length in new(); nothing borrows it any more.
+        // SAFETY: made by mmap with this length in new(); no borrow is left.
         unsafe { libc::munmap(self.0.cast(), LEN_MAX) };
     }
 }
@@ -151,7 +152,7 @@ fn is_directory(fd: c_int) -> bool {
 }
 
 impl Executor {
-    /// An executor that works below `root`, where it makes a directory for each sequence.
+    /// An executor below `root`, with a directory for each sequence.
     pub fn new(root: &str, fault: Break) -> Executor {
         Executor {
             root: root.to_owned(),
@@ -164,7 +165,8 @@ impl Executor {
         }
     }
 
-    /// Runs a whole script; `out` gets the notes after each few operations, so that a crash keeps those before it.
+    /// Runs a whole script. `out` gets the records after every few operations, so that a crash keeps the
+    /// earlier ones.
     pub fn run(&mut self, script: &str, mut out: impl FnMut(&str)) {
         let mut log = String::new();
         for line in script.lines().filter(|l| !l.is_empty()) {
@@ -200,7 +202,7 @@ impl Executor {
         assert!(done == 0, "chdir {dir:?}: {}", std::io::Error::last_os_error());
     }
 
-    /// Closes everything and notes the tree that each sequence left behind.
+    /// Closes everything and records each sequence's tree.
     fn end(&mut self, log: &mut String) {
         let numbers: Vec<u64> = self.sequences.keys().copied().collect();
         for n in &numbers {
@@ -229,7 +231,7 @@ impl Executor {
         self.sequence().slots[number(slot) as usize].unwrap_or(-1)
     }
 
-    /// Puts a descriptor into a slot, in place of what was there, and notes its number: programs can see it.
+    /// Puts a descriptor into a slot, replacing its content, and records its number, which programs can see.
     fn put(&mut self, slot: &str, fd: c_int) -> String {
         if fd < 0 {
             return format!("E{}", errno());
@@ -292,7 +294,7 @@ fn is_direct(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_DIRECT != 0
 }
 
-/// Direct transfers at odd places are refused by some file systems and made by others: both are right, so none is made.
+/// Whether a direct transfer is unaligned. File systems may refuse or execute it, so the executor skips it.
 fn unaligned(fd: c_int, at: Option<i64>, len: usize, write: bool) -> bool {
     if !is_direct(fd) {
         return false;

@@ -1,5 +1,5 @@
-//! The generator of operation scripts (see `exec` for their language). It keeps a rough picture of what is open, so that
-//! most operations meet something, and leaves enough to chance that the errors are exercised too.
+//! Generator of operation scripts (see `exec` for their language). It tracks the open slots roughly, so that
+//! most operations meet an open file, and leaves enough to chance that errors occur, too.
 
 use crate::exec::{MAPS, SLOTS};
 use crate::rng::Rng;
@@ -7,22 +7,23 @@ use crate::rng::Rng;
 const NAMES: &[&str] = &["a", "b", "c", "d/a", "d/b", "d/e/a", "l", "long"];
 const DIRS: &[&str] = &["d", "d/e", "f", "."];
 const XATTRS: &[&str] = &["user.one", "user.two", "user.three"];
-/// Files stay below this, but for the sparse ones.
+/// Maximum file size, except for sparse files.
 const SIZE_MAX: u64 = 300 << 10;
 const FAR: u64 = 4 << 30;
 
-/// One operation sequence: each operation is one line of a script.
+/// One operation sequence; each operation is one line of a script.
 pub type Ops = Vec<String>;
 
 #[derive(Debug)]
 struct Gen {
     rng: Rng,
-    /// Slots that were opened and not closed, as far as one can know without asking.
+    /// Slots probably open: opened and not closed by the script.
     open: [bool; SLOTS],
     mapped: [bool; MAPS],
-    /// A store through a mapping reaches the file's mtime when the kernel likes: then mtime is no longer compared.
+    /// After a store through a mapping, the kernel updates the mtime at an arbitrary time: mtime is no longer
+    /// compared.
     poked: bool,
-    /// Preallocated blocks make SEEK_DATA's answers depend on what is cached: then only their soundness is compared.
+    /// With preallocated blocks, SEEK_DATA depends on the cached pages: only its soundness is compared.
     preallocated: bool,
     long_name: String,
 }
@@ -46,7 +47,7 @@ pub fn sequence(seed: u64, len: usize) -> Ops {
     ops
 }
 
-/// Several sequences in one script: in turns of random length, as `@n` blocks.
+/// Merges several sequences into one script, in turns of random length, as `@n` blocks.
 pub fn interleave(sequences: &[Ops], rng: &mut Rng) -> String {
     let mut next = vec![0; sequences.len()];
     let mut left: Vec<usize> = (0..sequences.len()).collect();
@@ -87,7 +88,7 @@ impl Gen {
     fn name(&mut self) -> String {
         match *self.rng.pick(NAMES) {
             "long" => self.long_name.clone(),
-            // The first few names are used most, so that operations meet on one file.
+            // The first few names are used most, so that operations share files.
             name => {
                 if self.rng.chance(60) {
                     self.rng.pick(&["a", "b"]).to_string()
@@ -164,7 +165,7 @@ impl Gen {
                 flags |= flag;
             }
         }
-        // The error of O_CREAT on a directory differs between kernels' file systems; nothing depends on it.
+        // The error of O_CREAT on a directory differs between kernel file systems; no program depends on it.
         if flags & libc::O_DIRECTORY != 0 {
             flags &= !libc::O_CREAT;
         }
@@ -200,7 +201,7 @@ impl Gen {
                 let off = if whence == 0 { off as i64 } else { self.rng.below(9000) as i64 - 4500 };
                 format!("lseek {s} {off} {whence}")
             }
-            // Stores through a mapping are data for SEEK_DATA at once or when the kernel has written them back.
+            // SEEK_DATA shows a store through a mapping at once, or after the kernel's writeback.
             20 if self.poked => format!("pread {s} {len} {off}"),
             20 if self.preallocated => format!("seekwalk {s} loose"),
             20 => format!("seekwalk {s} strict"),
@@ -324,7 +325,7 @@ impl Gen {
             4..=5 => format!("mappeek {m} {at} {len}"),
             6..=7 if self.mapped[m] => {
                 self.poked = true;
-                // A store makes its whole page data, also where a hole was.
+                // A store turns its whole page into data, even in a hole.
                 format!("mappoke {m} {at} {len} {}", self.pattern())
             }
             8 => format!("msync {m}"),
@@ -371,7 +372,7 @@ impl Gen {
             2..=4 => format!("fork {}", self.write()),
             5..=8 => format!("fork {}", self.read()),
             9 => {
-                // Descriptors that a child closes or opens stay open or closed in the parent.
+                // A child's opens and closes do not affect the parent's descriptors.
                 let open = self.open;
                 let op = self.descriptors();
                 self.open = open;

@@ -1,10 +1,10 @@
-//! Checks that a test leaves nothing behind: mounts, processes, runtime directories.
+//! Checks that a test leaves no mounts, processes or runtime directories behind.
 
 use crate::process;
 use std::path::{Path, PathBuf};
 use terrace_api::instance::Info;
 
-/// Where instances keep their sockets: the same rule as the product's.
+/// Directory of the instances' sockets, by the product's own rule.
 pub fn runtime_dir() -> PathBuf {
     // SAFETY: no arguments.
     let uid = unsafe { libc::geteuid() };
@@ -17,7 +17,7 @@ pub fn runtime_dir() -> PathBuf {
     }
 }
 
-/// The instance directories and what their info.json says.
+/// The instance directories with their info.json.
 pub fn instances() -> Vec<(PathBuf, Info)> {
     let Ok(list) = std::fs::read_dir(runtime_dir()) else { return Vec::new() };
     list.filter_map(|entry| {
@@ -28,7 +28,7 @@ pub fn instances() -> Vec<(PathBuf, Info)> {
     .collect()
 }
 
-/// All that is still there of work below `dir`, one line each; waits a little for what is just ending.
+/// All leftovers of work below `dir`, one line each. Waits briefly for processes that are ending.
 pub fn find(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     process::wait_until(30, || {
@@ -57,7 +57,8 @@ fn look(dir: &Path) -> Vec<String> {
     found
 }
 
-/// Supervisors and daemons of mounts below `dir` that live, also one that was started a moment ago and that no instance's record names.
+/// Running supervisors and daemons of mounts below `dir`, including one just started that no instance's
+/// record names yet.
 pub fn daemons(dir: &Path) -> Vec<i32> {
     let name = dir.to_str().expect("a UTF-8 path");
     let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -66,16 +67,17 @@ pub fn daemons(dir: &Path) -> Vec<i32> {
     process::pids().into_iter().filter(is_ours).collect()
 }
 
-/// True when the arguments or the working directory of a process name the place. (Its mounts say nothing: every process
-/// of this mount namespace sees those of a test.)
+/// Whether the arguments or the working directory of a process contain the place. (Its mounts are no
+/// evidence: every process of this mount namespace sees those of a test.)
 fn mentions(pid: i32, name: &str) -> bool {
     let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|p| p.starts_with(name));
     cwd || arguments.windows(name.len()).any(|w| w == name.as_bytes())
 }
 
-/// Ends what [`find`] finds, by number: for tests that failed half-way. Connections of FUSE first: a dying terraced may wait for a lock
-/// of a program that waits for its answer, and no signal ends either.
+/// Ends the results of [`find`], by process id: for tests that failed half-way. FUSE connections come first:
+/// a dying terraced may wait for a lock of a program that waits for terraced's answer, and no signal ends
+/// either.
 pub fn clear(dir: &Path) {
     let name = dir.to_str().expect("a UTF-8 path");
     unmount_below(name, libc::MNT_FORCE);
@@ -94,7 +96,7 @@ pub fn clear(dir: &Path) {
     }
 }
 
-/// The table of mounts; names in it need not be UTF-8.
+/// The mount table; names in it need not be UTF-8.
 pub fn table_of_mounts() -> String {
     String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").expect("/proc is mounted")).into_owned()
 }

@@ -5,21 +5,21 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-/// Maximum of the processes' own memory: eight threads, each with a request and an answer of a megabyte and a detour buffer in a huge
-/// page of two; stacks, books and the allocator's waste.
+/// Maximum private memory of the processes: eight threads, each with a request and an answer of a megabyte
+/// and a detour buffer in a huge page of two; stacks, tables and the allocator's overhead.
 pub const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
 
 /// Memory of an instance, KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Its memory files, which is what the limit is about.
+    /// Its memory files, to which the limit applies.
     pub shared: u64,
-    /// Private memory of its processes; the tables of frames and inodes count as well.
+    /// Private memory of its processes, including tables of frames and inodes.
     pub own: u64,
 }
 
 impl Memory {
-    /// As it is now.
+    /// Current values.
     #[track_caller]
     pub fn of(rig: &Rig) -> Memory {
         let mut seen = BTreeSet::new();
@@ -27,7 +27,7 @@ impl Memory {
         for entry in
             fs::read_dir(format!("/proc/{}/fd", rig.supervisor())).expect("descriptors of the supervisor")
         {
-            // Descriptors come and go meanwhile; those of memory files that stay are found.
+            // Descriptors may be closed meanwhile; those of memory files stay.
             let Ok(entry) = entry else { continue };
             let path = entry.path();
             let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
@@ -41,7 +41,7 @@ impl Memory {
         Memory { shared, own: own(rig.supervisor()) + own(rig.terraced()) }
     }
 
-    /// Within the limit.
+    /// Asserts the limits.
     #[track_caller]
     pub fn within(self, limit_mib: u64) {
         println!(
@@ -59,7 +59,7 @@ fn own(pid: i32) -> u64 {
     line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
 }
 
-/// The open descriptors of a process.
+/// Number of open descriptors of a process.
 pub fn descriptors(pid: i32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }

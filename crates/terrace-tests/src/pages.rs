@@ -1,10 +1,11 @@
-//! Self-describing pages and the version table of what was done to them: the means of every verifying stress.
+//! Self-describing pages and the version table of their writes: the basis of every verifying stress test.
 //!
-//! Each 512-byte sector of a page says which page it belongs to, which version it is, and carries a checksum
-//! ([`terrace_testkit::pages`]). A page has one writing process at a time. The version table, a file outside the cache that all processes map, holds three numbers a
-//! page: the version whose write has *started*, the last one *acknowledged*, and the last one that an fsync covered. A
-//! reader that saw `acked` before it read and sees `started` after it has read must have got a version in between:
-//! anything older is a lost or stale write, anything else was never written.
+//! Each 512-byte sector of a page contains the page's number, its version and a checksum
+//! ([`terrace_testkit::pages`]). A page has one writing process at a time. The version table is a file
+//! outside the cache, mapped by all processes. It has three numbers a page: the version whose write has
+//! *started*, the last one *acknowledged*, and the last one covered by an fsync. A reader that saw `acked`
+//! before its read and sees `started` after it must have got a version in between. An older version is a lost
+//! or stale write, and any other was never written.
 
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -14,13 +15,13 @@ pub use terrace_testkit::pages::{Bad, PAGE, version};
 
 const HEADER: usize = 4096;
 
-/// Writes version `version` of page `page` into `buf`. Three pages of four repeat themselves and can be compressed, the others cannot.
+/// Writes version `version` of page `page` into `buf`. Three pages of four are compressible.
 pub fn stamp(buf: &mut [u8], page: u64, version: u64) {
     let content = if page.is_multiple_of(4) { Content::Noise } else { Content::Repeats };
     terrace_testkit::pages::stamp(buf, page, version, content);
 }
 
-/// The shared record of what was written. See the module's text.
+/// The shared record of all writes. See the module's description.
 #[derive(Debug)]
 pub struct VersionTable {
     base: *mut u8,
@@ -34,7 +35,7 @@ unsafe impl Send for VersionTable {}
 unsafe impl Sync for VersionTable {}
 
 impl VersionTable {
-    /// Makes a version table for so many pages, or opens the one that is there.
+    /// Makes a version table for `pages` pages, or opens the existing one.
     pub fn open(path: &Path, pages: u64) -> VersionTable {
         let file = std::fs::File::options().read(true).write(true).create(true).truncate(false).open(path);
         let file = file.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
@@ -66,47 +67,47 @@ impl VersionTable {
         self.cell(HEADER / 8 + (page * 3 + which) as usize)
     }
 
-    /// How many pages it records.
+    /// Number of pages.
     pub fn pages(&self) -> u64 {
         self.pages
     }
 
-    /// The version whose write was begun last.
+    /// Version of the last started write.
     pub fn started(&self, page: u64) -> &AtomicU64 {
         self.of(page, 0)
     }
 
-    /// The version whose write was acknowledged last.
+    /// Version of the last acknowledged write.
     pub fn acked(&self, page: u64) -> &AtomicU64 {
         self.of(page, 1)
     }
 
-    /// The newest version that an fsync has covered.
+    /// Newest version covered by an fsync.
     pub fn synced(&self, page: u64) -> &AtomicU64 {
         self.of(page, 2)
     }
 
-    /// Set when all processes shall end.
+    /// Stop flag for all processes.
     pub fn stop(&self) -> &AtomicU64 {
         self.cell(0)
     }
 
-    /// Pages written so far, by all.
+    /// Pages written so far, by all processes.
     pub fn writes(&self) -> &AtomicU64 {
         self.cell(1)
     }
 
-    /// Pages read and verified so far, by all.
+    /// Pages read and verified so far, by all processes.
     pub fn reads(&self) -> &AtomicU64 {
         self.cell(2)
     }
 
-    /// Pages that were seen torn once and whole when read again.
+    /// Pages that were torn in one read and whole in the next.
     pub fn torn(&self) -> &AtomicU64 {
         self.cell(3)
     }
 
-    /// Fsyncs done so far, by all.
+    /// Fsyncs so far, by all processes.
     pub fn syncs(&self) -> &AtomicU64 {
         self.cell(4)
     }
@@ -126,7 +127,7 @@ impl VersionTable {
 
 impl Drop for VersionTable {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; nothing borrows it any more.
+        // SAFETY: made by mmap with this length; no borrow is left.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

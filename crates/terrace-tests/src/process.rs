@@ -1,4 +1,4 @@
-//! Running programs under a watchdog, and finding and ending processes by number.
+//! Runs programs with a time limit, and finds and ends processes by id.
 
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -7,17 +7,17 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terrace_testkit::wait::asking_every;
 
-/// A program of this crate, beside the running test.
+/// Path of a program of this crate, beside the running test.
 pub fn helper(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this program");
     let found = test.ancestors().skip(1).take(2).map(|dir| dir.join(name)).find(|p| p.exists());
     found.unwrap_or_else(|| panic!("{name} is not built: run the tests through cargo"))
 }
 
-/// The result of a program: its status and all that it printed.
+/// Result of a program: its status and output.
 #[derive(Debug)]
 pub struct Outcome {
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
     /// Its standard output.
     pub stdout: String,
@@ -60,8 +60,7 @@ fn tail(text: &str) -> &str {
     &text[from..]
 }
 
-/// Runs a program to its end. After `seconds` it and its process group are killed, and the test fails: nothing here may
-/// hang.
+/// Runs a program to its end. After `seconds` it and its process group are killed, and the test fails.
 #[track_caller]
 pub fn run(command: &mut Command, seconds: u64) -> Outcome {
     let (mut out, mut err) = (scratch(), scratch());
@@ -81,7 +80,7 @@ pub fn run(command: &mut Command, seconds: u64) -> Outcome {
     Outcome { status, stdout: read(&mut out), stderr: read(&mut err), what }
 }
 
-/// Where each thread of a hanging process group stands in the kernel.
+/// The kernel stacks of the threads of a hanging process group.
 fn tell_hang(group: i32) -> String {
     let mut out = String::new();
     for pid in pids() {
@@ -102,7 +101,7 @@ fn tell_hang(group: i32) -> String {
 }
 
 fn scratch() -> std::fs::File {
-    // SAFETY: memfd_create gives a new descriptor, owned from here on by the File.
+    // SAFETY: memfd_create returns a new descriptor, owned by the File from here on.
     unsafe {
         let fd = libc::memfd_create(c"test-output".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
@@ -117,7 +116,7 @@ fn read(file: &mut std::fs::File) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// A running program in a process group of its own, killed with that group when dropped.
+/// A running program in its own process group; both are killed when dropped.
 #[derive(Debug)]
 pub struct Background {
     child: Child,
@@ -133,12 +132,12 @@ impl Background {
         Background { child, status: None }
     }
 
-    /// Its process number, and that of its group.
+    /// Process id, which is also that of the group.
     pub fn id(&self) -> i32 {
         self.child.id() as i32
     }
 
-    /// Waits for its end, at most so long.
+    /// Waits for its end, at most `at_most`.
     pub fn wait(&mut self, at_most: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + at_most;
         let mut pause = 1;
@@ -157,7 +156,7 @@ impl Background {
     pub fn kill(&mut self) {
         if self.status.is_none() {
             kill(-self.id(), libc::SIGKILL);
-            // A program that the kernel keeps waiting does not die: the test says so, and does not hang with it.
+            // A program in uninterruptible sleep cannot be killed: report it instead of hanging.
             if self.wait(Duration::from_secs(60)).is_none() {
                 eprintln!("process {} cannot be killed:\n{}", self.id(), tell_hang(self.id()));
             }
@@ -171,8 +170,8 @@ impl Drop for Background {
     }
 }
 
-/// A command of another user, to be completed with the program: on a machine, made of a mount namespace, whose /dev/fuse is open
-/// to everybody, as udev makes it. `device` is where the node of it is made.
+/// A command prefix for another user, to be completed with the program. It makes a mount namespace in which
+/// /dev/fuse is open to all users, as udev sets it. `device` is the place of its node.
 pub fn as_user(user: &str, device: &std::path::Path) -> Command {
     let script = "[ -e \"$0\" ] || mknod -m 666 \"$0\" c 10 229; mount --bind \"$0\" /dev/fuse; exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -182,8 +181,8 @@ pub fn as_user(user: &str, device: &std::path::Path) -> Command {
     command
 }
 
-/// True where the kernel lets a user have namespaces, in which their `terrace run` mounts. Where it does not, tests are left out, with
-/// a word. `device` as for [`as_user`].
+/// Whether the kernel allows unprivileged namespaces, in which a user's `terrace run` mounts. Otherwise tests
+/// are skipped with a message. `device` as for [`as_user`].
 #[track_caller]
 pub fn may_unshare(user: &str, device: &std::path::Path) -> bool {
     run(as_user(user, device).arg("true"), 60).expect_success();
@@ -194,24 +193,24 @@ pub fn may_unshare(user: &str, device: &std::path::Path) -> bool {
     tried.status.success()
 }
 
-/// Sends a signal; true when the process was there.
+/// Sends a signal; true if the process existed.
 pub fn kill(pid: i32, signal: i32) -> bool {
     assert!(pid.abs() > 1, "a process of a test");
     // SAFETY: plain integers.
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
-/// Signals that end terraced, as a kill, an abort or a fault in its memory does. `TERRACE_SIGNAL` names the only one.
+/// Signals that end terraced like a kill, an abort or a memory fault. `TERRACE_SIGNAL` selects a single one.
 #[derive(Debug, Default)]
 pub struct DeadlySignals {
     crashed: Option<Instant>,
 }
 
 impl DeadlySignals {
-    /// The time between two that count as crashes: a mount is given up after five of them in ten seconds.
+    /// Minimum time between two crashes: a mount is given up after five of them in ten seconds.
     const CRASH_EVERY: Duration = Duration::from_secs(3);
 
-    /// The next one.
+    /// Picks the next signal.
     pub fn pick(&mut self, rng: &mut crate::rng::Rng) -> i32 {
         if let Ok(text) = std::env::var("TERRACE_SIGNAL") {
             return text.parse().expect("TERRACE_SIGNAL is a number");
@@ -225,7 +224,7 @@ impl DeadlySignals {
     }
 }
 
-/// The state letter of a process, or `-` when it is gone.
+/// State letter of a process, or `-` if it does not exist.
 pub fn state(pid: i32) -> char {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return '-' };
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
@@ -237,33 +236,33 @@ fn parent(pid: i32) -> Option<i32> {
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
-/// The living children of a process.
+/// The running children of a process.
 pub fn children(of: i32) -> Vec<i32> {
     pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
 }
 
-/// True while a process runs: a zombie holds nothing any more.
+/// Whether a process runs: a zombie does not.
 pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), '-' | 'Z' | 'X')
 }
 
-/// All process numbers.
+/// All process ids.
 pub fn pids() -> Vec<i32> {
     let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
     list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Asks again until it is so, at most `seconds` long.
+/// Polls a condition for at most `seconds`.
 pub fn wait_until(seconds: u64, so: impl FnMut() -> bool) -> bool {
     wait_asking_every(Duration::from_millis(10), seconds, so)
 }
 
-/// The same for what lasts for a millisecond or two only.
+/// [`wait_until`] with short pauses, for states of a millisecond or two.
 pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
     wait_asking_every(Duration::from_micros(200), seconds, so)
 }
 
-/// [`wait_until`] with a pause of one's own between two questions.
+/// [`wait_until`] with a given pause between two polls.
 pub fn wait_asking_every(pause: Duration, seconds: u64, so: impl FnMut() -> bool) -> bool {
     asking_every(pause, Duration::from_secs(seconds), so)
 }

@@ -1,4 +1,4 @@
-//! A place to test in: a fresh directory, and on two of the three sides a terrace mount of it.
+//! A rig: a fresh test directory, on two of the three sides with a terrace mount of it.
 
 use crate::busy::{self, Pressure, Work};
 use crate::process::{self, DeadlySignals, Outcome};
@@ -10,31 +10,31 @@ use std::sync::{Mutex, OnceLock};
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
 
-/// Where, in a test's directory, commands under `terrace run` leave their statistics.
+/// Directory of the statistics left by commands under `terrace run`.
 const STATS: &str = "stats";
 
-/// Through which path the programs of a test reach their files.
+/// The access path of a test's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The bare directory: the reference.
     Plain,
-    /// A terrace mount, programs as they are.
+    /// A terrace mount, programs without the preload library.
     Mount,
     /// A terrace mount, programs with the preload library.
     Fast,
-    /// The bare directory, each program under a `terrace run --mount` of its own.
+    /// The bare directory, each program under its own `terrace run --mount`.
     Run,
-    /// The bare directory, each program under a `terrace run` of its own, by leases: the way in that users take.
+    /// The bare directory, each program under its own `terrace run`, by leases: the default for users.
     Leased,
 }
 
 impl Side {
-    /// True where one mount lasts for the whole test.
+    /// Whether one mount lasts for the whole test.
     fn has_mount(self) -> bool {
         matches!(self, Side::Mount | Side::Fast)
     }
 
-    /// True where each program is under a `terrace run` of its own.
+    /// Whether each program runs under its own `terrace run`.
     fn runs(self) -> bool {
         matches!(self, Side::Run | Side::Leased)
     }
@@ -45,7 +45,7 @@ pub fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates/terrace-tests").to_owned()
 }
 
-/// A file of the product; tells what to do when it is missing.
+/// Path of a file of the product; panics with the cure if it is missing.
 #[track_caller]
 pub fn product(name: &str) -> PathBuf {
     let dir =
@@ -55,7 +55,8 @@ pub fn product(name: &str) -> PathBuf {
     if is_for_all(&dir) { path } else { copies(&dir).join(name) }
 }
 
-/// Copies of the product where every user may run them, and LD_PRELOAD can name them: made once for each build.
+/// Copies of the product in a place that every user can execute and LD_PRELOAD can name, made once for each
+/// build.
 fn copies(from: &Path) -> &'static Path {
     static COPIES: OnceLock<PathBuf> = OnceLock::new();
     COPIES.get_or_init(|| {
@@ -67,7 +68,7 @@ fn copies(from: &Path) -> &'static Path {
             if !source.exists() || age(&source) == age(&copy) {
                 continue;
             }
-            // Another test may be starting the one that is there.
+            // Another test may be executing the old copy, so it is replaced by a rename.
             let new = to.join(format!("{name}.{}", std::process::id()));
             let copied = std::fs::copy(&source, &new)
                 .and_then(|_| std::fs::File::open(&new)?.set_modified(age(&source).expect("it is there")))
@@ -78,8 +79,9 @@ fn copies(from: &Path) -> &'static Path {
     })
 }
 
-/// True for a place that every user reaches and that shells, LD_PRELOAD and /proc/mounts take as it is; on a disk, and not where tests mount
-/// file systems of their own. A clone may be anywhere: what it lacks, `/var/tmp` has.
+/// Whether a place is reachable by every user and contains no characters special to shells, LD_PRELOAD and
+/// /proc/mounts; on a disk, and not where tests mount file systems. A clone may be anywhere: otherwise
+/// `/var/tmp` is used.
 fn is_for_all(dir: &Path) -> bool {
     let reached =
         |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
@@ -90,7 +92,7 @@ fn is_for_all(dir: &Path) -> bool {
         && !is_memory(dir)
 }
 
-/// True for a tmpfs: it is no place for what is to be read past the page cache.
+/// Whether the directory is on a tmpfs, which cannot bypass the page cache.
 fn is_memory(dir: &Path) -> bool {
     let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL in a path");
     // SAFETY: statfs is plain data, and all zeros is one; the path is NUL-terminated.
@@ -100,7 +102,7 @@ fn is_memory(dir: &Path) -> bool {
     }
 }
 
-/// A fresh directory, removed at the end when the test went well.
+/// A fresh directory, removed at the end of a successful test.
 #[derive(Debug)]
 pub struct TestDir(PathBuf);
 
@@ -109,7 +111,7 @@ impl TestDir {
     pub fn new(test: &str) -> TestDir {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        // A name that begins with a slash says itself where: some programs bear only short paths.
+        // An absolute name selects the place: some programs accept only short paths.
         let path = base_dir().join(format!("{test}-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a directory for the test");
         TestDir(path)
@@ -120,7 +122,7 @@ impl TestDir {
         &self.0
     }
 
-    /// A directory in it, made now.
+    /// Makes a subdirectory.
     pub fn sub(&self, name: &str) -> PathBuf {
         let path = self.0.join(name);
         std::fs::create_dir_all(&path).expect("a directory for the test");
@@ -141,16 +143,16 @@ impl Drop for TestDir {
     }
 }
 
-/// A small ext4 on a loop device, mounted in a directory of its own: it fills up, and takes no other's room.
+/// A small ext4 on a loop device, mounted in its own directory: it can be filled without using other space.
 #[derive(Debug)]
 pub struct SmallDisk {
     at: PathBuf,
-    // Last, so that it is removed after the disk is unmounted.
+    // Last field: removed after the disk is unmounted.
     _dir: TestDir,
 }
 
 impl SmallDisk {
-    /// Makes one of so many MiB. None, with a word, for others than root and where there are no loop devices.
+    /// Makes one of `mib` MiB. None, with a message, without root or without loop devices.
     #[track_caller]
     pub fn new(test: &str, mib: u64) -> Option<SmallDisk> {
         if !crate::is_root() {
@@ -183,7 +185,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// Test data lie beside the build, where that is a place for them.
+/// Test data are beside the build, if that place is suitable.
 fn base_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
         return dir.into();
@@ -198,24 +200,24 @@ fn base_dir() -> PathBuf {
     format!("/var/tmp/terrace-tests-{user}").into()
 }
 
-/// A test's directory and, where there is one, the mount.
+/// A test's directory, with a mount on the sides that have one.
 #[derive(Debug)]
 pub struct Rig {
     side: Side,
     src: PathBuf,
     at: PathBuf,
     options: Vec<String>,
-    /// Descriptors that the instance may have; 0: as many as the test.
+    /// Maximum number of the instance's descriptors; 0: that of the test.
     nofile: u64,
     finished: bool,
     /// The load that keeps the compressed tier of the mount busy, if wanted.
     pressure: Mutex<Option<Pressure>>,
-    // Last, so that it is removed after the mount is gone.
+    // Last field: removed after the mount is gone.
     dir: TestDir,
 }
 
 impl Rig {
-    /// A rig with so much memory (`16MiB`) for the cache; the least where the compressed tier is to be busy.
+    /// A rig with this much cache memory (`16MiB`); the minimum if the compressed tier is to be busy.
     #[track_caller]
     pub fn new(test: &str, side: Side, memory: &str) -> Rig {
         let memory = if busy::wanted() { busy::MEMORY } else { memory };
@@ -228,10 +230,10 @@ impl Rig {
         Rig::of(test, side, options, None, 0)
     }
 
-    /// A rig on a source that is there already, or whose instance may have so many descriptors and no more.
+    /// A rig on an existing source, or with a limit on the instance's descriptors.
     #[track_caller]
     pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> Rig {
-        // With TERRACE_PLAIN=1 all sides are plain directories: that shows what of a test does not depend on terrace.
+        // TERRACE_PLAIN=1 makes all sides plain directories, to show which failures do not depend on terrace.
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
         let src = src.map_or_else(|| dir.sub("src"), Path::to_owned);
@@ -248,7 +250,7 @@ impl Rig {
         rig
     }
 
-    /// Through which path this rig leads.
+    /// The access path of this rig.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -263,7 +265,7 @@ impl Rig {
         &self.at
     }
 
-    /// A directory for the test's own things, never cached.
+    /// A directory for the test's own files, never cached.
     pub fn aside(&self) -> PathBuf {
         self.dir.sub("aside")
     }
@@ -282,14 +284,10 @@ impl Rig {
             command.arg(format!("--nofile={}", self.nofile)).arg(product("terrace"));
         }
         command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
-        // Source and tier lie on one disk here.
+        // Source and tier are on one disk here.
         command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
         process::run(&mut command, 60).expect_success();
-        assert!(
-            self.mounted(),
-            "terrace mount said it is done, but nothing is mounted on {}",
-            self.at.display()
-        );
+        assert!(self.mounted(), "terrace mount succeeded, but nothing is mounted on {}", self.at.display());
         if busy::wanted() {
             *self.pressure.lock().expect("held for moments only") = None;
             let mut presser = busy::presser(&self.at);
@@ -301,7 +299,7 @@ impl Rig {
         }
     }
 
-    /// True while the mount is there.
+    /// Whether the mount exists.
     pub fn mounted(&self) -> bool {
         let mounts = leftovers::table_of_mounts();
         let at = self.at.to_str().expect("a UTF-8 path");
@@ -314,7 +312,7 @@ impl Rig {
         process::run(Command::new(product("terrace")).arg(cmd).arg(&self.at).args(args), 120)
     }
 
-    /// A program in this rig's directory, on this rig's path.
+    /// A program in this rig's directory, on this rig's access path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
             Side::Run | Side::Leased => {
@@ -344,7 +342,8 @@ impl Rig {
         command
     }
 
-    /// The same as another user, whose `terrace run` it is then; none where the kernel gives users no namespaces.
+    /// [`Rig::command`] as another user, whose own `terrace run` is used; None if the kernel allows no
+    /// unprivileged namespaces.
     pub fn command_of(&self, user: &str, program: impl AsRef<std::ffi::OsStr>) -> Option<Command> {
         assert_eq!(self.side, Side::Run, "elsewhere root serves");
         let device = self.dir.path().join("fuse");
@@ -360,18 +359,18 @@ impl Rig {
         Some(command)
     }
 
-    /// Gives a program the environment that `terrace run` would give it.
+    /// Sets the environment that `terrace run` would give a program.
     pub fn through_preload(&self, command: &mut Command) {
         let (place, _) = self.instance();
         let device =
             std::os::unix::fs::MetadataExt::dev(&std::fs::metadata(&self.at).expect("the mount answers"));
         command.env("LD_PRELOAD", product("libterrace_preload.so"));
-        // Files of tests are small, and their readers are to be clients all the same.
+        // Makes readers of the tests' small files clients, too.
         command.env("TERRACE_LARGE_FILE", "0");
         command.env("TERRACE_SOCKET", place.join("preload.sock")).env("TERRACE_DEV", device.to_string());
     }
 
-    /// Runs a shell script in this rig's directory, on its path; it must succeed.
+    /// Runs a shell script in this rig's directory, on its access path; it must succeed.
     #[track_caller]
     pub fn shell(&self, script: &str, seconds: u64) -> String {
         process::run(self.command("/bin/bash").arg("-euc").arg(script), seconds).expect_success()
@@ -391,14 +390,14 @@ impl Rig {
         self.instance().1.pid
     }
 
-    /// The process number of the terraced that serves, which changes when the supervisor has started a new one.
+    /// The process number of the serving terraced; it changes with each restart.
     #[track_caller]
     pub fn terraced(&self) -> i32 {
         self.instance().1.terraced
     }
 
-    /// Waits for the terraced that follows the one with this number. It is there from its first moment, when it has still to
-    /// recover: info.json names it only when it serves, and [`Rig::terraced`] is told by info.json.
+    /// Waits for the successor of a terraced. It is found as soon as it exists, before its recovery;
+    /// [`Rig::terraced`] reads info.json, which names it only when it serves.
     #[track_caller]
     pub fn next_terraced(&self, last: i32) -> i32 {
         let supervisor = self.supervisor();
@@ -406,8 +405,8 @@ impl Rig {
             .unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
     }
 
-    /// Kills supervisor and terraced, in one order or the other, and waits until nothing of the instance lives: not a terraced either that
-    /// the supervisor was just starting.
+    /// Kills supervisor and terraced, in random order, and waits until no process of the instance lives,
+    /// including a terraced that the supervisor was just starting.
     #[track_caller]
     pub fn kill_everything(&self, rng: &mut rng::Rng) {
         let (supervisor, terraced) = (self.supervisor(), self.terraced());
@@ -425,7 +424,7 @@ impl Rig {
         assert!(gone, "something of the instance lives on");
     }
 
-    /// Waits for the end of what `terrace run` leaves behind when it was killed with its command.
+    /// Waits for the end of the instance after `terrace run` was killed with its command.
     #[track_caller]
     pub fn await_end_of_run(&self) {
         if self.side.runs() {
@@ -441,7 +440,7 @@ impl Rig {
         serde_json::from_str(&text).unwrap_or_else(|why| panic!("terrace stat --json: {why}: {text}"))
     }
 
-    /// Drops clean pages, so that what follows is read from the source.
+    /// Drops clean pages, so that later reads come from the source.
     #[track_caller]
     pub fn drop_cache(&self) {
         if self.side.has_mount() {
@@ -449,7 +448,7 @@ impl Rig {
         }
     }
 
-    /// `terrace check` must have nothing to say.
+    /// Runs `terrace check`, which must find nothing.
     #[track_caller]
     pub fn check(&self) {
         if self.side.has_mount() {
@@ -458,7 +457,7 @@ impl Rig {
         }
     }
 
-    /// The statistics that commands under `terrace run` have left. Of one that was killed there are none.
+    /// The statistics left by commands under `terrace run`. A killed one leaves none.
     #[track_caller]
     pub fn stats_of_runs(&self) -> Vec<StatReport> {
         let list = std::fs::read_dir(self.dir.sub(STATS)).expect("our own directory");
@@ -466,7 +465,7 @@ impl Rig {
         texts.filter_map(|text| serde_json::from_slice(&text).ok()).collect()
     }
 
-    /// The compressed tier must have been busy, if it was to be.
+    /// Asserts that the compressed tier was busy, if enabled.
     #[track_caller]
     fn assert_tier_was_busy(&self) {
         if let Some(pressure) = self.pressure.lock().expect("held for moments only").take() {
@@ -477,7 +476,7 @@ impl Rig {
         }
     }
 
-    /// Unmounts: afterwards the source holds everything and nothing of the instance is left.
+    /// Unmounts: afterwards the source has all data and nothing of the instance is left.
     #[track_caller]
     pub fn umount(&self) {
         self.assert_tier_was_busy();
@@ -491,7 +490,7 @@ impl Rig {
         }
     }
 
-    /// The end of each test: checks the cache, unmounts, looks for anything left behind.
+    /// The end of each test: checks the cache, unmounts, looks for leftovers.
     #[track_caller]
     pub fn finish(mut self) {
         self.check();
@@ -513,7 +512,7 @@ impl Drop for Rig {
 }
 
 impl Rig {
-    /// Prints the end of the daemon's log after a failure; the directory that is kept has all of it.
+    /// Prints the end of the daemon's log after a failure; the kept directory has all of it.
     fn tell(&self) {
         for (place, info) in leftovers::instances() {
             if info.mnt == self.at {
@@ -528,12 +527,12 @@ impl Rig {
     }
 }
 
-/// Disturbs a live mount from another thread until it is dropped: drops, flushes, resizes, and kills when asked to.
+/// Disturbs a live mount from another thread until dropped: drops, flushes, resizes, and kills if selected.
 #[derive(Debug)]
 pub struct Chaos {
     stop: std::sync::mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<u32>>,
-    /// On a plain directory there is nothing to disturb.
+    /// A plain directory has nothing to disturb.
     idle: bool,
 }
 
@@ -542,14 +541,14 @@ pub struct Chaos {
 pub enum Trouble {
     /// `terrace drop-caches`, `sync` and `resize`.
     Commands,
-    /// kill -9 of terraced, and at times of the next one while it recovers.
+    /// kill -9 of terraced, and sometimes of its successor during recovery.
     Kill,
-    /// The same by all the signals that end it.
+    /// The same with all fatal signals.
     Signals,
 }
 
 impl Chaos {
-    /// Starts it: something happens about every `pause_ms`.
+    /// Starts it: one disturbance about every `pause_ms`.
     pub fn start(rig: &Rig, trouble: Trouble, seed: u64, pause_ms: u64) -> Chaos {
         let (stop, stopped) = std::sync::mpsc::channel();
         let at = rig.at().to_owned();
@@ -568,7 +567,7 @@ impl Chaos {
         Chaos { stop, thread: Some(thread), idle }
     }
 
-    /// Ends it and tells how often something was done. Never would mean that the test has shown nothing.
+    /// Ends it and returns the number of disturbances. None would make the test meaningless.
     #[track_caller]
     pub fn stop(mut self) -> u32 {
         let _ = self.stop.send(());
@@ -602,13 +601,14 @@ fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut r
     true
 }
 
-/// The supervisor and the terraced that serve there, as far as info.json tells.
+/// The supervisor and the serving terraced, by info.json.
 fn processes(at: &Path) -> Option<(i32, i32)> {
     let mine = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
     mine.map(|(_, info)| (info.pid, info.terraced))
 }
 
-/// The end of the terraced that serves; at times also of its successor, a moment after its birth. Not always: something must get done.
+/// Kills the serving terraced; sometimes also its successor, a moment after its start. Not always: there must
+/// be progress.
 fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
     let mut signal = |rng: &mut rng::Rng| match trouble {
         Trouble::Signals => signals.pick(rng),
@@ -626,8 +626,8 @@ fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: 
     killed
 }
 
-/// The living child of a supervisor that is not `last`; waits up to 20 s for it. (Before the supervisor starts a new one it has seen the
-/// end of the last.)
+/// The running child of a supervisor that is not `last`; waits up to 20 s for it. (The supervisor reaps the
+/// last one before it starts a new one.)
 fn next_child(supervisor: i32, last: i32) -> Option<i32> {
     let mut found = None;
     process::wait_closely(20, || {

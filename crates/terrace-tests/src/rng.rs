@@ -1,10 +1,10 @@
-//! Random numbers that can be replayed from one printed number, content made of them, and a hash of content.
+//! Random numbers reproducible from one printed seed, content made of them, and a hash of content.
 
 pub use terrace_testkit::rng::{Rng, mix, seed};
 
-/// Fills `buf` with bytes that depend on `pattern` and on the position in the pattern, none of them zero in the first
-/// byte of each word, so that written data never look like a hole. Of 8 words in a row 1 to 8 are noise, as the pattern will have it,
-/// the others are the pattern's own: some of it compresses well, some a little, some not at all.
+/// Fills `buf` with bytes that depend on `pattern` and on the position in the pattern. The first byte of each
+/// word is never zero, so written data never look like a hole. Of 8 consecutive words, 1 to 8 (by the
+/// pattern) are noise, the others repeat: compressibility varies between patterns.
 pub fn fill(buf: &mut [u8], pattern: u64) {
     let (from, noisy) = (pattern.wrapping_mul(0x1000_0001), 1 + pattern % 8);
     let own = mix(pattern) | 1;
@@ -14,7 +14,7 @@ pub fn fill(buf: &mut [u8], pattern: u64) {
     }
 }
 
-/// FNV-1a over 64-bit words, the tail bytewise: a content hash for comparing logs, nothing more.
+/// FNV-1a over 64-bit words, the tail bytewise: a content hash for comparing logs only.
 pub fn hash(buf: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325u64 ^ buf.len() as u64;
     let mut words = buf.chunks_exact(8);

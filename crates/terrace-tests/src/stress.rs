@@ -1,4 +1,4 @@
-//! Starting and judging the processes of a verifying stress (`verifier`).
+//! Starts and judges the processes of a verifying stress test (`verifier`).
 
 use crate::pages::VersionTable;
 use crate::process::{Background, helper};
@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Files of self-describing pages on a rig, their version table, and the processes at work on them.
+/// Files of self-describing pages on a rig, their version table, and the processes that use them.
 #[derive(Debug)]
 pub struct Stress<'a> {
     rig: &'a Rig,
-    /// The versions that were written.
+    /// The version table.
     pub versions: VersionTable,
     versions_path: PathBuf,
     files: u64,
@@ -21,7 +21,7 @@ pub struct Stress<'a> {
     writers: u64,
     seed: u64,
     workers: Vec<Worker>,
-    /// A writer through mappings that was killed.
+    /// A killed writer through mappings.
     killed: Option<u64>,
 }
 
@@ -56,8 +56,9 @@ impl<'a> Stress<'a> {
         }
     }
 
-    /// Gives all pages of the files their blocks. Else a program's own direct read of the source fails with EIO where it meets a page that
-    /// another has just touched in its mapping of a hole (fs/iomap/direct-io.c, IOMAP_DELALLOC), as on the plain directory.
+    /// Allocates the blocks of all pages. Otherwise a direct read of the source fails with EIO, on the plain
+    /// directory as well, if it meets a page that another process has just touched in its mapping of a hole
+    /// (fs/iomap/direct-io.c, IOMAP_DELALLOC).
     pub fn allocate(&self) {
         for n in 0..self.files {
             let file = std::fs::File::options().write(true).open(self.rig.src().join(format!("f{n}")));
@@ -95,7 +96,7 @@ impl<'a> Stress<'a> {
         self.workers.push(Worker { role: role.into(), id, fast, process, log });
     }
 
-    /// Panics when a worker has ended by itself: it only does so when something is wrong.
+    /// Panics if a worker has ended by itself: it found a violation.
     #[track_caller]
     pub fn expect_all_running(&mut self) {
         for worker in &mut self.workers {
@@ -105,7 +106,7 @@ impl<'a> Stress<'a> {
         }
     }
 
-    /// kill -9 of one worker, by number in the order of starting; a new one takes its place.
+    /// kill -9 of one worker, by index of its start; a new one takes its place.
     pub fn replace(&mut self, n: usize, more: &[&str]) {
         let mut worker = self.workers.remove(n);
         worker.process.kill();
@@ -116,12 +117,12 @@ impl<'a> Stress<'a> {
         self.start(&worker.role.clone(), worker.id, worker.fast, more);
     }
 
-    /// How many workers there are.
+    /// Number of workers.
     pub fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// True when there are none.
+    /// Whether there are no workers.
     pub fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
@@ -132,7 +133,7 @@ impl<'a> Stress<'a> {
         self.workers.clear();
     }
 
-    /// Lets them work for so long, watching that none fails.
+    /// Lets the workers run for this time, and checks that none fails.
     #[track_caller]
     pub fn work(&mut self, for_: Duration) {
         let end = std::time::Instant::now() + for_;
@@ -142,7 +143,7 @@ impl<'a> Stress<'a> {
         }
     }
 
-    /// Tells all workers to end, and expects each to have found nothing wrong.
+    /// Stops all workers; each must end without a violation.
     #[track_caller]
     pub fn stop(&mut self) {
         self.versions.stop().store(1, SeqCst);
@@ -157,7 +158,8 @@ impl<'a> Stress<'a> {
         println!("{}", self.versions.summary());
     }
 
-    /// Reads every page once through the mount or the preload path, or (`None`) from the source, and compares it with the version table.
+    /// Reads every page once through the mount or the preload path, or (`None`) from the source, and compares
+    /// it with the version table.
     #[track_caller]
     pub fn verify(&self, preload: Option<bool>, require: &str) {
         let mut command = self.command("check", preload == Some(true));
@@ -170,7 +172,7 @@ impl<'a> Stress<'a> {
         assert!(outcome.status.success(), "preload {preload:?}, seed {}: {outcome}", self.seed);
     }
 
-    /// The end of a test: all that was acknowledged is there through both paths, and in the source after umount.
+    /// The end of a test: all acknowledged data are readable by both paths, and in the source after umount.
     #[track_caller]
     pub fn settle(mut self, rig: &Rig) {
         self.stop();

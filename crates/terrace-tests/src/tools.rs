@@ -1,4 +1,4 @@
-//! Programs that tests need: outside suites from the package registry, and C sources of this crate.
+//! Programs used by tests: outside suites from the package registry, and C sources of this crate.
 
 use crate::process;
 use crate::rig::workspace;
@@ -23,10 +23,10 @@ pub fn cargo_tool(name: &str, version: &str) -> PathBuf {
     path
 }
 
-/// Fails with the cure when a program is not installed.
+/// Path of a required program; panics with the cure if it is not installed.
 #[track_caller]
 pub fn need(program: &str, package: &str) -> PathBuf {
-    // The server's own directory first: elsewhere there may be links to some of its programs only.
+    // The server's own directory first: other directories may have links to some of its programs only.
     let first = "/usr/lib/postgresql/15/bin:/usr/lib/postgresql/16/bin:/usr/lib/postgresql/17/bin";
     let path = std::env::var("PATH").unwrap_or_default();
     let found = format!("{first}:{path}:/usr/sbin:/sbin")
@@ -36,7 +36,7 @@ pub fn need(program: &str, package: &str) -> PathBuf {
     found.unwrap_or_else(|| panic!("{program} is missing: `make deps`, or install the package {package}"))
 }
 
-/// A shared library by its usual places.
+/// Path of a shared library, from the usual places.
 #[track_caller]
 pub fn need_library(name: &str, package: &str) -> PathBuf {
     let found = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"].map(|d| Path::new(d).join(name));

@@ -1,5 +1,5 @@
-//! C programs that do with descriptors what programs do (`tests/c/behaviour.c`): each case on a plain directory, through
-//! the mount and through the preload path, compiled with and without fortified calls.
+//! C programs with typical uses of descriptors (`tests/c/behaviour.c`): each case on a plain directory,
+//! through the mount and through the preload path, compiled with and without fortified calls.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn run_case(rig: &Rig, program: &Path, case: &str, before: impl Fn(&mut Command)
     process::run(&mut command, 60)
 }
 
-/// Runs all cases and panics with those that failed.
+/// Runs all cases and panics with a list of those that failed.
 #[track_caller]
 fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut Command, &Rig)) {
     let program = program(fortified);
@@ -66,7 +66,8 @@ fn through_preload() {
     all_cases(Side::Fast, false, true, |_, _| ());
 }
 
-/// Programs that become clients when they change a file in place, or never: what they opened before is the kernel's.
+/// Programs that become clients at their first in-place change, or never: the kernel serves files opened
+/// before.
 #[test]
 fn through_preload_registered_late() {
     all_cases(Side::Fast, false, false, |command, _| {
@@ -111,7 +112,7 @@ fn with_another_interposer_beside() {
     }
 }
 
-/// With a server that is not there, or leads nowhere, programs go through the mount.
+/// With a socket that is missing or dead, programs use the mount.
 #[test]
 fn with_a_dead_connection() {
     for socket in ["/nonexistent/preload.sock", "/dev/null", ""] {
@@ -121,7 +122,7 @@ fn with_a_dead_connection() {
     }
 }
 
-/// A program that touches no terrace file sees nothing of the library in its descriptors, threads, signals.
+/// In a program without terrace files the library is invisible in descriptors, threads and signals.
 #[test]
 fn nothing_observable_elsewhere() {
     let rig = Rig::new("unobservable", Side::Fast, "16MiB");

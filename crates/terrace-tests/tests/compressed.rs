@@ -1,4 +1,4 @@
-//! The compressed tier at work on programs: what they read of it, and who decodes.
+//! The compressed tier under programs: correct content, and the place of decompression.
 
 use std::fs;
 use terrace_tests::rig::{Rig, Side};
@@ -7,7 +7,7 @@ use terrace_tests::rng::Rng;
 const PAGE: usize = 4096;
 const PAGES: u64 = 8192;
 
-/// Every other page repeats itself, as LZ4 likes it; of the others LZ4 makes nothing, and zstd a half.
+/// Every other page is repetitive, as LZ4 needs it; LZ4 cannot compress the others, and zstd halves them.
 fn content(page: u64) -> Vec<u8> {
     let mut rng = Rng::new(page);
     let mut letters = std::iter::repeat_with(move || b'a' + rng.below(13) as u8);
@@ -21,7 +21,8 @@ fn content(page: u64) -> Vec<u8> {
     bytes
 }
 
-/// A file of twice the memory, which half of that holds when it is compressed, read in random order and compared with the source.
+/// A file of twice the memory, which fits into half of it when compressed; read in random order and compared
+/// with the source.
 const READ: &str = r#"
 import os, random, sys
 pages, source = int(sys.argv[1]), sys.argv[2]
@@ -57,7 +58,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
     rig.finish();
 }
 
-/// A program may have a zstd of its own, of another version.
+/// A program may have its own zstd, of another version.
 #[test]
 fn programs_see_nothing_of_the_librarys_zstd() {
     let rig = Rig::new("symbols", Side::Fast, "16MiB");

@@ -1,5 +1,5 @@
-//! Deaths of terraced, of clients, and of everything, at random moments under verifying writers and readers: by kill -9, and by the signals of
-//! crashes.
+//! Ends terraced, clients, or the whole instance at random moments under verifying writers and readers: by
+//! kill -9, and by the signals of crashes.
 
 use std::time::Duration;
 use terrace_tests::rig::{Rig, Side};
@@ -18,16 +18,16 @@ fn pause(rng: &mut Rng, most_ms: u64) -> Duration {
 /// Signals of a panic, a bad address and a fault of mapped memory.
 const CRASHES: [i32; 3] = [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS];
 
-/// The supervisor gives up after five crashes in ten seconds: not more often than this may terraced have one.
+/// Minimum interval between crashes of terraced: the supervisor gives up after five in ten seconds.
 const CRASH_EVERY: Duration = Duration::from_secs(3);
 
-/// No acknowledged write is lost and no program sees an error.
+/// No acknowledged write is lost and no program gets an error.
 #[test]
 fn terraced_killed() {
     terraced_dies("crash-terraced", seed("crash-terraced"), Duration::ZERO, rounds(), |_| libc::SIGKILL);
 }
 
-/// So it is if it crashes.
+/// The same for crashes.
 #[test]
 fn terraced_crashed() {
     let rounds = rounds().div_ceil(3);
@@ -50,7 +50,8 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
         println!("round {round}: signal {signal}");
         assert!(process::kill(before, signal), "round {round}: terraced {before} was not there");
         let again = process::wait_until(20, || {
-            // Where nothing is wrong with an address, Rust's handlers for SIGSEGV and SIGBUS return once, for the fault to come again.
+            // Without a real fault, Rust's handlers for SIGSEGV and SIGBUS return once and wait for the fault
+            // to repeat.
             if process::alive(before) {
                 process::kill(before, signal);
             }
@@ -70,8 +71,8 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
     stress.settle(&rig);
 }
 
-/// Killed again while it is still recovering: the next terraced is found by its parent, the supervisor, as soon as it lives, and
-/// killed some microseconds later, mostly before info.json tells that it serves.
+/// Kills the restarted terraced during recovery. It is found as the supervisor's child at once, and killed
+/// some microseconds later, mostly before info.json names it.
 #[test]
 fn terraced_killed_in_recovery() {
     let seed = seed("crash-recovery");
@@ -82,7 +83,7 @@ fn terraced_killed_in_recovery() {
     stress.start("write", 1, false, &["torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
     let (mut kills, mut early) = (0, 0);
-    // On a machine that is busy otherwise our kill may come too late again and again.
+    // On a busy machine the kill may come too late repeatedly.
     for round in 0..5 * rounds() {
         if round >= rounds() && early > 0 {
             break;
@@ -104,7 +105,7 @@ fn terraced_killed_in_recovery() {
     stress.settle(&rig);
 }
 
-/// Other programs notice nothing, and acknowledged data stay.
+/// Other programs see no effect, and acknowledged data stay.
 #[test]
 fn clients_killed() {
     let seed = seed("crash-clients");
@@ -129,7 +130,8 @@ fn clients_killed() {
     stress.settle(&rig);
 }
 
-/// Supervisor and terraced both: what fsync acknowledged is in the source, one command mounts again.
+/// Kills supervisor and terraced: all data acknowledged by fsync are in the source, and one command mounts
+/// again.
 #[test]
 fn everything_killed() {
     let seed = seed("crash-all");
@@ -153,7 +155,8 @@ fn everything_killed() {
     rig.finish();
 }
 
-/// A terraced that no record names ends with its supervisor: the mount counts as dead, and the next one must not begin while it still writes.
+/// A terraced missing in info.json ends with its supervisor: the mount counts as dead, and the next instance
+/// must not start while it still writes.
 #[test]
 fn unrecorded_terraced_ends_with_its_supervisor() {
     let mut rng = Rng::new(seed("crash-unrecorded"));
@@ -168,7 +171,8 @@ fn unrecorded_terraced_ends_with_its_supervisor() {
     rig.finish();
 }
 
-/// Kills terraced, and stops the supervisor at some moment of the next one's start: the new terraced, if it was let go and is not recorded.
+/// Kills terraced, and stops the supervisor at a random moment of the restart. Returns the new terraced if it
+/// serves and is not yet recorded.
 fn unrecorded_terraced(rig: &Rig, rng: &mut Rng) -> Option<i32> {
     let (supervisor, last) = (rig.supervisor(), rig.terraced());
     process::kill(last, libc::SIGKILL);
@@ -190,7 +194,7 @@ fn has_thread(pid: i32, name: &str) -> bool {
     comms.into_iter().any(|comm| comm.trim() == name)
 }
 
-/// Acknowledged writes without a sync may be lost: the version table takes the files as they now are.
+/// Acknowledged writes without a sync may be lost: sets the version table to the files' current content.
 fn accept_losses(stress: &Stress, rig: &Rig) {
     use std::sync::atomic::Ordering::SeqCst;
     let pages = stress.versions.pages() / 3;

@@ -1,5 +1,5 @@
-//! The tier on a device under mounts: crashes, restarts, changes behind its back, and a target that loses its content. Every byte is
-//! compared with the source.
+//! The device tier under mounts: crashes, restarts, changes in the source while unmounted, and a target that
+//! loses its content. Every byte is compared with the source.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -12,7 +12,7 @@ use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, process};
 
 const PAGE: u64 = 4096;
-/// Pages of each file: one larger than memory, some that one batch holds, one that ends within a page.
+/// Pages of each file: one larger than memory, some that fit into one batch, one that ends within a page.
 const FILES: [(&str, u64); 5] = [
     ("large", 8192 * PAGE),
     ("middle", 512 * PAGE),
@@ -21,7 +21,7 @@ const FILES: [(&str, u64); 5] = [
     ("tiny", 9),
 ];
 
-/// A rig whose tier outlives its mounts; the rig is first, so that it ends before its tier is removed.
+/// A rig whose tier survives its mounts. The rig is the first field, so it ends before its tier is removed.
 struct World {
     rig: Rig,
     tier: PathBuf,
@@ -35,12 +35,12 @@ impl World {
         World::on(test, side, tier, dir)
     }
 
-    /// The same with a tier elsewhere.
+    /// The same with another place of the tier.
     fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> World {
         World::over(test, side, &[(tier, 64)], dir)
     }
 
-    /// With several tiers of so many MiB.
+    /// A rig with several tiers of the given MiB.
     fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> World {
         let mut options = vec!["--memory".to_owned(), "16MiB".to_owned()];
         for (path, mib) in tiers {
@@ -59,7 +59,7 @@ impl World {
         World { rig, tier: tiers[0].0.clone(), _dir: dir }
     }
 
-    /// All files through the mount are as the source has them.
+    /// Asserts that all files through the mount equal the source.
     #[track_caller]
     fn compare(&self, what: &str) {
         for (name, _) in FILES {
@@ -71,7 +71,8 @@ impl World {
         }
     }
 
-    /// The same by a program that reads whole and part pages in random order, with and without O_DIRECT, before and after a fork.
+    /// The same by a program that reads whole and partial pages in random order, with and without O_DIRECT,
+    /// before and after a fork.
     #[track_caller]
     fn compare_by_program(&self, seed: u64) {
         let script = self.rig.aside().join("read.py");
@@ -96,13 +97,13 @@ impl World {
     }
 }
 
-/// The row of the tier on a device.
+/// The row of the device tier.
 #[track_caller]
 fn device(stat: &StatReport) -> TierRow {
     devices(stat).next().unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
 }
 
-/// The rows of all of them.
+/// The rows of all device tiers.
 fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
     stat.cache.tiers.iter().filter(|row| row.kind == TierKind::Device)
 }
@@ -137,7 +138,7 @@ if os.waitpid(child, 0)[1] != 0:
     sys.exit('the child found other bytes')
 "#;
 
-/// Changes some bytes of some files, each change within a page. Sizes stay.
+/// Changes some bytes of some files, each change within a page. Sizes stay the same.
 fn change(dir: &Path, rng: &mut Rng, times: u64) {
     for _ in 0..times {
         let (name, bytes) = *rng.pick(&FILES);
@@ -166,7 +167,7 @@ fn device_stays_warm_when_terraced_is_killed() {
         assert!(process::wait_until(60, serves), "round {round}: {:?}", world.rig.stat());
         let stat = world.rig.stat();
         let now = device(&stat);
-        // A page that was in memory, too, is there alone: which slot held its copy is forgotten.
+        // A page in memory has no device copy any more: the record of its slot was dropped.
         let compressed = stat.cache.compressed.as_ref().map_or(0, |tier| tier.pages);
         let found = now.pages + stat.cache.memory.pages + compressed;
         assert!(found >= warm.pages / 10 * 9, "round {round}: {found} pages, {now:?} after {warm:?}");
@@ -200,7 +201,7 @@ fn changes_behind_a_sleeping_tier_are_seen() {
             world.compare(&format!("round {round}, after changes"));
         }
         world.rig.check();
-        // Both ends of an instance: only what was recorded in order is believed.
+        // Both kinds of an instance's end: after a kill, only orderly records are valid.
         if rng.chance(50) {
             world.rig.kill_everything(&mut rng);
         } else {
@@ -224,14 +225,15 @@ fn changes_behind_a_sleeping_tier_are_seen() {
 #[test]
 fn second_mount_reads_from_the_device() {
     let world = World::new("device-warm", Side::Mount);
-    // Files that are younger than two ticks of the clock are not believed.
+    // The tier does not trust files younger than two ticks of the clock.
     std::thread::sleep(std::time::Duration::from_millis(100));
     world.warm();
     world.rig.umount();
     world.rig.mount();
     let serves = || device(&world.rig.stat()).state == SERVING;
     assert!(process::wait_until(60, serves), "{:?}", world.rig.stat());
-    // Pages here and there first: of a sequential read the source answers short gaps, too, and the kernel keeps what it read.
+    // Random pages first: in a sequential read the source also fills short gaps, and the kernel caches pages
+    // already read.
     world.compare_by_program(3);
     world.compare("second mount");
     let row = device(&world.rig.stat());
@@ -240,7 +242,7 @@ fn second_mount_reads_from_the_device() {
     world.rig.umount();
 }
 
-/// Each read checks the content of the target.
+/// Each read verifies the content of the target.
 #[test]
 fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
     for how in ["garbage", "zeros", "cut"] {
@@ -280,7 +282,7 @@ fn memory_resized_beside_a_tier_loses_nothing() {
     world.rig.umount();
 }
 
-/// A program that may only read gets device pages through the preload path, too.
+/// A program without write permission also reads device pages through the preload path.
 #[test]
 fn reader_without_rights_gets_pages_of_the_device() {
     if !terrace_tests::is_root() {
@@ -301,7 +303,7 @@ fn reader_without_rights_gets_pages_of_the_device() {
     world.rig.umount();
 }
 
-/// Files whose pages are on the device are cut, renamed over each other, linked, removed and made again.
+/// Files with pages on the device are truncated, renamed over each other, linked, removed and recreated.
 #[test]
 fn names_and_sizes_change_while_pages_are_on_the_device() {
     let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
@@ -328,7 +330,7 @@ fn names_and_sizes_change_while_pages_are_on_the_device() {
         world.rig.terrace("sync", &[]).expect_success();
         world.compare(&format!("round {round}, made again"));
         world.rig.check();
-        // Every second time the next round begins with what a restart finds.
+        // Every second round starts with the state after a restart.
         if round % 2 == 0 {
             world.rig.umount();
             world.rig.mount();
@@ -338,7 +340,7 @@ fn names_and_sizes_change_while_pages_are_on_the_device() {
     world.rig.umount();
 }
 
-/// A tier must fit where it is made; a file system that is full later does not matter to it.
+/// A tier must fit at its creation; a file system that fills up later does not affect it.
 #[test]
 fn full_file_system_of_a_tier_leaves_reads_right() {
     let Some(disk) = SmallDisk::new("device-full", 96) else { return };
@@ -379,7 +381,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     world.compare("warm");
     let rows = world.rig.stat().cache.tiers;
     assert!(rows.iter().filter(|row| row.promoted > 50).count() == 2, "{rows:?}");
-    // Killed, and ended: what changed is not believed.
+    // Killed, then unmounted: the tier must not serve the old content of changed pages.
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(process::wait_until(60, || world.rig.terraced() != before && both_serve(0)));
@@ -394,7 +396,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     }
     world.compare("mounted again");
     world.rig.umount();
-    // The second one is somebody else's now.
+    // The second target now belongs to other data.
     File::options().write(true).open(&second).unwrap().write_all_at(&[7; 8192], 0).unwrap();
     world.rig.mount();
     world.compare("one is lost");
@@ -407,7 +409,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     world.rig.umount();
 }
 
-/// Whether the command was built with targets in stores.
+/// Whether the command was built with support for targets in stores.
 pub fn has_stores() -> bool {
     let mut command = std::process::Command::new(product("terrace"));
     let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
@@ -442,7 +444,7 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     let at = world.rig.at().display().to_string();
     assert!(tool(&["list"]).expect_success().contains(&format!("in use by {at}")));
     assert!(tool(&["drop", "--yes"]).stderr.contains(&format!("in use by the mount of {at}")));
-    // Nothing can be read or written there for a while.
+    // The store is inaccessible for a while.
     let aside = store.with_extension("aside");
     fs::rename(&store, &aside).unwrap();
     fs::write(&store, "").unwrap();

@@ -1,6 +1,6 @@
-//! Mangled input from others: configuration, sizes and options, the records of dead instances, requests, traces. It may refuse
-//! all of it, in one line; it may not panic, hang, or stop serving. (The preload path's messages and segment: `hostile`, and
-//! `hostile` of terrace-engine.)
+//! Mangled input: configuration, sizes and options, records of dead instances, requests, traces. terrace may
+//! refuse all of it, in one line; it must not panic, hang, or stop serving. (For the preload path's messages
+//! and segment see `hostile`, and `hostile` of terrace-engine.)
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ fn rounds() -> u64 {
     amount("TERRACE_FUZZ_ROUNDS", 150, 3_000)
 }
 
-/// A text with a few things wrong: bytes of any value, pieces lost, doubled and moved, numbers too large.
+/// A text with a few defects: bytes of any value, pieces lost, duplicated and moved, numbers too large.
 fn mangled(text: &[u8], rng: &mut Rng) -> Vec<u8> {
     let mut out = text.to_vec();
     for _ in 0..1 + rng.below(4) {
@@ -49,12 +49,12 @@ fn configurations() {
     let dir = TestDir::new("fuzz-configurations");
     let file = dir.path().join("terrace.toml");
     let sample = std::fs::read_to_string(workspace().join("docs/terrace.toml")).expect("docs/terrace.toml");
-    // As documented, and with the keys no longer commented out.
+    // As documented, and with the keys uncommented.
     let set = sample.replace("\n# ", "\n").replace("\n#", "\n");
     for round in 0..rounds() {
         let text = mangled(if round % 2 == 0 { sample.as_bytes() } else { set.as_bytes() }, &mut rng);
         std::fs::write(&file, &text).expect("a file");
-        // The source does not exist: nothing is mounted, whatever the file says.
+        // The source does not exist, so nothing is mounted whatever the file contains.
         let mut command = Command::new(product("terrace"));
         command.args(["mount", "/nonexistent", "/nonexistent", "--config"]).arg(&file);
         refused_or_done(&process::run(&mut command, 20), &text);
@@ -81,7 +81,7 @@ fn sizes_and_options() {
     }
 }
 
-/// info.json and dirty.json of instances that died, in a runtime directory that only this test sees.
+/// info.json and dirty.json of dead instances, in a runtime directory that only this test uses.
 #[test]
 fn records_of_dead_instances() {
     if !is_root() {
@@ -115,7 +115,7 @@ fn records_of_dead_instances() {
     }
 }
 
-/// Each format's reader by itself is fuzzed in terrace-api; here the commands above them.
+/// terrace-api fuzzes the reader of each format; this test the commands above them.
 #[test]
 fn traces() {
     let mut rng = Rng::new(seed("fuzz-traces"));
@@ -125,7 +125,7 @@ fn traces() {
     let binary: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
     let text: String = keys.iter().map(|key| format!("{key}\n")).collect();
     let csv: String = keys.iter().map(|key| format!("1,{key},4096\n")).collect();
-    // A header of a capture, and records of one page further on each.
+    // The header of a capture, followed by records of consecutive pages.
     let head = b"\x89TRACE\r\n\x01\0\x20\0\0\x10\0\0\0\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0";
     let capture = [head.as_slice(), &[0x10; 400]].concat();
     let sound: [&[u8]; 4] = [&binary, text.as_bytes(), csv.as_bytes(), &capture];
@@ -148,7 +148,7 @@ fn requests() {
     let mut rng = Rng::new(seed("fuzz-requests"));
     let rig = Rig::new("fuzz-requests", Side::Mount, "16MiB");
     let (place, info) = rig.instance();
-    // Not `stop`: that one would be obeyed.
+    // Without `stop`, which would be obeyed.
     let sound = [
         r#"{"cmd":"stat"}"#,
         r#"{"cmd":"check"}"#,
@@ -166,14 +166,14 @@ fn requests() {
         request.push(b'\n');
         let mut stream = UnixStream::connect(place.join("control.sock")).expect("the instance listens");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
-        // It may hang up in the middle, and it may leave in the middle of a line.
+        // The client may disconnect in the middle, even within a line.
         let whole = rng.chance(80);
         let part = if whole { request.len() } else { rng.below(request.len() as u64) as usize };
         if stream.write_all(&request[..part]).is_err() || !whole {
             continue;
         }
         let mut answer = String::new();
-        // A recording that did begin ends when its reader hangs up.
+        // A recording that has begun ends when its reader disconnects.
         BufReader::new(stream).read_line(&mut answer).expect("an answer, or the end");
         let request = String::from_utf8_lossy(&request);
         assert!(answer.is_empty() || answer.contains("\"ok\":"), "{request} was answered {answer}");

@@ -1,4 +1,4 @@
-//! The harness itself: a plain directory agrees with a plain directory, and a deliberate fault is found.
+//! The harness itself: two plain directories agree, and a deliberate fault is found.
 
 use terrace_tests::compare::{Driver, Pair, prepare, run_script};
 use terrace_tests::gen_ops::sequence;
@@ -37,7 +37,8 @@ fn a_wrong_byte_in_a_write_is_found() {
     assert!(pair_of_plains("broken-write", driver, 40, 60).is_err());
 }
 
-/// Too large for a gap, so that the second mapping lands right before the first, as the part of the file before it.
+/// Too large for a gap, so that the second mapping is placed right before the first, as the part of the file
+/// before it.
 #[test]
 fn mappings_that_could_be_one_stay_two() {
     let rig = Rig::new("neighbours", Side::Plain, "");

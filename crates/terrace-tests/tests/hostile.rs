@@ -1,4 +1,5 @@
-//! Hostile clients of the preload server beside a verifying stress: nobody may get a byte that was not written, and nothing may fall.
+//! Hostile clients of the preload server beside a verifying stress: no program may read a byte that was never
+//! written, and no process may crash.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -11,7 +12,8 @@ use terrace_tests::stress::Stress;
 use terrace_tests::tools::compile;
 use terrace_tests::{amount, is_root, process};
 
-/// Starts the attackers, works, and expects that they got nothing and that the same terraced still serves.
+/// Starts the attackers, runs the stress, and checks that the attacks failed and the same terraced still
+/// serves.
 #[track_caller]
 fn attacked(test: &str, user: Option<&str>) {
     let seed = seed(test);
@@ -22,8 +24,8 @@ fn attacked(test: &str, user: Option<&str>) {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own directory");
     }
     let (place, info) = rig.instance();
-    // The preload socket is closed to other users by the permissions of its directory: opened here, to see the next line of defence.
-    // (The attacker starts inside it, for the directory above stays closed.)
+    // The permissions of its directory close the preload socket to other users. They are opened here, to test
+    // the next line of defence. (The attacker starts inside it, for the directory above stays closed.)
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     open(&place, 0o755).and_then(|()| open(&place.join("preload.sock"), 0o666)).expect("our own directory");
     let seconds = amount("TERRACE_SECONDS", 6, 60);

@@ -1,4 +1,5 @@
-//! `make install` and `make uninstall`, into a directory of the test: every file at its place, and what is installed works.
+//! `make install` and `make uninstall`, into a directory of the test: every file is in its place, and the
+//! installed programs work.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +9,7 @@ use std::process::Command;
 use terrace_tests::process;
 use terrace_tests::rig::{TestDir, product, workspace};
 
-/// All that is installed below PREFIX, and whether it may be executed.
+/// All files installed below PREFIX, and whether they are executable.
 const FILES: &[(&str, bool)] = &[
     ("bin/terrace", true),
     ("lib/systemd/system/terrace@.service", false),
@@ -23,19 +24,19 @@ const FILES: &[(&str, bool)] = &[
 ];
 const LINKS: &[&str] = &["sbin/mount.fuse.terrace", "sbin/umount.fuse.terrace"];
 
-/// `make TARGET` with the programs under test as built ones.
+/// `make TARGET`, with the programs under test as the built ones.
 #[track_caller]
 fn make(target: &str, variables: &[String]) {
     let built = product("terrace");
     let mut command = Command::new("make");
     command.current_dir(workspace()).args(["--silent", target]).args(variables);
     command.arg(format!("BUILT={}", built.parent().unwrap().display()));
-    // Of a test that itself runs under make.
+    // Set if the test itself runs under make.
     command.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     process::run(&mut command, 60).expect_success();
 }
 
-/// Files and links below a directory, by their names from there.
+/// Files and links below a directory, by relative path.
 fn all_below(dir: &Path) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![dir.to_owned()];
@@ -82,7 +83,7 @@ fn install_puts_every_file_at_its_place_and_takes_it_away() {
     assert_eq!(all_below(&prefix), BTreeSet::new());
 }
 
-/// With DESTDIR, links and units name the place after the move; the package takes all that is staged.
+/// With DESTDIR, links and units name the final place; the package contains all staged files.
 #[test]
 fn staged_files_are_those_of_the_debian_package() {
     let dir = TestDir::new("stage");

@@ -1,4 +1,4 @@
-//! The policy laboratory on a live mount: traces, and what other sizes of memory would do.
+//! The policy laboratory on a live mount: traces, and estimates for other sizes of memory.
 
 use std::fs;
 use std::io::Write as _;
@@ -26,7 +26,8 @@ fn data(rig: &Rig) -> u64 {
     fs::metadata(rig.src().join("data")).unwrap().ino()
 }
 
-/// A mount of 16 MiB without a compressed tier: the simulator and the estimates tell of DRAM. And the place of its configuration.
+/// A mount of 16 MiB without a compressed tier, as simulator and estimates cover DRAM only; and the directory
+/// of its configuration.
 fn dram_alone(test: &str) -> (Rig, TestDir) {
     let aside = TestDir::new(&format!("{test}-config"));
     let config = aside.path().join("terrace.toml");
@@ -35,7 +36,8 @@ fn dram_alone(test: &str) -> (Rig, TestDir) {
     (rig, aside)
 }
 
-/// A program behind the preload path that reads these pages one by one, with a pause after each hundred: a recorder can keep up.
+/// A client that reads these pages one by one, with a pause after each hundred, so that a recorder can keep
+/// up.
 fn reader(rig: &Rig, pages: &[u64]) -> Command {
     let list = rig.aside().join("pages");
     let lines: Vec<String> = pages.iter().map(u64::to_string).collect();
@@ -48,7 +50,7 @@ fn reader(rig: &Rig, pages: &[u64]) -> Command {
     command
 }
 
-/// `terrace trace`, begun; the file has its head when it records.
+/// Starts `terrace trace`; the file's header shows that it records.
 fn recording(rig: &Rig, file: &std::path::Path) -> Child {
     let mut command = Command::new(product("terrace"));
     command.arg("trace").arg(rig.at()).arg("-o").arg(file).arg("--json");
@@ -66,8 +68,8 @@ fn ended(child: Child) -> Summary {
     serde_json::from_slice::<SummaryReport>(&output.stdout).unwrap().summary
 }
 
-/// Hits of the preload path make no system call; the recording has them all the same, each page of one thread in its order, and the rest
-/// is counted as lost.
+/// Hits of the preload path make no system call. The recording has them all the same, in order for each
+/// thread's pages, and counts the rest as lost.
 #[test]
 fn a_trace_holds_the_hits_of_the_preload_path() {
     let rig = Rig::new("lab-trace", Side::Fast, "64MiB");
@@ -92,7 +94,7 @@ fn a_trace_holds_the_hits_of_the_preload_path() {
         .collect();
     let (lost, hits) = (told.lost.total(), told.preload.hits);
     assert!(hits > 0 && got.len() as u64 + lost >= wanted.len() as u64, "{told:?}");
-    // In order: what is there is the sequence with gaps.
+    // In order: the recording is the sequence with gaps.
     let mut rest = wanted.iter();
     for (at, key) in got.iter().enumerate() {
         assert!(rest.any(|k| k == key), "access {at} of {} is out of order: {told:?}", got.len());
@@ -102,7 +104,7 @@ fn a_trace_holds_the_hits_of_the_preload_path() {
     rig.finish();
 }
 
-/// More readers than a recorder keeps up with: what is recorded and what is counted as lost are all there was.
+/// More readers than a recorder can follow: recorded and lost accesses add up to all.
 #[test]
 fn a_trace_under_load_tells_what_it_lost() {
     let rig = Rig::new("lab-load", Side::Fast, "64MiB");
@@ -114,14 +116,14 @@ fn a_trace_under_load_tells_what_it_lost() {
     let file = rig.aside().join("load.trace");
     let child = recording(&rig, &file);
     let before = hits();
-    // Whole runs of pages a call, as fast as it goes.
+    // Whole runs of pages a call, at full speed.
     let script = "import os\nf=os.open('data',os.O_RDONLY)\nb=bytearray(4096)\n\
                   for i in range(400000): os.preadv(f,[b],i*7919%2048*4096)";
     process::run(rig.command("python3").args(["-c", script]), 120).expect_success();
     let read = hits() - before;
     let told = ended(child);
     let recorded = told.preload.hits;
-    // A thread that is kept from running between the two halves of a record is late for the recorder.
+    // A thread descheduled between the two halves of a record makes the record late.
     let lost = told.lost.preload + told.lost.unclear;
     assert!(read >= 400_000, "{read}");
     assert_eq!(recorded + lost, read, "{told:?}");
@@ -130,13 +132,14 @@ fn a_trace_under_load_tells_what_it_lost() {
         in_file.filter(|a| a.as_ref().unwrap().via == Some(AccessPath::Preload)).count() as u64,
         recorded
     );
-    // The memory of the lanes went back.
+    // The memory of the lanes was freed.
     let tables = rig.stat().cache.memory.tables_bytes;
     assert!(tables < 16 << 20, "{tables}");
     rig.finish();
 }
 
-/// Hits of the preload path are in the estimate, which meets what was measured, and takes less than 1 % of a processor.
+/// The estimate includes hits of the preload path, agrees with the measurement, and takes less than 1 % of a
+/// processor.
 #[test]
 fn the_sample_is_cheap_and_right() {
     let (rig, _config) = dram_alone("lab-mrc");
@@ -154,7 +157,7 @@ fn the_sample_is_cheap_and_right() {
     assert!(share < 0.01, "{:.2} % of a processor", share * 100.0);
     let ratio = |i: usize| mrc.estimates[i].hit_ratio;
     let measured = mrc.measured_hit_ratio.unwrap();
-    // Four seconds of a busy machine are few samples: 0.09 was seen.
+    // Four seconds on a busy machine give few samples: an error of 0.09 occurred.
     assert!((ratio(1) - measured).abs() < 0.12, "{mrc:?}");
     assert!(ratio(0) < ratio(1) && ratio(1) < ratio(2) && ratio(2) <= ratio(3), "{mrc:?}");
     let text = rig.terrace("stat", &["--mrc"]).expect_success();
@@ -162,7 +165,8 @@ fn the_sample_is_cheap_and_right() {
     rig.finish();
 }
 
-/// 64 threads that hit as fast as they can; the figure is printed (`--nocapture`). Two nodes are feigned, and threads of one belong to the other.
+/// 64 threads that hit at full speed; the figure is printed (`--nocapture`). Two nodes are simulated, and the
+/// threads of one belong to the other.
 #[test]
 fn the_observer_of_64_fast_readers_is_cheap() {
     let rig = Rig::with("lab-numa", Side::Run, &["--memory", "64MiB", "--numa", "show"]);
@@ -193,8 +197,8 @@ fn the_observer_of_64_fast_readers_is_cheap() {
     rig.finish();
 }
 
-/// Pages a second of a program that reads through `one` divided by those of one that reads through `other`, in slices of 5 ms in turn on one
-/// processor: neighbours of a virtual machine change its speed by a fifth from one second to the next.
+/// Ratio of a program's page rates through `one` and `other`, in slices of 5 ms in turn on one processor:
+/// neighbours of a virtual machine change its speed by a fifth from one second to the next.
 fn ratio_in_turns(program: &Path, one: &Rig, other: &Rig, slices: usize) -> f64 {
     let (first, mut begin) = std::io::pipe().unwrap();
     let (second, passed_on) = std::io::pipe().unwrap();
@@ -223,8 +227,8 @@ fn ratio_in_turns(program: &Path, one: &Rig, other: &Rig, slices: usize) -> f64 
     rates[0] / rates[1]
 }
 
-/// `--numa auto` on a machine of one node, against a mount without it. The figure is printed (`--nocapture`); with TERRACE_SOAK it is one of many
-/// mounts, for no two are equally fast.
+/// `--numa auto` on a machine of one node, against a mount without it. The figure is printed (`--nocapture`).
+/// TERRACE_SOAK uses many mounts, for speeds differ between mounts.
 #[test]
 fn one_memory_node_costs_nothing() {
     let nodes = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
@@ -243,7 +247,7 @@ fn one_memory_node_costs_nothing() {
             fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
             rig
         };
-        // Each of them is first in turn.
+        // The first position alternates.
         let modes = if n.is_multiple_of(2) { ["auto", "off"] } else { ["off", "auto"] };
         let rigs = modes.map(mount);
         let ratio = ratio_in_turns(&program, &rigs[0], &rigs[1], slices).ln();
@@ -256,7 +260,7 @@ fn one_memory_node_costs_nothing() {
     let half = 1.96 * (variance / mounts as f64).sqrt();
     let (ratio, low, high) = (mean.exp(), (mean - half).exp(), (mean + half).exp());
     println!("auto : off {ratio:.4} ({low:.4} to {high:.4}), {mounts} pairs of mounts: {logs:.3?}");
-    // Few mounts beside other tests tell of large differences only.
+    // A few mounts beside other tests show large differences only.
     let allowed = if mounts < 30 { 0.25 } else { 0.01 };
     assert!((ratio - 1.0).abs() <= allowed, "{ratio:.4} ({low:.4} to {high:.4})");
 }
@@ -297,7 +301,7 @@ fn a_trace_replayed_does_what_the_mount_did() {
     rig.finish();
 }
 
-/// Memory pressure does not touch what is younger than `min_ttl`: who comes later is served, and nothing of it kept.
+/// Memory pressure does not evict pages younger than `min_ttl`: later misses are served, but not cached.
 #[test]
 fn the_young_are_not_evicted_under_pressure() {
     let aside = TestDir::new("lab-ttl");
@@ -305,7 +309,7 @@ fn the_young_are_not_evicted_under_pressure() {
     fs::write(&config, "min_ttl = \"1h\"\n").unwrap();
     let rig = Rig::with("lab-ttl", Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
     fs::write(rig.src().join("data"), vec![7; 8000 * 4096]).unwrap();
-    // Every third page, so that no scan is seen.
+    // Every third page, so that no scan is detected.
     let list: Vec<u64> = (0..8000).map(|i| i * 3 % 8000).collect();
     process::run(&mut reader(&rig, &list), 60).expect_success();
     let kept = rig.stat().cache.memory.pages;

@@ -1,4 +1,5 @@
-//! `terrace run` by leases: no mount; clients read large files from memory as long as nobody has them open for writing.
+//! `terrace run` by leases: no mount; clients read large files from memory while no process has them open for
+//! writing.
 //!
 //! The scripts in `leased/` run in a client.
 
@@ -10,7 +11,7 @@ use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{compile, need};
 use terrace_tests::{amount, is_root, leftovers, process};
 
-/// Python with a script, under a `terrace run` of its own.
+/// Python with a script, under its own `terrace run`.
 fn script(rig: &Rig, text: &str) -> Command {
     let path = rig.aside().join("script.py");
     std::fs::write(&path, text).unwrap();
@@ -37,7 +38,8 @@ fn each_change_is_seen_by_readers_from_memory() {
     rig.finish();
 }
 
-/// What is in the directory and large is served, without a mount; locks, devices and room on the disk are as without terrace.
+/// Large files in the directory are served, without a mount; locks, devices and free space are as without
+/// terrace.
 #[test]
 fn leases_serve_large_files_of_the_directory() {
     let rig = rig("leased-serves", &["--except", "logs"]);
@@ -55,7 +57,7 @@ fn stress(test: &str, seed: u64, seconds: u64) -> (Rig, Command) {
     (rig, command)
 }
 
-/// No read is older than a write that was done before it began, while terraced is killed.
+/// Reads are never older than writes that completed before them, while terraced is killed.
 #[test]
 fn leased_reads_are_never_old_while_terraced_is_killed() {
     let (seed, seconds) = (seed("leased-stress"), amount("TERRACE_SECONDS", 6, 60));
@@ -70,7 +72,8 @@ fn leased_reads_are_never_old_while_terraced_is_killed() {
     rig.finish();
 }
 
-/// Nor when all of terrace is killed: the kernel tells the clients before it ends a lease. The command goes on.
+/// The same when all of terrace is killed: the kernel notifies the clients before it breaks a lease. The
+/// command continues.
 #[test]
 fn leased_reads_are_never_old_after_all_is_killed() {
     let seed = seed("leased-all-killed");
@@ -84,13 +87,13 @@ fn leased_reads_are_never_old_after_all_is_killed() {
                 assert!(process::wait_until(60, || find().is_some()));
                 std::thread::sleep(Duration::from_millis(pause));
                 let (_, info) = find().unwrap();
-                // The supervisor cannot start another terraced once it is stopped.
+                // A stopped supervisor cannot restart terraced.
                 process::kill(info.pid, libc::SIGSTOP);
                 [info.terraced, info.pid].map(|pid| process::kill(pid, libc::SIGKILL))
             }
         });
         let said = process::run(&mut command, 120);
-        // All that is lost are the statistics.
+        // Only the statistics are lost.
         let told = said.stderr.contains("went on without it") && said.stderr.contains("no statistics");
         assert!(told && said.stdout == "stress ok\n", "TERRACE_SEED={seed}: {said}");
         assert_eq!(killer.join().unwrap(), [true, true]);
@@ -98,7 +101,7 @@ fn leased_reads_are_never_old_after_all_is_killed() {
     }
 }
 
-/// The kernel takes a lease away from a daemon that does not answer. (Its patience is set for the whole machine, and put back.)
+/// The kernel breaks the lease of an unresponsive daemon. (lease-break-time is global: the test restores it.)
 #[test]
 fn stopped_terraced_lets_nobody_read_old_content() {
     const PATIENCE: &str = "/proc/sys/fs/lease-break-time";
@@ -113,7 +116,7 @@ fn stopped_terraced_lets_nobody_read_old_content() {
     rig.finish();
 }
 
-/// A user may hold leases on files of his own: no namespace, no /dev/fuse, no passthrough is needed.
+/// An unprivileged user may hold leases on his own files: no namespace, /dev/fuse or passthrough is needed.
 #[test]
 fn ordinary_user_is_served_by_leases() {
     if !is_root() {
@@ -122,7 +125,7 @@ fn ordinary_user_is_served_by_leases() {
     let rig = rig("leased-user", &[]);
     let file = rig.src().join("file");
     std::fs::write(&file, vec![7; 300_000]).unwrap();
-    // Long enough that the daemon, which may have to wait for a processor, serves the file meanwhile.
+    // Long enough for the daemon, which may wait for a processor, to serve the file meanwhile.
     let read = "import os, random, time
 fd = os.open('file', os.O_RDONLY); end = time.monotonic() + 2
 while time.monotonic() < end: assert os.pread(fd, 9, random.randrange(70) * 4096) == b'\\x07' * 9
@@ -133,14 +136,15 @@ print('ok')";
     let mut command = Command::new("setpriv");
     command.args(["--reuid=nobody", "--clear-groups", "--"]).arg(run.get_program()).args(run.get_args());
     command.current_dir(rig.at()).env("TERRACE_LARGE_FILE", "0");
-    // The default: paths of sockets are short.
+    // The default runtime directory: paths of sockets are short.
     command.env_remove("XDG_RUNTIME_DIR");
     assert_eq!(process::run(&mut command, 60).expect_success(), "ok\n");
     assert!(hits(&rig) > 20, "{} hits", hits(&rig));
     rig.finish();
 }
 
-/// Readers that are faster than the daemon takes what they have read, into buffers that are not aligned: else the page cache would take the memory that the cache has not.
+/// Readers faster than the daemon's page fills, with unaligned buffers: the kernel's page cache must not fill
+/// the memory that terrace's cache has not taken.
 #[test]
 fn full_ring_sends_no_reader_to_the_page_cache() {
     need("fio", "fio");
@@ -152,7 +156,8 @@ fn full_ring_sends_no_reader_to_the_page_cache() {
     rig.finish();
 }
 
-/// With few descriptors files are given up while clients have them open, and their slots become other files'.
+/// With few descriptors, files that clients have open are dropped, and their slots are reused for other
+/// files.
 #[test]
 fn given_up_files_are_read_from_the_source() {
     let rig = rig("leased-given-up", &[]);
@@ -178,7 +183,8 @@ print('ok')";
     rig.finish();
 }
 
-/// A case of `tests/c/guest.c` beside a file that is larger than the memory, on the plain directory and by leases. What it printed.
+/// Runs a case of `tests/c/guest.c` with a file larger than the memory, on the plain directory and by leases.
+/// Returns both outputs.
 fn guest(case: &str) -> [String; 2] {
     let rig = rig(&format!("leased-{case}"), &[]);
     let (file, program) = (rig.src().join("file"), rig.aside().join("guest"));
@@ -193,11 +199,11 @@ fn guest(case: &str) -> [String; 2] {
     said
 }
 
-/// Handlers have 8 KiB of stack, threads 16: the library may not need much of it.
+/// Handlers have 8 KiB of stack, threads 16: the library's stack use must be small.
 #[test]
 fn reads_take_little_of_the_programs_stack() {
     let [plain, leased] = guest("stack").map(|bytes| bytes.trim().parse::<usize>().unwrap());
-    // Without the optimizer each value has a place of its own.
+    // Without the optimizer each value has its own stack slot.
     let is_optimized = !product("terrace").components().any(|part| part.as_os_str() == "debug");
     let more = if is_optimized { 2 << 10 } else { 5 << 10 };
     assert!(leased <= plain + more, "{leased} bytes of stack, without the library {plain}");

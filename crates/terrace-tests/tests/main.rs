@@ -1,5 +1,6 @@
-//! All tests but `mixed` in one program: each more would be linked with the whole crate, and would wait at its end for its longest test alone.
-//! One file of them: `cargo test -p terrace-tests --test all -- crash::`.
+//! All tests except `mixed` in one program: each further program would be linked with the whole crate, and
+//! would wait for its longest test alone. One file of them:
+//! `cargo test -p terrace-tests --test all -- crash::`.
 
 mod behaviour;
 mod compressed;

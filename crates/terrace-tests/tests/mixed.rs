@@ -1,5 +1,5 @@
-//! Mixed load: git, tar, diff, a database, fio and find beside each other on one mount, which is checked all the while. In the long form the
-//! memory of the instance must come to rest.
+//! Mixed load: git, tar, diff, a database, fio and find beside each other on one mount, with continuous
+//! checks. In the long form the instance's memory must become stable.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -11,7 +11,8 @@ use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::tools::need;
 use terrace_tests::{amount, is_root};
 
-/// Each program is a loop that ends after a round in which the file `stop` is there. `$1`: files of the test's own, outside of the mount.
+/// Each program is a loop that ends after a round in which the file `stop` exists. `$1`: the test's own
+/// files, outside of the mount.
 const GIT: &str = r#"
 export HOME=$1 GIT_CONFIG_NOSYSTEM=1
 until [ -e "$1/stop" ]; do
@@ -35,7 +36,8 @@ git -C "$1/origin" add -A
 git -C "$1/origin" commit -q -m all
 "#;
 
-/// The kernel may keep attributes that `find` requested before a change of the directory: tar then sees its times change, and exits with 1.
+/// The kernel may keep attributes read by `find` before a change of the directory: tar then sees its times
+/// change, and exits with 1.
 const TREE: &str = r#"
 until [ -e "$1/stop" ]; do
     rm -rf tree.$2 again.$2
@@ -45,7 +47,7 @@ until [ -e "$1/stop" ]; do
 done
 "#;
 
-/// A file that is deleted during the walk is no fault of the mount.
+/// A file deleted during the walk is not an error.
 const FIND: &str = r#"
 until [ -e "$1/stop" ]; do
     find . -type f -newer "$1/tree" > /dev/null 2>&1 || true
@@ -120,8 +122,8 @@ impl Mixed {
         self.programs.push((name, Background::new(&mut command)));
     }
 
-    /// Lets them work for so long, with `terrace check` and a look at memory and descriptors about every `pause`. The memory of the
-    /// processes for themselves, KiB, each time.
+    /// Lets the programs work for `lasts`. About every `pause`, runs `terrace check` and checks memory and
+    /// descriptors. Returns the processes' private memory each time, KiB.
     #[track_caller]
     fn work(&mut self, lasts: Duration, pause: Duration, mut also: impl FnMut()) -> Vec<u64> {
         let (start, terraced) = (Instant::now(), self.rig.terraced());
@@ -155,7 +157,7 @@ impl Mixed {
         }
     }
 
-    /// Each program ends its round, and must have found nothing wrong.
+    /// Each program ends its round, and must have found no fault.
     #[track_caller]
     fn stop(mut self) {
         std::fs::write(self.aside.join("stop"), "").expect("our own directory");
@@ -172,7 +174,7 @@ fn said(aside: &Path, name: &str) -> String {
     String::from_utf8_lossy(&text[text.len().saturating_sub(4000)..]).into_owned()
 }
 
-/// So many files of 100 to 9,000 bytes in 40 directories.
+/// Makes `count` files of 100 to 9,000 bytes in 40 directories.
 fn small_files(dir: &Path, count: u64, rng: &mut Rng) {
     for n in 0..40 {
         std::fs::create_dir_all(dir.join(format!("d{n}"))).expect("our own directory");
@@ -198,7 +200,7 @@ fn mixed_load_passes_every_check_and_keeps_its_memory() {
     mixed.stop();
 }
 
-/// The kernel forgets inodes and pages all the time, while they are being used, and made, again.
+/// The kernel drops inodes and pages all the time, while they are in use and recreated.
 #[test]
 fn mixed_load_passes_while_the_kernel_forgets() {
     if !is_root() {
@@ -212,7 +214,7 @@ fn mixed_load_passes_while_the_kernel_forgets() {
     let mut last = Instant::now();
     mixed.work(lasts, Duration::from_secs(5), || {
         if last.elapsed() > Duration::from_secs(1) {
-            // Names and inodes, not pages: others on this machine keep theirs.
+            // Drops dentries and inodes, not pages, so that other programs on this machine keep theirs.
             std::fs::write("/proc/sys/vm/drop_caches", "2").expect("root may do so");
             last = Instant::now();
         }

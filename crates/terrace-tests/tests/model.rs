@@ -1,5 +1,6 @@
-//! The model test: random operation sequences answer the same on a plain directory, through the mount, through the fast
-//! preload and under `terrace run`; also while the cache is disturbed, and while terraced is killed.
+//! The model test: random operation sequences have the same results on a plain directory, through the mount,
+//! through the preload path and under `terrace run`; also while the cache is disturbed, and while terraced is
+//! killed.
 
 use std::time::{Duration, Instant};
 use terrace_tests::compare::{Driver, Pair, prepare};
@@ -11,7 +12,7 @@ use terrace_tests::{SoakEnd, amount};
 /// Sequences that interleave in one driver process.
 const BATCH: u64 = 50;
 
-/// Checks batches until `sequences` have run, then the source after umount.
+/// Checks batches until `sequences` have run; checks the source after umount.
 #[track_caller]
 fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Trouble, u64)>) {
     let seed = seed(test);
@@ -67,7 +68,7 @@ fn killing_terraced_changes_no_preload_answer() {
     model("model-killed-fast", Side::Fast, n, Some((Trouble::Kill, 150)));
 }
 
-/// Each batch is one `terrace run` of the driver, in the place where the directory always was.
+/// Each batch is one `terrace run` of the driver, in the directory's usual place.
 #[test]
 fn terrace_run_answers_as_a_plain_directory() {
     let test = "model-run";

@@ -1,4 +1,4 @@
-//! `--passthrough auto`: the kernel reads and writes files itself for programs that the preload path does not serve.
+//! `--passthrough auto`: the kernel itself reads and writes files for programs that are not clients.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use terrace_tests::{amount, is_root};
 const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
-/// Can there be passthrough? If not, says so.
+/// Whether passthrough is possible; prints the reason if not.
 pub fn is_possible() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
@@ -28,12 +28,12 @@ pub fn is_possible() -> bool {
     true
 }
 
-/// A mount with passthrough; none where the kernel or the user cannot have it.
+/// A mount with passthrough; None if kernel or user cannot have it.
 fn rig(test: &str, side: Side) -> Option<Rig> {
     is_possible().then(|| Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
 }
 
-/// A program with the library reads one page after the other: the first byte of each.
+/// A client reads one page after the other; returns the first byte of each.
 fn first_bytes(rig: &Rig) -> Vec<u8> {
     let script = format!(
         "import os; f = os.open('file', os.O_RDONLY); print(*[os.pread(f, {PAGE}, i * {PAGE})[0] for i in range({PAGES})])"
@@ -43,7 +43,7 @@ fn first_bytes(rig: &Rig) -> Vec<u8> {
     said.split_whitespace().map(|word| word.parse().expect("a byte")).collect()
 }
 
-/// A program with the library that has the file open all the time.
+/// A client that keeps the file open.
 struct Reader {
     child: Child,
     answers: BufReader<ChildStdout>,
@@ -98,7 +98,7 @@ fn until_served(rig: &Rig, expected: &[u8]) {
     }
 }
 
-/// A mapping through the mount changes the source without a request, also after its descriptor is closed.
+/// A mapping through the mount changes the source without a request, even after its descriptor is closed.
 #[test]
 fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     let Some(rig) = rig("passthrough-map", Side::Fast) else { return };
@@ -106,7 +106,7 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     let mut expected = vec![b'a'; PAGES];
     until_served(&rig, &expected);
     let file = File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
-    // SAFETY: a new mapping of the whole file, which stays as long as it is.
+    // SAFETY: a new mapping of the whole file, whose length does not change.
     let map = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         libc::mmap(std::ptr::null_mut(), PAGES * PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
@@ -120,7 +120,7 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
         assert_eq!(first_bytes(&rig), expected, "while it is mapped");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // The kernel must not forget an inode whose source is mapped.
+    // The kernel must not drop an inode with a mapped source.
     std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
     let mut reader = Reader::start(&rig);
     for page in [5, 200, 5] {
@@ -137,13 +137,13 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     rig.finish();
 }
 
-/// Frames of a file that was opened for writing and not written stay; those of one that was written go.
+/// Frames of a file stay after an open for writing without a write; a write drops them.
 #[test]
 fn frames_outlive_a_writer_that_wrote_nothing() {
     let Some(rig) = rig("passthrough-frames", Side::Fast) else { return };
     std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
-    // A change that is younger might give the next one the same ctime.
+    // A younger change could give the next one the same ctime.
     std::thread::sleep(Duration::from_millis(3100));
     until_served(&rig, &expected);
     let misses = |rig: &Rig| rig.stat().cache.preload.misses;
@@ -159,7 +159,7 @@ fn frames_outlive_a_writer_that_wrote_nothing() {
     rig.finish();
 }
 
-/// What is written is the kernel's by default under `run`, also where a client writes it, and terraced's on mounts.
+/// Under `run`, the kernel writes files by default, even for clients; on mounts terraced does.
 #[test]
 fn run_leaves_written_files_to_the_kernel() {
     if !is_possible() {
@@ -180,7 +180,7 @@ fn run_leaves_written_files_to_the_kernel() {
     }
 }
 
-/// Reads, writes and mappings of other programs do not come to terraced.
+/// Reads, writes and mappings of other programs make no requests to terraced.
 #[test]
 fn other_programs_ask_terraced_for_no_content() {
     let Some(rig) = rig("passthrough-none", Side::Mount) else { return };
@@ -192,7 +192,8 @@ fn other_programs_ask_terraced_for_no_content() {
     rig.finish();
 }
 
-/// Of a small file that is read, the page cache of the mount keeps the content: opens cost no registration, reads no request.
+/// For a small file that is read, the mount's page cache keeps the content: opens need no registration, reads
+/// no request.
 #[test]
 fn small_files_are_read_from_the_page_cache_of_the_mount() {
     let Some(rig) = rig("passthrough-small", Side::Mount) else { return };
@@ -200,7 +201,7 @@ fn small_files_are_read_from_the_page_cache_of_the_mount() {
     let (at, requests) = (rig.at().join("file"), |rig: &Rig| rig.stat().cache.fuse);
     (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before"));
     assert_eq!(requests(&rig).reads, 1, "the first fills the page cache");
-    // Nobody has it open: the kernel writes it.
+    // No process has it open: the kernel writes it.
     File::options().append(true).open(&at).unwrap().write_all(b" and after").unwrap();
     assert_eq!(requests(&rig).writes, 0);
     (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before and after"));
@@ -208,7 +209,8 @@ fn small_files_are_read_from_the_page_cache_of_the_mount() {
     rig.finish();
 }
 
-/// While a small file is open for reading, writes come to terraced: readers see them at once, by both paths, with size and time.
+/// While a small file is open for reading, writes go to terraced: readers see them at once, by both paths,
+/// with size and time.
 #[test]
 fn small_file_that_is_open_is_written_through_terraced() {
     let Some(rig) = rig("passthrough-open", Side::Fast) else { return };
@@ -243,8 +245,9 @@ fn small_file_that_is_open_is_written_through_terraced() {
     rig.finish();
 }
 
-/// Small files are opened for reading and for writing by turns, and the first open after a time without any decides who serves them. No read
-/// is older than a write that was done before its open, also across kills of terraced.
+/// Small files are opened for reading and for writing in turn. The first open after a time without any
+/// decides between kernel and terraced. No read is older than a write that completed before its open, even
+/// across kills of terraced.
 #[test]
 fn small_files_change_hands_while_terraced_is_killed() {
     let Some(rig) = rig("passthrough-hands", Side::Mount) else { return };
@@ -303,7 +306,7 @@ fn fsx_with_passthrough() {
     }
 }
 
-/// Writers and mappings beside readers with the library, with kills of terraced.
+/// Writers and mappings beside clients that read, with kills of terraced.
 #[test]
 fn stress_with_passthrough_while_terraced_is_killed() {
     stress_files_of(4096, "passthrough-stress");

@@ -1,4 +1,4 @@
-//! Promises about the mount and the command that take more than one process or more than one operation to see.
+//! Promises about the mount and the command that need several processes or operations to test.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -34,7 +34,7 @@ fn a_directory_of_100_000_entries() {
     assert_eq!(unique.len(), count, "an entry came twice");
     assert_eq!(*unique.first().unwrap(), "entry-000000");
     assert_eq!(*unique.last().unwrap(), "entry-099999");
-    // Removing while reading: each other entry exactly once.
+    // Removing while reading: each other entry appears exactly once.
     let mut left = BTreeSet::new();
     for (n, entry) in fs::read_dir(rig.at().join("many")).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -133,7 +133,7 @@ fn permissions_are_checked_by_the_mount() {
         fs::write(rig.at().join("secret"), bytes(1, 9000)).unwrap();
         fs::set_permissions(rig.at().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
         fs::write(rig.at().join("public"), bytes(2, 9000)).unwrap();
-        // Resident in the cache: still closed to others.
+        // Resident in the cache: still inaccessible to other users.
         fs::read(rig.at().join("secret")).unwrap();
         let mut command = rig.command("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/bin/bash", "-uc"]);
@@ -182,7 +182,7 @@ fn many_openers_at_once() {
     rig.finish();
 }
 
-/// Programs that go round the mount see data after fsync, after close, and after `terrace sync`.
+/// Programs that bypass the mount see data after fsync, after close, and after `terrace sync`.
 #[test]
 fn source_shows_data_after_sync_and_close() {
     let rig = Rig::new("source", Side::Mount, "16MiB");
@@ -221,7 +221,7 @@ fn source_shows_data_after_sync_and_close() {
     };
     sync(libc::O_SYNC);
     sync(libc::O_DSYNC);
-    // O_DIRECT with a tail that is not a block.
+    // O_DIRECT with a tail shorter than a block.
     let direct = fs::File::options()
         .write(true)
         .create(true)
@@ -238,7 +238,7 @@ fn source_shows_data_after_sync_and_close() {
     rig.finish();
 }
 
-/// Data changed in the source before the mount, or in files that the cache does not hold, are seen.
+/// Changes of the source before the mount, or in files that are not cached, are visible.
 #[test]
 fn a_fresh_mount_shows_the_source() {
     let rig = Rig::new("fresh", Side::Mount, "16MiB");
@@ -288,7 +288,7 @@ fn timestamps_move_as_they_should() {
     rig.finish();
 }
 
-/// A full source file system is an error to the writer or at fsync, never a lost page that was acknowledged as synced.
+/// A full source file system gives an error at the write or at fsync; no page acknowledged as synced is lost.
 #[test]
 fn a_full_source() {
     if !is_root() {
@@ -335,7 +335,7 @@ fn a_full_source() {
         file.read_exact_at(&mut back, n << 20).unwrap();
         assert!(back == bytes(n, 1 << 20), "MiB {n} through the mount");
     }
-    // Room again: the file is usable as any other.
+    // With room again, the file is usable as any other.
     file.set_len(synced << 20).unwrap();
     file.sync_all().ok();
     fs::write(mnt.join("small"), "text").unwrap();
@@ -382,7 +382,8 @@ fn memory_is_a_hard_limit_and_can_be_changed() {
     rig.finish();
 }
 
-/// Each client has a ring of a quarter of a megabyte: a crowd of them must not push the pool out, nor the instance over its limit.
+/// Each client has a ring of a quarter of a megabyte: many clients must not take the pool's memory, nor
+/// exceed the instance's limit.
 #[test]
 fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
     let rig = Rig::new("crowd", Side::Fast, "24MiB");
@@ -426,7 +427,7 @@ fn run_keeps_status_signals_and_leaves_nothing() {
         100_000,
         "all is in the source afterwards"
     );
-    // Killed by a signal: all the same flushed and unmounted.
+    // Killed by a signal: flushed and unmounted all the same.
     let killed = process::run(&mut terrace(&["sh", "-c", &format!("echo late >> {file}; kill -9 $$")]), 60);
     assert!(!killed.status.success(), "{killed}");
     assert!(fs::read_to_string(&file).unwrap().ends_with("late\n"));
@@ -444,7 +445,7 @@ fn run_keeps_status_signals_and_leaves_nothing() {
     assert_eq!(status.code(), Some(9));
     assert!(fs::read_to_string(&file).unwrap().ends_with("bye\n"));
     assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
-    // `terrace run` itself killed with -9: its command goes on, and with its end all is flushed and unmounted.
+    // `terrace run` itself killed with -9: its command continues, and its end flushes and unmounts.
     let mut running = Background::new(&mut terrace(&[
         "bash",
         "-c",
@@ -461,7 +462,7 @@ fn run_keeps_status_signals_and_leaves_nothing() {
     assert!(fs::read_to_string(&file).unwrap().ends_with("kept\n"));
 }
 
-/// Where the kernel allows it, `terrace run` works without root.
+/// `terrace run` works without root if the kernel allows it.
 #[test]
 fn run_without_root() {
     if !is_root() {
@@ -484,7 +485,7 @@ fn run_without_root() {
     assert_eq!(fs::read_to_string(on.join("file")).unwrap().lines().count(), 50_000);
 }
 
-/// The kernel keeps listings, and sees changes through the mount and behind it.
+/// The kernel caches listings, and sees changes through the mount and behind it.
 #[test]
 fn listings_that_the_kernel_keeps_follow_changes() {
     let rig = Rig::new("listings", Side::Mount, "16MiB");
@@ -495,7 +496,7 @@ fn listings_that_the_kernel_keeps_follow_changes() {
     let list =
         || fs::read_dir(&through).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     for round in 0..8 {
-        // Every other round the times are old enough for the listing to be kept.
+        // Every other round the times are old enough for the listing to be cached.
         if round % 2 == 0 {
             std::thread::sleep(std::time::Duration::from_millis(3100));
             assert_eq!(names, list());
@@ -513,12 +514,12 @@ fn listings_that_the_kernel_keeps_follow_changes() {
     rig.finish();
 }
 
-/// The counters move: hits where hits must be, by path.
+/// The counters move: hits by the expected path.
 #[test]
 fn stat_tells_what_happened() {
     let rig = Rig::new("stat", Side::Fast, "32MiB");
     rig.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
-    // What is not stable yet costs more than the page that is looked at below.
+    // Unstable data cost more than the page examined below.
     rig.terrace("sync", &[]).expect_success();
     let text = |rig: &Rig| rig.terrace("stat", &[]).expect_success();
     assert!(!text(&rig).is_empty());
@@ -540,7 +541,8 @@ fn stat_tells_what_happened() {
     rig.finish();
 }
 
-/// A descriptor that was open when terraced died goes on, and reads of resident pages do not wait for the new one.
+/// A descriptor open at terraced's death continues to work, and reads of resident pages do not wait for the
+/// new terraced.
 #[test]
 fn open_descriptors_survive_a_restart() {
     for side in [Side::Mount, Side::Fast] {
@@ -559,7 +561,7 @@ fn open_descriptors_survive_a_restart() {
         let pid_file = rig.aside().join("pid");
         let mut command = rig.command("/bin/bash");
         command.arg("-euc").arg(script).env("TERRACED", rig.terraced().to_string()).env("PIDFILE", &pid_file);
-        // The second one to kill is the one that the supervisor started: it is noted from outside.
+        // The second one to kill is the successor started by the supervisor, found from outside.
         let first = rig.terraced();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -593,7 +595,7 @@ fn inode_numbers_are_the_sources() {
     rig.finish();
 }
 
-/// A client's descriptor in the hands of a program without the library: its mapping is announced by nobody.
+/// A client's descriptor in a program without the library: its mapping is not announced.
 #[test]
 fn a_mapping_through_an_inherited_descriptor() {
     let rig = Rig::new("inherited", Side::Fast, "16MiB");

@@ -1,4 +1,4 @@
-//! Every eviction policy at work: files of twice the memory, written and read through both paths.
+//! Every eviction policy under load: files of twice the memory, written and read through both paths.
 
 use std::process::Command;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use terrace_tests::rig::{Rig, Side, product};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 
-/// The policies that the command knows, from what it says to one that it does not.
+/// The names of the policies, from the command's error message for an unknown one.
 fn names() -> Vec<String> {
     let mut command = Command::new(product("terrace"));
     let outcome = process::run(command.args(["mount", "--policy", "nonesuch", "/tmp", "/tmp"]), 60);

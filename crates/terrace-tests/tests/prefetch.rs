@@ -1,4 +1,5 @@
-//! What programs say of their reads (`posix_fadvise`, `readahead`), through the preload path, as `terrace stat` shows it.
+//! Programs' advice about reads (`posix_fadvise`, `readahead`), through the preload path, as `terrace stat`
+//! shows it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -49,7 +50,7 @@ impl World {
     fn stats(&self) -> Stats {
         self.rig.stat().cache
     }
-    /// Pages that were read from the source because a program waited for them.
+    /// Pages read from the source while a program waited for them.
     fn misses(&self) -> u64 {
         let stats = self.stats();
         stats.preload.misses + stats.fuse.misses
@@ -88,10 +89,11 @@ fn announced_order_decides_what_is_read_ahead() {
     };
     let (sequential, random) = (reads("SEQUENTIAL", 0), reads("RANDOM", 700));
     assert!(sequential <= 8, "{sequential} misses of 400 reads in order");
-    // Each page for itself, but for those that found the ring full and went by the mount, which knows nothing of the order.
-    assert!(random > 200, "{random} misses of 400 reads in order that are said to be random");
+    // Each page is a miss, except for those that found the ring full and took the mount path, which has no
+    // advice.
+    assert!(random > 200, "{random} misses of 400 sequential reads announced as random");
     let normal = reads("NORMAL", 1200);
-    assert!((3..40).contains(&normal), "{normal} misses of 400 reads in order that nobody announced");
+    assert!((3..40).contains(&normal), "{normal} misses of 400 unannounced sequential reads");
     w.rig.finish();
 }
 
@@ -103,7 +105,7 @@ fn readers_in_turn_and_steps_are_read_ahead() {
         w.run(script);
         w.misses() - before
     };
-    // Equal parts: from reader to reader it is always the same distance.
+    // Equal parts: the distance between readers is constant.
     let readers = misses("for i in range(400):\n    read((i % 4) * 256 + i // 4)");
     assert!(readers <= 60, "{readers} misses of four readers of 100 pages each");
     let steps = misses("import time\nfor i in range(60):\n    read(1100 + i * 15)\n    time.sleep(0.01)");
@@ -155,10 +157,10 @@ fn hints_wait_for_nobody() {
 
 #[track_caller]
 fn wait_until(what: &str, so: impl FnMut() -> bool) {
-    assert!(process::wait_until(60, so), "waited in vain: {what}");
+    assert!(process::wait_until(60, so), "timeout: {what}");
 }
 
-/// Two files, read in a random order that was recorded before; and what `terrace run` says of it.
+/// Two files, read in a previously recorded random order; and the output of `terrace run`.
 struct Recorded {
     dir: TestDir,
     src: std::path::PathBuf,
@@ -218,7 +220,7 @@ impl Recorded {
             process::run(made.arg("schedule").arg(&trace).arg("-o").arg(&schedule), 60).expect_success();
         assert!(said.starts_with("2 files, "), "{said}");
     }
-    /// Runs with the schedule: its statistics, and what was said.
+    /// Runs with the schedule; returns its statistics and the output.
     fn follow(&self) -> (terrace_api::stats::Schedule, String) {
         let (schedule, stats) = (self.file("schedule"), self.file("stats"));
         let mut run =
@@ -237,7 +239,7 @@ fn a_recorded_order_is_fetched_ahead_of_the_program() {
     let (schedule, said) = w.follow();
     assert!(schedule.used > Recorded::FILE_PAGES && schedule.unused < 100, "{schedule:?}");
     assert_eq!((schedule.files_left_out, said.as_str()), (0, ""));
-    // One of the files is another by now: what it has is read, and nothing of it fetched.
+    // One of the files was replaced: it is read, and none of it prefetched.
     std::fs::write(w.src.join("a"), [7; 3 << 12]).unwrap();
     std::fs::write(w.file("same/a"), [7; 3 << 12]).unwrap();
     let (changed, said) = w.follow();

@@ -1,4 +1,5 @@
-//! Real programs and outside suites, through the mount and through the preload path. Quick here, long with TERRACE_SOAK=1.
+//! Real programs and outside suites, through the mount and through the preload path. Quick by default, long
+//! with TERRACE_SOAK=1.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,14 +14,15 @@ use terrace_tests::{amount, is_root, soak};
 
 // ---- fio ----
 
-/// Random reads and writes with checksums over twice the memory; `verify` reads all back at the end, through the cache.
+/// Random reads and writes with checksums over twice the memory; `verify` reads all data again at the end,
+/// through the cache.
 #[track_caller]
 fn fio(side: Side, engine: &str, more: &[&str]) {
     need("fio", "fio");
     let seed = seed("fio");
     let rig = Rig::new(&format!("fio-{engine}"), side, "16MiB");
     let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 128));
-    // Without randrepeat=0 fio replays one sequence, whatever the seed.
+    // Without randrepeat=0 fio repeats one sequence, whatever the seed.
     let seed = format!("--randseed={seed}");
     let common =
         ["--name=v", "--directory=.", "--numjobs=2", "--rw=randrw", "--bssplit=4k/60:16k/20:64k/10:512/10"];
@@ -39,7 +41,7 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
         process::run(command.arg(format!("--ioengine={engine}")).args(also), 900).expect_success();
     };
     run(&[]);
-    // Once more, cold.
+    // Once more, on a cold cache.
     rig.drop_cache();
     run(&["--verify_only=1"]);
     rig.finish();
@@ -106,7 +108,7 @@ fn fsx(side: Side, disturbed: Option<Trouble>) {
     rig.finish();
 }
 
-/// fsx on a mount that is there already.
+/// fsx on an existing mount.
 #[track_caller]
 pub fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
     let seed = seed("fsx");
@@ -121,8 +123,8 @@ pub fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
         command.arg("-f").arg(&config).args(["-N", &operations, "-S", &(seed & 0xffff_ffff).to_string()]);
         command.arg("-P").arg(rig.aside()).arg("file");
         let outcome = process::run(&mut command, 1800);
-        // Once in some 100,000 operations fsx draws a posix_fallocate of no bytes, and takes its EINVAL, which every file
-        // system answers, for a failure.
+        // Once in some 100,000 operations fsx draws a posix_fallocate of no bytes, and treats its EINVAL, the
+        // result on every file system, as a failure.
         let last = outcome.stderr.lines().last().unwrap_or_default();
         if !(last.contains("POSIX_FALLOCATE") && last.ends_with("(    0x0 bytes)")) {
             outcome.expect_success();
@@ -179,7 +181,7 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 "#;
 
-/// The cases of the suite and how each ended.
+/// The cases of the suite with their results.
 #[track_caller]
 fn pjdfstest(side: Side) -> BTreeMap<String, String> {
     // At a short path, for the names of sockets.
@@ -217,7 +219,7 @@ fn pjdfstest_as_on_a_plain_directory() {
     }
     let plain = pjdfstest(Side::Plain);
     let mounted = pjdfstest(Side::Mount);
-    // A case that did not come to its end has no line: then the names differ.
+    // An aborted case has no line: then the names differ.
     assert!(plain.keys().eq(mounted.keys()), "other cases ran: {:#?}", only_in_one(&plain, &mounted));
     let other: Vec<_> = mounted.iter().filter(|(name, how)| plain[*name] != **how).collect();
     let worse: Vec<_> = other.iter().filter(|case| case.1 == "failed").collect();
@@ -262,7 +264,7 @@ git -C ../second fsck --full
 diff -r --exclude=.git . ../second
 "#;
 
-/// Runs a script of git with its arguments.
+/// Runs a git script with arguments.
 #[track_caller]
 fn run_git(script: &str, command: &mut Command, arguments: &[&Path]) {
     command.arg("-euc").arg(script).arg("script").args(arguments);
@@ -287,7 +289,7 @@ fn git_clone_and_fsck() {
     need("git", "git");
     let dir = TestDir::new("git-origin");
     let sources = terrace_tests::rig::workspace().join("crates");
-    // Commits, each of all sources again; the work goes back by two.
+    // Commits, each of all sources again; then a reset by two.
     let parts = Path::new(if soak() { "6" } else { "3" });
     run_git(GIT_REPOSITORY, Command::new("/bin/bash").current_dir(dir.path()), &[&sources, parts]);
     git(Side::Mount, dir.path());
@@ -295,7 +297,7 @@ fn git_clone_and_fsck() {
     git(Side::Run, dir.path());
 }
 
-/// A tree of the machine's own files; /usr/share whole in the long form.
+/// A tree of the machine's own files; all of /usr/share in the long form.
 fn some_tree() -> PathBuf {
     if soak() {
         return "/usr/share".into();
@@ -469,7 +471,7 @@ fn sqlite_wal_with_killed_clients_and_terraced() {
 
 // ---- PostgreSQL ----
 
-/// Common parts of the scripts of a test.
+/// Common parts of a test's scripts.
 const POSTGRES: &str = r#"
 bin=$(dirname "$1"); data=$2; sock=$3
 export PATH=$bin:$PATH PGHOST=$sock PGUSER=postgres LC_ALL=C
@@ -492,11 +494,11 @@ sums() {
 verify() { pg_amcheck --heapallindexed --rootdescend bench; }
 "#;
 
-/// A server of user postgres; ended when dropped.
+/// A server of user postgres; stopped when dropped.
 struct Postgres {
     initdb: PathBuf,
     data: PathBuf,
-    /// The directory of its socket, at a short path, and of its log.
+    /// Directory of its socket, at a short path, and of its log.
     sock: PathBuf,
 }
 
@@ -514,13 +516,13 @@ impl Postgres {
         server
     }
 
-    /// Completes `setpriv` with its user and a program.
+    /// Completes `setpriv` with the server's user and a program.
     fn user(mut setpriv: Command, program: impl AsRef<std::ffi::OsStr>) -> Command {
         setpriv.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
         setpriv
     }
 
-    /// Completes `bash` of that user with a script, and runs it.
+    /// Completes `bash` of the server's user with a script, and runs it.
     #[track_caller]
     fn script(&self, mut bash: Command, script: &str, seconds: u64) -> String {
         bash.arg("-euc").arg(format!("{POSTGRES}\n{script}")).arg("script");
@@ -528,7 +530,7 @@ impl Postgres {
         process::run(&mut bash, seconds).expect_success()
     }
 
-    /// The pages as the source has them, with nothing before it.
+    /// Checks the pages in the source, without a cache in front.
     #[track_caller]
     fn check_source(&self, rig: &Rig) {
         let program = self.initdb.with_file_name("pg_checksums");
@@ -575,7 +577,7 @@ fn postgres(side: Side) {
     assert!(bench.contains("number of failed transactions: 0"), "{bench}");
     assert_eq!(shell("sums", 60).trim(), "t|t", "balances agree");
     shell("verify", 120);
-    // The server itself dies too, recovers, and stops in peace.
+    // The server itself is killed too, recovers, and stops normally.
     shell("stop -m immediate", 60);
     shell("start", 120);
     assert_eq!(shell("sums", 60).trim(), "t|t", "balances agree after recovery");
@@ -597,7 +599,7 @@ fn postgres_through_the_mount() {
     postgres(Side::Mount);
 }
 
-/// A server under one `terrace run`. Its statistics are taken while only the server reads.
+/// A server under one `terrace run`. Its statistics are read while only the server reads.
 const POSTGRES_UNDER_RUN: &str = r#"
 preload() {
     "$TERRACE" stat --json "$(dirname "$data")" | python3 -c 'import json, sys
@@ -624,7 +626,8 @@ stop
 pg_checksums --check -D "$data"
 "#;
 
-/// The preload path is open to the user of the instance alone, and a server does not run as root: here both are user postgres.
+/// The preload path is open to the instance's user only, and a server does not run as root: here both are
+/// user postgres.
 #[test]
 fn postgres_through_preload() {
     if !is_root() {
@@ -648,9 +651,9 @@ fn postgres_through_preload() {
     );
     assert_eq!(lines("number of failed transactions: 0").len(), 2, "{said}");
     assert_eq!(lines("t|t").len(), 2, "balances agree, also after recovery: {said}");
-    // In between, the hits of backends that miss little are counted in rings of which the next terraced does not know yet.
+    // Backends with few misses count their hits in rings, which the next terraced does not know at first.
     assert!(killed.first().is_some_and(|hits| *hits > 0), "{said}");
-    // The least memory has no rings for all of them.
+    // The minimum memory has no rings for all of them.
     assert!(reads[0] > 0 || busy::wanted(), "{said}");
     let stats = rig.stats_of_runs();
     let restarts: Vec<_> = stats.iter().map(|stat| stat.instance.restarts).collect();

@@ -1,5 +1,6 @@
-//! The zoo of sources: the same programs work on a source itself and through terrace, and both leave the same outcomes and trees.
-//! Short forms run with all tests; `make sources` runs every kind of source that the machine has, and counts the missing ones.
+//! The zoo of sources: the same programs work on a source itself and through terrace, and must have the same
+//! outcomes and trees. Short forms run with all tests; `make sources` runs every kind of source that the
+//! machine has, and counts the missing ones.
 
 mod zoo;
 
@@ -27,10 +28,11 @@ for n in 1 2 3; do for f in a b c d; do echo "$f in version $n" > $f; done; git 
 git mv a moved; git commit -qm moved; git gc -q; git fsck --strict 2>&1; git status --short; git log --format=%s
 cd ..; git clone -q --no-local repository clone 2>&1; git -C clone fsck --strict 2>&1; ls clone"#;
 
-/// Doors that a source is tried by.
+/// Access paths for each source.
 const DOORS: [Side; 4] = [Side::Mount, Side::Fast, Side::Run, Side::Leased];
 
-/// Differences between source and door with their reason: `(kind, first word of the line, reason)`. `*` stands for each kind.
+/// Known differences between source and access path: `(kind, first word of the line, reason)`. `*` stands for
+/// each kind.
 const KNOWN: [(&str, &str, &str); 0] = [];
 
 #[test]
@@ -48,7 +50,7 @@ fn fuse_overlayfs_gives_the_same_through_terrace() {
     try_one(&zoo::SHORT[2]);
 }
 
-/// A missing program fails where all tests are promised.
+/// A missing program is an error where all tests are required.
 #[track_caller]
 fn try_one(kind: &Kind) {
     if !is_root() {
@@ -94,7 +96,7 @@ struct Zoo<'a> {
 }
 
 impl Zoo<'_> {
-    /// Differences between the source and terrace; an error names what the machine lacks.
+    /// Differences between the source and terrace; an error names the machine's missing feature.
     fn check(kind: &Kind) -> Result<Vec<String>, String> {
         let source = Source::mount(kind)?;
         let mut zoo = Zoo { kind, source, differences: Vec::new() };
@@ -136,7 +138,7 @@ impl Zoo<'_> {
         }
     }
 
-    /// Programs have the outcomes that they have on the source, and leave the tree that they leave there.
+    /// Checks that programs have the same outcomes as on the source, and leave the same tree.
     fn same_at(&mut self, door: Side, expected: &[(&str, String)], tree: &str) {
         let name = format!("{door:?}").to_lowercase();
         let rig = Rig::of("zoo", door, &["--memory", "32MiB"], Some(&self.directory(&name)), 0);
@@ -148,7 +150,8 @@ impl Zoo<'_> {
         self.differ(&format!("{door:?} tree"), tree, &list(&src));
     }
 
-    /// A change beside the mount is seen soon, also in a file that is replaced; nothing older is seen afterwards.
+    /// A change beside the mount becomes visible soon, also in a replaced file; nothing older is visible
+    /// afterwards.
     fn changes_beside(&mut self) {
         let rig =
             Rig::of("zoo-beside", Side::Mount, &["--memory", "32MiB"], Some(&self.directory("beside")), 0);
@@ -163,7 +166,7 @@ impl Zoo<'_> {
                 self.differences
                     .push(format!("a change beside the mount is not seen in 20 s (round {round})"));
             }
-            // What a program writes to a replaced name goes to the new file.
+            // Writes to a replaced name go to the new file.
             let through = fs::File::options().write(true).open(rig.at().join("replaced"));
             through
                 .and_then(|f| f.write_all_at(b"w", 0).and_then(|()| f.sync_all()))
@@ -176,7 +179,7 @@ impl Zoo<'_> {
         rig.finish();
     }
 
-    /// Each write that was synchronized is there after terraced was killed.
+    /// Synchronized writes are present after terraced was killed.
     fn crash(&mut self) {
         let rig =
             Rig::of("zoo-crash", Side::Mount, &["--memory", "32MiB"], Some(&self.directory("crash")), 0);
@@ -208,7 +211,8 @@ for number in range(150):
         }
     }
 
-    /// A tier never gives the bytes of another file or version after a restart; it is warm where files have lasting identities.
+    /// A tier never returns the bytes of another file or version after a restart; it is warm on sources with
+    /// lasting file identities.
     fn tier(&mut self) {
         let tier = TestDir::new(&format!("zoo-tier-{}", self.kind.name));
         let option = format!("{}:96MiB", tier.path().join("tier").display());
@@ -225,7 +229,7 @@ for number in range(150):
         let rig = mount();
         let mut wrong = (0..3).map(|_| read(&rig)).sum::<usize>();
         rig.finish();
-        // A change of the content alone while nothing serves.
+        // A change of the content alone while no instance serves.
         fs::write(src.join("7"), vec![b'!'; 3 << 20]).expect("a file");
         let rig = mount();
         wrong += (0..7)
@@ -269,7 +273,8 @@ fn outcomes(rig: &Rig) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The tree of a directory, a line for each entry. Files of databases and repositories hold times.
+/// The tree of a directory, a line for each entry, without files of databases and repositories, which contain
+/// times.
 fn list(dir: &Path) -> String {
     let mut command = Command::new("python3");
     let all = process::run(command.args(["-c", TREE]).arg(dir), 120).expect_success();

@@ -1,4 +1,4 @@
-//! Staging: what `terrace stage in` and `run --stage-in` brought is read without the source.
+//! Staging: data brought in by `terrace stage in` and `run --stage-in` are read without the source.
 
 use std::process::Command;
 
@@ -29,7 +29,7 @@ fn compares(rig: &Rig, script: &str) {
     assert_eq!(said.trim(), "the same");
 }
 
-/// Also where the kernel reads files itself for programs that are no clients, as `terrace stage` is none.
+/// Also where the kernel serves files to programs that are not clients, such as `terrace stage`.
 #[test]
 fn staged_files_are_read_without_the_source() {
     for mode in ["off", "auto"] {
@@ -49,7 +49,7 @@ fn staged_files_are_read_without_the_source() {
     }
 }
 
-/// A part of a file, a file that is missing, one that is not on a mount.
+/// A part of a file, a missing file, and one outside of any mount.
 #[test]
 fn staging_tells_what_it_did_and_what_it_cannot() {
     let rig = Rig::new("stage-parts", Side::Mount, "16MiB");
@@ -66,7 +66,7 @@ fn staging_tells_what_it_did_and_what_it_cannot() {
     rig.finish();
 }
 
-/// The default of `run`, under which the kernel reads files itself for programs without the library.
+/// The default of `run`, where the kernel serves files to programs without the library.
 #[test]
 fn run_stages_before_its_command() {
     let rig = Rig::with("stage-run", Side::Run, &["--memory", "16MiB", "--stage-in", "file"]);
@@ -79,7 +79,7 @@ fn run_stages_before_its_command() {
     rig.finish();
 }
 
-/// Killed in the middle, it leaves pages and nothing else; begun again, it reads what is missing.
+/// A killed stage leaves cached pages only; a repeated one reads the missing pages.
 #[test]
 fn a_stage_that_was_killed_goes_on_where_it_was() {
     let rig = Rig::new("stage-killed", Side::Mount, "128MiB");
@@ -97,7 +97,7 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
         let mut killed = Background::new(&mut stage());
         process::wait_closely(20, || there() > 500);
         killed.kill();
-        // The daemon ends the request that was under way.
+        // The daemon completes the request under way.
         let mut last = 0;
         process::wait_until(20, || std::mem::replace(&mut last, there()) == there());
         there() < pages
@@ -139,14 +139,14 @@ fn pinned_files_outlive_others_that_are_read_more() {
     compares(&rig, &script);
     let after = rig.stat().cache;
     assert_eq!(after.preload.misses, before, "{:?}", after.preload);
-    // Twice what fits: half of the memory is kept, and the rest serves.
+    // Twice the size that fits: half of the memory is pinned, and the rest serves.
     let told = stage(&["other", "--pin", "1h"]);
     let pinned = told["pinned_bytes"].as_u64().unwrap() + BYTES as u64;
     assert!(pinned > 8 << 20 && pinned <= 16 << 20, "{told}");
     rig.finish();
 }
 
-/// Three times the memory goes to a tier, and memory keeps what programs use.
+/// Three times the memory goes to a tier, and memory keeps the pages in use.
 #[test]
 fn what_is_staged_to_a_tier_leaves_memory_to_others() {
     let dir = TestDir::new("stage-to-tier");
@@ -185,7 +185,7 @@ fn what_is_staged_out_is_in_the_source_and_leaves_memory() {
     let content = Rng::new(seed("stage-out")).bytes(5 << 20);
     std::fs::create_dir(rig.at().join("dir")).unwrap();
     for name in ["dir/a", "dir/b"] {
-        // Nothing is written back but by the stage.
+        // Only the stage writes back.
         let mut file = std::fs::File::create(rig.at().join(name)).unwrap();
         std::io::Write::write_all(&mut file, &content).unwrap();
         let out = |args: &[&str]| {

@@ -1,4 +1,5 @@
-//! Storms: several programs at once on a mount whose instance is killed, stopped, or finds no room. See `terrace_tests::storm`.
+//! Storms: several programs at once on a mount whose instance is killed, stopped, or out of space. See
+//! `terrace_tests::storm`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +14,7 @@ fn seconds() -> u64 {
     amount("TERRACE_STORM_SECONDS", 4, 120)
 }
 
-/// The program `storm` in a role, on a rig's path.
+/// The program `storm` in a role, on a rig's access path.
 fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
     let mut command = rig.command(helper("storm"));
     command.arg(role).arg(format!("dir={}", rig.at().display()));
@@ -22,7 +23,8 @@ fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
     command
 }
 
-/// The same for names and data. On a plain directory, and where the kernel writes in it for `run`, direct writes would have to be aligned.
+/// The same for names and data. On a plain directory, and where the kernel writes for `run`, direct writes
+/// would need alignment.
 fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
     let mut command = storm(rig, "names", lasts, seed);
     let direct = u64::from(matches!(rig.side(), Side::Mount | Side::Fast));
@@ -30,7 +32,7 @@ fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
     command
 }
 
-/// Where a storm of names leaves what each directory must hold.
+/// Directory of a storm's expected trees.
 fn expected(rig: &Rig) -> PathBuf {
     let dir = rig.aside().join("expected");
     std::fs::create_dir_all(&dir).expect("our own directory");
@@ -50,7 +52,7 @@ fn same_tree(rig: &Rig, dir: &Path) {
     }
 }
 
-/// A storm has so long beyond its own time: on a busy machine a restart of terraced may take seconds.
+/// Time limit beyond the storm's own time: on a busy machine a restart of terraced may take seconds.
 const PATIENCE: u64 = 180;
 
 #[track_caller]
@@ -73,7 +75,7 @@ fn names_on_a_plain_directory_agree_with_the_model() {
     names_under("storm-plain", Side::Plain, None);
 }
 
-/// The storm itself sees what is not as it was left.
+/// The storm itself detects foreign changes.
 #[test]
 fn names_changed_by_others_fail_the_storm() {
     let seed = seed("storm-changed");
@@ -119,7 +121,8 @@ fn everything_killed_loses_nothing_acknowledged() {
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a descriptor")).stderr(out);
         let mut storm = Background::new(&mut command);
         std::thread::sleep(Duration::from_millis(200 + rng.below(800)));
-        // At times while many writes are still suspect, and may have to be dropped from the kernel's page cache.
+        // Sometimes while many writes are still suspect, and may have to be dropped from the kernel's page
+        // cache.
         if rng.chance(60) {
             process::kill(rig.terraced(), process::DeadlySignals::default().pick(&mut rng));
             std::thread::sleep(Duration::from_millis(30 + rng.below(250)));
@@ -148,7 +151,7 @@ fn full_source_loses_no_answered_write_under_kills() {
     let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
     let (ballast, expected) = (src.join("ballast"), rig.aside().join("expected"));
     for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 6) {
-        // Ballast, which is deleted when the last writes find no room.
+        // Ballast, deleted when the last writes find no room.
         std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
         let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
         let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
@@ -171,7 +174,7 @@ fn full_source_loses_no_answered_write_under_kills() {
     rig.finish();
 }
 
-/// Daemon and supervisor are stopped for a while, and killed while they are: programs wait, and go on.
+/// Daemon and supervisor are stopped for a while, and killed in that state: programs wait, and continue.
 #[test]
 fn stopped_daemon_delays_programs_and_loses_nothing() {
     let test = "storm-stopped";
@@ -199,7 +202,7 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
         let third = rig.next_terraced(second);
         assert!(process::wait_until(60, || rig.terraced() == third), "terraced {third} does not serve");
     }
-    // Without its supervisor, a terraced serves on; as soon as it knows that it is recorded.
+    // A terraced without its supervisor continues to serve once it knows that it is recorded.
     pause(500);
     let supervisor = rig.supervisor();
     process::kill(supervisor, libc::SIGKILL);

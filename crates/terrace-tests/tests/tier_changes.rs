@@ -74,12 +74,12 @@ impl World {
         self.rows().into_iter().map(|row| row.name).collect()
     }
 
-    /// Whether another terraced than `before` serves all targets.
+    /// Whether a successor of `before` serves all targets.
     fn serves_after(&self, before: i32) -> bool {
         self.rig.terraced() != before && self.rows().iter().all(|row| row.state == SERVING)
     }
 
-    /// Reads at random until told to stop.
+    /// Starts random readers; they run until stopped.
     fn readers(&self) -> Readers {
         let script = self.rig.aside().join("read.py");
         fs::write(&script, READ).unwrap();
@@ -164,7 +164,7 @@ fn targets_come_and_go_under_verified_reads() {
     filled("second", 1000);
     let list = world.tier("list", &[]).expect_success();
     assert!(list.contains("second") && !list.contains("first"), "{list}");
-    // Killed: the next one has what was changed.
+    // After a kill the next terraced has the changed set.
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(
@@ -181,7 +181,7 @@ fn targets_come_and_go_under_verified_reads() {
     assert!(world.path("second").exists(), "what is in use at the end stays for the next mount");
 }
 
-/// The second successor needs what the first one has taken over, of targets from the start as of those that were added.
+/// The second successor needs the state inherited by the first one, for initial and added targets.
 #[test]
 fn targets_outlive_two_deaths_of_terraced() {
     let world = World::new("tier-twice", Side::Fast);
@@ -199,7 +199,8 @@ fn targets_outlive_two_deaths_of_terraced() {
     world.rig.umount();
 }
 
-/// Kills terraced at a random moment of each change. What the next one says is what it does.
+/// Kills terraced at a random moment of each change. The next one must use the set of targets that it
+/// reports.
 #[test]
 fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     let mut rng = Rng::new(seed("tier-killed"));
@@ -236,7 +237,8 @@ fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     world.rig.umount();
 }
 
-/// The lock in the store must outlive the terraced that took it, and a target that is removed must be free for others.
+/// The lock in the store must outlive the terraced that took it, and a removed target must be free for
+/// others.
 #[test]
 fn target_in_a_store_comes_and_goes() {
     if !crate::device::has_stores() {

@@ -1,4 +1,5 @@
-//! `terrace top` on real mounts: lines without a terminal, the screen on one, the page in a real browser, and how it ends.
+//! `terrace top` on real mounts: lines without a terminal, the screen on one, the page in a real browser, and
+//! its exit.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -53,20 +54,21 @@ fn top_prints_lines_and_ends_with_the_mount() {
     assert!(told.contains("serves nothing here") && told.lines().count() == 1, "{told}");
 }
 
-/// A terminal of 100 x 30; its other end.
+/// A terminal of 100 x 30, as both of its ends.
 fn terminal() -> (fs::File, OwnedFd) {
     let (mut ours, mut its) = (-1, -1);
     let size = libc::winsize { ws_row: 30, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: two descriptors are stored, the size is read; names and modes are not asked for.
+    // SAFETY: two descriptors are stored, the size is read; names and modes are null.
     let rc = unsafe {
         libc::openpty(&mut ours, &mut its, std::ptr::null_mut(), std::ptr::null(), std::ptr::from_ref(&size))
     };
     assert_eq!(rc, 0, "{}", std::io::Error::last_os_error());
-    // SAFETY: openpty made them for us.
+    // SAFETY: openpty returned both, and nothing else owns them.
     unsafe { (fs::File::from_raw_fd(ours), OwnedFd::from_raw_fd(its)) }
 }
 
-/// Text on the screen, after `end` was done to the watcher; its exit code. The end comes when figures are on the screen.
+/// Runs the command on a terminal, and calls `end` once figures are on the screen. Returns the screen's text
+/// and the exit code.
 fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, Option<i32>) {
     let (mut ours, its) = terminal();
     let mut command = top(args);
@@ -79,7 +81,7 @@ fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, 
     let shown = all.clone();
     let reading = std::thread::spawn(move || {
         let mut some = [0; 4096];
-        // EIO: nobody has the terminal any more.
+        // EIO: the other end is closed.
         while let Ok(n @ 1..) = screen.read(&mut some) {
             shown.lock().unwrap().extend_from_slice(&some[..n]);
         }
@@ -92,7 +94,7 @@ fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, 
     (text(), status.code())
 }
 
-/// The limit of all waiting, also on a busy machine.
+/// Time limit of all waiting, also on a busy machine.
 const WAIT_SECONDS: u64 = 60;
 
 const ENTER: &str = "\u{1b}[?1049h";
@@ -100,7 +102,7 @@ const LEAVE: &str = "\u{1b}[?1049l";
 
 #[track_caller]
 fn restored(screen: &str) {
-    // The terminal is written to word by word: a word is whole.
+    // The terminal is written word by word: each word is whole.
     assert!(screen.contains(ENTER) && screen.contains("DRAM"), "{screen:?}");
     assert_eq!(screen.matches(ENTER).count(), 1, "{screen:?}");
     assert!(screen.rfind(LEAVE) > screen.rfind("DRAM"), "{screen:?}");
@@ -121,7 +123,8 @@ fn top_gives_the_terminal_back() {
     rig.finish();
 }
 
-/// The document that a browser has of the page after a few of its intervals, or `None` where there is no browser (Debian's chromium).
+/// The document of the page in a browser after a few intervals, or `None` without a browser (Debian's
+/// chromium).
 fn rendered(dir: &TestDir, url: &str) -> Option<String> {
     let profile = format!("--user-data-dir={}", dir.path().join("profile").display());
     let mut command = Command::new("chromium");
@@ -135,7 +138,7 @@ fn rendered(dir: &TestDir, url: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// What is inside of the element with this name.
+/// The content of the element with this id.
 #[track_caller]
 fn inside<'a>(dom: &'a str, id: &str, end: &str) -> &'a str {
     let (_, rest) = dom.split_once(&format!("id=\"{id}\"")).unwrap_or_else(|| panic!("no {id} in {dom}"));

@@ -1,5 +1,6 @@
-//! The tutorials in docs/tutorials, as a new user would follow them: the commands of their blocks `sh tried` run in order, in one shell and an
-//! empty directory, with sizes for a test; the lines of their blocks `told` must be printed, in their order, `...` standing for anything.
+//! Follows the tutorials in docs/tutorials like a new user. The commands of their blocks `sh tried` run in
+//! order, in one shell and an empty directory, with sizes for a test. The lines of their blocks `told` must
+//! be printed, in order; `...` matches anything.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,11 +8,11 @@ use terrace_tests::rig::{TestDir, product, workspace};
 use terrace_tests::tools::need;
 use terrace_tests::{is_root, leftovers, process};
 
-/// Before the commands: what fails ends them, and no server is left.
+/// Preamble of the commands: the first failure ends them, and no server is left.
 const BEGIN: &str = "set -euo pipefail; exec 2>&1; export LC_ALL=C\n\
                      trap 'status=$?; trap \"\" TERM; kill $(jobs -p) 2> /dev/null || true; wait; exit $status' EXIT\n";
 
-/// The lines of all blocks of a kind, in their order.
+/// The lines of all blocks of a kind, in order.
 fn blocks(page: &str, kind: &str) -> Vec<String> {
     let (mut found, mut inside, mut wanted) = (Vec::new(), false, false);
     for line in page.lines() {
@@ -25,7 +26,7 @@ fn blocks(page: &str, kind: &str) -> Vec<String> {
     found
 }
 
-/// Whether the text has the pieces of the line between `...`, in their order.
+/// Whether the text contains the line's pieces between `...`, in order.
 fn matches(line: &str, text: &str) -> bool {
     let mut rest = text;
     line.split("...").map(str::trim).all(|piece| match rest.split_once(piece) {
@@ -37,13 +38,13 @@ fn matches(line: &str, text: &str) -> bool {
     })
 }
 
-/// Follows a tutorial as `user`, with the sizes of a test in place of its own.
+/// Runs a tutorial as `user`, with sizes for a test instead of its own.
 #[track_caller]
 fn follow(name: &str, user: &str, sizes: &[(&str, &str)]) {
     if !is_root() {
         return;
     }
-    // Sockets below it bear only short paths.
+    // At a short path: socket paths have a limit.
     let dir = TestDir::new(&format!("/tmp/terrace-tutorial-{name}"));
     if !process::may_unshare(user, &dir.path().join("fuse")) {
         return;
@@ -76,7 +77,7 @@ fn follow(name: &str, user: &str, sizes: &[(&str, &str)]) {
 #[track_caller]
 fn run(dir: &Path, user: &str, script: &str) -> String {
     let terrace = product("terrace");
-    // Postgres' own programs are apart; a version manager's python3 has no numpy.
+    // Postgres' own programs are in their own directory; a version manager's python3 has no numpy.
     let postgres = std::fs::canonicalize(need("initdb", "postgresql")).expect("it exists");
     let path = [terrace.parent().unwrap(), postgres.parent().unwrap()].map(|dir| dir.display().to_string());
     let mut bash = process::as_user(user, &dir.join("fuse"));

@@ -1,4 +1,5 @@
-//! Programs that use liburing: hits are answered in the program, everything else by the kernel, and nobody sees a difference.
+//! Programs that use liburing: the library answers hits, the kernel everything else, and programs see no
+//! difference.
 
 use std::path::Path;
 use terrace_tests::process;
@@ -16,7 +17,7 @@ fn program(dir: &TestDir) -> std::path::PathBuf {
     out
 }
 
-/// Runs the program; what the preload path served of it.
+/// Runs the program; returns the reads served by the preload path.
 #[track_caller]
 fn run(side: Side, program: &Path) -> u64 {
     let rig = Rig::new("uring", side, "16MiB");

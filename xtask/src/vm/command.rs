@@ -1,9 +1,9 @@
-//! Commands of this system, and errors that say what helps.
+//! Runs commands of this system, and makes errors with a cure.
 
 use std::io;
 use std::process::Command;
 
-/// What a command that succeeds prints.
+/// The output of a command that must succeed.
 pub fn output(command: &mut Command) -> io::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let missing = |err| wrong(format!("{program}: {err}; `make packages-vm` installs it"));
@@ -15,7 +15,7 @@ pub fn output(command: &mut Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
-/// An error of these words.
+/// An error with this text.
 pub fn wrong(why: impl Into<String>) -> io::Error {
     io::Error::other(why.into())
 }

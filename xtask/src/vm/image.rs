@@ -1,4 +1,4 @@
-//! The initial file system of a virtual machine, packed by busybox' own `cpio`.
+//! The initial file system of a virtual machine, packed by busybox's `cpio`.
 
 use super::command::{output, wrong};
 use super::kernel::Kernel;
@@ -10,17 +10,18 @@ use std::process::Command;
 
 /// The preload library, in `bin`.
 pub const PRELOAD: &str = "libterrace_preload.so";
-/// The first program's script.
+/// The script of the first process.
 const INIT: &str = include_str!("init.sh");
 
-/// A file system that is being put together.
+/// A file system under construction.
 #[derive(Debug)]
 pub struct Image {
     dir: PathBuf,
 }
 
 impl Image {
-    /// With busybox, these modules, and this program, which will be called as `xtask vm inside SCENARIO`.
+    /// Starts with busybox, these modules, and this program, which the script calls as
+    /// `xtask vm inside SCENARIO`.
     pub fn new(dir: &Path, kernel: &Kernel, modules: &[&str], scenario: &str) -> io::Result<Image> {
         match fs::remove_dir_all(dir) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
@@ -54,7 +55,7 @@ impl Image {
         fs::write(path, content)
     }
 
-    /// A program of this system into `bin`, with its libraries.
+    /// Adds a program of this system to `bin`, with its libraries.
     pub fn add_program(&self, name: &str) -> io::Result<()> {
         let dirs = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(name));
         let found = dirs.iter().find(|path| path.exists());
@@ -63,14 +64,14 @@ impl Image {
         self.add_program_at(path, &format!("bin/{name}"))
     }
 
-    /// A program or library, under another name, with its libraries.
+    /// Adds a program or library under another name, with its libraries.
     pub fn add_program_at(&self, from: &Path, name: &str) -> io::Result<()> {
         let to = self.dir.join(name);
         fs::create_dir_all(to.parent().expect("it lies in the image"))?;
         fs::copy(from, &to).map_err(|err| wrong(format!("{}: {err}", from.display())))?;
         // Symbols are half of the file, and the machine holds it in memory twice.
         let _ = Command::new("strip").arg("-g").arg(&to).status();
-        // A static program has none, and ldd fails.
+        // For a static program ldd fails: it has no libraries.
         let listed = output(Command::new("ldd").arg(from)).unwrap_or_default();
         for library in libraries(&listed) {
             let to = self.dir.join(library.trim_start_matches('/'));
@@ -82,7 +83,7 @@ impl Image {
         Ok(())
     }
 
-    /// terrace's command with its preload library, which it finds beside itself.
+    /// Adds the terrace command with its preload library beside it.
     pub fn add_terrace(&self, root: &Path) -> io::Result<()> {
         let built = root.join("target/release");
         ["terrace", PRELOAD].iter().try_for_each(|name| {
@@ -96,7 +97,7 @@ impl Image {
         })
     }
 
-    /// Packs it into a file, which takes the place of the directory.
+    /// Packs it into a file, which replaces the directory.
     pub fn pack(self) -> io::Result<PathBuf> {
         let file = self.dir.with_extension("cpio");
         let pack =
@@ -107,7 +108,7 @@ impl Image {
     }
 }
 
-/// Paths in what ldd prints: `name => /path (0x...)`, and the loader's `/path (0x...)`.
+/// Paths in ldd's output: `name => /path (0x...)`, and the loader's `/path (0x...)`.
 fn libraries(listed: &str) -> impl Iterator<Item = &str> {
     listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
 }

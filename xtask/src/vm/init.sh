@@ -1,5 +1,5 @@
 #!/bin/busybox sh
-# The first process of a virtual machine: file systems, modules, then `xtask vm inside`, whose lines go to the console.
+# The first process of a virtual machine: mounts file systems, loads modules, then runs `xtask vm inside` on the console.
 /bin/busybox mkdir -p /proc /sys /dev /tmp /run /var/tmp /root /mnt
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/root RUST_BACKTRACE=0

@@ -12,13 +12,13 @@ const NEWEST: &str = "linux-image-cloud-amd64";
 /// An unpacked kernel.
 #[derive(Debug)]
 pub struct Kernel {
-    /// The kernel itself, as QEMU boots it.
+    /// The kernel in QEMU's boot format.
     pub image: PathBuf,
     modules: PathBuf,
 }
 
 impl Kernel {
-    /// The one in `dir`, which is downloaded if there is none.
+    /// The kernel in `dir`; downloads it first if needed.
     pub fn get(dir: &Path) -> io::Result<Kernel> {
         let unpacked = dir.join("kernel");
         if first_in(&unpacked.join("boot"), "vmlinuz-").is_none() {
@@ -32,7 +32,7 @@ impl Kernel {
         Ok(Kernel { image, modules })
     }
 
-    /// The files of these modules and of those that they need, in the order in which they must be loaded.
+    /// The files of these modules and their dependencies, in loading order.
     pub fn modules(&self, names: &[&str]) -> io::Result<Vec<PathBuf>> {
         let mut all = Vec::new();
         find_modules(&self.modules, &mut all);
@@ -62,7 +62,7 @@ fn unpack(package: &str, dir: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(file)
 }
 
-/// The file in a directory whose name begins so; of several, the first by name.
+/// The first file by name in a directory whose name begins with `begin`.
 fn first_in(dir: &Path, begin: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(dir)
         .ok()?
@@ -85,7 +85,7 @@ fn find_modules(dir: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// A module's file names write `-` and `_` alike.
+/// File names of modules use `-` and `_` interchangeably.
 fn same_module(path: &Path, name: &str) -> bool {
     path.file_stem().is_some_and(|stem| stem.to_string_lossy().replace('-', "_") == name.replace('-', "_"))
 }
@@ -103,7 +103,8 @@ fn add_module(name: &str, all: &[PathBuf], order: &mut Vec<PathBuf>) -> io::Resu
     Ok(())
 }
 
-/// Names in the entry `depends=a,b` of a module's section of information: depmod's lists are made by the installation only.
+/// Names in the entry `depends=a,b` of a module's information section: depmod's lists exist only after an
+/// installation.
 fn needed_by(module: &[u8]) -> Vec<String> {
     let entry = b"\0depends=";
     let Some(at) = module.windows(entry.len()).position(|window| window == entry) else { return Vec::new() };

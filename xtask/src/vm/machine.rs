@@ -1,4 +1,4 @@
-//! QEMU as a child: its console is followed line by line, and it is ended when its time is over.
+//! QEMU as a child process: its console is read line by line, and it is killed after a time limit.
 
 use super::command::wrong;
 use std::io::{self, BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// The line of the first process that says how its program ended.
+/// Prefix of the init script's line with the program's exit status.
 const STATUS: &str = "vm: status ";
 
 /// A virtual machine.
@@ -17,16 +17,17 @@ pub struct Machine {
     pub kernel: PathBuf,
     /// The initial file system.
     pub initial: PathBuf,
-    /// Memory, processors and nodes, as options of QEMU.
+    /// QEMU options for memory, processors and nodes.
     pub hardware: Vec<String>,
     /// Further parameters of the kernel.
     pub parameters: String,
-    /// After so long it is ended, and that is an error.
+    /// Time limit; exceeding it is an error.
     pub limit: Duration,
 }
 
 impl Machine {
-    /// Lets it run to its end; returns the console's lines. A program inside that fails is an error, as is one that does not end.
+    /// Runs the machine to its end; returns the console's lines. A failing program inside is an error, and so
+    /// is the time limit.
     pub fn run(&self) -> io::Result<Vec<String>> {
         let mut child = self
             .command()
@@ -90,7 +91,7 @@ pub fn told<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     lines.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect()
 }
 
-/// Where kernels and images are kept.
+/// Directory of kernels and images.
 pub fn directory(root: &Path) -> PathBuf {
     root.join("target/vm")
 }

@@ -1,15 +1,16 @@
-//! `cargo xtask vm`: what needs another machine than this one, in virtual machines. QEMU emulates it (TCG: no /dev/kvm is needed), Debian's
-//! kernel runs on it, and this very program is its first one: `vm inside` there does what `vm dax` or `vm numa` here asked for.
+//! `cargo xtask vm`: tests that need different hardware, in virtual machines. QEMU emulates it (TCG: no
+//! /dev/kvm is needed) with Debian's kernel. This program itself is the first process inside: `vm inside`
+//! runs there the tests of `vm dax` or `vm numa`.
 //!
 //! ```text
 //!   kernel.rs   Debian's kernel and modules, unpacked once into target/vm
 //!   image.rs    the initial file system: busybox, modules, programs with their libraries, plans
-//!   machine.rs  QEMU: begins, follows the console, ends
+//!   machine.rs  QEMU: start, console, end
 //!   pmem.rs     file systems on persistent memory
 //!   dax/        a tier on persistent memory
 //!   numa/       threads and memory nodes
 //! ```
-//! Times inside mean nothing: behaviour and counters are what is looked at.
+//! Times inside are meaningless: tests check behaviour and counters.
 
 mod command;
 mod dax;

@@ -11,7 +11,7 @@ use terrace_testkit::wait::holds_within;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 
-/// A file system with DAX on a device of persistent memory. Drivers are probed in the background.
+/// Makes a file system with DAX on a device of persistent memory. Drivers are probed in the background.
 pub fn make_file_system(number: usize, dir: &str) -> io::Result<()> {
     let device = wait_for(number)?;
     fs::create_dir_all(dir)?;
@@ -19,7 +19,7 @@ pub fn make_file_system(number: usize, dir: &str) -> io::Result<()> {
     output(Command::new("mount").args(["-t", "ext4", "-o", "dax=always", &device, dir])).map(drop)
 }
 
-/// Its path, as soon as it is there.
+/// Waits for the device; returns its path.
 pub fn wait_for(number: usize) -> io::Result<String> {
     let device = format!("/dev/pmem{number}");
     match holds_within(Duration::from_secs(20), || Path::new(&device).exists()) {
@@ -28,7 +28,7 @@ pub fn wait_for(number: usize) -> io::Result<String> {
     }
 }
 
-/// Each page begins with its number.
+/// Makes a file whose pages begin with their numbers.
 pub fn make_file(path: &str, pages: u64) -> io::Result<()> {
     let mut content = vec![0; pages as usize * PAGE];
     for (number, page) in content.chunks_mut(PAGE).enumerate() {

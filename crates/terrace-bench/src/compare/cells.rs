@@ -3,8 +3,8 @@
 //! ```text
 //!   rows (one a run) ─► cells by the values of `by` ─► groups by the value of the factor ─► each group against the baseline's
 //! ```
-//! The baseline's mean is taken as exact where the difference is told in per cent of it, as published studies do: the uncertainty of the
-//! ratio itself (Fieller) would need the same number of runs and say nearly the same.
+//! In differences in per cent, the baseline's mean counts as exact, as in published studies. The uncertainty
+//! of the ratio itself (Fieller) would need the same number of runs and give nearly the same interval.
 
 use super::metric::{self, Better};
 use super::outcome::{Outcome, Verdict, outcome, paired};
@@ -13,18 +13,18 @@ use crate::stats;
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 
-/// One run, whatever file it comes from.
+/// One run, from any kind of file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
-    /// Where it stands, for messages: "raw.jsonl: kernel/random/2/1".
+    /// Its place, for messages: "raw.jsonl: kernel/random/2/1".
     pub place: String,
-    /// Names and values, in the order of the source.
+    /// Column names and values, in the order of the source.
     pub columns: Vec<(String, String)>,
     /// Its numbers.
     pub metrics: BTreeMap<String, f64>,
-    /// Something to be looked at: the run counts all the same.
+    /// The run has a mark, and counts all the same.
     pub marked: bool,
-    /// Why it does not count.
+    /// Why the run does not count.
     pub refused: Option<String>,
 }
 
@@ -48,38 +48,38 @@ impl From<&Run> for Row {
     }
 }
 
-/// The question of a comparison.
+/// Parameters of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// The column that tells the systems apart.
+    /// The column that distinguishes the systems.
     pub factor: String,
-    /// Its value that the others are compared with.
+    /// The factor's value of the baseline.
     pub baseline: String,
     /// Columns whose values make a cell.
     pub by: Vec<String>,
-    /// Which numbers; none: the usual ones of each cell ([`metric::usual`]).
+    /// Metrics to compare; empty: the usual ones of each cell ([`metric::usual`]).
     pub metrics: Vec<String>,
-    /// The column whose values pair the runs of a cell; `None`: they are no pairs, and Welch's test is made.
+    /// The column that pairs the runs of a cell; `None`: no pairs, Welch's test.
     pub pair: Option<String>,
-    /// Of the interval: 0.95.
+    /// Confidence of the intervals: 0.95.
     pub confidence: f64,
 }
 
-/// The answer.
+/// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// "terrace.compare.v1".
     pub schema: &'static str,
-    /// The column that tells the systems apart.
+    /// The column that distinguishes the systems.
     pub factor: String,
-    /// Its value that the others are compared with.
+    /// The factor's value of the baseline.
     pub baseline: String,
     /// Columns whose values make a cell.
     pub by: Vec<String>,
     /// The column that pairs the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pair: Option<String>,
-    /// Of the intervals.
+    /// Confidence of the intervals.
     pub confidence: f64,
     /// By metric, then candidate, then cell, each in the order of the data.
     pub cells: Vec<CellComparison>,
@@ -94,7 +94,7 @@ pub struct Comparison {
 pub struct CellComparison {
     /// The number's name.
     pub metric: String,
-    /// Which way is better.
+    /// The better direction.
     pub better: Better,
     /// Columns and values of the cell.
     #[serde(serialize_with = "as_map")]
@@ -105,7 +105,7 @@ pub struct CellComparison {
     pub candidate: Side,
     /// The test.
     pub outcome: Outcome,
-    /// In a word.
+    /// Verdict.
     pub verdict: Verdict,
 }
 
@@ -114,9 +114,9 @@ pub struct CellComparison {
 pub struct Side {
     /// Value of the factor.
     pub value: String,
-    /// Runs that count and tell the metric.
+    /// Runs that count and have the metric.
     pub runs: usize,
-    /// Those of them that carry a mark.
+    /// Marked runs among them.
     pub marked: usize,
     /// In the metric's unit; `None` without a run.
     pub mean: Option<f64>,
@@ -124,13 +124,13 @@ pub struct Side {
     pub deviation: Option<f64>,
 }
 
-/// Above this a number is no measurement, and squares of differences leave the range of numbers.
+/// Larger numbers are no measurements, and squares of their differences overflow.
 const NUMBER_MAX: f64 = 1e100;
 
 /// Compares, in each cell and for each metric, each value of the factor with the baseline.
 ///
 /// # Errors
-/// A column or value that is not there, nothing that could be compared; in one line with the cure.
+/// A missing column or value, or nothing to compare; one line with the cure.
 pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> {
     check(rows, question)?;
     let (counting, refused): (Vec<&Row>, Vec<&Row>) = rows.iter().partition(|row| row.refused.is_none());
@@ -154,7 +154,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
     let metrics = distinct(answer.cells.iter().map(|c| c.metric.as_str()));
     let values = distinct(rows.iter().filter_map(|row| row.column(&question.factor)));
     answer.notices.extend(absent(&values, &groups));
-    // A stable sort: within a metric and a candidate, cells stay in the order of the data.
+    // The sort is stable: cells of a metric and candidate stay in the order of the data.
     answer.cells.sort_by_key(|c| (position(&metrics, &c.metric), position(&values, &c.candidate.value)));
     if answer.cells.iter().all(|c| c.verdict == Verdict::TooFew) {
         return Err(nothing(&answer, question));
@@ -162,7 +162,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
     Ok(answer)
 }
 
-/// The values, each once, in the order of their first.
+/// The distinct values, in the order of first occurrence.
 pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for value in values {
@@ -203,20 +203,23 @@ fn check(rows: &[Row], question: &Question) -> Result<(), String> {
     let values = distinct(rows.iter().filter_map(|row| row.column(factor)));
     if !values.contains(baseline) {
         return Err(format!(
-            "{factor} is nowhere {baseline} (--baseline takes one of {})",
+            "no run has {factor} {baseline} (--baseline takes one of {})",
             values.join(", ")
         ));
     }
     for metric in metrics {
         let there = distinct(rows.iter().flat_map(|row| row.metrics.keys().map(String::as_str)));
         if !there.contains(metric) {
-            return Err(format!("no run tells {metric} (--metric takes some of {})", there.join(", ")));
+            return Err(format!(
+                "no run has the metric {metric} (--metric takes some of {})",
+                there.join(", ")
+            ));
         }
     }
     Ok(())
 }
 
-/// Why there is no comparison at all.
+/// Why nothing could be compared.
 fn nothing(answer: &Comparison, question: &Question) -> String {
     let Question { factor, baseline, .. } = question;
     match answer.cells.first() {
@@ -246,7 +249,7 @@ impl Group<'_> {
     }
 }
 
-/// Cells without a run of a value of the factor: they are not compared, which must not go unseen.
+/// A notice about cells without a run of some value of the factor: they are not compared.
 fn absent(values: &[String], groups: &[Group]) -> Vec<String> {
     let mut notices = Vec::new();
     for value in values {
@@ -255,13 +258,13 @@ fn absent(values: &[String], groups: &[Group]) -> Vec<String> {
         if !names.is_empty() {
             let more = if names.len() > CELLS_NAMED_MAX { "; ..." } else { "" };
             let named = names[..names.len().min(CELLS_NAMED_MAX)].join("; ");
-            notices.push(format!("{value}: no run that counts in {} cells ({named}{more})", names.len()));
+            notices.push(format!("{value}: no valid run in {} cells ({named}{more})", names.len()));
         }
     }
     notices
 }
 
-/// Cells that a notice names.
+/// Maximum number of cells named in a notice.
 const CELLS_NAMED_MAX: usize = 4;
 
 fn groups<'a>(rows: &[&'a Row], question: &Question) -> Vec<Group<'a>> {
@@ -302,9 +305,7 @@ fn compare_group(group: &Group, question: &Question, answer: &mut Comparison) {
                 let silent = rows.iter().filter(|row| !row.metrics.contains_key(metric)).count();
                 if silent > 0 {
                     let of = rows.len();
-                    answer
-                        .notices
-                        .push(format!("{}: {silent} of {of} runs of {side} do not tell {metric}", name()));
+                    answer.notices.push(format!("{}: {silent} of {of} runs of {side} lack {metric}", name()));
                 }
             }
             let better = Better::of(metric);
@@ -329,7 +330,7 @@ fn numbers(rows: &[&Row], metric: &str) -> Vec<f64> {
     rows.iter().filter_map(|row| row.metrics.get(metric).copied()).collect()
 }
 
-/// The runs that have a partner: one of the other side with the same value of `column`.
+/// Pairs of runs, one of each side, with the same value of `column`.
 fn pairs(base: &[&Row], rows: &[&Row], column: &str, metric: &str) -> Vec<(f64, f64)> {
     let number = |row: &Row| row.metrics.get(metric).copied();
     let partner = |row: &&Row| rows.iter().find(|other| other.column(column) == row.column(column));
@@ -453,8 +454,7 @@ mod tests {
         data[6].refused = Some("wrong data".into());
         let answer = compare(&data, &question()).unwrap();
         assert_eq!(answer.cells.len(), 1);
-        let told =
-            ["kernel: no run that counts in 1 cells (c)", "terrace: no run that counts in 1 cells (b)"];
+        let told = ["kernel: no valid run in 1 cells (c)", "terrace: no valid run in 1 cells (b)"];
         assert_eq!(answer.notices, told);
     }
 

@@ -1,4 +1,4 @@
-//! Anybody's fio: a run for each group of jobs and direction.
+//! Reads fio's JSON output: one run for each group of jobs and direction.
 
 use super::cells::{Row, distinct};
 use crate::fio::Report;
@@ -6,19 +6,20 @@ use crate::fio::output::{DIRECTIONS, Document, Group};
 use crate::pages::MIB;
 use std::collections::BTreeMap;
 
-/// Percentiles that have names of their own.
+/// Percentiles with names.
 const PERCENTILES: [(f64, &str); 5] =
     [(50.0, "p50_us"), (90.0, "p90_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];
 
-/// Is this fio's output, as far as the eye can see?
+/// Whether the text looks like fio's output.
 pub fn is_fio(text: &str) -> bool {
     text.contains("\"fio version\"") && text.contains('{')
 }
 
-/// A row for each group of jobs and direction in which it did anything. Columns: `direction`, `jobname`, `fio` (the version), and the options.
+/// A row for each group of jobs and direction with I/O. Columns: `direction`, `jobname`, `fio` (the version),
+/// and the options.
 ///
 /// # Errors
-/// A value that is missing, or text that is no JSON.
+/// A missing value, or text that is no JSON.
 pub fn rows(text: &str) -> Result<Vec<Row>, String> {
     let document = Document::parse(text)?;
     let mut rows = Vec::new();
@@ -26,7 +27,7 @@ pub fn rows(text: &str) -> Result<Vec<Row>, String> {
         rows.extend(group_rows(&group, &document.version)?);
     }
     if rows.is_empty() {
-        return Err("no job did anything".into());
+        return Err("no job did any I/O".into());
     }
     Ok(rows)
 }
@@ -162,7 +163,7 @@ mod tests {
             (m["iops"], m["throughput_mib_s"], m["mean_us"], m["cpu_us_per_op"]),
             (400.0, 2.0, 4.0, 1000.0)
         );
-        assert!(!m.contains_key("p99_us"), "nobody can tell it");
+        assert!(!m.contains_key("p99_us"), "it is unknown");
         assert_eq!(rows[1].metrics["p99_us"], 9.0);
     }
 

@@ -1,20 +1,20 @@
-//! Metrics by their names: which way is better, and which metrics a comparison shows by default.
+//! Metrics by name: their better direction, and the default metrics of a comparison.
 
 use serde::{Deserialize, Serialize};
 
-/// Which way a metric should go.
+/// The better direction of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Better {
-    /// As throughput.
+    /// Higher is better, as for throughput.
     Higher,
-    /// As latency.
+    /// Lower is better, as for latency.
     Lower,
-    /// Unknown: a number of the user's.
+    /// Unknown: a metric of the user.
     Unknown,
 }
 
-/// Parts of names. Those of the first list win: "hits_per_s", "iops_p99".
+/// Parts of names. The first list has precedence: "hits_per_s", "iops_p99".
 const HIGHER: [&str; 10] =
     ["tps", "throughput", "iops", "per_s", "mib_s", "bandwidth", "bw", "hit", "hits", "ops"];
 const LOWER: [&str; 21] = [
@@ -34,18 +34,18 @@ impl Better {
         }
     }
 
-    /// For the head of a table.
+    /// Text for the head of a table.
     pub fn text(self) -> &'static str {
         match self {
             Better::Higher => "higher is better",
             Better::Lower => "lower is better",
-            Better::Unknown => "which way is better is not known",
+            Better::Unknown => "the better direction is unknown",
         }
     }
 }
 
-/// The default metrics of a comparison: throughput, latency of the 99th percentile, CPU an operation, misses; of each the first that the
-/// runs have.
+/// The default metrics of a comparison: throughput, latency of the 99th percentile, CPU per operation,
+/// misses; of each the first that the runs have.
 const SHOWN: [&[&str]; 4] = [
     &["throughput_mib_s", "mib_per_s", "iops", "reads_per_s", "tps", "build_s"],
     &["p99_us", "latency_us_p99", "p99_latency_us", "latency_ms_p95"],
@@ -53,7 +53,7 @@ const SHOWN: [&[&str]; 4] = [
     &["miss_ratio", "device_reads_per_op"],
 ];
 
-/// The usual ones among the metrics that there are.
+/// The default metrics among those present.
 pub fn shown(there: &[String]) -> Vec<String> {
     let first = |names: &&[&str]| {
         names.iter().find(|name| there.iter().any(|t| t == **name)).map(|n| (*n).to_string())
@@ -61,7 +61,7 @@ pub fn shown(there: &[String]) -> Vec<String> {
     SHOWN.iter().filter_map(first).collect()
 }
 
-/// The default choice: the usual ones; all of them where none is a usual one.
+/// The default choice: the default metrics present, otherwise all.
 pub fn usual(there: &[String]) -> Vec<String> {
     let chosen = shown(there);
     if chosen.is_empty() { there.to_vec() } else { chosen }

@@ -1,4 +1,5 @@
-//! `terrace-bench compare`: what differs between systems, or between two runs of one benchmark, and how sure that is.
+//! `terrace-bench compare`: differences between systems, or between two runs of one benchmark, with
+//! confidence intervals.
 //!
 //! ```text
 //!   files ─► sources: rows, one a run ─► cells: groups, Welch's test or pairs ─► show: text · Markdown · JSON · CSV
@@ -26,30 +27,32 @@ use std::path::PathBuf;
   terrace-bench compare old/raw.jsonl new/raw.jsonl                      # regressions between two runs of one benchmark
   terrace-bench compare study.csv --factor kernel --baseline baseline --by jobs,distribution --format markdown
   terrace-bench compare a/*.json b/*.json --factor dir --baseline a --by bs      # fio's JSON, a file a run
-Intervals of the difference are Welch's, or Student's of pairs. \"no significance\": the interval holds zero. Refused runs are told, and never averaged in.")]
+Intervals of the difference are Welch's, or Student's of pairs. \"no significance\": the interval holds zero. Refused runs are listed, and never averaged.")]
 pub struct Compare {
     /// Results: raw.jsonl of a matrix (or its directory), fio's JSON, CSV with a header line.
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
-    /// The column that tells the systems apart; with two files by default the file.
+    /// The column that distinguishes the systems; with two files by default the file.
     #[arg(long, value_name = "COLUMN")]
     pub factor: Option<String>,
-    /// The factor's value that the others are compared with.
+    /// The factor's value of the baseline.
     #[arg(long, value_name = "VALUE")]
     pub baseline: Option<String>,
-    /// Columns whose values make a cell; by default what the kind of file suggests.
+    /// Columns whose values make a cell; default: by the kind of file.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     pub by: Option<Vec<String>>,
-    /// The numbers to compare; by default throughput, p99 latency, CPU an operation, misses, or a CSV's only column of numbers.
+    /// Metrics to compare; default: throughput, p99 latency, CPU per operation, misses, or a CSV's only
+    /// column of numbers.
     #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     pub metric: Vec<String>,
-    /// The column that pairs the runs of a cell, whose ratios are tested then; by default the repetition, of a matrix that was made in pairs.
+    /// The column that pairs the runs of a cell, for a test of their ratios; default: the repetition, if a
+    /// matrix was made in pairs.
     #[arg(long, value_name = "COLUMN")]
     pub pair: Option<String>,
-    /// How the answer is written.
+    /// Output format.
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
-    /// Of the intervals.
+    /// Confidence of the intervals.
     #[arg(long, default_value_t = 0.95)]
     pub confidence: f64,
 }

@@ -1,52 +1,54 @@
-//! The two tests of a comparison, and what they say in a word: Welch's of two groups, and Student's of the ratios of pairs.
+//! The two tests of a comparison, and their verdicts: Welch's test of two groups, and Student's of the ratios
+//! of pairs.
 
 use super::metric::Better;
 use crate::stats::{self, Interval};
 use serde::Serialize;
 
-/// The verdict of the runs.
+/// Result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
-    /// Welch's test of two groups, or Student's of pairs, could be made.
+    /// Welch's test of two groups, or Student's of pairs.
     Tested {
         /// Candidate less baseline, in the metric's unit.
         difference: Interval,
-        /// The same in per cent of the baseline's mean, `None` where that is zero.
+        /// The difference in per cent of the baseline's mean, `None` if that is zero.
         percent: Option<Interval>,
-        /// Of baseline less candidate, as `t.test(baseline, candidate)` of R tells it; of pairs, of the logarithms of their ratios.
+        /// Statistic of baseline less candidate, as in R's `t.test(baseline, candidate)`; for pairs, of the
+        /// logarithms of their ratios.
         t: f64,
-        /// Degrees of freedom: Welch-Satterthwaite, or of pairs one less than there are.
+        /// Degrees of freedom: Welch-Satterthwaite, or one less than the number of pairs.
         df: f64,
-        /// Two-sided probability of such a t by chance.
+        /// Two-sided probability of this t by chance.
         p: f64,
     },
-    /// No run of a side differs from another of it: the difference is what it is, but nothing tells how sure it is.
+    /// All runs of each side are equal: the difference has no interval.
     Constant {
         /// Candidate less baseline.
         difference: f64,
-        /// In per cent of the baseline, `None` where that is zero.
+        /// The difference in per cent of the baseline, `None` if that is zero.
         percent: Option<f64>,
     },
-    /// A side has less than two runs that count.
+    /// A side has less than two valid runs.
     TooFew,
 }
 
-/// An outcome in a word.
+/// Verdict of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The interval holds zero.
+    /// The interval contains zero.
     NoSignificance,
-    /// All of the interval is on the better side.
+    /// The whole interval is on the better side.
     Better,
-    /// All of it is on the worse side.
+    /// The whole interval is on the worse side.
     Worse,
-    /// Above, and nobody said whether that is better.
+    /// Higher, and the better direction is unknown.
     Higher,
-    /// Below, likewise.
+    /// Lower, and the better direction is unknown.
     Lower,
-    /// All runs of both sides gave one number.
+    /// All runs of both sides are equal.
     Identical,
     /// The sides differ, and neither varies.
     DifferentWithoutVariance,
@@ -55,7 +57,7 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// For a table.
+    /// Text for a table.
     pub fn text(self) -> &'static str {
         match self {
             Verdict::NoSignificance => "no significance",
@@ -69,13 +71,13 @@ impl Verdict {
         }
     }
 
-    /// Of an outcome, in the direction of its metric.
+    /// The verdict of an outcome, by the direction of its metric.
     pub fn of(outcome: &Outcome, better: Better) -> Verdict {
         let difference = match outcome {
             Outcome::TooFew => return Verdict::TooFew,
             Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,
             Outcome::Constant { .. } => return Verdict::DifferentWithoutVariance,
-            // Of pairs it is the ratio that was tested.
+            // For pairs the ratio was tested.
             Outcome::Tested { difference, percent, .. } => percent.as_ref().unwrap_or(difference),
         };
         match (better, difference.low > 0.0) {
@@ -88,7 +90,7 @@ impl Verdict {
     }
 }
 
-/// Tests two groups of runs by Welch. `confidence` lies between 0 and 1; no number is beyond 1e100.
+/// Tests two groups of runs by Welch. `confidence` is between 0 and 1; all numbers are at most 1e100.
 pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome {
     let (Some(base), Some(cand)) = (stats::mean(baseline), stats::mean(candidate)) else {
         return Outcome::TooFew;
@@ -112,8 +114,8 @@ pub fn outcome(baseline: &[f64], candidate: &[f64], confidence: f64) -> Outcome 
     }
 }
 
-/// Tests pairs of runs, baseline and candidate: the ratio, which what slows both down leaves as it is. Without a ratio (a number that is not positive) and
-/// without variance the pairs are two groups.
+/// Tests pairs of runs, baseline and candidate, by their ratio: an influence on both leaves it unchanged.
+/// Without a ratio (a number that is not positive) or without variance, the pairs are tested as two groups.
 pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Outcome {
     let (base, cand): (Vec<f64>, Vec<f64>) = pairs.iter().copied().unzip();
     let differences: Vec<f64> = pairs.iter().map(|(base, cand)| cand - base).collect();

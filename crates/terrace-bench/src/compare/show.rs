@@ -1,7 +1,7 @@
-//! A comparison for people and for programs: text with tables like those of published studies, Markdown, JSON, CSV.
+//! Output of a comparison: text with tables like those of published studies, Markdown, JSON, CSV.
 //!
-//! A number is shown with four significant digits and no less than its whole part, t and its degrees of freedom with five, as R prints them; JSON and CSV
-//! have them all.
+//! Numbers have four significant digits and at least their whole part; t and its degrees of freedom have
+//! five, as R prints them. JSON and CSV have all digits.
 
 use super::cells::{CellComparison, Comparison, Side, distinct};
 use super::outcome::{Outcome, Verdict};
@@ -12,25 +12,25 @@ use clap::ValueEnum;
 use comfy_table::{ContentLineStyle, LineStyle, Table, TableStyle};
 use std::fmt::Write as _;
 
-/// How a comparison is written.
+/// Output format of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// Tables in plain text.
     Text,
     /// Tables in Markdown.
     Markdown,
-    /// All numbers, in one object: terrace.compare.v1.
+    /// All numbers in one object: terrace.compare.v1.
     Json,
-    /// All numbers, a line a test.
+    /// All numbers, one line a test.
     Csv,
 }
 
-/// Columns of a table in text; more cells than these go below one another.
+/// Maximum columns of a text table; further cells follow below.
 const TABLE_COLUMNS_MAX: usize = 6;
-/// Below this R says no more than that p is smaller.
+/// R prints smaller values of p as "less than".
 const P_MIN: f64 = 2.2e-16;
 
-/// The comparison as text of a format.
+/// The comparison in an output format.
 pub fn show(answer: &Comparison, format: Format) -> String {
     match format {
         Format::Text => text(answer),
@@ -40,7 +40,7 @@ pub fn show(answer: &Comparison, format: Format) -> String {
     }
 }
 
-/// The cells of one metric and one candidate.
+/// The cells, by metric and candidate.
 fn sections(answer: &Comparison) -> impl Iterator<Item = &[CellComparison]> {
     answer.cells.chunk_by(|a, b| a.metric == b.metric && a.candidate.value == b.candidate.value)
 }
@@ -71,8 +71,8 @@ fn text(answer: &Comparison) -> String {
     out + &remarks(answer, "")
 }
 
-/// A study's table: the first of `by` to the right, the others down, where that fills the table; in each cell both means and the interval of their
-/// difference.
+/// A table as in studies: the first column of `by` across, the others down, if that fills the table. Each
+/// cell has both means and the interval of their difference.
 fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
     let head = |(name, value): &(String, String)| format!("{name} {value}");
     let across = usize::from(answer.by.len() > 1 && is_grid(section));
@@ -97,7 +97,7 @@ fn boxes(section: &[CellComparison], answer: &Comparison) -> String {
     framed(table)
 }
 
-/// Has each value of the first column every combination of the others?
+/// Whether each value of the first column has every combination of the others.
 fn is_grid(section: &[CellComparison]) -> bool {
     let values = distinct(section.iter().map(|c| c.cell[0].1.as_str())).len();
     let mut rest: Vec<_> = section.iter().map(|c| &c.cell[1..]).collect();
@@ -121,7 +121,7 @@ fn in_box(cell: &CellComparison) -> Vec<String> {
     }
 }
 
-/// Cells of several lines each, in a frame.
+/// A framed table with several lines a cell.
 fn framed(table: Vec<Vec<Vec<String>>>) -> String {
     let (rule, cells) = (|mark| LineStyle::new('+', mark, '+', '+'), ContentLineStyle::new('|', '|', '|'));
     let style = TableStyle::new().top_border(rule('-')).header_lines(cells).header_separator(rule('='));
@@ -134,7 +134,7 @@ fn framed(table: Vec<Vec<Vec<String>>>) -> String {
     format!("{out}\n")
 }
 
-/// The words of a line a test; the first ones name the cell.
+/// The fields of a test's line; the first ones name the cell.
 fn words(cell: &CellComparison) -> [String; 8] {
     let name = cell.cell.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>().join(", ");
     let marked = cell.baseline.marked + cell.candidate.marked;
@@ -216,7 +216,7 @@ fn markdown(answer: &Comparison) -> String {
     out + &remarks(answer, "- ")
 }
 
-/// Remarks below the tables: regressions between two files, what was refused, notices.
+/// Remarks below the tables: regressions between two files, refused runs, notices.
 fn remarks(answer: &Comparison, bullet: &str) -> String {
     let mut out = String::new();
     if answer.factor == FILE {
@@ -271,7 +271,7 @@ fn csv_line(cell: &CellComparison) -> Vec<String> {
     line
 }
 
-/// Four significant digits, never less than the whole part.
+/// Four significant digits, but at least the whole part.
 fn number(v: f64) -> String {
     if v == 0.0 || (1e-4..1e15).contains(&v.abs()) {
         let decimals = decimals(v.abs());
@@ -286,7 +286,7 @@ fn decimals(magnitude: f64) -> usize {
     if magnitude == 0.0 { 0 } else { (3 - magnitude.log10().floor() as i32).clamp(0, 12) as usize }
 }
 
-/// Both ends with the decimals of the larger.
+/// Both ends with the decimals of the larger one.
 fn interval(i: &Interval) -> String {
     let magnitude = i.low.abs().max(i.high.abs());
     if (1e-4..1e15).contains(&magnitude) {
@@ -305,7 +305,8 @@ fn tidy(v: f64, decimals: usize) -> f64 {
     if v.abs() < 0.5 * 10f64.powi(-(decimals as i32)) { 0.0 } else { v }
 }
 
-/// As `%.5g`: so many significant digits at the most, no zeros at the end, an exponent where the number asks for one.
+/// As `%.5g`: at most `digits` significant digits, no trailing zeros, an exponent for very large or small
+/// numbers.
 fn significant(v: f64, digits: usize) -> String {
     let scientific = format!("{:.*e}", digits - 1, v);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -1,4 +1,4 @@
-//! From files to runs: whose results a file holds is told by its content.
+//! Reads result files into runs; the content determines the kind of a file.
 //!
 //! | file | a run is | cells by default |
 //! |---|---|---|
@@ -6,7 +6,8 @@
 //! | fio's JSON | a direction of a group of jobs | direction, rw, bs, numjobs, iodepth, ioengine, random_distribution |
 //! | CSV with a header | a line | every column that is no metric and does not number the runs |
 //!
-//! Every run has the column `file` besides, and one of fio `dir`, the directory that the file is in. Of the cells' columns those that never change are left out.
+//! Every run also has the column `file`, and a run of fio `dir`, the file's directory. Columns of a cell that
+//! never change are left out.
 
 use super::cells::{Question, Row, distinct};
 use super::fio_output;
@@ -17,32 +18,32 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use terrace_api::capture::{At, Error};
 
-/// Bytes of a file at the most.
+/// Maximum size of a file, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Columns that number the runs of a cell: neither a metric nor what makes a cell.
+/// Columns that number the runs of a cell: no metric, and no part of a cell.
 const RUN_NUMBERS: [&str; 9] =
     ["run", "runs", "repetition", "rep", "round", "iteration", "sample", "seed", "order"];
-/// The column that every run has.
+/// The column present in every run.
 pub const FILE: &str = "file";
 
-/// A question as it was asked: what is not said follows from the files.
+/// The question on the command line; omitted parts follow from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
     /// The factor; with two files by default the file.
     pub factor: Option<String>,
-    /// Its value; with the file as the factor by default the first one.
+    /// The factor's value of the baseline; with the file as the factor by default the first one.
     pub baseline: Option<String>,
     /// Columns of a cell.
     pub by: Option<Vec<String>>,
-    /// Metrics; none: the usual ones.
+    /// Metrics; empty: the default ones.
     pub metrics: Vec<String>,
     /// The column that pairs runs.
     pub pair: Option<String>,
-    /// Of the interval.
+    /// Confidence of the intervals.
     pub confidence: f64,
 }
 
-/// The contents of the files, and the question in full.
+/// The runs of all files, and the complete question.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// All runs.
@@ -91,7 +92,7 @@ pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
     let factor = match &asked.factor {
         Some(factor) => factor.clone(),
         None if paths.len() == 2 => FILE.to_string(),
-        None => return Err("nothing says what is compared (--factor COLUMN, or two files, OLD NEW)".into()),
+        None => return Err("the factor is missing (--factor COLUMN, or two files, OLD NEW)".into()),
     };
     let mut files = Vec::new();
     for path in paths {
@@ -103,7 +104,7 @@ pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
     }
     let mut notices: Vec<String> = files.iter().flat_map(|file| file.notices.clone()).collect();
     notices.extend(other_machine(&files, paths));
-    // Runs of two files were not made in turn.
+    // Runs of two files did not alternate.
     let paired = factor != FILE && files.iter().all(|file| file.paired);
     let kinds: Vec<Kind> = files.iter().map(|file| file.kind).collect();
     let mut rows: Vec<Row> = files.into_iter().flat_map(|file| file.rows).collect();
@@ -128,14 +129,15 @@ fn baseline(rows: &[Row], factor: &str, asked: &Asked, paths: &[PathBuf]) -> Res
         None => {
             let values = distinct(rows.iter().filter_map(|row| row.column(factor)));
             Err(format!(
-                "nothing says what {factor} is compared with (--baseline takes one of {})",
+                "the baseline of {factor} is missing (--baseline takes one of {})",
                 values.join(", ")
             ))
         }
     }
 }
 
-/// The usual columns of the files' kinds that all runs have, but the factor, and those that never change.
+/// The default columns of the files' kinds that all runs have, without the factor and those that never
+/// change.
 fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Asked) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for kind in kinds {
@@ -159,7 +161,7 @@ fn numbers_runs(name: &str) -> bool {
     RUN_NUMBERS.contains(&name.to_lowercase().as_str())
 }
 
-/// fio tells only the options that were given: the others' value is "-".
+/// fio prints only the given options: the others get the value "-".
 fn same_columns(rows: &mut [Row]) {
     let names = distinct(rows.iter().flat_map(|row| row.columns.iter().map(|(name, _)| name.as_str())));
     for row in rows {
@@ -171,7 +173,7 @@ fn same_columns(rows: &mut [Row]) {
     }
 }
 
-/// Files of unequal machines differ by more than what was to be compared.
+/// A notice if the files come from unequal machines, whose differences would mix with the compared ones.
 fn other_machine(files: &[File], paths: &[PathBuf]) -> Option<String> {
     let known: Vec<(&Machine, &PathBuf)> =
         files.iter().zip(paths).filter_map(|(f, p)| Some((f.machine.as_ref()?, p))).collect();
@@ -193,7 +195,7 @@ fn fault(path: &Path, line: Option<usize>, fault: impl Into<String>, cure: &str)
     Error { file: path.display().to_string(), at, fault: fault.into(), cure: cure.into() }.to_string()
 }
 
-/// A directory of a run stands for the raw results in it.
+/// A directory of a run stands for its raw results.
 fn results_of(path: &Path) -> PathBuf {
     let inside = path.join("raw.jsonl");
     if inside.exists() { inside } else { path.to_owned() }
@@ -204,7 +206,7 @@ fn read(given: &Path, factor: &str, asked: &Asked) -> Result<File, String> {
     let unread = |e: std::io::Error| fault(path, None, e.to_string(), "name a file of results");
     let size = fs::metadata(path).map_err(unread)?.len();
     if size > FILE_BYTES_MAX {
-        return Err(fault(path, None, format!("{size} bytes"), "results of more than 1 GiB are none"));
+        return Err(fault(path, None, format!("{size} bytes"), "larger than 1 GiB"));
     }
     let bytes = fs::read(path).map_err(unread)?;
     rows_of(path, &bytes, factor, asked)
@@ -221,7 +223,7 @@ fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Asked) -> Result<Fil
         return Err(fault(
             path,
             None,
-            "raw results of the suites of 2026, which nothing reads any more",
+            "raw results of the former suites of 2026, which are not supported any more",
             cure,
         ));
     }
@@ -231,7 +233,7 @@ fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Asked) -> Result<Fil
     let header =
         text.trim_start_matches('\u{feff}').lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
     if header.starts_with(['{', '[', '<']) || !header.contains([',', ';', '\t']) {
-        return Err(fault(path, None, "no results that are known", CURE_FORMAT));
+        return Err(fault(path, None, "unknown format of results", CURE_FORMAT));
     }
     csv_rows(path, text, factor, asked)
 }
@@ -267,13 +269,13 @@ fn fio(path: &Path, text: &str) -> Result<File, String> {
     Ok(File { kind: Kind::Fio, rows, notices: Vec::new(), machine: None, paired: false })
 }
 
-/// Columns of a CSV at the most.
+/// Maximum number of columns of a CSV.
 const COLUMNS_MAX: usize = 1000;
 
-/// A CSV with a header line, which says by which of `,`, `;` and tab fields are told apart.
+/// A CSV with a header line, from which the separator is detected: `,`, `;` or tab.
 struct Table {
     names: Vec<String>,
-    /// With the number of the line.
+    /// Records with their line numbers.
     records: Vec<(u64, csv::StringRecord)>,
 }
 
@@ -312,7 +314,8 @@ impl Table {
     }
 }
 
-/// A metric is what was named, or the one column of numbers that is neither factor nor cell nor a number of the run.
+/// The metrics are the named ones, or the only column of numbers that is neither factor nor cell nor number
+/// of a run.
 fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Asked) -> Result<File, String> {
     let table = Table::read(path, text)?;
     let metrics = csv_metrics(&table, factor, asked).map_err(|(why, cure)| fault(path, None, why, &cure))?;

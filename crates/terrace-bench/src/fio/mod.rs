@@ -1,8 +1,8 @@
-//! fio: its command lines and its logs; its JSON is read by [`output`].
+//! fio's command lines and logs. [`output`] parses its JSON.
 //!
-//! Two traps are closed here. fio 3.33 replays one random sequence, whatever `--randseed` says, unless `--randrepeat=0` is given with it; and
-//! without an explicit centre the hot spot of a zipf distribution moves with the seed, so that a warm-up with another seed would warm the
-//! wrong pages.
+//! Two traps are avoided here. fio 3.33 repeats one random sequence whatever `--randseed` is, unless
+//! `--randrepeat=0` is given with it. And without an explicit centre the hot spot of a zipf distribution
+//! moves with the seed, so a warm-up with another seed would warm the wrong pages.
 
 pub mod output;
 
@@ -15,20 +15,20 @@ pub struct Job<'a> {
     pub engine: &'a str,
     /// read, write, randread.
     pub rw: &'a str,
-    /// Block size, as fio writes it.
+    /// Block size, in fio's notation.
     pub bs: &'a str,
-    /// File name below the directory under test.
+    /// File name, relative to the directory under test.
     pub file: &'a str,
     /// Bytes of the file.
     pub size: u64,
-    /// Seconds; 0: once over the file.
+    /// Seconds; 0: one pass over the file.
     pub seconds: u64,
     /// Further options.
     pub more: Vec<String>,
 }
 
 impl Job<'_> {
-    /// The command line; `{dir}` is left for the plan to fill in.
+    /// The command line; the plan replaces `{dir}`.
     pub fn argv(&self) -> Vec<String> {
         let mut argv = vec![
             "fio".to_string(),
@@ -40,7 +40,7 @@ impl Job<'_> {
             format!("--bs={}", self.bs),
             format!("--filename={{dir}}/{}", self.file),
             format!("--size={}", self.size),
-            // fio would drop the file's cached pages before it starts: the warm-up would be lost.
+            // Otherwise fio would drop the file's cached pages at its start, and the warm-up would be lost.
             "--invalidate=0".into(),
             "--create_on_open=1".into(),
         ];
@@ -52,7 +52,7 @@ impl Job<'_> {
     }
 }
 
-/// Options of a random load: distribution, number of jobs, a seed that counts.
+/// Options of a random load: distribution, number of jobs, an effective seed.
 pub fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
     vec![
         format!("--random_distribution={distribution}"),
@@ -63,16 +63,17 @@ pub fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
     ]
 }
 
-/// Throughput over time from fio's bandwidth log (`--write_bw_log`, one file for all jobs): seconds, MiB a second of all jobs together.
+/// Throughput over time from fio's bandwidth log (`--write_bw_log`, one file for all jobs): seconds, MiB a
+/// second of all jobs together.
 ///
-/// A line is "milliseconds, KiB a second, direction, ...", for each job at times of its own: they are put into steps of `step_ms`. Steps that not all
-/// jobs reach the end of are left out.
+/// A line is "milliseconds, KiB a second, direction, ...". The jobs' lines have different times, so they are
+/// rounded to steps of `step_ms`. A step is left out unless all jobs completed it.
 pub fn throughput_series(log: &str, step_ms: u64) -> Vec<(f64, f64)> {
     let mut steps = std::collections::BTreeMap::<u64, (u32, f64)>::new();
     for line in log.lines() {
         let mut words = line.split(',').map(|w| w.trim().parse::<u64>());
         if let (Some(Ok(ms)), Some(Ok(kib))) = (words.next(), words.next()) {
-            // A window is stamped at its end, or up to a few milliseconds after it.
+            // The stamp of a window is its end, or up to a few milliseconds later.
             let (jobs, mib) = steps.entry(((ms + step_ms / 2) / step_ms).max(1)).or_default();
             (*jobs, *mib) = (*jobs + 1, *mib + kib as f64 / 1024.0);
         }

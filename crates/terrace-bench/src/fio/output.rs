@@ -7,8 +7,9 @@
 //! | operations | `total_ios`, from 2.1.11 on | `total_ios` |
 //! | processor time of the jobs | only shares of an unknown sum | shares of `job_runtime` |
 //!
-//! Lines before the JSON are fio's messages; with `--status-interval` there are several objects, and the last one counts. Jobs of one group ran
-//! at the same time: their throughputs add up, and their percentiles are lost unless fio joined them (`group_reporting`).
+//! Lines before the JSON are fio's messages. With `--status-interval` there are several objects, and the last
+//! one counts. Jobs of one group ran at the same time: their throughputs are added, and their percentiles are
+//! lost unless fio joined them (`group_reporting`).
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 /// Directions of fio's I/O; `mixed` with unified_rw_reporting.
 pub const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
 
-/// All that one fio told.
+/// Parsed output of one fio run.
 #[derive(Debug, Deserialize)]
 pub struct Document {
     /// "fio-3.33".
@@ -84,18 +85,18 @@ pub struct Report {
     pub bytes_per_s: f64,
     /// Operations.
     pub ios: f64,
-    /// Bytes of all operations, as 3.x tells them.
+    /// Bytes of all operations, as counted by 3.x.
     pub bytes: f64,
     /// Mean latency.
     pub mean_us: Option<f64>,
-    /// CPU time of fio's own jobs an operation of any direction.
+    /// CPU time of fio's own jobs, per operation of any direction.
     pub cpu_us_per_op: Option<f64>,
-    /// Completion latency: per cent of the operations, microseconds in which so many were done; rising. None of several jobs.
+    /// Percentiles of the completion latency: per cent, microseconds; rising. Empty for several jobs.
     pub percentiles_us: Vec<(f64, f64)>,
 }
 
 impl Report {
-    /// The latency of one percentile, where fio was asked for it.
+    /// The latency of one percentile, if fio reported it.
     pub fn percentile_us(&self, percent: f64) -> Option<f64> {
         self.percentiles_us.iter().find(|(p, _)| *p == percent).map(|(_, us)| *us)
     }
@@ -109,10 +110,10 @@ pub struct Group<'a> {
 }
 
 impl Document {
-    /// The last object in what fio printed.
+    /// The last JSON object in fio's output.
     ///
     /// # Errors
-    /// No JSON, or none of fio.
+    /// No JSON, or not fio's.
     pub fn parse(text: &str) -> Result<Document, String> {
         let begins = |text: &str| {
             if text.starts_with('{') { Some(0) } else { text.find("\n{").map(|at| at + 1) }
@@ -128,7 +129,8 @@ impl Document {
         serde_json::from_value(last).map_err(|e| format!("no report of fio: {e}"))
     }
 
-    /// Its groups, in their order. With several clients fio adds a last entry that sums them up, which stands for all.
+    /// Its groups, in their order. With several clients, fio's last entry is the total, and is the only
+    /// group.
     pub fn groups(&self) -> Vec<Group<'_>> {
         let sum: Vec<&Job> = self.jobs.iter().filter(|job| job.jobname == "All clients").take(1).collect();
         let jobs = if sum.is_empty() { self.jobs.iter().collect() } else { sum };
@@ -141,7 +143,7 @@ impl Document {
 }
 
 impl Group<'_> {
-    /// Why its numbers are none.
+    /// Why the run failed.
     pub fn failure(&self) -> Option<String> {
         let failed = self.jobs.iter().map(|job| job.error).find(|error| *error != 0.0);
         failed.map(|error| format!("fio failed with error {error}"))
@@ -166,10 +168,10 @@ impl Group<'_> {
         options
     }
 
-    /// Its I/O in a direction; `None` where there was none.
+    /// The I/O in a direction; `None` without any.
     ///
     /// # Errors
-    /// A number that is not there.
+    /// A missing number.
     pub fn report(&self, direction: &str) -> Result<Option<Report>, String> {
         let parts = self.jobs.iter().filter_map(|job| job.direction(direction));
         let active: Vec<&Direction> = parts.filter(|part| part.ios() > 0.0).collect();
@@ -205,14 +207,14 @@ impl Job {
         DIRECTIONS.iter().filter_map(|name| self.direction(name)).map(Direction::ios).sum()
     }
 
-    /// CPU time: its shares are of `job_runtime`, the sum over the jobs that fio joined.
+    /// CPU time: shares of `job_runtime`, the sum over the jobs that fio joined.
     fn cpu_us(&self) -> Option<f64> {
         Some((self.usr_cpu + self.sys_cpu) / 100.0 * self.job_runtime? * 1000.0)
     }
 }
 
 impl Direction {
-    /// Operations; before `total_ios` was told, what their rate and time come to.
+    /// Number of operations; before fio had `total_ios`, the product of rate and time.
     fn ios(&self) -> f64 {
         self.total_ios.unwrap_or(self.iops * self.runtime / 1000.0)
     }
@@ -228,7 +230,7 @@ impl Direction {
         }
     }
 
-    /// Of completions, or, where fio was asked for those, of whole latencies.
+    /// Percentiles of completions, or else of total latencies.
     fn percentiles_us(&self) -> Vec<(f64, f64)> {
         let of = |ns: &Option<Latency>, us: &Latency| match ns {
             Some(latency) => (latency.percentile.clone(), 1000.0),
@@ -243,10 +245,10 @@ impl Direction {
     }
 }
 
-/// The one reporting group of a fio that was run for its numbers.
+/// The only reporting group of a measuring fio run.
 ///
 /// # Errors
-/// A fio that failed, did nothing, or told no latency.
+/// A fio that failed, did no I/O, or reported no latency.
 pub fn report(text: &str, direction: &str) -> Result<Report, String> {
     let document = Document::parse(text)?;
     let groups = document.groups();

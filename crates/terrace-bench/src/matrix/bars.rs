@@ -1,12 +1,13 @@
-//! The result of a matrix as bars in the terminal, for `make demo`: reads a second by pattern and system, and the ratios of its other figures.
+//! Bars of a matrix's result in the terminal, for `make demo`: reads a second by pattern and system, and the
+//! ratios of its other metrics.
 
 use crate::format::{RED, UNDONE};
 use crate::raw::Run;
 use std::fmt::Write;
 
-/// Columns of the longest bar.
+/// Length of the longest bar, columns.
 const BAR_COLUMNS: f64 = 40.0;
-/// Figure, its name, and whether more of it is better.
+/// Metric, its title, and whether more is better.
 const FIGURES: [(&str, &str, bool); 4] = [
     ("iops", "reads a second", true),
     ("p99_us", "99th percentile", false),
@@ -14,7 +15,8 @@ const FIGURES: [(&str, &str, bool); 4] = [
     ("miss_ratio", "misses", false),
 ];
 
-/// Bars of the patterns in this order. The first system is the baseline; a figure by which another one loses is red.
+/// The bars, in the order of `patterns`. The first system is the baseline; a metric by which another one
+/// loses is red.
 pub fn bars(patterns: &[String], systems: &[String], runs: &[Run], colours: bool) -> String {
     let counts = |run: &&Run| run.refused.is_none();
     let iops = |run: &Run| run.metrics.get("iops").copied().unwrap_or(0.0);
@@ -38,7 +40,7 @@ pub fn bars(patterns: &[String], systems: &[String], runs: &[Run], colours: bool
     out
 }
 
-/// A figure of a run as a multiple of the baseline's.
+/// A run's metric as a multiple of the baseline's.
 fn ratio(
     (key, name, more_is_better): &(&str, &str, bool),
     plain: &Run,

@@ -1,4 +1,4 @@
-//! The checks of a matrix: an error names the line and the key.
+//! Checks of a matrix; errors name the line and the key.
 
 use super::spec::{
     Access, Base, DeviceKind, Expect, LoadKind, LoadSpec, Spec, SystemKind, SystemSpec, block_bytes,
@@ -7,13 +7,13 @@ use super::spec::{
 use crate::compare::Better;
 use toml::de::{DeTable, DeValue};
 
-/// terrace's smallest `--memory`.
+/// Minimum of terrace's `--memory`.
 const MEMORY_MIN_MIB: u64 = 16;
 
-/// A key that is wrong, and why.
+/// An invalid key, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct InvalidKey {
-    /// As "load.0.bs": tables by name, arrays of tables by number.
+    /// Path such as "load.0.bs": tables by name, arrays of tables by number.
     key: String,
     why: String,
 }
@@ -26,7 +26,7 @@ impl Spec {
     /// Reads and checks the text of a matrix.
     ///
     /// # Errors
-    /// "line 7: what is wrong", with the key.
+    /// "line 7: the fault", with the key.
     pub fn parse(text: &str) -> Result<Spec, String> {
         let mut spec: Spec = toml::from_str(text).map_err(|e| {
             let at = e.span().map_or(0, |span| span.start);
@@ -75,7 +75,7 @@ impl Spec {
             return wrong("file_set", "0.01 to 1000 times the limit");
         }
         if self.file_set.is_some() && self.limit_mib.is_none() {
-            return wrong("file_set", "is in times of limit_mib, which is not there; give file_mib");
+            return wrong("file_set", "is a multiple of limit_mib, which is missing; give file_mib");
         }
         self.check_limits()?;
         if self.measure_s == 0 {
@@ -96,7 +96,7 @@ impl Spec {
         }
     }
 
-    /// Limits, and terrace's memory where it follows from them.
+    /// Checks limits, and terrace's memory if it follows from them.
     fn check_limits(&self) -> Result<(), InvalidKey> {
         let of_loads = self.load.iter().enumerate();
         let of_loads = of_loads.map(|(i, l)| (format!("load.{i}."), l.limit_mib, l.headroom_mib));
@@ -107,7 +107,7 @@ impl Spec {
                 return wrong(key + "limit_mib", "32 to 16777216 MiB");
             }
             if headroom.is_some() && limit.or(self.limit_mib).is_none() {
-                return wrong(key + "headroom_mib", "is below a limit_mib, which is not there");
+                return wrong(key + "headroom_mib", "needs a limit_mib, which is missing");
             }
         }
         match self.load.iter().position(|l| self.fixed_mib_of(l).is_some_and(|mib| mib < MEMORY_MIN_MIB)) {
@@ -155,7 +155,7 @@ impl Spec {
             return wrong("device.path", "a device in memory has no path");
         }
         if d.latency_us.is_some_and(|us| us == 0 || us % 1000 != 0) {
-            return wrong("device.latency_us", "whole milliseconds: device-mapper's delay knows no less");
+            return wrong("device.latency_us", "whole milliseconds, the resolution of device-mapper's delay");
         }
         if d.latency_us.is_some() && d.base() == Base::Directory {
             return wrong(
@@ -297,9 +297,7 @@ impl Spec {
             let (name, taken) = (l.metric_key(), Better::of(&l.metric_key()).text());
             return wrong(
                 key("better"),
-                format!(
-                    "of a number called {name:?}, {taken}; name it for its unit, as requests_per_s or load_s"
-                ),
+                format!("metric {name:?}: {taken}; name it for its unit, as requests_per_s or load_s"),
             );
         }
         if l.once || !l.options.is_empty() || l.parts != 1 {
@@ -344,22 +342,19 @@ impl Spec {
             )
         };
         if let Some(i) = self.system.iter().position(alone) {
-            return wrong(
-                format!("system.{i}.kind"),
-                "one that cannot stand beside others, as interleave wants",
-            );
+            return wrong(format!("system.{i}.kind"), "it cannot run beside others, as interleave requires");
         }
         match self.load.iter().position(|l| l.kind != LoadKind::Fio || l.once || l.rw == Access::Write) {
             Some(i) => wrong(
                 format!("load.{i}.kind"),
-                "a turn reads what the one before has left: with interleave only fio, without once or write",
+                "a turn continues with the caches of the last one: with interleave only fio, without once or write",
             ),
             None => Ok(()),
         }
     }
 }
 
-/// Keys of commands are not for loads of this kind.
+/// Rejects keys of commands in other kinds of loads.
 fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<(), InvalidKey> {
     let given = [
         ("command", l.command.is_some()),
@@ -376,7 +371,7 @@ fn no_shell(l: &LoadSpec, key: &dyn Fn(&str) -> String, kind: &str) -> Result<()
     }
 }
 
-/// A name is a part of ids, which are cut at slashes.
+/// Checks a name: it is a part of ids, which are split at slashes.
 fn check_name<'a>(
     key: &str,
     name: &str,
@@ -396,14 +391,14 @@ fn line_of_offset(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }
 
-/// The key written on the line of byte `offset`, where one is.
+/// The key on the line of byte `offset`, if there is one.
 fn key_at(text: &str, offset: usize) -> Option<&str> {
     let line = text.lines().nth(line_of_offset(text, offset) - 1)?;
     let key = line.split_once('=')?.0.trim();
     key.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c)).then_some(key)
 }
 
-/// The line of a key, or of its nearest table that is written.
+/// The line of a key, or of its nearest enclosing table in the text.
 fn line_of_key(text: &str, key: &str) -> usize {
     let Ok(root) = DeTable::parse(text) else { return 1 };
     let mut table = root.get_ref();

@@ -1,10 +1,11 @@
-//! A journal of changes to the machine, in a file: they are undone also after a kill.
+//! A journal of changes to the machine, in a file, so that they are undone even after a kill.
 //!
-//! Each set-up is written down *before* it is made, and struck out after it was undone. A harness that starts reads the files of those that live no more
-//! and undoes what they hold, last first. So each way to undo must bear that the set-up was never made, or made by half.
+//! Each set-up is recorded *before* it is made, and removed from the file after it was undone. A starting
+//! harness reads the files of dead processes and undoes their set-ups, last first. So every undo must work if
+//! the set-up was made in part, or not at all.
 //!
 //! ```text
-//!   STATE/PID.jsonl    {"pid": 4711, "start": 8812345}       whose it is: a process number may come again, with its start time it does not
+//!   STATE/PID.jsonl    {"pid": 4711, "start": 8812345}       owner; the start time tells reused ids apart
 //!                      {"mount": "/var/tmp/x/tmpfs"}         one set-up a line, in the order they were made
 //!                      {"loop": "/var/tmp/x/tmpfs/image"}
 //! ```
@@ -22,39 +23,39 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// One thing that is set up.
+/// One change to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setup {
     /// A mount at this place.
     Mount(PathBuf),
-    /// A FUSE mount at this place, which a system under test makes.
+    /// A FUSE mount at this place, made by a system under test.
     Fuse(PathBuf),
     /// The loop device of this file.
     Loop(PathBuf),
     /// A device-mapper device of this name.
     Mapper(String),
-    /// Control groups of this name, and whoever is in them.
+    /// Control groups of this name, and their processes.
     Group(String),
-    /// A file or directory; never one below which something is mounted.
+    /// A file or directory; never one with a mount below it.
     Path(PathBuf),
-    /// A directory of the user's choice: it goes if nothing is in it.
+    /// A directory of the user's choice, removed if empty.
     Directory(PathBuf),
-    /// A kernel's setting that had this value.
+    /// A kernel setting.
     Value {
         /// Its file.
         file: PathBuf,
         /// Its value before the change.
         was: String,
     },
-    /// A compressed RAM disk, by its name: "zram0".
+    /// A compressed RAM disk by name, such as "zram0".
     Zram(String),
-    /// Shell lines that take a system down.
+    /// Shell lines that shut a system down.
     Teardown(Vec<String>),
 }
 
 impl Setup {
-    /// Undoes it; one that is not there is undone already.
+    /// Undoes the change; a missing one counts as undone.
     fn undo(&self) -> io::Result<()> {
         match self {
             Setup::Mount(at) => unmount(at, |_| true),
@@ -82,7 +83,7 @@ impl Setup {
     }
 }
 
-/// Runs a program of the system and gives what it printed; its error is its own words.
+/// Runs a system program and returns its output; the error is the first line of its stderr.
 pub fn tool(program: &str, args: &[&str]) -> io::Result<String> {
     let out = Command::new(program)
         .args(args)
@@ -93,13 +94,13 @@ pub fn tool(program: &str, args: &[&str]) -> io::Result<String> {
         return Ok(String::from_utf8_lossy(&out.stdout).trim().to_string());
     }
     let said = String::from_utf8_lossy(&out.stderr);
-    let said = said.lines().next().unwrap_or("no word of why").trim();
+    let said = said.lines().next().unwrap_or("no message").trim();
     Err(io::Error::other(format!("{program} {}: {said}", args.join(" "))))
 }
 
-/// Takes away what is mounted at `at`, as often as it is.
+/// Unmounts `at`, repeatedly if it is mounted several times.
 fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
-    // A mount that was made twice goes twice; one that is busy gets 5 s, then goes when its last user does.
+    // A double mount needs two calls. A busy mount gets 5 s, then is detached lazily.
     for attempt in 0..100 {
         let top = mounts().into_iter().rfind(|mount| mount.mount_point == at);
         if !top.is_some_and(|mount| wanted(&mount.fs_type)) {
@@ -115,7 +116,7 @@ fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     Err(io::Error::other(format!("{} stays mounted", at.display())))
 }
 
-/// The loop devices whose file is `image`, by name.
+/// Names of the loop devices over `image`.
 pub fn loops_of(image: &Path) -> Vec<String> {
     let names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -160,11 +161,11 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A process that can be told from a later one with its number.
+/// A process, identified by id and start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Owner {
     pid: u32,
-    /// Clock ticks from the start of the machine to that of the process; 0 where nobody knows.
+    /// Start of the process, in clock ticks since boot; 0 if unknown.
     start: u64,
 }
 
@@ -179,25 +180,25 @@ impl Owner {
     }
 }
 
-/// The set-ups of this process; what is left of them is undone when dropped.
+/// The set-ups of this process; dropping undoes the remaining ones.
 #[derive(Debug)]
 pub struct Cleanup {
     path: PathBuf,
     file: File,
     end: u64,
-    /// With each, where its line begins.
+    /// Each with the offset of its line.
     setups: Vec<(u64, Setup)>,
 }
 
-/// A place in the list, to which it is undone.
+/// A position in the list, for undoing back to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(usize);
 
 impl Cleanup {
-    /// Opens this process's file in `state`, after what others left there was undone.
+    /// Opens this process's file in `state`, after undoing the set-ups of dead processes.
     ///
     /// # Errors
-    /// A directory that cannot be written: nothing may be set up then.
+    /// A directory that cannot be written: then nothing may be set up.
     pub fn open(state: &Path) -> io::Result<Cleanup> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", state.display()));
         fs::create_dir_all(state).map_err(named)?;
@@ -219,15 +220,15 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Where it stands.
+    /// The current position.
     pub fn mark(&self) -> Mark {
         Mark(self.setups.len())
     }
 
-    /// Writes down what is about to be set up.
+    /// Records a set-up before it is made.
     ///
     /// # Errors
-    /// It could not be written: do not set it up.
+    /// The record could not be written: do not make the set-up.
     pub fn note(&mut self, setup: Setup) -> io::Result<()> {
         let begin = self.end;
         self.append(&serde_json::to_vec(&setup)?)?;
@@ -235,17 +236,17 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Strikes out what came after `mark`, which somebody else has undone.
+    /// Removes the records after `mark`, which were undone elsewhere.
     pub fn forget(&mut self, mark: Mark) {
         while self.setups.len() > mark.0 {
             self.strike();
         }
     }
 
-    /// Undoes what came after `mark`, last first.
+    /// Undoes all set-ups after `mark`, last first.
     ///
     /// # Errors
-    /// The first that failed; the others are undone all the same.
+    /// The first failure; the remaining set-ups are undone all the same.
     pub fn undo(&mut self, mark: Mark) -> io::Result<()> {
         let mut result = Ok(());
         while self.setups.len() > mark.0 {
@@ -267,13 +268,13 @@ impl Cleanup {
 impl Drop for Cleanup {
     fn drop(&mut self) {
         if let Err(e) = self.undo(Mark(0)) {
-            let _ = writeln!(io::stderr(), "terrace-bench: left behind: {e}");
+            let _ = writeln!(io::stderr(), "terrace-bench: not undone: {e}");
         }
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// Undoes what harnesses that live no more have left.
+/// Undoes the set-ups of dead processes.
 fn undo_left(state: &Path) {
     for entry in fs::read_dir(state).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -284,7 +285,7 @@ fn undo_left(state: &Path) {
         if owner.lives() {
             continue;
         }
-        // A torn last line was written before its set-up was made: there is none.
+        // A torn last line was written before its set-up, which was therefore never made.
         let setups: Vec<Setup> = text.lines().skip(1).filter_map(|l| serde_json::from_str(l).ok()).collect();
         terrace_output::error_line!(
             "terrace-bench: undoing {} set-ups that process {} left behind",

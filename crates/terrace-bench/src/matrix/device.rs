@@ -1,8 +1,9 @@
-//! The device under the data: a directory as it is, a block device in memory, or one of these made slower.
+//! The device under the data: a directory, a block device in memory, or a throttled one of these.
 //!
-//! The one in memory is ext4 on a loop device with direct I/O over a file in tmpfs. All of it is made by the harness, outside of the limited group: its memory
-//! is the device, not a cache. It stands for persistent memory, and so do its costs: the loop device's kernel threads copy each page, and take CPU time that
-//! no system under test is charged with.
+//! The device in memory is ext4 on a loop device with direct I/O over a file in tmpfs. The harness makes it
+//! outside of the limited group: its memory is the device, not a cache. It stands for persistent memory, with
+//! similar costs: the loop device's kernel threads copy each page, and their CPU time is not charged to the
+//! system under test.
 
 use super::cleanup::{Cleanup, Setup, loops_of, tool};
 use super::spec::{Base, DeviceKind, DeviceSpec};
@@ -15,30 +16,30 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A device that is there.
+/// A device in use.
 #[derive(Debug)]
 pub struct Device {
-    /// Where data go.
+    /// Directory of the data.
     pub data: PathBuf,
-    /// The kernel's statistics of the block device, where only the systems under test use it.
+    /// The kernel's statistics of the block device, if only the systems under test use it.
     pub stat: Option<PathBuf>,
-    /// How much the group is held back.
+    /// Throttle of the group.
     pub throttle: Option<Throttle>,
-    /// One line for people.
+    /// Description in one line.
     pub told: String,
-    /// Block device and mount point, where the mount is ours to renew.
+    /// Block device and mount point, if the harness may remount it.
     mount: Option<(String, PathBuf)>,
 }
 
-/// Room that ext4 wants beside the data.
+/// Room for ext4's metadata.
 pub(super) const METADATA_MIB: u64 = 96;
 
 impl Device {
-    /// Makes the device with room for `mib` of data. `dir` is where a directory without a path of its own is taken, `work` a directory of this process
-    /// for mounts; with `keep`, a directory's data stay.
+    /// Makes the device with room for `mib` of data. `dir` serves as the directory if the matrix names none;
+    /// `work` is this process's directory for mounts; `keep` keeps a directory's data.
     ///
     /// # Errors
-    /// A missing ability of the machine, and the cure.
+    /// A missing feature of the machine, and the cure.
     pub fn make(
         spec: &DeviceSpec,
         dir: &Path,
@@ -63,11 +64,11 @@ impl Device {
         Ok(device)
     }
 
-    /// A device in memory for tiers of so many MiB: nothing slows it down. All its memory is allocated now, and so is none that a system
-    /// under test would be charged with.
+    /// Makes an unthrottled device in memory for tiers of `mib` MiB. All its memory is allocated now, outside
+    /// the group of any system under test.
     ///
     /// # Errors
-    /// A missing ability of the machine, and the cure.
+    /// A missing feature of the machine, and the cure.
     pub fn for_tiers(work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
         let device = memory("tier", None, work, mib, cleanup)?;
         let image = fs::File::options().write(true).open(work.join("tier-tmpfs/image"))?;
@@ -79,15 +80,16 @@ impl Device {
         }
     }
 
-    /// A file system that was mounted by somebody else of the harness.
+    /// A file system mounted elsewhere in the harness.
     pub(super) fn mounted(data: PathBuf, block: String, at: PathBuf) -> Device {
         Device { data, stat: None, throttle: None, told: block.clone(), mount: Some((block, at)) }
     }
 
-    /// Mounts it anew, where the mount is ours: no run finds what the one before left in the file system's memory.
+    /// Remounts it, if the mount is the harness's own, so that no run finds the last one's state in the file
+    /// system's memory.
     ///
     /// # Errors
-    /// Somebody uses the mount.
+    /// The mount is in use.
     pub fn renew(&self) -> io::Result<()> {
         let Some((block, at)) = &self.mount else { return Ok(()) };
         let name = CString::new(at.as_os_str().as_encoded_bytes())?;
@@ -149,17 +151,17 @@ fn memory(
     Ok(Device { data: data.canonicalize()?, stat, throttle: None, told, mount: Some((block, at)) })
 }
 
-/// Memory that the device would take must be there, or the machine would end somebody to get it.
+/// Checks that the device's memory is available; otherwise the OOM killer would free it.
 fn check_room(mib: u64) -> io::Result<()> {
     match machine::memory_available() / MIB {
         there if there < mib + 512 => Err(io::Error::other(format!(
-            "a device of {mib} MiB does not fit into the {there} MiB of memory that are free; make the data set smaller"
+            "a device of {mib} MiB does not fit into the {there} MiB of free memory; make the data set smaller"
         ))),
         _ => Ok(()),
     }
 }
 
-/// A loop device over `image`, which reads and writes it past the page cache.
+/// A loop device over `image` with direct I/O.
 fn attach(image: &Path, cleanup: &mut Cleanup) -> io::Result<String> {
     cleanup.note(Setup::Loop(image.to_path_buf()))?;
     let block = tool("losetup", &["--find", "--show", "--direct-io=on", text(image)?]).map_err(|e| {
@@ -178,7 +180,7 @@ fn attach(image: &Path, cleanup: &mut Cleanup) -> io::Result<String> {
     ))
 }
 
-/// ext4, with all its tables written now: nothing of it goes on in the background later.
+/// Makes ext4 and writes all its tables now, so that no background work remains.
 pub(super) fn make_file_system(block: &str) -> io::Result<()> {
     tool("mkfs.ext4", &["-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", block]).map(drop)
 }
@@ -188,10 +190,10 @@ pub(super) fn mount(block: &str, at: &Path) -> io::Result<()> {
 }
 
 pub(super) fn text(path: &Path) -> io::Result<&str> {
-    path.to_str().ok_or_else(|| io::Error::other(format!("{} is not written in UTF-8", path.display())))
+    path.to_str().ok_or_else(|| io::Error::other(format!("{} is not UTF-8", path.display())))
 }
 
-/// The block device with device-mapper's delay on it.
+/// Adds device-mapper's delay to the block device.
 fn delayed(block: &str, us: u64, cleanup: &mut Cleanup) -> io::Result<String> {
     let targets = tool("dmsetup", &["targets"]).unwrap_or_default();
     if !targets.lines().any(|line| line.starts_with("delay ")) {
@@ -207,22 +209,22 @@ fn delayed(block: &str, us: u64, cleanup: &mut Cleanup) -> io::Result<String> {
     Ok(format!("/dev/mapper/{name}"))
 }
 
-/// Number of the block device below a file system.
+/// Number of a file system's block device.
 fn number_of(path: &Path) -> io::Result<(u32, u32)> {
     let number = fs::metadata(path)?.dev();
     Ok((libc::major(number), libc::minor(number)))
 }
 
-/// Number of the disk below the data: throttles are for whole disks.
+/// Number of the disk below the data: throttles apply to whole disks.
 fn throttled(device: &Device) -> io::Result<(u32, u32)> {
     let (major, minor) = number_of(&device.data)?;
     let sys = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).map_err(|_| {
         io::Error::other(format!(
-            "{} is on no block device, which alone can be throttled",
+            "{} is not on a block device: only block devices can be throttled",
             device.data.display()
         ))
     })?;
-    // A partition is below its disk.
+    // The parent of a partition is its disk.
     let disk = if sys.join("partition").exists() { sys.parent().unwrap_or(&sys) } else { &sys };
     let number = fs::read_to_string(disk.join("dev"))?;
     let parsed = number.trim().split_once(':').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));

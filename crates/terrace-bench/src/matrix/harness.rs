@@ -1,4 +1,4 @@
-//! Makes the runs of a matrix, one after the other, and writes each down as it ends.
+//! Executes the runs of a matrix, one after the other, and records each as it ends.
 
 use super::cleanup::{Cleanup, Setup};
 use super::device::Device;
@@ -22,20 +22,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// All that outlasts a run.
+/// State that outlasts a run.
 pub struct Harness<'a> {
     options: &'a Matrix,
     spec: &'a Spec,
     device: Device,
     systems: Systems<'a>,
-    /// The systems of a cell that stand side by side, by name.
+    /// The running systems of an interleaved cell, by name.
     sides: HashMap<String, Side>,
-    /// Which cell that is.
+    /// The interleaved cell.
     cell: String,
     writer: raw::Writer,
-    /// Where results go.
+    /// Directory of results.
     pub out: PathBuf,
-    /// Ids of good runs that were there before.
+    /// Ids of earlier valid runs.
     pub done: BTreeSet<String>,
     refused: u64,
     marked: u64,
@@ -45,7 +45,7 @@ impl<'a> Harness<'a> {
     /// Makes the device with its data, and opens the results.
     ///
     /// # Errors
-    /// Missing parts of the machine; results that are there already.
+    /// A missing feature of the machine; existing results.
     pub fn set_up(
         options: &'a Matrix,
         spec: &'a Spec,
@@ -101,7 +101,7 @@ impl<'a> Harness<'a> {
         })
     }
 
-    /// Makes these runs; the exit code.
+    /// Executes these runs; returns the exit code.
     ///
     /// # Errors
     /// Results that cannot be written.
@@ -124,7 +124,7 @@ impl<'a> Harness<'a> {
         Ok(i32::from(self.refused > 0 || interrupted()))
     }
 
-    /// Makes one run and writes it down; gives what is told of it, or nothing where a signal ended it.
+    /// Executes one run and records it. Returns its line for the terminal, or nothing if a signal ended it.
     fn one(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> io::Result<Option<String>> {
         let mut run = raw::Run {
             id: planned.id.clone(),
@@ -163,7 +163,7 @@ impl<'a> Harness<'a> {
         }
     }
 
-    /// A run of a system that is brought up for it alone.
+    /// A run of a system started for it alone.
     fn single(
         &mut self,
         planned: &Planned<'_>,
@@ -185,7 +185,7 @@ impl<'a> Harness<'a> {
             _ => None,
         };
         if matches!(setup.system, System::Command { .. }) {
-            // Taken down already, with the run.
+            // The run's end has shut the system down already.
             cleanup.forget(mark);
         }
         let undone = cleanup.undo(mark).map_err(|e| e.to_string());
@@ -207,13 +207,13 @@ impl<'a> Harness<'a> {
         if matches!(system.kind, SystemKind::Terrace) {
             numbers::other_path(load, outcome, &run.metrics).map_or(Ok(()), Err)?;
         }
-        // Without a right to control groups there is no limit to be met.
+        // Without the right to control groups there is no limit to be hit.
         let expect = load.expect(system.kind, setup.limit.filter(|_| !setup.places.lenient));
         numbers::refusal(expect, system.kind, setup.limit, &run.metrics, stats.map(|stats| &stats.cache))
             .map_or(Ok(()), Err)
     }
 
-    /// The numbers of a system that was taken down and is started again.
+    /// The numbers of a system after its restart.
     fn restarted(
         &self,
         load: &Load<'_>,
@@ -226,7 +226,7 @@ impl<'a> Harness<'a> {
         Numbers::of(load, made.step(load::MEASURE)?, "")
     }
 
-    /// The load's own check on the plain directory, when the system is gone.
+    /// The load's own check on the plain directory, after the system was shut down.
     fn check(&self, load: &Load<'_>, setup: &systems::Setup, planned: &Planned<'_>) -> Result<(), String> {
         let Some(line) = &load.spec.check else { return Ok(()) };
         let step = load.shell("check", line, &self.systems.setting(setup, planned.seed), 0);
@@ -252,7 +252,7 @@ impl<'a> Harness<'a> {
         }
     }
 
-    /// A run of a system that stands beside the others of its cell.
+    /// A run of a system in an interleaved cell.
     fn turn(
         &mut self,
         planned: &Planned<'_>,
@@ -274,7 +274,7 @@ impl<'a> Harness<'a> {
         side.turns += 1;
         let log = side.running.out().join(format!("{}_bw.log", load::MEASURE));
         let found = Numbers::of(&planned.load, &outcome, &fs::read_to_string(log).unwrap_or_default())?;
-        // Other programs' use cannot be told from the other sides' work: only the hypervisor's share counts.
+        // Other programs cannot be distinguished from the other sides: only the hypervisor's share counts.
         self.put(planned, run, &outcome, outcome.stolen_cpu(), found);
         if side.turns == most {
             side.end(&planned.load.spec.name)?
@@ -287,7 +287,7 @@ impl<'a> Harness<'a> {
         Ok(())
     }
 
-    /// Brings a side up and warms it.
+    /// Starts a side and warms it.
     fn side(&mut self, planned: &Planned<'_>, cleanup: &mut Cleanup) -> Result<Side, String> {
         let (system, load) = (planned.system, &planned.load);
         if self.sides.is_empty() {
@@ -305,10 +305,11 @@ impl<'a> Harness<'a> {
         Ok(Side { setup, running, verify, turns: 0 })
     }
 
-    /// Each side has a directory of its own, with a link to the one data file, which nobody writes. All links are made before the first side
-    /// is warmed: a new link changes the file's time of change, by which a cache knows its pages to be old.
+    /// Makes the sides' directories, each with a hard link to the one data file, which is never written. All
+    /// links are made before the first side is warmed: a new link changes the file's ctime, which would
+    /// invalidate cached pages.
     fn link(&self, load: &Load<'_>, data: &Path, cleanup: &mut Cleanup) -> Result<(), String> {
-        let file = load.file().ok_or("a turn wants a data set")?;
+        let file = load.file().ok_or("interleave needs a data set")?;
         for system in &self.spec.system {
             let dir = data.with_added_extension(&system.name);
             let told = |e: io::Error| format!("{}: {e}", dir.display());
@@ -330,7 +331,7 @@ impl<'a> Harness<'a> {
     }
 }
 
-/// A system that stands beside others.
+/// A running system of an interleaved cell.
 struct Side {
     setup: systems::Setup,
     running: RunningSystem,
@@ -339,7 +340,8 @@ struct Side {
 }
 
 impl Side {
-    /// Checks what was read through it, and takes it down. Wrong data end the matrix: the runs before had them, too.
+    /// Checks the data read through it, and shuts it down. Wrong data end the matrix, for the runs before had
+    /// them, too.
     fn end(mut self, name: &str) -> Result<(), String> {
         let checked = self.verify.iter().try_for_each(|step| self.running.step(step).map(drop));
         checked.map_err(|why| format!("{name}: {}", numbers::told(&why)))?;
@@ -347,18 +349,18 @@ impl Side {
     }
 }
 
-/// Ids of the good runs that are there.
+/// Ids of the existing valid runs.
 fn done(results: &raw::Results, resume: bool, text: &str, out: &Path) -> io::Result<BTreeSet<String>> {
     if !results.runs.is_empty() && !resume {
         let out = out.display();
         return Err(io::Error::other(format!(
-            "{out} holds runs; --resume goes on with them, --out names another place"
+            "{out} has runs; --resume continues with them, --out selects another directory"
         )));
     }
     if results.headers.iter().any(|header| header.matrix.text != text) {
         let out = out.display();
         return Err(io::Error::other(format!(
-            "{out} holds runs of another text of this matrix; name another place with --out"
+            "{out} has runs of a different version of this matrix; select another directory with --out"
         )));
     }
     Ok(results.runs.iter().filter(|run| run.refused.is_none()).map(|run| run.id.clone()).collect())
@@ -368,7 +370,7 @@ fn same_machine(a: &Machine, b: &Machine) -> bool {
     Machine { time: 0, ..a.clone() } == Machine { time: 0, ..b.clone() }
 }
 
-/// A directory of this process for what is set up, and one in it for what runs write.
+/// A directory of this process for set-ups, and one in it for output of runs.
 fn work_dirs(dir: &Path, cleanup: &mut Cleanup) -> io::Result<(PathBuf, PathBuf)> {
     let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", dir.display()));
     let made = !dir.exists();
@@ -407,7 +409,7 @@ fn make_device(
     Ok(device)
 }
 
-/// The device for tiers, where a system has one: room for all of them, because systems may stand side by side.
+/// The device for tiers, if a system has one, with room for all of them: systems may run side by side.
 fn make_tiers(
     spec: &Spec,
     runs: &[Planned<'_>],
@@ -424,14 +426,14 @@ fn make_tiers(
     Ok(Some(device))
 }
 
-/// Statistics of the devices that only systems under test use, in a matrix with tiers.
+/// Statistics of the devices that only systems under test use, for a matrix with tiers.
 fn stats_of(device: &Device, tiers: Option<&Device>) -> BTreeMap<String, PathBuf> {
     let Some(tiers) = tiers else { return BTreeMap::new() };
     let all = [(meters::SOURCE, device.stat.clone()), (meters::TIER, tiers.stat.clone())];
     all.into_iter().filter_map(|(name, file)| Some((name.to_string(), file?))).collect()
 }
 
-/// One run on one line.
+/// A run in one line.
 fn brief(run: &raw::Run) -> String {
     if let Some(why) = &run.refused {
         return format!("REFUSED: {why}");

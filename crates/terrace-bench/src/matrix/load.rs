@@ -1,4 +1,4 @@
-//! A load as one cell has it: the steps that are run inside the system.
+//! The load of a cell: the steps to run inside the system.
 
 use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 /// A load of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
-    /// As it is written.
+    /// Its definition.
     pub spec: &'a LoadSpec,
-    /// Access pattern, as it is written.
+    /// Access pattern, as in the matrix.
     pub pattern: &'a str,
     /// Concurrent jobs.
     pub jobs: u32,
-    /// Size of its data set; a command may have none.
+    /// Size of its data set; optional for a command.
     pub file_mib: Option<u64>,
     /// Content of the data set.
     pub content: Content,
@@ -30,22 +30,22 @@ pub struct Load<'a> {
     pub limit_mib: u64,
 }
 
-/// Inputs of one run's steps, beside the load.
+/// Further inputs of a run's steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting<'a> {
     /// Programs and directories.
     pub places: &'a Places,
     /// Directory of the matrix's file.
     pub here: &'a Path,
-    /// The run's.
+    /// Seed of the run.
     pub seed: u64,
-    /// Past the page cache.
+    /// Bypass the page cache.
     pub direct: bool,
-    /// terrace serves by both paths.
+    /// terrace serves by mount path and preload path.
     pub two_paths: bool,
     /// terrace's memory; 0 for others.
     pub memory_mib: u64,
-    /// The cache is in the reading program.
+    /// Set if the cache is in the reading program.
     pub hybrid: Option<&'a Hybrid>,
 }
 
@@ -54,7 +54,7 @@ pub struct Setting<'a> {
 pub struct Hybrid {
     /// The program.
     pub program: PathBuf,
-    /// Bytes that its process may hold.
+    /// Maximum memory of its process, bytes.
     pub memory: u64,
     /// Bytes of its tier.
     pub tier_bytes: u64,
@@ -66,15 +66,15 @@ pub const MEASURE: &str = "measure";
 pub const WARM: &str = "warm";
 /// The steps that check the data.
 pub const VERIFY: &str = "verify";
-/// Pages checked in full at the end of each run; on a slow device that takes as many of its latencies.
+/// Pages checked in full at the end of each run, at one latency of the device each.
 const PAGES_CHECKED: u64 = 1024;
-/// Width of a step of a series.
+/// Interval of a series.
 pub const SERIES_MS: u64 = 500;
 
 impl<'a> Load<'a> {
     /// The load of a cell.
     pub fn new(spec: &'a Spec, load: &'a LoadSpec, pattern: &'a str, jobs: u32) -> Load<'a> {
-        // Cold caches and a warm-up exclude each other.
+        // A cold run has no warm-up.
         let cold = load.once || load.kind == LoadKind::Fio && load.rw == Access::Write;
         let cold = cold || load.rw == Access::Read && spec.interleave.is_none();
         Load {
@@ -89,12 +89,12 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Its data file's name.
+    /// Name of its data file.
     pub fn file(&self) -> Option<String> {
         self.file_mib.map(|mib| format!("{}-{mib}", self.content.name()))
     }
 
-    /// Bytes that it writes, for which the device must have room.
+    /// MiB that the load writes, for which the device must have room.
     pub fn written_mib(&self) -> u64 {
         if self.spec.rw == Access::Write { self.file_mib.unwrap_or(0) } else { 0 }
     }
@@ -113,7 +113,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// All that runs inside the system: filling, warm-up, measurement, the check of the data.
+    /// All steps inside the system: filling, warm-up, measurement, check of the data.
     pub fn steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = self.warm_steps(setting);
         steps.push(self.measure_step(setting, 0));
@@ -121,11 +121,11 @@ impl<'a> Load<'a> {
         steps
     }
 
-    /// For the memory that a system holds beside its cache: the warm-up alone, uniform, a few seconds.
+    /// Steps to measure a system's memory beside its cache: the warm-up alone, uniform, a few seconds.
     pub fn short_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let short = Load { pattern: "random", ramp_s: self.ramp_s.clamp(2, 8), measure_s: 2, ..*self };
         let mut steps = short.steps(setting);
-        // A command's own check may end what its warm-up began.
+        // A command's check may also stop its warm-up.
         steps.retain(|step| step.name != VERIFY || self.spec.verify.is_some());
         steps
     }
@@ -152,7 +152,7 @@ impl<'a> Load<'a> {
         steps
     }
 
-    /// The measurement; of loads with parts, that of the turn, from 0.
+    /// The measurement; for loads with parts, that of turn `turn`, from 0.
     pub fn measure_step(&self, setting: &Setting<'_>, turn: u32) -> Step {
         match (self.spec.kind, &self.spec.command) {
             (LoadKind::Reads, _) => self.reads_step(self.ramp_s, setting),
@@ -192,7 +192,7 @@ impl<'a> Load<'a> {
         Step::new(MEASURE, argv_of(vec![hybrid.program.display().to_string(), "reads".into()], &options))
     }
 
-    /// Steps after the measurement: by both paths, where there are two.
+    /// Steps after the measurement: by both paths, if there are two.
     pub fn verify_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps: Vec<Step> =
             self.spec.verify.iter().map(|line| self.shell(VERIFY, line, setting, 0)).collect();
@@ -219,7 +219,7 @@ impl<'a> Load<'a> {
         steps
     }
 
-    /// Reads one page: fio's own text comes from the device now, and not in the measurement of cold reads.
+    /// Reads one page, so that fio's text is loaded before the measurement of cold reads.
     fn text_step(&self, direct: bool) -> Step {
         let (engine, file) = (self.spec.engine.name(), self.data_file());
         let more = if direct { vec!["--direct=1".into()] } else { Vec::new() };
@@ -232,7 +232,7 @@ impl<'a> Load<'a> {
         self.file().expect("the matrix was checked: fio has a data set")
     }
 
-    /// Ends when each block was read or written.
+    /// Whether the load ends after one pass over all blocks.
     fn once(&self) -> bool {
         self.spec.once || self.spec.rw == Access::Write || self.spec.rw == Access::Read && self.ramp_s == 0
     }
@@ -257,7 +257,7 @@ impl<'a> Load<'a> {
 
     fn fio(&self, name: &str, file: &str, size: u64, seconds: u64, mut more: Vec<String>) -> Step {
         if name == MEASURE {
-            // Before options of the matrix, which may begin another job.
+            // Before options of the matrix, which may start another job.
             let logs = [
                 format!("--write_bw_log={MEASURE}"),
                 "--per_job_logs=0".into(),
@@ -272,7 +272,7 @@ impl<'a> Load<'a> {
         Step::new(name, Job { engine, rw, bs, file, size, seconds, more }.argv())
     }
 
-    /// Parts that warm-up and measurement share.
+    /// Common options of warm-up and measurement.
     fn options(&self, direct: bool, bytes: u64) -> Vec<String> {
         let mut more = Vec::new();
         if self.spec.engine.is_deep() {
@@ -282,7 +282,7 @@ impl<'a> Load<'a> {
             more.push("--direct=1".into());
         }
         if self.once() {
-            // Each job has a part of its own, or a block would be read by each of them.
+            // Each job has its own part, or every job would read each block.
             let block = block_bytes(&self.spec.bs).unwrap_or(4096);
             let part = (bytes / u64::from(self.jobs) / block).max(1) * block;
             more.extend([format!("--size={part}"), format!("--offset_increment={part}")]);
@@ -291,7 +291,7 @@ impl<'a> Load<'a> {
         more
     }
 
-    /// A new file, with fsync at its end; each block holds its own offset, which fio checks afterwards.
+    /// Writes a new file and fsyncs it; each block contains its own offset, which fio checks afterwards.
     fn write_step(&self, name: &str, direct: bool, last: &[&str]) -> Step {
         let bytes = self.file_mib.unwrap_or(0) * MIB;
         let mut more = self.options(direct, bytes);
@@ -300,7 +300,7 @@ impl<'a> Load<'a> {
         self.fio(name, WRITTEN, bytes, 0, more)
     }
 
-    /// A line of the matrix's, its names filled in.
+    /// A shell line of the matrix with its placeholders replaced.
     pub fn shell(&self, name: &str, line: &str, setting: &Setting<'_>, seconds: u64) -> Step {
         let path =
             |name: &Option<String>| name.as_ref().map_or(String::new(), |name| format!("{{dir}}/{name}"));
@@ -327,7 +327,7 @@ impl<'a> Load<'a> {
     }
 }
 
-/// Files that a writing load makes.
+/// Name of the files of a writing load.
 const WRITTEN: &str = "written";
 
 fn remove_step() -> Step {

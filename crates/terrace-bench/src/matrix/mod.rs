@@ -1,8 +1,10 @@
-//! A matrix: systems x loads x patterns x jobs x repetitions, each run on fresh caches and kept as a line of raw results.
+//! A matrix: systems x loads x patterns x jobs x repetitions. Each run has fresh caches and becomes one line
+//! of raw results.
 //!
-//! Reading order: [`spec`] (what is asked for) and its [`check`], [`plan`] (in what order), [`device`], [`systems`] and [`trees`] (what is set up),
-//! [`load`] (what is run), [`harness`] (one run after the other), [`numbers`] (what a run says, and when it counts), [`targets`] (what all of them are
-//! held to), [`bars`] (a first look), [`cleanup`] (how it all goes away again). `compare` evaluates the results.
+//! Reading order: [`spec`] (the definition) and its [`check`], [`plan`] (the order), [`device`], [`systems`]
+//! and [`trees`] (set-up), [`load`] (the steps), [`harness`] (execution), [`numbers`] (metrics and validity
+//! of a run), [`targets`] (bounds of results), [`bars`] (a first look), [`cleanup`] (removal of all set-ups).
+//! `compare` evaluates the results.
 
 mod bars;
 pub mod check;
@@ -30,10 +32,10 @@ use std::io::{self, IsTerminal};
 
 pub use options::Matrix;
 
-/// Runs a matrix; the exit code is 1 where a run was refused, a target missed, or the matrix interrupted.
+/// Runs a matrix. The exit code is 1 after a refused run, a missed target, or an interrupt.
 ///
 /// # Errors
-/// An error in the file, or a missing part of the machine.
+/// An error in the file, or a missing feature of the machine.
 pub fn run(options: &Matrix) -> io::Result<i32> {
     signals::catch();
     let named = |e: &dyn std::fmt::Display| io::Error::other(format!("{}: {e}", options.file.display()));
@@ -58,14 +60,14 @@ pub fn run(options: &Matrix) -> io::Result<i32> {
     let mut harness = Harness::set_up(options, &spec, &text, &runs, &mut cleanup)?;
     runs.retain(|run| !harness.done.contains(&run.id));
     terrace_output::print_line!(
-        "{}: {} runs, {} are there already, seed {seed}",
+        "{}: {} runs, {} exist already, seed {seed}",
         spec.name,
         runs.len() + harness.done.len(),
         harness.done.len()
     )?;
     let code = harness.all(&runs, &mut cleanup)?;
     let out = harness.out.clone();
-    // Nothing of it is needed for what follows.
+    // Not needed below.
     drop((harness, cleanup));
     let results = raw::read(&out.join("raw.jsonl")).map_err(io::Error::other)?;
     let evaluated = targets::evaluate(&spec, &results.runs);

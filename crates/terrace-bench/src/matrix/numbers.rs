@@ -1,4 +1,4 @@
-//! Numbers of a run, and reasons to refuse it as a measurement.
+//! Metrics of a run, and reasons to refuse it as a measurement.
 
 use super::load::{Load, SERIES_MS, VERIFY};
 use super::spec::{Access, Expect, LoadKind, Preload, SystemKind};
@@ -15,25 +15,25 @@ pub type Metrics = BTreeMap<String, f64>;
 /// Results of one run.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// By name, the unit last.
+    /// Metrics by name, the unit last.
     pub metrics: Metrics,
-    /// Over time.
+    /// Values over time.
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
-    /// Of the latency.
+    /// Percentiles of the latency.
     pub percentiles_us: Vec<(f64, f64)>,
 }
 
 impl Numbers {
-    /// The numbers of the step that was measured. `log` is fio's bandwidth log.
+    /// The metrics of the measured step. `log` is fio's bandwidth log.
     ///
     /// # Errors
-    /// The output of fio or the command is no result.
+    /// The output of fio or the command is no valid result.
     pub fn of(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, String> {
         let mut numbers = match load.spec.kind {
             LoadKind::Fio => of_fio(load, outcome, log)?,
             LoadKind::Reads | LoadKind::Command => of_command(load, outcome)?,
         };
-        // A loop that read the meters around its own timed part knows better.
+        // Counters of a loop that read the meters around its own timed part are more exact.
         for (name, n) in &outcome.counted {
             numbers.metrics.entry(name.clone()).or_insert(*n);
         }
@@ -45,7 +45,7 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// Adds the numbers after a restart, and how much of the hits is left.
+    /// Adds the metrics after a restart, and the share of the hits that remains.
     pub fn add_restarted(&mut self, after: &Numbers) {
         for name in ["hit_ratio", "reads_per_s", "device_hits"] {
             if let Some(n) = after.metrics.get(name) {
@@ -58,7 +58,7 @@ impl Numbers {
         }
     }
 
-    /// Adds what the group's memory was.
+    /// Adds the group's memory counters.
     pub fn add_memory(&mut self, end: &End) {
         let Some(memory) = end.memory else { return };
         let mut put = |name: &str, value: f64| self.metrics.insert(name.into(), value);
@@ -87,7 +87,7 @@ fn of_fio(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, Stri
     put("cpu_us_per_op", outcome.cpu_ns.map(|ns| ns as f64 / 1000.0 / report.ios));
     put("kernel_threads_us_per_op", Some(outcome.kernel_threads_ns as f64 / 1000.0 / report.ios));
     if direction == "read" {
-        // A process's own account has its reads of a tier's device, too.
+        // A process's own account includes reads of a tier's device.
         let source = outcome.counted.get("source_read_mib").map(|mib| mib * MIB as f64);
         let missed = source.or(outcome.read_bytes.map(|bytes| bytes as f64));
         put("miss_ratio", missed.map(|bytes| bytes / report.bytes));
@@ -104,7 +104,7 @@ fn of_command(load: &Load<'_>, outcome: &Outcome) -> Result<Numbers, String> {
             Metrics::from([(load.spec.metric_key(), number_in(&outcome.output, load.spec.regex.as_deref())?)])
         }
     };
-    // A load that counts its bytes tells which of them missed.
+    // With the load's own count of bytes, the missed ones are known.
     let read = outcome.read_bytes.zip(metrics.get("bytes").copied());
     if let Some((device, all)) = read.filter(|_| !metrics.contains_key("miss_ratio")) {
         metrics.insert("miss_ratio".into(), device as f64 / all.max(1.0));
@@ -116,13 +116,13 @@ fn of_command(load: &Load<'_>, outcome: &Outcome) -> Result<Numbers, String> {
     Ok(Numbers { metrics, ..Numbers::default() })
 }
 
-/// The numbers of the JSON object that the last line is; those that are `null` were not measured.
+/// The metrics of a JSON object on the last line; `null` means not measured.
 fn object_in(text: &str) -> Option<Metrics> {
     let found: BTreeMap<String, Option<f64>> = serde_json::from_str(text.trim_end().lines().last()?).ok()?;
     Some(found.into_iter().filter_map(|(name, value)| Some((name, value?))).collect())
 }
 
-/// The number that a command printed: the regular expression's first group, else the last one there is.
+/// The number printed by a command: the first group of `regex`, or the last number.
 fn number_in(text: &str, regex: Option<&str>) -> Result<f64, String> {
     let last_line = || text.lines().last().unwrap_or_default();
     let number = |word: &str| word.parse::<f64>().ok().filter(|n| n.is_finite());
@@ -139,7 +139,7 @@ fn number_in(text: &str, regex: Option<&str>) -> Result<f64, String> {
     found.ok_or_else(|| format!("the command printed no number, but {:?}", last_line()))
 }
 
-/// Why a run failed, where its last step says more than its exit code.
+/// Why a run failed, with more than the exit code for the last step.
 pub fn told(why: &str) -> String {
     if why.ends_with(&format!("of the step: {VERIFY}")) {
         return format!("the data were wrong, or could not be read ({why})");
@@ -147,16 +147,16 @@ pub fn told(why: &str) -> String {
     why.to_string()
 }
 
-/// Least share of misses, or of hits, of a run that is to be all misses, or all hits.
+/// Minimum share of misses, or of hits, in a run of misses only, or of hits only.
 const ALL: f64 = 0.99;
-/// With fewer misses than this, what was read was cached by somebody else.
+/// With fewer misses, the data were cached outside the limited group.
 const MISSES_MIN: f64 = 0.001;
 
-/// Why a run of terrace measured another path than was meant.
+/// Why a run of terrace used another path than required.
 pub fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) -> Option<String> {
     let wanted = load.spec.preload?;
     let Some(preload) = outcome.preload else {
-        return Some("terrace stat did not answer: nobody knows which path was used".into());
+        return Some("terrace stat failed: the access path is unknown".into());
     };
     let hits_only = load.spec.expect == Some(Expect::Hits);
     let served = preload.hit_bytes + if hits_only { 0 } else { preload.miss_bytes };
@@ -179,7 +179,7 @@ pub fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) -> Opti
     }
 }
 
-/// Why a run is no measurement; `None` for one that is.
+/// Why a run is no measurement; `None` for a valid one.
 pub fn refusal(
     expect: Expect,
     system: SystemKind,
@@ -194,18 +194,18 @@ pub fn refusal(
             Some("nothing was read from the device: the data are cached outside the limit".into())
         }
         (Expect::Limit, _) => unbound(system, limit?, metrics, stats),
-        (Expect::Hits | Expect::Misses, None) => Some("nobody counted what the device read".into()),
+        (Expect::Hits | Expect::Misses, None) => Some("the device's reads were not counted".into()),
         (Expect::Hits, Some(misses)) if misses > 1.0 - ALL => {
-            Some(format!("{:.1} % of the reads missed, where all were to hit", misses * 100.0))
+            Some(format!("{:.1} % of the reads missed, but all should hit", misses * 100.0))
         }
         (Expect::Misses, Some(misses)) if misses < ALL => {
-            Some(format!("{:.1} % of the reads hit, where all were to miss", (1.0 - misses) * 100.0))
+            Some(format!("{:.1} % of the reads hit, but all should miss", (1.0 - misses) * 100.0))
         }
         _ => None,
     }
 }
 
-/// Why the memory limit did not bind.
+/// Why the memory limit was not effective.
 fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Stats>) -> Option<String> {
     let Some(used) = metrics.get("memory_max_mib").copied() else {
         return Some("no memory controller: there was no limit".into());
@@ -213,13 +213,13 @@ fn unbound(system: SystemKind, limit: u64, metrics: &Metrics, stats: Option<&Sta
     let share = used * MIB as f64 / limit as f64;
     let told = format!("the memory limit did not bind: {used:.0} of {} MiB used", limit / MIB);
     match system {
-        // foyer's memory is what it is told, and the limit is above it.
+        // foyer has its own memory setting, below the limit.
         SystemKind::Direct | SystemKind::Foyer => None,
         SystemKind::Terrace | SystemKind::TerraceMount => {
             let evicted = stats.map_or(0, |stats| stats.reclaim.pgsteal);
             (evicted == 0).then(|| format!("{told}, and terrace evicted nothing"))
         }
-        // Its cache may have a size of its own, and then the kernel need not reclaim.
+        // The system may size its cache itself; then the kernel need not reclaim.
         SystemKind::Command => (share < 0.9).then_some(told),
         SystemKind::Kernel | SystemKind::KernelMglru | SystemKind::Zram | SystemKind::PassThrough => {
             let met = metrics.get("limit_hits").is_some_and(|n| *n > 0.0);

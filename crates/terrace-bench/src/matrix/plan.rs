@@ -1,6 +1,7 @@
-//! Which runs there are, and in what order: repetition by repetition, in each all cells of all systems in random order. So whatever drifts, drifts for all
-//! systems alike, and a matrix that is stopped early has as many runs of each. With pairs, the systems of a cell follow one another; with turns, all
-//! repetitions of a cell do.
+//! The list of runs and their order: repetition by repetition, and within each all cells of all systems in
+//! random order. So drift affects all systems alike, and a matrix that is stopped early has as many runs of
+//! each. With pairing, the systems of a cell follow one another; with interleaving, all repetitions of a cell
+//! do.
 
 use super::load::Load;
 use super::spec::{Spec, SystemSpec};
@@ -17,11 +18,11 @@ pub struct Planned<'a> {
     pub system: &'a SystemSpec,
     /// The load on it.
     pub load: Load<'a>,
-    /// From 1.
+    /// Number of the repetition, from 1.
     pub repetition: u32,
-    /// Place in the order of the whole matrix, from 1.
+    /// Position in the order of the whole matrix, from 1.
     pub order: u64,
-    /// Of the load; the same for all systems of a cell and repetition.
+    /// Seed of the load; the same for all systems of a cell and repetition.
     pub seed: u64,
 }
 
@@ -38,11 +39,11 @@ pub fn number_of(text: &str) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// All runs of a matrix, in order, on a machine with so many processors.
+/// All runs of a matrix, in order, on a machine with `cpus` processors.
 pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
     let mut rng = Rng::with_seed(seed);
     let cells = cells(spec, cpus);
-    // The unit of the random order: runs, or the runs of a cell together.
+    // The unit of the random order: a run, or all runs of a cell.
     let mut all = Vec::new();
     for repetition in 1..=spec.repetitions {
         let mut block: Vec<Vec<Planned<'_>>> =
@@ -90,7 +91,7 @@ fn systems_of<'a>(
     rng: &mut Rng,
 ) -> Vec<Planned<'a>> {
     let cell = format!("{}/{}/{}/{repetition}", load.spec.name, load.pattern, load.jobs);
-    // fio takes seeds of 32 bits in places; the measurement's is one more.
+    // fio takes seeds of 32 bits in some places; the measurement's is one more.
     let seed = mix(seed ^ number_of(&cell)) >> 33;
     let of = |system: &'a SystemSpec| Planned {
         id: format!("{}/{cell}", system.name),
@@ -106,15 +107,15 @@ fn systems_of<'a>(
     runs
 }
 
-/// Estimated seconds of a run beside its warm-up and measurement, until they are measured.
+/// Estimated time of a run beside its warm-up and measurement, until measured.
 const BESIDE: Duration = Duration::from_millis(3000);
 
-/// How long these runs take.
+/// Duration of these runs.
 pub fn estimate(runs: &[Planned<'_>]) -> Duration {
     runs.iter().map(|run| Duration::from_secs(run.load.ramp_s + run.load.measure_s) + BESIDE).sum()
 }
 
-/// A time in words.
+/// A duration as text.
 pub fn minutes(time: Duration) -> String {
     let s = time.as_secs();
     if s < 90 { format!("{s} s") } else { format!("{} min", s.div_ceil(60)) }

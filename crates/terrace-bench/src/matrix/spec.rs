@@ -1,4 +1,4 @@
-//! The TOML of a matrix, checked. An error names the line and the key.
+//! The TOML definition of a matrix, checked. Errors name the line and the key.
 
 use serde::Deserialize;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use crate::pattern::Pattern;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
-    /// Its name, in results and reports.
+    /// Name in results and reports.
     pub name: String,
     /// Runs of each system in each cell, 1 to 1000.
     pub repetitions: u32,
-    /// Seed of order and loads; without one it follows from the text.
+    /// Seed of order and loads; default: derived from the text.
     pub seed: Option<u64>,
-    /// Memory of program, system and cache together; without it there is no limit.
+    /// Memory of program, system and cache together; default: no limit.
     pub limit_mib: Option<u64>,
-    /// Size of the data set in limits.
+    /// Size of the data set, as a multiple of the limit.
     pub file_set: Option<f64>,
     /// Size of the data set in MiB, instead.
     pub file_mib: Option<u64>,
@@ -41,21 +41,23 @@ pub struct Spec {
     /// Access patterns of random loads: random, zipf:THETA, normal:DEV.
     #[serde(default = "patterns")]
     pub patterns: Vec<String>,
-    /// MiB that terrace's side leaves free below the limit, beside what programs and daemon hold for good.
+    /// MiB that terrace's side leaves free below the limit, beside the permanent memory of programs and
+    /// daemon.
     #[serde(default = "spare_mib")]
     pub spare_mib: u64,
-    /// terrace's `--memory` is the limit less this, whatever programs hold: nothing is measured first.
+    /// terrace's `--memory` is the limit less this, without a measurement of the programs' memory.
     pub headroom_mib: Option<u64>,
-    /// The systems of a cell run one right after the other, and are compared by pairs: what drifts slowly drifts for both.
+    /// The systems of a cell run one right after the other, and are compared by pairs: slow drift affects
+    /// both.
     #[serde(default)]
     pub pairing: bool,
-    /// The systems of a cell stand side by side and are measured in turn; after so many turns each is set up anew. For differences of a few
-    /// per cent, less than what a virtual machine's neighbours take and give back within a minute.
+    /// The systems of a cell run side by side and are measured in turn; after this many turns each is started
+    /// anew. For differences of a few per cent, smaller than a virtual machine's noise within a minute.
     pub interleave: Option<u32>,
-    /// Where the data are.
+    /// Device of the data.
     #[serde(default)]
     pub device: DeviceSpec,
-    /// The systems that are compared.
+    /// The systems to compare.
     pub system: Vec<SystemSpec>,
     /// The loads.
     pub load: Vec<LoadSpec>,
@@ -72,8 +74,8 @@ fn measure_s() -> u64 {
     10
 }
 
-/// The programs' text, and what a fault in it reads around itself. With 16, where faults read 8 MiB around, the programs of a full group
-/// pushed each other's text out: a quarter of what the device read in zipf was text.
+/// Room for the programs' text with the readahead of its faults. With 16, and faults that read 8 MiB around,
+/// the programs of a full group evicted each other's text: a quarter of the device's reads in zipf was text.
 fn spare_mib() -> u64 {
     32
 }
@@ -89,15 +91,15 @@ pub struct DeviceSpec {
     /// Which.
     #[serde(default)]
     pub kind: DeviceKind,
-    /// A directory on the device to be measured; without one, that of `--dir`.
+    /// A directory on the device to be measured; default: that of `--dir`.
     pub path: Option<PathBuf>,
-    /// The throttled resources.
+    /// The storage to throttle.
     pub on: Option<Base>,
-    /// Added to each access, in whole milliseconds (device-mapper knows no less).
+    /// Delay of each access, in whole milliseconds (device-mapper's resolution).
     pub latency_us: Option<u64>,
-    /// Most MiB a second read, and most written past the page cache.
+    /// Maximum MiB a second, for reads and for direct writes.
     pub mib_s: Option<u64>,
-    /// Most reads a second, and most writes past the page cache.
+    /// Maximum requests a second, for reads and for direct writes.
     pub iops: Option<u64>,
 }
 
@@ -105,16 +107,16 @@ pub struct DeviceSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// A directory as it is.
+    /// A plain directory.
     #[default]
     Directory,
     /// A block device in memory, made for the run.
     Memory,
-    /// One of these, made slower.
+    /// A throttled one of these.
     Throttled,
 }
 
-/// The place of a throttle.
+/// Storage below a throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Base {
@@ -124,31 +126,32 @@ pub enum Base {
     Memory,
 }
 
-/// One system.
+/// A system under test.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SystemSpec {
     /// Which.
     pub kind: SystemKind,
-    /// Its name in the results; by default its kind's.
+    /// Its name in the results; default: that of its kind.
     #[serde(default)]
     pub name: String,
     /// terrace: further arguments of `terrace run`.
     #[serde(default)]
     pub args: Vec<String>,
-    /// terrace: another build of it, with its library beside it; a path from the matrix's file on. So two builds are compared.
+    /// terrace: another build, with its library beside it, as a path relative to the matrix's file. So two
+    /// builds can be compared.
     pub program: Option<PathBuf>,
-    /// terrace: its `--memory`; by default the largest that stays below the limit. foyer: all that its process may hold.
+    /// terrace: its `--memory`; default: the largest below the limit. foyer: maximum memory of its process.
     pub memory_mib: Option<u64>,
-    /// terrace: it finds its memory itself, by `--memory auto`.
+    /// terrace: sizes itself, by `--memory auto`.
     #[serde(default)]
     pub auto: bool,
-    /// terrace, foyer: size of a tier on a device in memory of its own, which nothing slows down.
+    /// terrace, foyer: size of a tier on an unthrottled device in memory.
     pub tier_mib: Option<u64>,
-    /// command: shell lines that bring it up, run inside the memory limit.
+    /// command: shell lines that start it, run inside the memory limit.
     #[serde(default)]
     pub setup: Vec<String>,
-    /// command: shell lines that take it down, also after a failure.
+    /// command: shell lines that shut it down, also after a failure.
     #[serde(default)]
     pub teardown: Vec<String>,
     /// command: the directory that loads use.
@@ -177,7 +180,7 @@ pub enum SystemKind {
     PassThrough,
     /// The hybrid cache of foyer in the reading program itself (bench/foyer), past the page cache.
     Foyer,
-    /// Anything that shell lines bring up.
+    /// A system started by shell lines.
     Command,
 }
 
@@ -187,7 +190,7 @@ pub enum SystemKind {
 pub struct LoadSpec {
     /// Which.
     pub kind: LoadKind,
-    /// Its name in the results; by default `fio-ENGINE` or `command`.
+    /// Its name in the results; default: `fio-ENGINE` or `command`.
     #[serde(default)]
     pub name: String,
     /// fio: psync, io_uring, libaio or mmap.
@@ -196,10 +199,10 @@ pub struct LoadSpec {
     /// fio: requests in flight for each job; above 1 for io_uring and libaio only.
     #[serde(default = "one")]
     pub depth: u32,
-    /// fio: what is done.
+    /// fio: kind of access.
     #[serde(default)]
     pub rw: Access,
-    /// fio: bytes of a request, as fio writes them.
+    /// fio: bytes of a request, in fio's notation.
     #[serde(default = "bs")]
     pub bs: String,
     /// fio: each block once, until the time is over; caches are cold.
@@ -208,39 +211,40 @@ pub struct LoadSpec {
     /// fio: further options; `{cpus}` is the number of processors.
     #[serde(default)]
     pub options: Vec<String>,
-    /// fio, sequential, in turns: a turn has one of so many parts of the file, the next one in the next.
+    /// fio, sequential, interleaved: number of parts of the file; each turn reads the next one.
     #[serde(default = "one")]
     pub parts: u32,
     /// command: a shell line that prints a number, or, on its last line, a JSON object of numbers.
     pub command: Option<String>,
     /// command: a shell line that warms up.
     pub ramp: Option<String>,
-    /// command: finds the number, in its first group; by default it is the last number printed.
+    /// command: a regular expression whose first group is the number; default: the last number printed.
     pub regex: Option<String>,
     /// command: name of the number in the results.
     #[serde(default = "metric")]
     pub metric: String,
-    /// command: its unit, which becomes a part of the name: comparisons know by names which way is better.
+    /// command: its unit, which becomes a part of the name: comparisons derive the better direction from
+    /// names.
     #[serde(default)]
     pub unit: String,
-    /// command: which is better, where the name should say so and be checked.
+    /// command: the better direction, checked against the name.
     pub better: Option<Better>,
     /// command: a directory below the served one, made once by `prepare`; each run gets a copy.
     pub tree: Option<String>,
     /// command: a shell line that makes the tree, on the plain directory and without a limit.
     pub prepare: Option<String>,
-    /// command: nobody writes the tree's files, so a copy of it is links.
+    /// command: the tree's files are never written, so its copies are links.
     #[serde(default)]
     pub links: bool,
-    /// command: a shell line that fails where the data are wrong, inside the system and after the measurement.
+    /// command: a shell line that fails on wrong data; runs inside the system after the measurement.
     pub verify: Option<String>,
-    /// command: another one, on the plain directory when the system has been taken down.
+    /// command: a check on the plain directory after the system was shut down.
     pub check: Option<String>,
     /// Conditions that make a run a measurement.
     pub expect: Option<Expect>,
-    /// terrace: how much of the reads must go by the preload path, or the run measured something else.
+    /// terrace: minimum share of reads by the preload path; below it the run is refused.
     pub preload: Option<Preload>,
-    /// reads, terrace: it is taken down after the measurement, and measured again from its next start.
+    /// reads, terrace: restart after the measurement, and measure again from the new start.
     #[serde(default)]
     pub restart: bool,
     /// Instead of the matrix's.
@@ -310,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// Does it have several requests in flight?
+    /// Whether it has several requests in flight.
     pub fn is_deep(self) -> bool {
         matches!(self, Engine::IoUring | Engine::Libaio)
     }
@@ -340,42 +344,42 @@ impl Access {
     }
 }
 
-/// How much goes by the preload path.
+/// Minimum share of reads by the preload path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preload {
-    /// 99 % of the bytes that the load says it read.
+    /// 99 % of the bytes read, by the load's own count.
     All,
-    /// Anything.
+    /// Any.
     Some,
 }
 
-/// Bounds for the ratio of two systems, in each cell that it names.
+/// Bounds for the ratio of two systems, in each of its cells.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetSpec {
     /// The number.
     pub metric: String,
-    /// Whose.
+    /// The system judged.
     #[serde(default = "terrace")]
     pub system: String,
-    /// Compared with whose.
+    /// The baseline.
     #[serde(default = "kernel")]
     pub baseline: String,
-    /// The bound is for the number of `system` itself, not for a ratio.
+    /// The bound is for the metric of `system` itself, not for a ratio.
     #[serde(default)]
     pub alone: bool,
     /// Only in cells of this load.
     pub load: Option<String>,
     /// Only in cells of this pattern.
     pub pattern: Option<String>,
-    /// The ratio must not be above.
+    /// Maximum of the ratio.
     pub at_most: Option<f64>,
-    /// The ratio must not be below.
+    /// Minimum of the ratio.
     pub at_least: Option<f64>,
-    /// The ratio must be above, the whole interval of it.
+    /// The whole interval of the ratio must be above this.
     pub above: Option<f64>,
-    /// Only in cells in which each run answered half of its reads from memory, or more.
+    /// Only in cells in which every run answered at least half of its reads from memory.
     #[serde(default)]
     pub where_hits: bool,
 }
@@ -392,7 +396,7 @@ fn kernel() -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Expect {
-    /// The memory limit was met, and reads missed.
+    /// The memory limit was hit, and reads missed.
     Limit,
     /// 99 % of the reads were answered from memory.
     Hits,
@@ -403,12 +407,12 @@ pub enum Expect {
 }
 
 impl Spec {
-    /// Are systems compared by pairs of runs?
+    /// Whether systems are compared by pairs of runs.
     pub fn is_paired(&self) -> bool {
         self.pairing || self.interleave.is_some()
     }
 
-    /// Size of the data set of this load; a command may do without one.
+    /// Size of this load's data set; optional for a command.
     pub fn file_mib_of(&self, load: &LoadSpec) -> Option<u64> {
         let limit_mib = self.limit_mib_of(load);
         let times = |n: f64| limit_mib.map(|mib| ((mib as f64 * n) as u64).max(1));
@@ -420,13 +424,14 @@ impl Spec {
         load.limit_mib.or(self.limit_mib)
     }
 
-    /// terrace's memory for this load, where it follows from the limit alone.
+    /// terrace's memory for this load, if it follows from the limit alone.
     pub fn fixed_mib_of(&self, load: &LoadSpec) -> Option<u64> {
         let headroom = load.headroom_mib.or(self.headroom_mib)?;
         self.limit_mib_of(load).map(|limit| limit.saturating_sub(headroom))
     }
 
-    /// The access patterns of this load: sequential loads have none, nor have commands that name none, where the matrix names some.
+    /// The access patterns of this load: none for sequential loads, and none for commands without the
+    /// placeholder `{pattern}` if the matrix has patterns.
     pub fn patterns_of<'a>(&'a self, load: &'a LoadSpec) -> Vec<&'a str> {
         let all = load.patterns.as_ref().unwrap_or(&self.patterns);
         match load.kind {
@@ -436,7 +441,7 @@ impl Spec {
         }
     }
 
-    /// The numbers of jobs on a machine with so many processors, each once.
+    /// The distinct numbers of jobs on a machine with `cpus` processors.
     pub fn jobs_on(&self, cpus: usize) -> Vec<u32> {
         let of_cpus = self.jobs_per_cpu.iter().map(|n| ((n * cpus as f64).round() as u32).max(1));
         let mut all: Vec<u32> = self.jobs.iter().copied().chain(of_cpus).collect();
@@ -450,17 +455,17 @@ impl Spec {
 }
 
 impl LoadSpec {
-    /// Does a line of it have this to be filled in?
+    /// Whether one of its lines has this placeholder.
     fn names(&self, what: &str) -> bool {
         [&self.command, &self.ramp].into_iter().flatten().any(|line| line.contains(what))
     }
 
-    /// Is it for this system?
+    /// Whether the load runs on this system.
     pub fn is_for(&self, system: &SystemSpec) -> bool {
         self.systems.is_empty() || self.systems.contains(&system.name)
     }
 
-    /// The name of a command's number in the results: its name with its unit, "requests" in "1/s" as "requests_per_s".
+    /// A command's metric name with its unit: "requests" in "1/s" is "requests_per_s".
     pub fn metric_key(&self) -> String {
         let unit = self.unit.trim().trim_start_matches('1').replace('/', " per ");
         let words =
@@ -483,7 +488,7 @@ impl DeviceSpec {
 }
 
 impl SystemKind {
-    /// As it is written.
+    /// Name in the matrix.
     pub fn name(self) -> &'static str {
         match self {
             SystemKind::Kernel => "kernel",
@@ -499,7 +504,7 @@ impl SystemKind {
     }
 }
 
-/// fio's name of a pattern: the hot spot of a zipf stays where it is when the seed changes. `None` for what is no pattern.
+/// fio's name of a pattern, with a fixed hot spot for zipf. `None` for an invalid pattern.
 pub fn distribution(pattern: &str) -> Option<String> {
     match pattern.parse().ok()? {
         Pattern::Zipf(_) => Some(format!("{pattern}:0.5")),
@@ -507,7 +512,7 @@ pub fn distribution(pattern: &str) -> Option<String> {
     }
 }
 
-/// Bytes of a block size as fio writes it; whole pages only.
+/// Bytes of a block size in fio's notation; whole pages only.
 pub fn block_bytes(bs: &str) -> Option<u64> {
     let (digits, unit) = bs.split_at(bs.find(|c: char| !c.is_ascii_digit()).unwrap_or(bs.len()));
     let unit = match unit.to_ascii_lowercase().as_str() {

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes README.md of the matrix of this file into `out`, which holds raw.jsonl.
+/// Writes the matrix's README.md into `out`, which has raw.jsonl.
 ///
 /// # Errors
 /// Files that cannot be written.
@@ -77,11 +77,11 @@ fn tables(spec: &Spec, raw: &Path) -> String {
     }
 }
 
-/// Where commands name their own numbers, those are meant; fio's usual ones are known.
+/// Names of the commands' own metrics; those of fio have defaults.
 fn custom_metrics(spec: &Spec) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for load in &spec.load {
-        // Of a command that tells an object of numbers, the usual ones are shown.
+        // A command that prints an object of numbers uses the defaults.
         if load.kind != LoadKind::Command || load.regex.is_none() && load.metric == "value" {
             return Vec::new();
         }
@@ -92,7 +92,7 @@ fn custom_metrics(spec: &Spec) -> Vec<String> {
     names
 }
 
-/// The numbers that a first look is for, with their heads.
+/// Metrics of the first look, with their titles.
 const SHOWN: [(&str, &str); 11] = [
     ("tps", "tps"),
     ("build_s", "build, s"),
@@ -107,7 +107,7 @@ const SHOWN: [(&str, &str); 11] = [
     ("wall_s", "seconds"),
 ];
 
-/// Means of the runs that count, by cell and system, for the terminal.
+/// Means of the valid runs, by cell and system, for the terminal.
 pub fn means(results: &Results) -> String {
     let mut groups: Vec<(String, Vec<&Run>)> = Vec::new();
     for run in results.runs.iter().filter(|run| run.refused.is_none()) {

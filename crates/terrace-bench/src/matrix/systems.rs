@@ -1,4 +1,4 @@
-//! The systems of a matrix: what each needs of the machine, and what one run of it is made of.
+//! The systems of a matrix: their requirements of the machine, and the parts of one run.
 
 use super::cleanup::{Cleanup, Setup as Made, tool};
 use super::device::{self, Device};
@@ -13,10 +13,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Threads of the pass-through: as many as terrace has by default.
+/// Threads of the pass-through: terrace's default.
 const PASS_THROUGH_THREADS: usize = 8;
 const LRU_GEN: &str = "/sys/kernel/mm/lru_gen/enabled";
-/// A program without this much memory beside a RAM disk runs from the disk.
+/// Minimum memory beside a RAM disk; with less, a program's text is read from the disk again and again.
 const ZRAM_LEAVES_MIB: u64 = 32;
 
 /// Parts of one run.
@@ -24,13 +24,13 @@ const ZRAM_LEAVES_MIB: u64 = 32;
 pub struct Setup {
     /// The system that serves.
     pub system: System,
-    /// Where.
+    /// Directories and programs.
     pub places: Places,
-    /// Bytes for all in the group.
+    /// Memory limit of the group, bytes.
     pub limit: Option<u64>,
-    /// The load is to go past the page cache.
+    /// The load bypasses the page cache.
     pub direct: bool,
-    /// The cache is in the reading program.
+    /// Set if the cache is in the reading program.
     pub hybrid: Option<Hybrid>,
     /// terrace's memory in bytes; 0 for others.
     pub memory: u64,
@@ -46,12 +46,12 @@ pub struct Systems<'a> {
     /// Directory for files of tiers, on their device.
     tiers: Option<PathBuf>,
     trees: Trees,
-    /// terrace's `--memory` by system, load and jobs: what else the group holds differs.
+    /// terrace's `--memory` by system, load and jobs: the rest of the group's memory differs.
     memory: HashMap<(String, String, u32), u64>,
     zram: Option<Zram>,
 }
 
-/// Requirements of a system, checked before anything is set up.
+/// Checks the systems' requirements before any set-up.
 ///
 /// # Errors
 /// A missing requirement, and the alternative.
@@ -84,7 +84,7 @@ pub fn check_machine(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-/// Nodes of this machine, as the kernel lists them.
+/// File with the memory nodes of this machine.
 const NODES: &str = "/sys/devices/system/node/online";
 
 /// Whether a system is about threads and memory nodes.
@@ -99,10 +99,10 @@ fn has_nodes(online: &Path) -> bool {
     std::fs::read_to_string(online).is_ok_and(|list| list.contains(['-', ',']))
 }
 
-/// The program of a rival, which is built apart.
+/// Checks the program of a rival, which is built separately.
 ///
 /// # Errors
-/// It is not there.
+/// It does not exist.
 pub fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
     match spec.system.iter().find(|system| system.kind == SystemKind::Foyer) {
         Some(system) if !foyer.exists() => Err(io::Error::other(format!(
@@ -115,26 +115,27 @@ pub fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
 }
 
 impl<'a> Systems<'a> {
-    /// The systems of `spec`, on `places`; `here` is where the matrix's file is, `tiers` a directory for files of tiers.
+    /// The systems of `spec`, on `places`; `here` is the directory of the matrix's file, `tiers` a directory
+    /// for files of tiers.
     pub fn new(spec: &'a Spec, places: Places, here: PathBuf, tiers: Option<PathBuf>) -> Systems<'a> {
         let trees = Trees::beside(&places.data);
         Systems { spec, places, here, tiers, trees, memory: HashMap::new(), zram: None }
     }
 
-    /// Inputs of a run's steps beside their load.
+    /// Further inputs of a run's steps.
     pub fn setting<'b>(&'b self, setup: &'b Setup, seed: u64) -> Setting<'b> {
         let two_paths = matches!(setup.system, System::Terrace { preload: true, .. });
         let (direct, hybrid, memory_mib) = (setup.direct, setup.hybrid.as_ref(), setup.memory / MIB);
         Setting { direct, two_paths, hybrid, memory_mib, ..self.plain(&setup.places, seed) }
     }
 
-    /// The same of a run that measures nothing.
+    /// The same for a run without measurement.
     fn plain<'b>(&'b self, places: &'b Places, seed: u64) -> Setting<'b> {
         let here = &self.here;
         Setting { places, here, seed, direct: false, two_paths: false, memory_mib: 0, hybrid: None }
     }
 
-    /// The data that a run of this load changes; gone when dropped.
+    /// A copy of the data that a run of this load changes; removed when dropped.
     ///
     /// # Errors
     /// No room for the copy.
@@ -142,7 +143,7 @@ impl<'a> Systems<'a> {
         self.trees.copy(load, data)
     }
 
-    /// Makes ready what outlasts a run: terrace's memory is measured, the RAM disk is filled.
+    /// Prepares state that outlasts a run: measures terrace's memory, fills the RAM disk.
     ///
     /// # Errors
     /// Why the system cannot run.
@@ -193,7 +194,7 @@ impl<'a> Systems<'a> {
                 drop(copy);
                 memory?
             }
-            (None, None) => return Err("terrace wants memory_mib where there is no limit".into()),
+            (None, None) => return Err("terrace needs memory_mib if there is no limit".into()),
         };
         self.memory.insert(key, bytes);
         Ok(())
@@ -215,12 +216,12 @@ impl<'a> Systems<'a> {
         places
     }
 
-    /// Memory that terrace was given, in bytes.
+    /// terrace's `--memory`, in bytes.
     pub fn memory_of(&self, system: &SystemSpec, load: &Load<'_>) -> Option<u64> {
         self.memory.get(&memory_key(system, load)).copied()
     }
 
-    /// Sets the machine up for one run, with fresh caches; `cleanup` says what is to be undone after it.
+    /// Sets the machine up for one run, with fresh caches. The set-ups are recorded in `cleanup`.
     ///
     /// # Errors
     /// Why the system cannot run.
@@ -270,7 +271,7 @@ impl<'a> Systems<'a> {
         Ok(setup)
     }
 
-    /// foyer in its program.
+    /// foyer's cache in its program.
     fn hybrid(&self, system: &SystemSpec) -> Result<Hybrid, String> {
         let limit = self.spec.limit_mib.map(|mib| mib.saturating_sub(self.spec.spare_mib));
         let memory =
@@ -279,7 +280,7 @@ impl<'a> Systems<'a> {
         Ok(Hybrid { program: self.places.foyer.clone(), memory: memory * MIB, tier_bytes })
     }
 
-    /// The shell lines with their places filled in.
+    /// The shell lines with their placeholders replaced.
     fn command(&self, system: &SystemSpec) -> System {
         let own = self.places.scratch.join(&system.name);
         let fill = |line: &String| {
@@ -295,8 +296,9 @@ impl<'a> Systems<'a> {
     }
 }
 
-/// The largest `--memory` that keeps programs, daemon and cache inside the limit: what else the group holds for good is measured with a
-/// smaller memory, `probe`. `limits`: the limit, and what is to be spare below it, in bytes.
+/// The largest `--memory` that keeps programs, daemon and cache inside the limit. A run with a smaller
+/// memory, `probe`, measures the group's other permanent memory. `limits`: the limit, and the room to leave
+/// below it, in bytes.
 fn largest_memory(
     places: &Places,
     what: &str,
@@ -306,14 +308,14 @@ fn largest_memory(
 ) -> Result<u64, String> {
     let system = System::Terrace { memory: Some(probe), preload: true };
     let end = system::run(places, &system, Some(limit), steps)?.end;
-    // A load that is small or short leaves some of the probe unused.
+    // A small or short load uses only a part of the probe.
     let used = end.stats.as_ref().map_or(probe, |stats| stats.cache.memory.used_bytes);
     let beside = end.pinned_max.saturating_sub(used.min(probe));
     let memory = limit.checked_sub(beside + spare).map(|bytes| bytes / MIB * MIB);
     let (beside, spare, limit) = (beside / MIB, spare / MIB, limit / MIB);
     let memory = memory.filter(|&bytes| bytes > 0).ok_or_else(|| {
         format!(
-            "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB are to spare; raise limit_mib"
+            "the limit of {limit} MiB is too small: programs hold {beside} MiB, {spare} MiB must stay free; raise limit_mib"
         )
     })?;
     let mib = memory / MIB;
@@ -323,7 +325,7 @@ fn largest_memory(
     Ok(memory)
 }
 
-/// Removes what a run before has left in its tier: foyer's is a directory.
+/// Removes the tier of the last run: foyer's is a directory.
 fn forget_tier(places: &Places) -> Result<(), String> {
     let Some(tier) = &places.tier else { return Ok(()) };
     let removed = if tier.is_dir() { fs::remove_dir_all(tier) } else { fs::remove_file(tier) };
@@ -382,11 +384,11 @@ impl Zram {
         Ok(Zram { device: Device::mounted(data, block, at), name })
     }
 
-    /// The limit less the compressed data, which are memory too.
+    /// The limit less the compressed data, which occupy memory too.
     fn left(&self, limit_mib: u64) -> Result<u64, String> {
         let stat = fs::read_to_string(format!("/sys/block/{}/mm_stat", self.name)).unwrap_or_default();
         let used = stat.split_whitespace().nth(2).and_then(|n| n.parse::<u64>().ok());
-        let used = used.ok_or("zram does not tell what it holds")?.div_ceil(MIB);
+        let used = used.ok_or("cannot read zram's memory use")?.div_ceil(MIB);
         match limit_mib.checked_sub(used) {
             Some(left) if left >= ZRAM_LEAVES_MIB => Ok(left * MIB),
             _ => Err(format!(

@@ -1,4 +1,4 @@
-//! Targets of a matrix: bounds of ratios, and the measured ratios beside them.
+//! Targets of a matrix: bounds of ratios, and the measured ratios.
 
 use super::spec::{Spec, TargetSpec};
 use crate::compare::{CellComparison, Outcome, Question, Row, compare};
@@ -6,30 +6,30 @@ use crate::format::markdown_table;
 use crate::raw::Run;
 use crate::stats::{Interval, mean_interval};
 
-/// Hits dominate a cell where each run of it, of both systems, answered at least this share of its reads from memory.
+/// Hits dominate a cell if each run of both systems answered at least this share of its reads from memory.
 const HITS_DOMINATE: f64 = 0.5;
 
-/// How a target stands in one cell.
+/// Result of a target in one cell.
 #[derive(Clone, Debug)]
 pub struct TargetResult {
     /// "fio-4k, random, 2 jobs".
     pub cell: String,
     /// Metric and bound.
     pub target: String,
-    /// Measured.
+    /// Measured ratio.
     pub ratio: Option<Interval>,
     /// "met", "MISSED, within noise", "NOT MEASURED: why".
     pub verdict: String,
 }
 
 impl TargetResult {
-    /// Is the target met?
+    /// Whether the target is met.
     pub fn is_met(&self) -> bool {
         self.verdict.starts_with("met")
     }
 }
 
-/// All targets in all the cells that they name.
+/// All targets in all their cells.
 pub fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
     spec.target.iter().flat_map(|target| evaluate_target(spec, target, runs)).collect()
 }
@@ -81,7 +81,7 @@ fn evaluate_target(spec: &Spec, target: &TargetSpec, runs: &[Run]) -> Vec<Target
     evaluated
 }
 
-/// A bound of the number itself.
+/// Evaluates a bound of the metric itself.
 fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
     let good = cell.iter().filter(|run| run.refused.is_none());
     let values: Vec<f64> = good.filter_map(|run| run.metrics.get(&target.metric).copied()).collect();
@@ -91,12 +91,12 @@ fn evaluate_alone(target: &TargetSpec, cell: &[&Run]) -> TargetResult {
     TargetResult { cell: told(cell[0]), target: target.text(), ratio: found, verdict: verdict.into() }
 }
 
-/// The cell of a run, for people.
+/// The cell of a run as text.
 fn told(run: &Run) -> String {
     format!("{}, {}, {} jobs", run.load, run.pattern, run.jobs)
 }
 
-/// Runs by cell, in the order of the first of each.
+/// Runs by cell, in the order of first occurrence.
 fn by_cell(runs: Vec<&Run>) -> Vec<Vec<&Run>> {
     let key = |run: &Run| (run.load.clone(), run.pattern.clone(), run.jobs);
     let mut cells: Vec<Vec<&Run>> = Vec::new();
@@ -134,7 +134,7 @@ impl TargetSpec {
         format!("{} {}{of}", self.metric, bound.unwrap_or_default())
     }
 
-    /// How the ratio stands to the bound.
+    /// Compares the ratio with the bound.
     fn verdict(&self, ratio: &Interval) -> &'static str {
         let (met, sure) = if let Some(b) = self.above {
             (ratio.low > b, ratio.low > b || ratio.high <= b)
@@ -153,7 +153,7 @@ impl TargetSpec {
     }
 }
 
-/// The targets as a table, and how many are met.
+/// The targets as a table, and the number met.
 pub fn table(evaluated: &[TargetResult]) -> String {
     if evaluated.is_empty() {
         return String::new();
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn pairs_judge_a_target_that_means_would_not() {
         let spec = Spec::parse(SPEC).unwrap();
-        // The machine slows down threefold meanwhile: the pairs' ratios stay.
+        // The machine slows down threefold meanwhile; the ratios of pairs stay the same.
         let runs: Vec<Run> = (1..=3)
             .flat_map(|n| {
                 let drift = f64::from(n);

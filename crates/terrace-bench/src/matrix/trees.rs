@@ -1,4 +1,4 @@
-//! Directories that real programs work on: made once on the plain directory, and copied for each run.
+//! Directories for real programs: made once on the plain directory, and copied for each run.
 
 use super::cleanup::{Cleanup, Setup, tool};
 use super::load::Load;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Trees {
     kept: PathBuf,
-    /// Lines that made one, by the tree's name.
+    /// Trees made so far: name and shell line.
     made: HashSet<(String, String)>,
 }
 
@@ -27,12 +27,12 @@ impl Drop for Copy {
 }
 
 impl Trees {
-    /// None yet.
+    /// No trees yet.
     pub fn beside(data: &Path) -> Trees {
         Trees { kept: data.with_added_extension("trees"), made: HashSet::new() }
     }
 
-    /// Makes the tree of a load by a step, where it is not there yet.
+    /// Makes the tree of a load by a step, if it does not exist.
     ///
     /// # Errors
     /// How the step failed.
@@ -61,10 +61,10 @@ impl Trees {
         Ok(())
     }
 
-    /// The tree for one run of a load, where it has one.
+    /// A copy of the load's tree for one run, if it has one.
     ///
     /// # Errors
-    /// The result of `cp`.
+    /// The failure of `cp`.
     pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
         let Some(name) = &load.spec.tree else { return Ok(None) };
         let copy = Copy(data.join(name));

@@ -1,4 +1,4 @@
-//! terrace-bench as a user runs it.
+//! Runs terrace-bench from the command line.
 
 use std::path::Path;
 use std::process::Command;

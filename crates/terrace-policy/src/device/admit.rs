@@ -1,35 +1,37 @@
-//! Which pages that leave memory are worth a write to the device.
+//! Admission to the device: which pages evicted from memory are worth a write.
 //!
-//! Three tests, each of which can refuse: the page was used again ([`Admit::Reused`]); the budget of writes has room
-//! ([`Budget`], a token bucket); and what the tier has saved by its hits is more than its writes have cost ([`Benefit`]), so that
-//! a tier on a device as fast as the source switches itself off.
+//! Three tests can refuse a page. It must have been used again ([`Admit::Reused`]). The write budget must
+//! have room ([`Budget`], a token bucket). The tier's hits must have saved more than its writes have cost
+//! ([`Benefit`]), so that a tier on a device as fast as the source switches itself off.
 
-/// Which pages may be written. A log that has never been full takes all: room that is empty is of no use.
+/// Pages that may be written. A log that has never been full takes all: empty room is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admit {
-    /// Those that were used again while they were in memory, or came back soon after they had left it.
+    /// Pages used again while they were in memory, or refaulted soon after their eviction.
     Reused,
-    /// All that leave.
+    /// All evicted pages.
     All,
 }
 
 impl Admit {
-    /// Whether a page may be written that was used again in memory, or not (`reused`), to a log that has been full, or not.
+    /// Whether a page may be written. `reused`: it was used again in memory. `has_been_full`: state of the
+    /// log.
     pub fn wants(self, reused: bool, has_been_full: bool) -> bool {
         reused || !has_been_full || self == Admit::All
     }
 }
 
-/// Whether the second hit of a page since it was written counts as a recent refault, for a device and a source that take so long for a page, ns.
+/// Whether the second hit of a page since its write counts as a recent refault, by the read costs of device
+/// and source a page, ns.
 ///
-/// A page on the device has no shadow, so a policy takes what comes back for new. On a fast device that is right: a page that the policy protects
-/// instead lies in memory and on the device at once. On a device that takes more than half of what the source takes, a hit of memory is
-/// worth more than another page on the device.
+/// A page on the device has no shadow, so a policy takes a returning page for new. On a fast device that is
+/// right: a page protected by the policy would be in memory and on the device at once. If a device read takes
+/// more than half of a source read, a hit in memory is worth more than another page on the device.
 pub fn second_hit_is_refault(device_read: u64, source_read: u64) -> bool {
     2 * device_read > source_read
 }
 
-/// A token bucket: so many pages a second, of which those of [`Budget::SAVED_S`] seconds may be saved up.
+/// A token bucket: a rate of pages a second. Unspent tokens of [`Budget::SAVED_S`] seconds are kept.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Pages a second; infinite: no limit.
@@ -44,29 +46,29 @@ impl Budget {
     /// A thousandth of a processor.
     const PROBES_A_SECOND: f64 = 256.0;
 
-    /// `bytes_a_day` of writes in pages of `page_bytes`; none: no limit.
+    /// A budget of `bytes_a_day`, in pages of `page_bytes`. None: no limit.
     pub fn new(bytes_a_day: Option<u64>, page_bytes: u64) -> Budget {
         let rate = bytes_a_day.map_or(f64::INFINITY, |bytes| bytes as f64 / page_bytes as f64 / 86_400.0);
-        // One page at the least, or nothing would ever be written.
+        // At least one page, or nothing would ever be written.
         let room = (rate * Budget::SAVED_S).max(1.0);
         Budget { rate, saved: room, room }
     }
 
-    /// For writes that only look whether things have changed. Where pages leave memory by the hundred thousand a second, one in [`Benefit::PROBE`]
-    /// would be a tenth of all work.
+    /// The budget of probes, writes that test whether conditions have changed. Where memory evicts a hundred
+    /// thousand pages a second, one in [`Benefit::PROBE`] would be a tenth of all work.
     pub fn of_probes() -> Budget {
         let room = 4.0 * f64::from(Benefit::PROBES_AT_ONCE);
         Budget { rate: Budget::PROBES_A_SECOND, saved: room, room }
     }
 
-    /// Time goes on by `ns`.
+    /// Adds the tokens of `ns`.
     pub fn pass(&mut self, ns: u64) {
         if self.rate.is_finite() {
             self.saved = (self.saved + self.rate * ns as f64 / 1e9).min(self.room);
         }
     }
 
-    /// How full the bucket is, 0 to 1.
+    /// Level of the bucket, 0 to 1.
     pub fn fullness(&self) -> f64 {
         if self.rate.is_finite() { (self.saved / self.room).max(0.0) } else { 1.0 }
     }
@@ -77,12 +79,12 @@ impl Budget {
         self.saved as u64
     }
 
-    /// Whether there are so many pages.
+    /// Whether `pages` can be spent.
     pub fn has(&self, pages: u32) -> bool {
         self.saved >= f64::from(pages)
     }
 
-    /// Takes `pages`; false, and nothing taken, if there are not so many.
+    /// Takes `pages`. False if there are too few; then nothing is taken.
     pub fn spend(&mut self, pages: u32) -> bool {
         let enough = self.has(pages);
         if enough && self.rate.is_finite() {
@@ -92,23 +94,23 @@ impl Budget {
     }
 }
 
-/// What another write is worth.
+/// The verdict on another write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Worth {
-    /// It pays.
+    /// The write pays.
     Pays,
-    /// It does not, as far as is known; one in so many is made to know more.
+    /// The write does not pay by the current numbers; it is made as a probe.
     Probe,
-    /// It is not to be made.
+    /// No write.
     Nothing,
 }
 
-/// Compares what hits save with what writes cost, over a sliding past.
+/// Compares the savings of hits with the cost of writes, over a sliding past.
 #[derive(Clone, Copy, Debug)]
 pub struct Benefit {
     hits: f64,
     writes: f64,
-    /// Writes until the first judgement: a tier that is still filling cannot have hits.
+    /// Writes until the first judgement: a tier cannot have hits while it fills.
     to_fill: f64,
     refused: u32,
 }
@@ -116,25 +118,27 @@ pub struct Benefit {
 impl Benefit {
     /// Writes after which the past counts half.
     const HALF: f64 = 65_536.0;
-    /// While the tier does not pay, one page in so many is written all the same: things may have changed.
+    /// While the tier does not pay, one page in so many is written as a probe.
     const PROBE: u32 = 64;
-    /// The same where a hit saves less than a write costs: what has to change are the times of reads, which are measured without writes.
+    /// The rate of probes if a hit saves less than a write costs. Only the read times can change that, and
+    /// they are measured without writes.
     const PROBE_OF_SLOW: u32 = 1024;
-    /// So many pages in a row, which are one write: single ones would wait for each other, and lie here and there among the pages of a scan.
+    /// Length of a run of probes, which is one write. Single probes would wait for each other and lie
+    /// scattered among the pages of a scan.
     const PROBES_AT_ONCE: u32 = 128;
 
-    /// Of a tier with room for `pages` pages.
+    /// For a tier with room for `pages` pages.
     pub fn new(pages: u64) -> Benefit {
         Benefit { hits: 0.0, writes: 0.0, to_fill: pages as f64, refused: 0 }
     }
 
-    /// A hit of the tier.
+    /// Counts a hit of the tier.
     pub fn hit(&mut self) {
         self.hits += 1.0;
     }
 
-    /// What another write is worth, ns: what a hit saves (a read of the source less one of the device) by the hits that a write brought so
-    /// far, against the cost of a write.
+    /// Judges another write. `saved_a_hit`: a read of the source less one of the device, ns; times the hits
+    /// so far. It is compared with the writes so far at a cost of `write` ns each.
     pub fn judge(&mut self, saved_a_hit: i64, write: u64) -> Worth {
         if self.pays(saved_a_hit, write) {
             return Worth::Pays;
@@ -146,14 +150,14 @@ impl Benefit {
         if is_probe { Worth::Probe } else { Worth::Nothing }
     }
 
-    /// Whether another write pays, as far as is known; likewise.
+    /// Whether another write pays by the current numbers; arguments as for [`Benefit::judge`].
     pub fn pays(&self, saved_a_hit: i64, write: u64) -> bool {
         let earned = self.hits * saved_a_hit as f64;
         let is_fast = saved_a_hit > write as i64;
         saved_a_hit > 0 && (is_fast && self.to_fill > 0.0 || earned > self.writes * write as f64)
     }
 
-    /// A page was written, for the first time or again.
+    /// Counts a write of a page, the first or a repeated one.
     pub fn wrote(&mut self) {
         self.to_fill -= 1.0;
         self.writes += 1.0;
@@ -205,7 +209,7 @@ mod tests {
                 written += 7;
             }
         }
-        // 100 a second, and what was saved at the start.
+        // 100 a second, and the saved tokens of the start.
         assert!((100_000..=106_000).contains(&written), "{written}");
         assert!(budget.fullness() < 0.01);
     }

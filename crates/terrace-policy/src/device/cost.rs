@@ -1,29 +1,29 @@
-//! What a page costs to read, of a source or a device: measured, and guessed until then.
+//! Read cost of a page of a source or a device: estimated until it is measured.
 
-/// Mean cost of a page, of the reads of late: their time by their pages. A short read that had to wait for a processor counts as the few pages that
-/// it is.
+/// Mean read cost of a page: time by pages of recent reads. A short read that had to wait for a processor
+/// weighs only its few pages.
 ///
-/// Reads of pages that were in memory before are what a tier can save. Until there is one, all reads count: a first pass over the data tells how fast
-/// the source is before the first page leaves memory.
+/// A tier can save reads of pages that were in memory before. Until there is one, all reads count: a first
+/// pass over the data measures the source before the first page is evicted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReadCost {
-    /// Time and pages of a read.
+    /// Mean time of a read; the next field is its mean number of pages.
     read_ns: f64,
     pages: f64,
     samples: u32,
-    /// Only reads of pages that were in memory before are in it.
+    /// Only reads of pages that were in memory before are included.
     of_known: bool,
-    /// Time of a request, however long, before anything was read.
+    /// Time of a request of any length, before the first read.
     request_ns: Option<u64>,
 }
 
 impl ReadCost {
-    /// Reads of which the mean is one.
+    /// Length of the moving average, in reads.
     const SAMPLES: u32 = 64;
-    /// Shortest and longest time that is believed, ns a page.
+    /// Bounds of the accepted time, ns a page.
     const NS: (f64, f64) = (1e2, 1e9);
 
-    /// A cost that was measured before, ns a page.
+    /// A known cost, ns a page.
     pub fn measured(page_ns: u64) -> ReadCost {
         ReadCost {
             read_ns: page_ns as f64,
@@ -34,12 +34,12 @@ impl ReadCost {
         }
     }
 
-    /// A place far away, of which the time of a request was measured, ns: long reads cost as much as short ones.
+    /// A remote place with a measured request time, ns: long reads cost as much as short ones.
     pub fn of_request(ns: u64) -> ReadCost {
         ReadCost { request_ns: Some(ns), ..ReadCost::default() }
     }
 
-    /// A read of `pages` pages took `ns`; `known`: most of them had been in memory before.
+    /// Counts a read of `pages` pages that took `ns`; `known`: most of them had been in memory before.
     pub fn note(&mut self, pages: u64, ns: u64, known: bool) {
         if self.of_known && !known {
             return;
@@ -55,36 +55,37 @@ impl ReadCost {
         self.pages += (pages - self.pages) * weight;
     }
 
-    /// Nanoseconds a page; None: nothing was read.
+    /// Nanoseconds a page; None before the first read.
     pub fn page_ns(&self) -> Option<u64> {
         (self.samples > 0).then(|| (self.read_ns / self.pages) as u64)
     }
 
-    /// Pages that a read had, 1 if nothing was read: a long read costs less a page.
+    /// Mean pages of a read, 1 before the first: long reads cost less a page.
     pub fn pages(&self) -> f64 {
         self.pages.max(1.0)
     }
 }
 
-/// What a hit of the device saves, ns a page, less than nothing if the device is hardly faster: by the measured costs, and as long as nothing was read
-/// there, by that of a usual device in reads as long as those of the source.
+/// Saving of a hit on the device, ns a page; negative if the device is hardly faster. Uses the measured
+/// costs. Before the first read of the device, it assumes a usual SSD and reads as long as those of the
+/// source.
 ///
-/// A fifth of the source's cost is left out: times of two places that are equally fast differ by as much where reads wait for processors, and a hit cuts
-/// a long read of the source in two.
+/// A fifth of the source's cost is left out: two equally fast places differ by as much when reads wait for
+/// processors, and a hit cuts a long read of the source in two.
 pub fn saved_a_hit(source: &ReadCost, device: &ReadCost) -> i64 {
     let source_ns = source.page_ns().unwrap_or(SOURCE_NS);
     (source_ns - source_ns / 5) as i64 - device_ns(source, device) as i64
 }
 
-/// Cost of a page of the device, likewise.
+/// Read cost of the device, ns a page; before the first read as for [`saved_a_hit`].
 pub fn device_ns(source: &ReadCost, device: &ReadCost) -> u64 {
     let request_ns = device.request_ns.map_or(DEVICE_NS, |ns| ns as f64);
     device.page_ns().unwrap_or((request_ns / source.pages() + DEVICE_PAGE_NS) as u64)
 }
 
-/// A read of the source, of which nothing is known.
+/// Assumed read cost of an unmeasured source, ns a page.
 pub const SOURCE_NS: u64 = 500_000;
-/// A read of an SSD, and each page of it (2 GB/s).
+/// Assumed cost of a read of an SSD, and of each page of it (2 GB/s).
 const DEVICE_NS: f64 = 90_000.0;
 const DEVICE_PAGE_NS: f64 = 2_000.0;
 
@@ -145,7 +146,7 @@ mod tests {
     #[test]
     fn device_has_to_be_faster_by_a_fifth() {
         let saved = |source, device| saved_a_hit(&ReadCost::measured(source), &ReadCost::measured(device));
-        // As fast but for the noise: nothing; a random read of a disk; a file read at 100 MB/s.
+        // Equal but for the noise: nothing; a random read of a disk; a file read at 100 MB/s.
         assert!(saved(7_000, 6_000) < 0 && saved(5_000, 5_000) < 0);
         assert_eq!(saved(500_000, 92_000), 308_000);
         assert_eq!(saved(40_000, 2_703), 29_297);

@@ -1,23 +1,26 @@
-//! A log of regions: pages are appended to one region after the other, and the region that was filled first is reclaimed first.
+//! A log of regions: pages are appended to one region after the other, and the oldest region is reclaimed
+//! first.
 //!
 //! ```text
 //!   append ─► open region ─full─► filled regions, oldest last ─► reclaim: each live page is dropped or appended again
 //!                ▲                                                                      │
 //!                └───────────── free regions ◄──────────────────────────────────────────┘
 //! ```
-//! First in, first out: a device is written front to back, and what tells on disk that a page is no longer valid always lies in a
-//! later region than the page, so that it may go with its own region. (The layout of CacheLib's BlockCache, Berg et al., OSDI 2020.)
+//! First in, first out: the device is written front to back. A record that invalidates a page lies in a later
+//! region than the page, so it can be dropped with its own region. (The layout of CacheLib's BlockCache, Berg
+//! et al., OSDI 2020.)
 
 use std::collections::VecDeque;
 
-/// Regions that are kept free ahead of the open one: the next is there while the oldest is still being reclaimed.
+/// Free regions kept ahead of the open one: the next is ready while the oldest is still being reclaimed.
 pub const FREE_AHEAD: usize = 2;
-/// Fewest regions of a log: the open one, those free, and one to reclaim.
+/// Minimum number of regions of a log: the open one, the free ones, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
-/// Of a reclaimed region, most pages that are appended again, in percent: for each at least one page from memory.
+/// Maximum share of a reclaimed region that is appended again, in percent: each such page leaves room for a
+/// page from memory.
 const REINSERTED_PERCENT_MAX: u32 = 50;
 
-/// Where a page lies: region, and page in it.
+/// Place of a page: region, and page in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// Region, from 0.
@@ -26,20 +29,20 @@ pub struct Place {
     pub page: u32,
 }
 
-/// Adjacent places of one region, for one write.
+/// Adjacent places in one region, for one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Region, from 0.
     pub region: u32,
-    /// First page of content; what the caller puts before content is before it.
+    /// First page of content. The caller's header is in front of it.
     pub first: u32,
     /// Pages of content.
     pub pages: u32,
-    /// The first write to this region since it was free.
+    /// First write to this region since it was free.
     pub opens: bool,
 }
 
-/// Which regions are free, open and filled, and how many pages of each are live.
+/// State of all regions (free, open, filled), and the number of live pages in each.
 #[derive(Clone, Debug)]
 pub struct Log {
     pages: u32,
@@ -48,7 +51,7 @@ pub struct Log {
     free: VecDeque<u32>,
     open: Option<Place>,
     appended: u64,
-    /// Regions from this one on are given up.
+    /// Regions from this one on are being given up.
     retired: u32,
 }
 
@@ -71,10 +74,11 @@ impl Log {
         }
     }
 
-    /// A log after a restart: `filled` regions, oldest first, nothing of which is live yet (see [`Log::revive`]); the others are free.
+    /// A log after a restart: `filled` regions, oldest first, none of their pages live yet (see
+    /// [`Log::revive`]). The others are free.
     ///
     /// # Panics
-    /// As [`Log::new`]; if a region is named twice, or is none of them.
+    /// As [`Log::new`]; if a region is named twice, or does not exist.
     pub fn restored(regions: u32, pages: u32, filled: &[u32]) -> Log {
         let mut log = Log::new(regions, pages);
         for region in filled {
@@ -86,7 +90,7 @@ impl Log {
         log
     }
 
-    /// Takes the next place for a page, which is live from now on. None: a region must be reclaimed first.
+    /// Appends a live page. None: a region must be reclaimed first.
     pub fn append(&mut self) -> Option<Place> {
         let Stretch { region, first, .. } = self.reserve(0, 1, 1)?;
         let place = Place { region, page: first };
@@ -94,9 +98,9 @@ impl Log {
         Some(place)
     }
 
-    /// Takes adjacent places for one write: `head` pages that are no content, and up to `want` that are, but no fewer than `least` (or
-    /// `want`, if that is less): a region with less room is closed. The caller makes those live that arrive. None: a region must be
-    /// reclaimed first.
+    /// Reserves adjacent places for one write: `head` header pages, and up to `want` pages of content, at
+    /// least `least` (or `want`, if less). A region with less room is closed. The caller revives the pages
+    /// that arrive. None: a region must be reclaimed first.
     pub fn reserve(&mut self, head: u32, want: u32, least: u32) -> Option<Stretch> {
         let needed = head + least.min(want);
         debug_assert!(needed <= self.pages, "no region has {needed} pages");
@@ -118,13 +122,14 @@ impl Log {
         Some(Stretch { region: open.region, first: open.page + head, pages, opens })
     }
 
-    /// Pages that the next stretch can have, its head included: of the open region, unless it has fewer than `least`.
+    /// Maximum length of the next stretch, its header included: of the open region, unless it has fewer than
+    /// `least`.
     pub fn room(&self, least: u32) -> u32 {
         let left = self.open.map_or(0, |open| self.pages - open.page);
         if left < least { self.pages } else { left }
     }
 
-    /// The region that was filled first, or is being filled.
+    /// The oldest filled region, or the open one.
     pub fn oldest(&self) -> Option<u32> {
         self.filled.front().copied().or(self.open.map(|open| open.region))
     }
@@ -134,22 +139,22 @@ impl Log {
         !self.free.is_empty()
     }
 
-    /// Whether one would still be free if another was opened.
+    /// Whether a region would remain free after another was opened.
     pub fn has_spare(&self) -> bool {
         self.free.len() > 1
     }
 
-    /// Pages live in a region.
+    /// Live pages of a region.
     pub fn live_in(&self, region: u32) -> u32 {
         self.live[region as usize]
     }
 
-    /// The page at `place` is valid from now on.
+    /// Marks the page at `place` as live.
     pub fn revive(&mut self, place: Place) {
         self.live[place.region as usize] += 1;
     }
 
-    /// The page at `place` is no longer valid.
+    /// Marks the page at `place` as invalid.
     pub fn kill(&mut self, place: Place) {
         let live = &mut self.live[place.region as usize];
         *live = live.checked_sub(1).expect("a page dies once");
@@ -160,10 +165,10 @@ impl Log {
         if self.free.len() >= FREE_AHEAD && self.is_retired() { None } else { self.filled.front().copied() }
     }
 
-    /// The region that [`Log::due`] named holds nothing live any more.
+    /// Frees the region named by [`Log::due`], which has no live pages any more.
     ///
     /// # Panics
-    /// If it does, or is not the oldest.
+    /// If it has live pages, or is not the oldest.
     pub fn reclaimed(&mut self, region: u32) {
         assert_eq!(
             self.filled.pop_front(),
@@ -176,7 +181,8 @@ impl Log {
         }
     }
 
-    /// Gives up the regions from `first` on: nothing is appended there any more, and [`Log::due`] names regions, in their order, until these hold nothing.
+    /// Gives up the regions from `first` on: no more appends there, and [`Log::due`] names regions, in their
+    /// order, until these are empty.
     pub fn retire(&mut self, first: u32) {
         self.retired = first;
         self.free.retain(|region| *region < first);
@@ -185,15 +191,16 @@ impl Log {
         }
     }
 
-    /// Whether regions that were given up hold nothing any more.
+    /// Whether the regions given up are empty.
     pub fn is_retired(&self) -> bool {
         self.retired >= self.live.len() as u32 || self.filled.iter().all(|region| *region < self.retired)
     }
 
-    /// Gives the log so many regions: those that it has more are free, those that it has less were given up and hold nothing ([`Log::retire`]).
+    /// Sets the number of regions. Added regions are free. Removed ones must have been given up and be empty
+    /// ([`Log::retire`]).
     ///
     /// # Panics
-    /// With fewer than [`REGIONS_MIN`] regions; if one of those that go is in use.
+    /// With fewer than [`REGIONS_MIN`] regions; if a removed region is in use.
     pub fn resize(&mut self, regions: u32) {
         assert!(regions >= REGIONS_MIN, "{regions} regions");
         let before = self.live.len() as u32;
@@ -201,7 +208,7 @@ impl Log {
             self.filled.contains(&region) || self.open.is_some_and(|open| open.region == region)
         };
         assert!(!(regions..before).any(is_used), "a region that goes is in use");
-        // New regions are filled before any is reclaimed, as those of a new log are.
+        // New regions are filled before any is reclaimed, as in a new log.
         self.appended = self.appended.min(self.capacity());
         self.live.resize(regions as usize, 0);
         self.free.retain(|region| *region < regions);
@@ -209,7 +216,7 @@ impl Log {
         self.retired = regions;
     }
 
-    /// Most pages of a reclaimed region that may be appended again.
+    /// Maximum number of pages of a reclaimed region that may be appended again.
     pub fn reinserted_max(&self) -> u32 {
         self.pages * REINSERTED_PERCENT_MAX / 100
     }
@@ -219,7 +226,7 @@ impl Log {
         self.pages
     }
 
-    /// Pages that are live.
+    /// Live pages.
     pub fn live(&self) -> u64 {
         self.live.iter().map(|live| u64::from(*live)).sum()
     }
@@ -229,29 +236,30 @@ impl Log {
         self.appended
     }
 
-    /// Whether every region but those kept free was filled once.
+    /// Whether every region, except those kept free, was filled once.
     pub fn has_been_full(&self) -> bool {
         self.never_filled() == 0
     }
 
-    /// Pages that can be appended until that is so.
+    /// Pages that can be appended until the log has been full.
     pub fn never_filled(&self) -> u64 {
         self.capacity().saturating_sub(self.appended + FREE_AHEAD as u64 * u64::from(self.pages))
     }
 
-    /// Pages of content that fit into all regions.
+    /// Maximum number of pages of content.
     pub fn capacity(&self) -> u64 {
         self.live.len() as u64 * u64::from(self.pages)
     }
 }
 
-/// Hits since a page was written at which it is written again when its region is reclaimed.
+/// Hits since its write from which on a page is appended again when its region is reclaimed.
 pub const REINSERT_AT: u8 = 2;
-/// Hits since a page was written at which its loss is remembered when its region is reclaimed: if it comes back, it is worth a write at once.
-/// Without that it must miss twice more, for only then the policy's shadow tells that it is used again.
+/// Hits since its write from which on the loss of a page is remembered when its region is reclaimed: its next
+/// fault is worth a write at once. Otherwise two more misses would be needed until the policy's shadow shows
+/// a reuse.
 pub const REMEMBER_AT: u8 = 4;
 
-/// Leaves the `most` pages with the most hits, in the order in which they were; of pages with equal hits the first.
+/// Keeps the `most` pages with the most hits, in their order; of pages with equal hits the first.
 pub fn most_read<T>(pages: &mut Vec<(u8, T)>, most: usize) {
     if pages.len() <= most {
         return;
@@ -390,7 +398,7 @@ mod tests {
     }
 
     proptest! {
-        /// No place is given out twice while live, and the counts agree with a plain list.
+        /// No place is returned twice while live, and the counts agree with a plain list.
         #[test]
         fn live_places_are_distinct(regions in 4u32..9, pages in 1u32..6, ops in prop::collection::vec(any::<u8>(), 1..300)) {
             let mut log = Log::new(regions, pages);

@@ -1,5 +1,5 @@
-//! Decisions of a tier on a device: where pages are written and what is overwritten ([`log`]), and which pages are written at
-//! all ([`admit`], by what a read costs: [`cost`]). The engine and the simulator run the same objects.
+//! Decisions of a device tier: the layout of the log ([`log`]) and admission ([`admit`], by the read costs in
+//! [`cost`]). The engine and the simulator run the same objects.
 
 pub mod admit;
 pub mod cost;

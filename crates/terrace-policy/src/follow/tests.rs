@@ -2,13 +2,13 @@ use super::*;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use terrace_testkit::rng::Rng;
 
-/// A fetch takes so long, and so long the program waits for a page itself.
+/// Time of a fetch, and of the program's own wait for a page.
 const LATENCY_NS: u64 = 1_000_000;
 
 /// A program, a cache without a limit, and a source that does any number of fetches at once.
 struct World {
     follower: Follower,
-    /// Pages in memory; whether a program has used them.
+    /// Pages in memory, and whether a program has used them.
     present: BTreeMap<u64, bool>,
     on_their_way: VecDeque<(u64, u32)>,
     now_ns: u64,
@@ -51,7 +51,7 @@ impl World {
         self.now_ns += pause_ns;
     }
 
-    /// What the owner of a follower does.
+    /// The work of a follower's owner.
     fn work(&mut self) {
         while let Some((_, number)) = self.on_their_way.pop_front_if(|(ready, _)| *ready <= self.now_ns) {
             let piece = self.follower.piece(number);
@@ -101,7 +101,7 @@ fn a_recorded_order_is_fetched_ahead() {
     }
 }
 
-/// What is ahead follows from how fast the program is.
+/// The window follows the program's speed.
 #[test]
 fn a_slow_program_has_little_ahead() {
     let pages = shuffled(5000, &mut Rng::new(1));
@@ -114,7 +114,7 @@ fn a_slow_program_has_little_ahead() {
     assert!(slow <= 2 * WINDOW_MIN && fast >= 4 * WINDOW_MIN, "{slow} pages ahead, {fast}");
 }
 
-/// Threads take turns in another way than when they were recorded.
+/// Threads interleave differently than in the recording.
 #[test]
 fn turns_may_be_taken_in_another_way() {
     let (mut rng, pages) = (Rng::new(2), shuffled(5000, &mut Rng::new(1)));
@@ -157,7 +157,7 @@ fn of_files_that_nobody_reads_little_is_fetched() {
     assert_eq!(w.follower.counts().fetched, WINDOW_MIN);
 }
 
-/// Its first half is in memory, or is left out by the program.
+/// The first half is in memory, or is skipped by the program.
 #[test]
 fn a_part_that_needs_no_fetching_is_passed() {
     let pages = shuffled(8000, &mut Rng::new(1));
@@ -186,7 +186,7 @@ fn spans_are_fetched_piece_by_piece() {
     assert!(counts.fetched > 6000);
 }
 
-/// No order of answers and uses makes the books disagree.
+/// The counters stay consistent under any order of answers and uses.
 #[test]
 fn any_order_of_events_keeps_the_books() {
     let mut rng = Rng::new(5);

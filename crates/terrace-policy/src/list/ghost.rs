@@ -1,7 +1,7 @@
-//! A ghost queue: the pages that left last, first in, first out, some of which come back.
+//! A ghost queue: a FIFO of the pages evicted last. A page that is faulted again leaves it.
 //!
-//! No keys, no links, no hash table: each page that leaves gets the next *serial number*, which travels as its shadow
-//! in the index entry, and the queue is one bit a number.
+//! It has no keys, links or hash table. Each evicted page gets the next *serial number*, which is stored as
+//! its shadow in the index entry. The queue is one bit a number.
 //!
 //! ```text
 //!   serials:  ... 41   42   43   44   45   46   47 ► next
@@ -9,40 +9,40 @@
 //!                  ▲ oldest: forgotten when the queue is longer than allowed
 //!                                 44 came back: its place is empty, so 41's successors stay longer
 //! ```
-//! That is exactly a linked list with removal, but for one case: the bits are a ring, and an entry is also forgotten
-//! once `slack` times the longest queue have been pushed after it.
+//! Except for one case this equals a linked list with removal: the bits are a ring, so an entry is also
+//! forgotten once `slack` times the longest queue have been pushed after it.
 
 use std::num::NonZeroU32;
 
 use crate::Shadow;
 
-/// Serial numbers have 31 bits, so that a policy with two ghosts can say in a shadow which one it means.
+/// Serial numbers have 31 bits. The remaining bit of a shadow tells a policy's two ghosts apart.
 const MASK: u32 = u32::MAX >> 1;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Ghost {
     live: Vec<u64>,
     oldest: u32,
     next: u32,
     len: usize,
-    /// Taken out ahead of the insertion it belongs to.
+    /// Entry removed by [`Ghost::announce`], before the insertion of its page.
     announced: Option<u32>,
 }
 
 impl Ghost {
-    /// For at most `len_max` entries; one is forgotten at the latest when `slack * len_max` others came after it.
+    /// A ghost of at most `len_max` entries. An entry is forgotten at the latest when `slack * len_max`
+    /// others came after it.
     pub(crate) fn new(len_max: usize, slack: usize) -> Ghost {
         let ring = (len_max * slack).next_power_of_two().clamp(64, 1 << 30);
         Ghost { live: vec![0; ring / 64], oldest: 1, next: 1, len: 0, announced: None }
     }
 
-    /// Places of the ring.
+    /// Length of the ring, in entries.
     pub(crate) fn ring(&self) -> usize {
         self.live.len() * 64
     }
 
-    /// The place of a serial number in tables that go along with the ring.
+    /// Index of a serial number in tables parallel to the ring.
     pub(crate) fn place(&self, serial: u32) -> usize {
         serial as usize & (self.ring() - 1)
     }
@@ -70,7 +70,7 @@ impl Ghost {
         self.len -= 1;
     }
 
-    /// A page has left: its serial number, never 0.
+    /// Adds an evicted page. Returns its serial number, never 0.
     pub(crate) fn push(&mut self) -> u32 {
         while self.span() as usize >= self.ring() {
             if self.is_live(self.oldest) {
@@ -86,13 +86,12 @@ impl Ghost {
         serial
     }
 
-    /// Whether the page with this number is remembered.
     pub(crate) fn contains(&self, serial: u32) -> bool {
         let ago = self.next.wrapping_sub(serial) & MASK;
         ago != 0 && ago <= self.span() && serial != 0 && self.is_live(serial)
     }
 
-    /// Takes out the page with this number; false: it was forgotten.
+    /// Removes the entry; false if it was forgotten already.
     pub(crate) fn take(&mut self, serial: u32) -> bool {
         let found = self.contains(serial);
         if found {
@@ -101,29 +100,28 @@ impl Ghost {
         found
     }
 
-    /// Takes out, ahead of its insertion, the page that is about to be faulted; false: it was forgotten.
+    /// Removes the entry of a page whose fault begins, before its insertion; false if it was forgotten.
     pub(crate) fn announce(&mut self, serial: u32) -> bool {
         let found = self.take(serial);
         self.announced = found.then_some(serial);
         found
     }
 
-    /// Whether a fault is announced whose insertion has not come yet.
+    /// Whether an announced fault still waits for its insertion.
     pub(crate) fn is_announced(&self) -> bool {
         self.announced.is_some()
     }
 
-    /// Whether this very page was announced; ends the announcement.
+    /// Whether this page was announced; ends the announcement.
     pub(crate) fn was_announced(&mut self, serial: u32) -> bool {
         self.announced.take() == Some(serial)
     }
 
-    /// The page enters: whether it is remembered, or was when it was announced.
+    /// Whether the inserted page is remembered, now or when it was announced. Removes it.
     pub(crate) fn recall(&mut self, serial: u32) -> bool {
         self.was_announced(serial) || self.take(serial)
     }
 
-    /// The oldest entry.
     pub(crate) fn oldest(&mut self) -> Option<u32> {
         if self.len == 0 {
             return None;
@@ -134,14 +132,13 @@ impl Ghost {
         Some(self.oldest)
     }
 
-    /// Forgets the oldest entry, if there is one.
     pub(crate) fn forget_oldest(&mut self) {
         if let Some(serial) = self.oldest() {
             self.kill(serial);
         }
     }
 
-    /// Forgets the oldest until `len_max` are left.
+    /// Forgets the oldest entries until `len_max` are left.
     pub(crate) fn trim(&mut self, len_max: usize) {
         while self.len > len_max {
             self.forget_oldest();
@@ -154,14 +151,14 @@ impl Ghost {
         serials.filter(|&s| self.contains(s)).map(|s| s.to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Proves that the length counts the live places.
+    /// Checks that the length counts the live places.
     pub(crate) fn check(&self) -> Result<(), String> {
         let live: usize = self.live.iter().map(|word| word.count_ones() as usize).sum();
         if live == self.len { Ok(()) } else { Err(format!("ghost: {live} live, {} counted", self.len)) }
     }
 }
 
-/// A shadow out of a serial number and one bit of the policy's.
+/// A shadow made of a serial number and one bit of the policy.
 pub(crate) fn shadow_of(serial: u32, bit: bool) -> Shadow {
     Shadow(NonZeroU32::new(serial << 1 | u32::from(bit)).expect("no serial is 0"))
 }

@@ -1,22 +1,22 @@
-//! How long the page at the end of a FIFO queue has been in it, without a stamp a page.
+//! The age of the page at the end of a FIFO queue, without a time stamp a page.
 //!
 //! ```text
 //!   entries into the queue, counted    0 ···· 32 ···· 64 ···· 96 ·· 110
 //!   marks (count, time)                │      │       │       │
 //!   80 pages in it: its end is         │      └ entry 30, which came before the mark of 32
 //! ```
-//! Every so many entries the count and the time are marked. The page at the end is as many entries old as the queue
-//! is long, and is dated to the next mark: looking younger than it is, it lets in fewer pages, where the mark before
-//! might be from long ago (a loop over more than the pool loses what it keeps of it then). Pages that leave out of turn
-//! make it look younger, too, until the queue has turned over.
+//! Count and time are recorded at regular numbers of entries. The page at the end is as many entries old as
+//! the queue is long. Its time is that of the next mark: it looks younger than it is, so fewer pages are
+//! admitted. The mark before could be from long ago, and a loop over more than the pool would then lose the
+//! pages that it keeps. Pages that leave out of turn also make the end look younger, until the queue has
+//! turned over.
 
 use std::collections::VecDeque;
 
-/// Marks kept, and marks that a queue as long as the `span` given to `enter` has.
+/// Maximum number of marks; and marks in a queue as long as the `span` given to `enter`.
 const MARKS_MAX: usize = 64;
 const MARKS_A_SPAN: usize = 32;
 
-/// Marks of one queue.
 #[derive(Debug, Default)]
 pub(crate) struct QueueAge {
     entries: u64,
@@ -25,7 +25,7 @@ pub(crate) struct QueueAge {
 }
 
 impl QueueAge {
-    /// A page enters a queue of about `span` pages at time `now`, in any unit, never going back.
+    /// Adds a page to a queue of about `span` pages at time `now`. Any unit; times must not decrease.
     pub(crate) fn enter(&mut self, now: u64, span: usize) {
         let step = (span / MARKS_A_SPAN).max(1) as u64;
         if self.marks.back().is_none_or(|&(entries, _)| self.entries >= entries + step) {
@@ -37,8 +37,8 @@ impl QueueAge {
         self.entries += 1;
     }
 
-    /// When the page had entered that has `len - 1` pages before it: at this time or a little earlier. As many pages as
-    /// have entered before it have left, so the answers go forward, and marks before them are dropped.
+    /// Entry time of the page at the end of a queue of `len` pages, dated to the next mark. Answers never
+    /// decrease, so earlier marks are dropped.
     pub(crate) fn entered(&mut self, len: usize) -> u64 {
         let left = self.entries.saturating_sub(len as u64);
         while self.marks.len() > 1 && self.marks[0].0 < left {

@@ -1,26 +1,25 @@
-//! A queue in two parts, whose pages cross from the newer part to the older one without being moved.
+//! A queue in two parts. Pages cross from the newer part to the older one without being moved.
 //!
 //! ```text
 //!   push ► head · · · · · border │ · · · · tail ► out
 //!          └── newer part ───────┘ └── older part ┘
 //! ```
-//! The border is a page number, so a crossing costs one tag instead of taking a page out of one list and putting it
-//! into another. The page's tag says in which part it is; what else tags mean is the policy's affair.
+//! The border is a slot number, so a crossing writes one tag instead of moving a page between lists. The
+//! page's tag names its part. The policy defines all other tags.
 
 use super::slots::{ABSENT, List, Slots};
 use crate::Slot;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct SegmentedList {
     pub(crate) list: List,
     newer: usize,
-    /// The oldest page of the newer part; of no meaning while that is empty.
+    /// The oldest page of the newer part; meaningless while that part is empty.
     border: Slot,
 }
 
 impl SegmentedList {
-    /// Over `list`, which is empty.
+    /// Wraps `list`, which must be empty.
     pub(crate) fn new(list: List) -> SegmentedList {
         SegmentedList { list, newer: 0, border: 0 }
     }
@@ -51,13 +50,13 @@ impl SegmentedList {
         self.newer += 1;
     }
 
-    /// The page at the border, which there must be, crosses; its tag becomes `tag`.
+    /// Moves the page at the border, which must exist, to the older part. Its tag becomes `tag`.
     pub(crate) fn cross(&mut self, slots: &mut Slots, tag: u8) {
         slots.set_tag(self.border, tag);
         self.leave_newer(slots, self.border);
     }
 
-    /// Takes out a page, which is in the newer part or not.
+    /// Takes out a page; `is_newer` names its part.
     pub(crate) fn unlink(&mut self, slots: &mut Slots, slot: Slot, is_newer: bool) {
         if is_newer {
             self.leave_newer(slots, slot);
@@ -80,8 +79,7 @@ impl SegmentedList {
         [all[..self.newer].join(" "), all[self.newer..].join(" ")]
     }
 
-    /// Proves that the parts lie where lengths and border say, by the tags for which `is_newer` holds. The list itself
-    /// must be sound.
+    /// Checks lengths and border by the tags for which `is_newer` holds. The list itself must be sound.
     pub(crate) fn check(&self, slots: &Slots, is_newer: impl Fn(u8) -> bool) -> Result<(), String> {
         for (i, slot) in slots.iter(&self.list).enumerate() {
             if is_newer(slots.tag(slot)) != (i < self.newer) {

@@ -1,4 +1,4 @@
-//! Doubly linked lists over slots, of which policies are made.
+//! Doubly linked lists over slots: the building block of all policies.
 //!
 //! All lists of a policy share one array of links: a slot is in at most one list. Each list is a ring through a
 //! sentinel node behind the slots, so taking a slot out needs no search and no branch for the ends.
@@ -7,32 +7,33 @@
 //!   nodes: [slot 0][slot 1] ... [slot n-1][sentinel A][sentinel B] ...
 //!          push here ► head ... tail ◄ victims leave here
 //! ```
-//! One tag byte a slot says where it is (0: not resident); what tags mean is the policy's affair. A node is one little
-//! endian word of two links and the tag:
+//! One tag byte a slot tells its place (0: not resident). Each policy defines its own tags. A node is one
+//! little endian word of two links and the tag:
 //!
 //! ```text
 //!   up to 2^24 slots (64 GiB): 7 bytes    | tag 8 | towards the head 24 | towards the tail 24 |
 //!   up to 2^28 slots (1 TiB):  8 bytes    | tag 8 | towards the head 28 | towards the tail 28 |
 //! ```
-//! Eight bytes are loaded and stored at a time, also where a node has seven: the eighth is the next node's, and stays.
-//! Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step instead of one).
+//! Loads and stores are eight bytes wide even for nodes of seven: the eighth byte belongs to the next node
+//! and is preserved. Rejected: links of 32 bits and a table of tags (9 bytes, and two cache lines a step
+//! instead of one).
 //! The nodes are zeroed by the allocator, so slots never used cost no memory.
 
 use crate::Slot;
 
-/// Slots a policy can be built for, 1 TiB of pages: links have 28 bits at the most, and numbers above are list ends.
+/// Maximum number of slots of a policy, 1 TiB of pages: links have at most 28 bits, and numbers above are
+/// sentinels.
 pub const SLOTS_MAX: usize = (1 << 28) - SENTINELS_MAX;
-/// Lists that a policy may have.
+/// Maximum number of lists of a policy.
 const SENTINELS_MAX: usize = 512;
 
 /// Tag of a slot that is not resident. Policies may use further tags for absent slots.
 pub const ABSENT: u8 = 0;
 
-/// Slots and sentinels for which links of 24 bits will do.
+/// Maximum number of slots and sentinels with links of 24 bits.
 const NARROW_MAX: usize = 1 << 24;
 const _: () = assert!(SLOTS_MAX + SENTINELS_MAX <= 1 << 28);
 
-/// Which of a node's two links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Tailward,
@@ -59,12 +60,12 @@ pub struct List {
 }
 
 impl List {
-    /// Slots in it.
+    /// Number of slots in the list.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it holds none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -91,7 +92,7 @@ impl Slots {
         (slots, lists)
     }
 
-    /// Slots have numbers below this.
+    /// Slot numbers are below this.
     pub fn slots_max(&self) -> usize {
         self.slots_max
     }
@@ -101,7 +102,7 @@ impl Slots {
         self.nodes.capacity()
     }
 
-    /// The node, and in its unused bits what belongs to the next.
+    /// Loads the node. Its unused bits belong to the next node.
     fn load(&self, node: u32) -> u64 {
         let at = node as usize * self.node_bytes;
         u64::from_le_bytes(self.nodes[at..at + 8].try_into().expect("eight bytes"))
@@ -221,8 +222,8 @@ impl Slots {
         self.iter(list).map(|slot| slot.to_string()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Proves that every list is a sound ring of its stated length whose members `belongs(list, tag)`, and that
-    /// no other slot has a tag for which `resident` holds. Terminates on any corruption.
+    /// Checks that every list is a sound ring of its stated length whose members `belongs(list, tag)`, and
+    /// that no other slot has a tag for which `resident` holds. Terminates on any corruption.
     pub fn check(
         &self,
         lists: &[&List],
@@ -288,7 +289,7 @@ mod tests {
         slots.check(&[&a, &b], |_, tag| tag == 2, |tag| tag != ABSENT).unwrap();
     }
 
-    /// Random moves between three lists, against queues of std, at both widths.
+    /// Compares random moves between three lists with queues of std, at both link widths.
     #[test]
     fn lists_are_the_same_at_both_widths() {
         const SLOTS: u64 = 300;

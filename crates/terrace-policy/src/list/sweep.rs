@@ -1,34 +1,34 @@
-//! How a policy looks for victims: pages that could not go, an end to a fruitless search, the loop around both, and a hand that
-//! finds touched pages.
+//! Search for victims: pages held aside, a bound on fruitless searches, the loop around both, and the hand
+//! that finds touched pages.
 
 use super::slots::{List, Slots};
 use crate::{AccessCounts, Slot, Victim};
 
-/// Pages that were victims and could not go: dirty, under writeback, pinned.
+/// Victims that could not be evicted: dirty, under writeback, pinned.
 ///
-/// They wait at the eviction end without being offered again at once: after [`HELD_WAIT`] victims from elsewhere
-/// the held pages are offered, oldest first, for as long as they are really evicted; the first that comes back
-/// starts the wait anew. So a pool full of dirty pages costs at most every second look, a pool whose writeback
-/// has finished gives up its held pages first, and held pages never swell the queue they came from (which would
-/// drive good pages out of the others). Rejected: putting them back at a queue's tail (they are offered for ever)
-/// or at its head (a page written once stays as long as a page used often).
+/// They are not offered again at once. After [`HELD_WAIT`] victims from elsewhere the held pages are offered,
+/// oldest first, for as long as they are really evicted; the first that comes back restarts the wait. A pool
+/// full of dirty pages then wastes at most every second look, and a pool whose writeback has finished gives
+/// up its held pages first. Held pages do not swell the queue they came from, which would push good pages out
+/// of the others. Rejected: back to a queue's tail (they are offered for ever) or its head (a page written
+/// once stays as long as a page used often).
 #[derive(Debug)]
 pub struct Held {
-    /// Their queue, the oldest at the tail.
+    /// The held pages, the oldest at the tail.
     pub list: List,
     wait: u32,
 }
 
-/// Victims to take elsewhere before held pages are offered again: one batch of reclaim.
+/// Victims from elsewhere before held pages are offered again: one batch of reclaim.
 pub const HELD_WAIT: u32 = 64;
 
 impl Held {
-    /// Over `list`, which is empty.
+    /// Wraps `list`, which must be empty.
     pub fn new(list: List) -> Held {
         Held { list, wait: 0 }
     }
 
-    /// A victim came back; `again`: it had been held before.
+    /// Holds a victim that came back; `again`: it had been held before.
     pub fn put(&mut self, slots: &mut Slots, slot: Slot, again: bool, tag: u8) {
         if again || self.list.is_empty() {
             self.wait = HELD_WAIT;
@@ -36,12 +36,12 @@ impl Held {
         slots.push(&mut self.list, slot, tag);
     }
 
-    /// Whether the next victim should be a held page; `others`: pages that could be taken instead.
+    /// Whether the next victim should be a held page; `others`: number of other candidates.
     pub fn due(&self, others: usize) -> bool {
         !self.list.is_empty() && (self.wait == 0 || others == 0)
     }
 
-    /// The next victim is a held page.
+    /// Ends the wait: the next victim is a held page.
     #[cfg(any(test, feature = "testing"))]
     pub fn wait_is_over(&mut self) {
         self.wait = 0;
@@ -53,19 +53,19 @@ impl Held {
     }
 }
 
-/// Ends the search for an untouched page when there is none.
+/// Bounds the search for an untouched page.
 ///
-/// One fruitless lap over all pages means that none was idle while the policy went round: the pool is hot all over,
-/// or a hostile client scribbles over the touch table. From then on pages go regardless of their touches, until an
-/// untouched one is met: FIFO under attack, at full speed. Rejected: a lap for each count a page can have (three
-/// times the pause under the caller's lock, for an order that says little by then).
+/// A fruitless lap over all pages means that none is idle: the whole pool is hot, or a hostile client writes
+/// the touch table. From then on pages are evicted regardless of their touches until an untouched one is
+/// found: FIFO under attack, at full speed. Rejected: one lap for each count a page can have (three times the
+/// pause under the caller's lock, for an order that has lost its meaning by then).
 #[derive(Debug, Default)]
 pub struct Patience {
     looks: usize,
 }
 
 impl Patience {
-    /// A touched page was met, among `resident`; true: take it nevertheless.
+    /// A touched page was met, among `resident` pages. True: evict it nevertheless.
     pub fn touched(&mut self, resident: usize) -> bool {
         self.looks = self.looks.saturating_add(1);
         self.looks > resident
@@ -77,12 +77,14 @@ impl Patience {
     }
 }
 
-/// Looks allowed for `want` victims: bounds the time a caller's lock is held; the first victim is always found.
+/// Maximum number of looks for `want` victims: bounds the time under the caller's lock. The first victim is
+/// always found.
 pub fn looks_max(want: usize) -> usize {
     16 * want + 256
 }
 
-/// The frame loop every policy shares: `step` yields a victim, or `None` after looking at a page that stays.
+/// The search loop of every policy: calls `step` until `want` victims are found, or the maximum of looks is
+/// reached.
 pub fn collect(want: usize, out: &mut Vec<Victim>, mut step: impl FnMut() -> Step) {
     let goal = out.len() + want;
     let start = out.len();
@@ -103,15 +105,15 @@ pub fn collect(want: usize, out: &mut Vec<Victim>, mut step: impl FnMut() -> Ste
 /// Result of one look at the eviction end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// This page goes.
+    /// Evict this page.
     Take(Victim),
-    /// The page looked at stays, elsewhere.
+    /// The page stays and was moved.
     Moved,
     /// No page is resident.
     Empty,
 }
 
-/// A hand over the slot numbers that brings touched pages to the policy's notice before they reach the tail.
+/// A hand over the slot numbers: reports touched pages to the policy before they reach the tail.
 #[derive(Debug, Default)]
 pub struct Sweep {
     hand: u32,
@@ -121,7 +123,7 @@ pub struct Sweep {
 pub const SWEEP_RATE: usize = 8;
 
 impl Sweep {
-    /// The next touched slot within `left` (which it uses up), with its touches read and cleared.
+    /// The next touched slot within `left`, which is used up. Its touches are read and cleared.
     pub fn next(
         &mut self,
         left: &mut usize,
@@ -159,7 +161,7 @@ mod tests {
         }
         assert!(held.due(10));
         held.put(&mut slots, 2, false, 1);
-        assert!(held.due(10), "a newcomer does not delay those who waited");
+        assert!(held.due(10), "a new held page does not delay the others");
         held.put(&mut slots, 3, true, 1);
         assert!(!held.due(10), "one that came back does");
     }

@@ -1,30 +1,30 @@
-//! How fast a cache grows and shrinks.
+//! Pace of the cache's growth and shrinking.
 
 use std::time::Duration;
 
 /// Memory moves in chunks of frames, bytes.
 pub const CHUNK: u64 = 2 << 20;
-/// How often what a chunk saves is weighed.
+/// Interval of the weighing of chunks.
 pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
-/// Chunks that move in a second where they are weighed; in a large cache this part of it.
+/// Chunks that move in a second of weighing; the next constant is the part of a large cache.
 pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;
-/// The part of the limit that moves at once at the most, however often nobody lost by it.
+/// Maximum part of the limit that moves at once.
 const PART_AT_ONCE: u64 = 8;
-/// The part of the limit by which it grows a second after it has shrunk: programs often take memory again soon after they
-/// have freed it.
+/// Part of the limit by which the cache may regrow each second after it has shrunk: programs often take
+/// memory again soon after they have freed it.
 const REGROW_PART: u64 = 16;
 
-/// What the pace depends on.
+/// The state that determines the pace.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Memory that all levels allow the cache, bytes.
     largest: u64,
-    /// Memory that the cache has taken of late, bytes.
+    /// Memory that the cache has taken recently, bytes.
     pub(super) taken: u64,
-    /// When its size was last changed.
+    /// Time of the last change of the size.
     moved: Option<Duration>,
-    /// Weighings in a row by which it grew while nobody lost.
+    /// Consecutive weighings with growth and without losses elsewhere.
     unopposed: u32,
 }
 
@@ -33,31 +33,32 @@ impl Pace {
         Pace { largest, taken: 0, moved: None, unopposed: 0 }
     }
 
-    /// What the levels allow, and what the cache has, bytes; `since` the last time.
+    /// Updates the levels' limit and the cache's memory, bytes; `since` the last call.
     pub(super) fn note(&mut self, largest: u64, ours: u64, since: Duration) {
         self.largest = largest;
         self.taken = ours.max(self.taken.saturating_sub(self.step_within(since)));
     }
 
-    /// A size was chosen; is it another one?
+    /// Records a chosen size; `is_new`: it differs from the last.
     pub(super) fn note_target(&mut self, now: Duration, is_new: bool) {
         if is_new || self.moved.is_none() {
             self.moved = Some(now);
         }
     }
 
-    /// A weighing has ended; did the cache grow by it while nobody lost?
+    /// Records a weighing; `unopposed`: the cache grew by it without losses elsewhere.
     pub(super) fn note_growth(&mut self, unopposed: bool) {
         self.unopposed = if unopposed { self.unopposed + 1 } else { 0 };
     }
 
-    /// Bytes by which it may have grown into free memory since its size was last changed. The first time it has not shrunk before.
+    /// Bytes by which the cache may have grown into free memory since its size last changed. No limit before
+    /// the first change.
     pub(super) fn regrowth(&self, now: Duration) -> u64 {
         let Some(moved) = self.moved else { return u64::MAX };
         ((self.largest / REGROW_PART) as f64 * now.saturating_sub(moved).as_secs_f64()) as u64
     }
 
-    /// Bytes by which it grows at a weighing.
+    /// Bytes of growth at a weighing.
     pub(super) fn stride(&self) -> u64 {
         let most = (self.largest / PART_AT_ONCE).max(self.step());
         self.step().saturating_mul(1 << self.unopposed.min(16)).min(most)
@@ -74,8 +75,8 @@ impl Pace {
         (per_second as f64 * time.as_secs_f64()) as u64
     }
 
-    /// Has it taken all of `target`? Frames come in chunks, tables have a part that they may not use, and frames that become a part of the compressed tier are
-    /// missing for a moment.
+    /// Whether the cache has taken all of `target`, with tolerance: frames come in chunks, tables have an
+    /// unusable part, and frames that become a part of the compressed tier are missing for a moment.
     pub(super) fn is_full(&self, target: u64) -> bool {
         self.taken + self.step() + target / 32 >= target
     }

@@ -1,11 +1,12 @@
-//! The rule on simulated loads: a control group with a cache, a program that reads through it, and others.
+//! The sizing rule under simulated loads: a control group with a cache, a program that reads through it, and
+//! other programs.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Reads at random of so many bytes, so many pages a second.
+/// A program that reads at random: size of its data in bytes, pages a second.
 #[derive(Clone, Copy, Default)]
 struct Load {
     bytes: u64,
@@ -23,7 +24,7 @@ struct World {
     limit: u64,
     pinned: u64,
     ours: u64,
-    /// The cache does not fill its target by so much.
+    /// Bytes by which the cache stays below its target.
     short: u64,
     here: Load,
     there: Load,
@@ -32,9 +33,9 @@ struct World {
     misses: f64,
     lost: f64,
     sizer: Sizer,
-    /// Targets, one a look.
+    /// Targets, one a call.
     targets: Vec<u64>,
-    /// Looks at which all was more than the limit: the kernel would have killed.
+    /// Calls at which the total was above the limit: the kernel would have killed a process.
     kills: usize,
 }
 
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// One look, and what programs do until the next one.
+    /// One call of the sizer, and the programs' work until the next.
     fn look(&mut self) {
         self.kills += usize::from(self.ours + self.pinned > self.limit);
         let level = [self.level()];
@@ -217,7 +218,7 @@ fn two_caches_settle_and_do_not_swing() {
 
 #[test]
 fn idle_cache_gives_way_down_to_its_floor() {
-    // At once if it has been idle for a while; else when losses have lasted.
+    // At once after a time of idleness; otherwise when losses have lasted.
     for (idle, within) in [(10, 1), (0, 3)] {
         let mut world = World::new(512 * MIB, None);
         world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
@@ -264,7 +265,7 @@ fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
     assert_eq!(world.range(1), (230, 230), "it comes back");
 }
 
-/// A program that starts in a full group: its code was dropped, and is read once.
+/// A program starts in a full group: its code was dropped, and is read once.
 #[test]
 fn fixed_limit_outlasts_the_start_of_a_program() {
     let mut world = World::new(256 * MIB, Some(232 * MIB));
@@ -292,11 +293,12 @@ fn full_group() -> World {
     world
 }
 
-/// A program that starts has so many pages of code read again, within so many looks; some seconds pass. The smallest target meanwhile.
+/// Lets a starting program read `pages` pages of code again, within `looks` calls; then `seconds` pass.
+/// Returns the smallest target.
 fn start_program(world: &mut World, pages: u32, looks: u32, seconds: u32) -> u64 {
     let at = world.targets.len();
     for look in 0..20 * seconds {
-        // Behind a weighing, so that a short start is in one of them.
+        // The start is behind a weighing, so that a short one falls into a single weighing.
         world.lost += if (1..=looks).contains(&look) { f64::from(pages / looks) } else { 0.0 };
         world.look();
     }
@@ -320,7 +322,7 @@ fn programs_that_start_again_and_again_get_memory() {
     assert!(least < before, "{least} of {before}");
 }
 
-/// What the kernel has read again once will not be lost by the next chunk.
+/// Pages that were read again once will not be lost by the next chunk.
 #[test]
 fn losses_that_have_ended_take_nothing() {
     let mut world = full_group();
@@ -352,7 +354,8 @@ fn level_without_a_limit_leaves_the_limit_of_the_user() {
     assert_eq!((sizer.fit(Duration::ZERO, 0, &[]), sizer.why()), (64 * MIB, SizeReason::Most));
 }
 
-/// No program reads files past the cache, so the group never fills by itself, however much of the reserve is free.
+/// No program reads files except through the cache, so the group never fills, however much of the reserve is
+/// free.
 #[test]
 fn cache_takes_idle_pages_of_a_group_that_is_nearly_full() {
     for idle_mib in (180..=236).step_by(4) {

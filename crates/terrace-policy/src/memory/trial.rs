@@ -1,32 +1,33 @@
-//! Whether a group makes something of the memory that it is given.
+//! Trials: memory given to a group must reduce its losses.
 //!
-//! A group that scans more than it can hold loses by refaults for ever, however much it gets. So what it is given is a trial: after [`TRIAL_CHUNKS`] its
-//! losses must have fallen by more than these chunks were worth in the cache. Otherwise they go back, and the group is left alone for a while.
+//! A group that scans more than it can hold refaults for ever, whatever it gets. So the memory is given as a
+//! trial: after [`TRIAL_CHUNKS`] its losses must have fallen by more than these chunks were worth in the
+//! cache. Otherwise they go back, and the group gets nothing for a while.
 
 use super::pace::CHUNK;
 use std::time::Duration;
 
 /// Chunks given after which losses must have fallen.
 pub const TRIAL_CHUNKS: u64 = 16;
-/// How long a group is left alone that made nothing of them; each time in a row twice as long.
+/// Time without gifts after a failed trial; doubles with each failure in a row.
 const HOLD: Duration = Duration::from_secs(15);
 const HOLD_MAX: Duration = Duration::from_secs(240);
 
-/// Memory that was given, bytes, and what the group lost before, ns of waiting a second.
+/// Memory given, bytes, and the group's losses before, ns of waiting a second.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     lost: f64,
     given: u64,
 }
 
-/// A group that made nothing of it is left alone, while the cache goes back to what it had.
+/// After a failed trial the group gets nothing until a time, and the cache returns to its former size.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
     until: Duration,
     back_to: u64,
 }
 
-/// The trial under way, and those that failed.
+/// The current trial, and the hold after a failed one.
 #[derive(Debug)]
 pub(super) struct Trials {
     trial: Option<Trial>,
@@ -41,13 +42,14 @@ impl Default for Trials {
 }
 
 impl Trials {
-    /// The size to which the cache goes back, bytes; none: no group is left alone at the moment.
+    /// The size to which the cache returns, bytes; None: no hold.
     pub(super) fn goes_back_to(&self, now: Duration) -> Option<u64> {
         self.hold.filter(|hold| now < hold.until).map(|hold| hold.back_to)
     }
 
-    /// Asked before each gift: `lost` is what the group loses now, `worth` what a chunk would save in the cache (ns of waiting a second), `size` that of
-    /// the cache, bytes. True: what was given has brought less, and nothing more is given for a while.
+    /// Called before each gift. `lost`: current losses of the group; `worth` of a chunk in the cache (both ns
+    /// of waiting a second); `size` of the cache, bytes. True: the trial failed, and the group gets nothing
+    /// for a while.
     pub(super) fn has_failed(&mut self, now: Duration, lost: f64, worth: f64, size: u64) -> bool {
         let trial = self.trial.get_or_insert(Trial { lost, given: 0 });
         if trial.given < TRIAL_CHUNKS * CHUNK {
@@ -65,7 +67,7 @@ impl Trials {
         true
     }
 
-    /// So many bytes were given.
+    /// Adds bytes given in the current trial.
     pub(super) fn note_given(&mut self, bytes: u64) {
         self.trial.iter_mut().for_each(|trial| trial.given += bytes);
     }

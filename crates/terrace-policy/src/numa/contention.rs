@@ -1,19 +1,20 @@
-//! Rule 3 (slides 10-36): a node that carries too much gives threads away.
+//! Rule 3 (slides 10-36): an overloaded node gives threads away.
 //!
-//! Too much: its load is over a threshold, and every other node carries less than half of it. Those that write most for what they read go
-//! first (slides 21-29): their writes go with them, and few reads become remote. Ours: only threads whose writes weigh more than their
-//! reads go, for another one would leave most of its load behind. They go to the node that carries least, and no more of them than to the average
-//! (slides 30-36): as long as the node is above it, and the higher of the two loads becomes lower.
+//! A node is overloaded if its load is above a threshold, and every other node carries less than half of it.
+//! Threads with the most writes for their reads go first (slides 21-29): their writes go with them, and few
+//! reads become remote. Ours: a thread goes only if its writes weigh more than its reads; otherwise most of
+//! its load would stay behind. Threads go to the least loaded node, and only until the average is reached
+//! (slides 30-36): while the node is above it, and the higher of the two loads falls.
 //!
-//! Threads that share data go only if nobody else can, and then together.
+//! Threads that share data go only if no single thread can, and then together.
 
 use super::sharing::Unit;
 use super::what_if::WhatIf;
 
-/// Share of the load of the most loaded node that every other must be under.
+/// Every other node must be below this share of the highest load.
 const OTHERS_BELOW: f64 = 0.5;
 
-/// The node that carries too much. `threshold_share`: of a node's write capacity.
+/// The overloaded node. `threshold_share`: of a node's write capacity.
 pub fn contended(what_if: &WhatIf<'_>, threshold_share: f64) -> Option<usize> {
     let loads = what_if.loads();
     let most = what_if.most_loaded();
@@ -22,7 +23,7 @@ pub fn contended(what_if: &WhatIf<'_>, threshold_share: f64) -> Option<usize> {
     (what_if.is_above(most, threshold_share) && others_are_low && loads.len() > 1).then_some(most)
 }
 
-/// Moves units away from `node`, and says whether any could be.
+/// Moves units away from `node`. True if any moved.
 pub fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) -> bool {
     let moved = give_away(what_if, node, units.iter().copied().filter(|unit| !unit.shares()));
     moved || give_away(what_if, node, units.iter().copied().filter(|unit| unit.shares()))
@@ -37,7 +38,7 @@ fn give_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Ite
         .filter(|(reads, writes, _)| *writes > reads * weight)
         .map(|(reads, writes, unit)| (writes / (reads + writes), writes, unit))
         .collect();
-    // A stable sort: equals stay in their order, and the same view gives the same moves.
+    // The sort is stable: equals keep their order, so equal views give equal moves.
     writers.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.total_cmp(&a.1)));
     let mut moved = false;
     for (_, writes, unit) in writers {
@@ -53,7 +54,7 @@ fn give_away<'u>(what_if: &mut WhatIf<'_>, node: usize, units: impl Iterator<Ite
     moved
 }
 
-/// The node that carries least of those where a unit may run.
+/// The least loaded node on which a unit may run.
 fn least_loaded(what_if: &WhatIf<'_>, but: usize, unit: &Unit) -> Option<usize> {
     let view = what_if.view();
     let may = |&n: &usize| n != but && view.has_processors(n) && unit.may_run_on(view, n);

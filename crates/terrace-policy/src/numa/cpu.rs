@@ -1,17 +1,17 @@
-//! Rule 4 (slides 37-40): a node whose processors are all busy gives threads away, if no node's memory carries too much.
+//! Rule 4 (slides 37-40): a node with busy processors gives threads away, if no node's memory is overloaded.
 //!
-//! Too busy: over 90 %, and twice as busy as every other node. A thread goes only where less than 90 % stay busy. Ours: those go first
-//! that read least from the node, for their reads become remote.
+//! Too busy means over 90 %, and twice as busy as every other node. A thread goes only to a node that stays
+//! below 90 %. Ours: threads that read least from the node go first, for their reads become remote.
 
 use super::sharing::Unit;
 use super::what_if::WhatIf;
 
 /// Share of its processors above which a node is too busy.
 pub const BUSY: f64 = 0.9;
-/// So many times as busy as every other node.
+/// A node is too busy only if it is this many times as busy as every other node.
 const TIMES: f64 = 2.0;
 
-/// The node that is too busy.
+/// The node with too busy processors.
 pub fn contended(what_if: &WhatIf<'_>) -> Option<usize> {
     let nodes = || (0..what_if.view().nodes.len()).filter(|&n| what_if.view().has_processors(n));
     let most = nodes().max_by(|&a, &b| what_if.use_of(a).total_cmp(&what_if.use_of(b)))?;
@@ -51,7 +51,7 @@ mod tests {
     use crate::numa::testing::{optane, thread};
     use crate::numa::view::View;
 
-    /// Threads that only compute, on node 0 of nodes of four processors.
+    /// Threads without memory traffic on node 0, on nodes of four processors.
     fn view(threads: u64, other_busy: f64) -> View {
         let mut nodes = optane(2);
         nodes.iter_mut().for_each(|n| n.processors = 4);

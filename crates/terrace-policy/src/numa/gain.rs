@@ -1,27 +1,29 @@
-//! Worth of a move: time that the nodes' memories no longer spend, in seconds a second.
+//! Gain of a move: memory time saved on the nodes, in seconds a second.
 //!
-//! Ours, beyond the paper, whose data could not be moved: clean frames in DRAM can. A thread that moves costs microseconds, but takes its
-//! writes along and cannot be on two nodes; frames cost a read and a write of each byte, which must be earned back within [`HORIZON_S`].
+//! Ours, beyond the paper, whose data could not be moved: clean frames in DRAM can. A moved thread costs
+//! microseconds, but takes its writes along and cannot be on two nodes. Moved frames cost a read and a write
+//! of each byte, which must be earned back within [`HORIZON_S`].
 //!
-//! The picture: a node's memory is busy for `use` seconds a second. Up to 1 nobody waits; above, everything takes `use` times as long:
-//! cost(use) = use x max(1, use). Remote reads keep it busy for longer than local ones.
+//! The model: a node's memory is busy for `use` seconds a second. Up to 1 there is no waiting; above,
+//! everything takes `use` times as long: cost(use) = use x max(1, use). Remote reads keep it busy for longer
+//! than local ones.
 
 use super::view::{Region, View};
 use super::what_if::{WhatIf, highest};
 
-/// Seconds in which a move of frames must earn what it costs.
+/// Seconds within which moved frames must earn their cost.
 pub const HORIZON_S: f64 = 60.0;
-/// So many times as long does a read from another node take (Optane memory; specification of the simulator).
+/// Time of a remote read relative to a local one (Optane memory; specification of the simulator).
 pub const REMOTE_READ: f64 = 1.1;
-/// It must earn so many times what it costs: one period differs from the next.
+/// A move must earn this many times its cost: one period differs from the next.
 const EARNED_MIN: f64 = 1.25;
 
 /// Remedies for reads from another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The frames go to the readers' node.
+    /// Move the frames to the readers' node.
     MoveFrames,
-    /// The readers' node gets a copy of frames that are only read.
+    /// Copy read-only frames to the readers' node.
     Replicate,
 }
 
@@ -32,7 +34,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// Of the targets in `what_if`.
+    /// Uses with the targets in `what_if`.
     pub fn new(what_if: &WhatIf<'_>) -> Uses {
         let view = what_if.view();
         let mut busy = vec![0.0; view.nodes.len()];
@@ -48,12 +50,12 @@ impl Uses {
         Uses { busy }
     }
 
-    /// Of all nodes.
+    /// Cost of all nodes.
     pub fn cost(&self) -> f64 {
         self.busy.iter().map(|&busy| cost(busy)).sum()
     }
 
-    /// The same after reads of `bytes` by threads on `reader` go to `to` instead of `from`.
+    /// Redirects reads of `bytes` by threads on `reader` from node `from` to `to`.
     fn shift(&mut self, view: &View, bytes: f64, reader: usize, from: usize, to: usize) {
         self.busy[from] -= bytes * factor(from, reader) / view.nodes[from].read_capacity;
         self.busy[to] += bytes * factor(to, reader) / view.nodes[to].read_capacity;
@@ -68,8 +70,8 @@ fn factor(node: usize, reader: usize) -> f64 {
     if node == reader { 1.0 } else { REMOTE_READ }
 }
 
-/// The best that can be done about the frames of a region, what it saves a second after its cost, and the uses that follow; none: leave
-/// them.
+/// The best remedy for a region: the kind, the target node, the net saving a second, and the resulting uses.
+/// None: leave the frames.
 pub fn best(what_if: &WhatIf<'_>, uses: &Uses, region: &Region) -> Option<(What, usize, f64, Uses)> {
     let view = what_if.view();
     if !region.movable || region.node >= view.nodes.len() {
@@ -105,7 +107,7 @@ mod tests {
     use super::*;
     use crate::numa::testing::{optane, region, thread};
 
-    /// Two threads that read one region on node 0: one from node 0, one from node 1, so many GB a second.
+    /// Two threads that read one region on node 0: one from node 0, one from node 1, in GB a second.
     fn found(reads: [f64; 2], read_only: bool, bytes: f64) -> Option<(What, usize)> {
         let threads = (0..2).map(|n| thread(n as u64, n, &[reads[n], 0.0], 0.0)).collect();
         let shared = Region { read_only, bytes, ..region(0, &[(0, reads[0]), (1, reads[1])]) };

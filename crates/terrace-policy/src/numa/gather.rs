@@ -1,14 +1,15 @@
-//! Rule 5, its second half (slides 42-46): threads that share and run apart come together where most of them are, if their data do not call them
-//! elsewhere.
+//! Rule 5, second half (slides 42-46): sharing threads on different nodes are gathered where most of them
+//! run, if rule 1 gave them no target.
 //!
-//! Ours: not where that node would then carry more than the threshold, or its processors be busy. Threads that write so much to one file stay
-//! apart, for other rules would only part them again, period after period.
+//! Ours: not if that node's load would then exceed the threshold, or its processors would be busy. Threads
+//! whose writes to one file exceed the threshold stay apart: other rules would separate them again, period
+//! after period.
 
 use super::cpu::BUSY;
 use super::sharing::Unit;
 use super::what_if::WhatIf;
 
-/// Brings the threads of a unit together; says whether it did. `threshold_share`: of a node's write capacity.
+/// Brings the threads of a unit together. True if it did. `threshold_share`: of a node's write capacity.
 pub fn gather(what_if: &mut WhatIf<'_>, unit: &Unit, threshold_share: f64) -> bool {
     let view = what_if.view();
     let before: Vec<usize> = unit.members.iter().map(|&t| what_if.target(t)).collect();
@@ -44,7 +45,7 @@ mod tests {
         assert_eq!(gathers(&split), (true, [0, 0]));
         let capacity = split.nodes[0].write_capacity;
         split.threads.iter_mut().for_each(|t| t.writes = capacity * 0.3);
-        assert_eq!(gathers(&split), (false, [0, 1]), "each writes what one node just bears");
+        assert_eq!(gathers(&split), (false, [0, 1]), "together they would overload one node");
         split.threads.iter_mut().for_each(|t| t.writes = 0.0);
         split.nodes[0].busy = 0.95 * f64::from(split.nodes[0].processors);
         assert_eq!(gathers(&split), (false, [0, 1]), "its processors are busy");

@@ -1,11 +1,12 @@
-//! Threads to their data: on which memory node each thread should run, and which frames should lie elsewhere.
+//! Thread placement: on which memory node each thread should run, and which frames should lie elsewhere.
 //!
-//! After NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slides of that talk are named where a
-//! rule comes from. Moving data between nodes of persistent memory is slow and wears it, so the thread moves: to the node that holds what
-//! it reads, and away from a node that is saturated. Additions to the slides are marked as ours.
+//! Source: NThread, "NUMA-Aware Thread Migration for High Performance NVMM File Systems" (MSST 2020); slide
+//! numbers of that talk mark each rule's origin. Moving data between nodes of persistent memory is slow and
+//! wears it, so threads move: to the node that holds the data they read, and away from a saturated node.
+//! Additions to the slides are marked as ours.
 //!
-//! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gather`], [`gain`]; [`placer`] puts them in order. State in,
-//! moves out: the simulator and the daemon run the same objects.
+//! One file a rule: [`remote`], [`what_if`], [`contention`], [`cpu`], [`sharing`], [`gather`], [`gain`];
+//! [`placer`] applies them in order. State in, moves out: the simulator and the daemon run the same objects.
 
 pub mod contention;
 pub mod cpu;

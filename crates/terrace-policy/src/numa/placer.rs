@@ -1,4 +1,5 @@
-//! All rules, in order (slides 47-57): information of a period, initial targets, final targets, one migration a thread.
+//! All rules, in order (slides 47-57): the view of a period, initial targets, final targets, one migration a
+//! thread.
 //!
 //! ```text
 //!  1 remote access     initial target of each unit of threads (5 sharing makes the units, and gathers those without a target)
@@ -7,9 +8,10 @@
 //!  4 CPU               only if there was no 3: a node whose processors are busy gives threads away
 //!  6 apply             threads whose target is another node than theirs; then frames that are still read from afar
 //! ```
-//! Moved threads rest for some periods: what-if reads the rates of one period, and those of a thread change by its move. Ours: a thread that a
-//! node gave away does not return as long as that node would carry too much with it; without this it would go and come every few periods.
-//! And where gains are estimated, no thread goes to its data if that makes the most loaded node carry too much.
+//! Moved threads rest for some periods: what-if uses the rates of one period, and a move changes those of its
+//! thread. Ours: a thread that a node gave away does not return while the node would be overloaded with it;
+//! otherwise it would move back and forth every few periods. Where gains are estimated, no thread moves to
+//! its data if that makes the target the most loaded node and overloads it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +24,11 @@ use super::{contention, cpu, gather, remote};
 /// Which rules are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rules {
-    /// Remote access alone.
+    /// The rule of remote access alone.
     Remote,
-    /// All about threads, as published.
+    /// All rules about threads, as published.
     Threads,
-    /// Those, but moves that would overload a node are left out, and frames move or are copied where that pays.
+    /// As above, without moves that would overload a node; and frames are moved or copied where that pays.
     ThreadsAndFrames,
 }
 
@@ -35,15 +37,16 @@ pub enum Rules {
 pub struct Config {
     /// Which rules are in force.
     pub rules: Rules,
-    /// By how much a node must beat every other as the one most read, as a share of its read capacity.
+    /// Margin by which a node must exceed every other in reads to attract a thread, as a share of its read
+    /// capacity.
     pub margin_share: f64,
-    /// Load from which a node may carry too much, as a share of its write capacity.
+    /// Load from which on a node can be overloaded, as a share of its write capacity.
     pub threshold_share: f64,
     /// Periods that a thread rests after a move.
     pub rest_periods: u64,
-    /// Bytes a second of one region from which two threads share it.
+    /// Minimum bytes a second of one region for which two threads share it.
     pub share_bytes_min: f64,
-    /// Bytes of frames that are moved or copied in a period at the most.
+    /// Maximum bytes of frames moved or copied in a period.
     pub frame_bytes_max: f64,
 }
 
@@ -64,11 +67,11 @@ impl Config {
 /// Why a thread moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MoveReason {
-    /// It reads most from there.
+    /// The thread reads most from the target.
     Remote,
-    /// Threads that it shares data with are there.
+    /// Threads that share its data run on the target.
     Sharing,
-    /// Its node's memory carried too much.
+    /// Its node's memory was overloaded.
     Memory,
     /// Its node's processors were busy.
     Cpu,
@@ -94,47 +97,47 @@ pub struct FrameMove {
     pub id: u64,
     /// Where they lie.
     pub from: usize,
-    /// Where they should lie, too or instead.
+    /// Their target node, for a move or a copy.
     pub to: usize,
-    /// Which of both.
+    /// Move or copy.
     pub what: What,
-    /// Seconds of memory time that it saves a second.
+    /// Memory time saved, seconds a second.
     pub saves: f64,
 }
 
-/// The moves that a period calls for.
+/// The moves of a period.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// Each thread at most once.
+    /// At most one move a thread.
     pub threads: Vec<ThreadMove>,
-    /// Each region at most once.
+    /// At most one move a region.
     pub frames: Vec<FrameMove>,
-    /// Load of each node as it is, bytes a second.
+    /// Current load of each node, bytes a second.
     pub loads: Vec<f64>,
-    /// As it should be after the moves of threads.
+    /// Predicted load after the moves of threads.
     pub predicted: Vec<f64>,
-    /// Node whose memory carried too much with threads at their initial targets.
+    /// The node overloaded with threads at their initial targets.
     pub contended: Option<usize>,
 }
 
-/// Decides period after period.
+/// Decides the moves of each period.
 #[derive(Clone, Debug)]
 pub struct Placer {
     config: Config,
     period: u64,
-    /// When a thread moved.
+    /// Period of each thread's last move.
     moved: HashMap<u64, u64>,
-    /// Threads that a node gave away, and that node.
+    /// Threads given away, each with the node that gave it.
     given_away: HashMap<u64, usize>,
 }
 
 impl Placer {
-    /// Nothing has moved.
+    /// A placer without a history.
     pub fn new(config: Config) -> Placer {
         Placer { config, period: 0, moved: HashMap::new(), given_away: HashMap::new() }
     }
 
-    /// Decides after a period. Same views, same decisions.
+    /// Decides after a period. Equal views give equal decisions.
     pub fn decide(&mut self, view: &View) -> Decision {
         self.period += 1;
         let (period, rest) = (self.period, self.config.rest_periods);
@@ -180,12 +183,12 @@ impl Placer {
         }
     }
 
-    /// A thread could not be moved: it does not rest.
+    /// Ends the rest of a thread that could not be moved.
     pub fn forget(&mut self, id: u64) {
         self.moved.remove(&id);
     }
 
-    /// Threads that share may be apart: their data bring them together, or else most of them the others.
+    /// Threads that share may run apart: their data bring them together, otherwise their majority.
     fn initial_targets(&self, what_if: &mut WhatIf<'_>, free: &[&Unit], why: &mut [MoveReason]) {
         let mut others = Vec::new();
         for unit in free {
@@ -202,8 +205,8 @@ impl Placer {
         }
     }
 
-    /// Leaves units where they are whose initial target carries too much with them: those that it gave away before, and with estimates of
-    /// gains all, the ones that write most first.
+    /// Keeps units in place whose initial target would be overloaded with them: those that the target gave
+    /// away before, and with estimated gains all, the ones that write most first.
     fn keep_away(&self, what_if: &mut WhatIf<'_>, free: &[&Unit]) {
         let view = what_if.view();
         let was_given = |unit: &Unit, node: usize| {
@@ -217,7 +220,8 @@ impl Placer {
             .collect();
         going.sort_by(|a, b| b.0.total_cmp(&a.0));
         for (writes, unit, to) in going {
-            // Remote reads weigh more: a reader's move makes its target's load lower. And its present node may carry even more.
+            // Remote reads weigh more, so the move of a reader reduces its target's load. And its present
+            // node may carry even more.
             let saved = unit.reads(view)[to] * view.nodes[to].read_weight() * (REMOTE_READ - 1.0);
             let is_worse = writes > saved && what_if.loads()[to] > what_if.loads()[unit.node] + writes;
             if is_worse && what_if.is_above(to, self.config.threshold_share) {
@@ -226,7 +230,7 @@ impl Placer {
         }
     }
 
-    /// The node that carried too much, if one did.
+    /// Final targets. Returns the overloaded node, if there was one.
     fn final_targets(
         &self,
         what_if: &mut WhatIf<'_>,
@@ -249,7 +253,7 @@ impl Placer {
         contended
     }
 
-    /// Frames that are worth a move with the threads at their targets, those first that save most for each byte.
+    /// Frames worth a move with the threads at their targets, the largest savings a byte first.
     fn frames(&self, what_if: &WhatIf<'_>) -> Vec<FrameMove> {
         let view = what_if.view();
         let mut uses = Uses::new(what_if);
@@ -264,7 +268,7 @@ impl Placer {
             if region.bytes > room {
                 continue;
             }
-            // Again: what moved before has changed the nodes' uses.
+            // Repeated: earlier moves have changed the nodes' uses.
             if let Some((what, to, saves, after)) = gain::best(what_if, &uses, region) {
                 moves.push(FrameMove { id: region.id, from: region.node, to, what, saves });
                 (uses, room) = (after, room - region.bytes);

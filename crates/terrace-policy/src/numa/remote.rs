@@ -1,13 +1,13 @@
 //! Rule 1 (slides 5-8): a thread goes to the node that it reads most from.
 //!
-//! Only if that node beats every other by a margin: data that lie on two nodes in equal parts are as far from one as from the other, and a
-//! thread would go back and forth. The paper's margin is 200 MB/s. Ours: a share of what the node can deliver, so that it also means something
-//! on one module of persistent memory shared by many threads.
+//! That node must exceed every other by a margin: otherwise a thread with data on two nodes in equal parts
+//! would move back and forth. The paper's margin is 200 MB/s. Ours: a share of the node's read bandwidth, so
+//! that it is meaningful on one module of persistent memory shared by many threads, too.
 
 use super::sharing::Unit;
 use super::view::View;
 
-/// Where a unit should run for what it reads; none if no node stands out.
+/// The node where a unit should run by its reads; None: no node stands out.
 pub fn target(view: &View, unit: &Unit, margin_share: f64) -> Option<usize> {
     let reads = unit.reads(view);
     let most = super::what_if::highest(&reads);
@@ -39,7 +39,7 @@ mod tests {
     fn thread_stays_within_the_margin() {
         assert_eq!(goes(&[0.4, 0.5], 0.2), None);
         assert_eq!(goes(&[0.0, 0.9, 0.8], 0.2), None, "it must beat every other node, not only its own");
-        assert_eq!(goes(&[0.0, 0.0], 0.0), None, "who reads nothing stays");
+        assert_eq!(goes(&[0.0, 0.0], 0.0), None, "a thread without reads stays");
     }
 
     #[test]

@@ -1,17 +1,18 @@
-//! Rule 5 (slides 42-46): threads that touch the same pages stay together: what one brings into its processor's caches the others find, and
-//! what one writes the others read on their own node.
+//! Rule 5 (slides 42-46): threads that touch the same pages run on one node. They find each other's data in
+//! the processor's caches, and each other's writes on their own node.
 //!
-//! Ours: only from so many bytes a second on, and each of two threads. Otherwise one log or one configuration file, which every thread of a
-//! program touches, would tie all of them to one node. A group that keeps more processors busy than any node has is none.
+//! Ours: sharing needs a minimum of bytes a second from each of two threads. Otherwise one log or one
+//! configuration file, which every thread of a program touches, would tie all of them to one node. A group
+//! that keeps more processors busy than any node has is split.
 
 use super::view::View;
 
-/// Threads that move together: one, or several that share.
+/// Threads that move together: a single one, or several that share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// Places in [`View::threads`], ascending.
+    /// Indices in [`View::threads`], ascending.
     pub members: Vec<usize>,
-    /// Where most of them run, the lowest of equals.
+    /// The node with most of its threads, the lowest of equals.
     pub node: usize,
 }
 
@@ -26,34 +27,35 @@ impl Unit {
         Unit { node: super::what_if::highest(&on), members }
     }
 
-    /// Whether its threads share.
+    /// Whether the unit has several threads.
     pub fn shares(&self) -> bool {
         self.members.len() > 1
     }
 
-    /// Bytes a second that it reads from each node.
+    /// Bytes a second read from each node.
     pub fn reads(&self, view: &View) -> Vec<f64> {
         let from = |node| self.members.iter().map(|&t| view.threads[t].reads_from(node)).sum();
         (0..view.nodes.len()).map(from).collect()
     }
 
-    /// Bytes a second that it writes.
+    /// Bytes a second written.
     pub fn writes(&self, view: &View) -> f64 {
         self.members.iter().map(|&t| view.threads[t].writes).sum()
     }
 
-    /// Processors that it keeps busy.
+    /// Processors kept busy.
     pub fn cpu(&self, view: &View) -> f64 {
         self.members.iter().map(|&t| view.threads[t].cpu).sum()
     }
 
-    /// Whether all its threads may run on a node.
+    /// Whether all its threads may run on `node`.
     pub fn may_run_on(&self, view: &View, node: usize) -> bool {
         self.members.iter().all(|&t| view.threads[t].may_run_on(node))
     }
 }
 
-/// The units of a view, by their first thread. `bytes_min`: bytes a second of one region from which two threads share it.
+/// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of one region for which
+/// two threads share it.
 pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     let mut leader: Vec<usize> = (0..view.threads.len()).collect();
     for region in view.regions.iter().filter(|region| region.is_shared) {
@@ -81,7 +83,7 @@ pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     units
 }
 
-/// The first of a thread's group; halves the path on the way.
+/// The first thread of a group; halves the path on the way.
 fn find(leader: &mut [usize], mut thread: usize) -> usize {
     while leader[thread] != thread {
         leader[thread] = leader[leader[thread]];

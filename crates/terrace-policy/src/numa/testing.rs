@@ -13,7 +13,7 @@ pub fn thread(id: u64, node: usize, reads: &[f64], writes: f64) -> Thread {
     Thread { id, node, reads: reads.to_vec(), writes, cpu: 0.0, allowed: ANYWHERE }
 }
 
-/// Frames on `node` that can move, with what threads read of them.
+/// Movable frames on `node`, with the threads that read them.
 pub fn region(node: usize, readers: &[(usize, f64)]) -> Region {
     let users = readers.iter().map(|&(thread, reads)| User { thread, reads, writes: 0.0 }).collect();
     Region { id: 0, node, copies: 0, bytes: 0.1, movable: true, is_shared: true, read_only: true, users }

@@ -1,6 +1,6 @@
-//! The input of a decision: nodes, threads, and their reads and writes, in bytes and processors by the second of one period.
+//! The input of a decision: nodes and threads, with the reads, writes and busy processors of one period.
 
-/// Nodes at the most: sets of nodes are bits of a `u64`.
+/// Maximum number of nodes: sets of nodes are bits of a `u64`.
 pub const NODES_MAX: usize = 64;
 
 /// All nodes, as a set.
@@ -13,9 +13,9 @@ pub struct Node {
     pub read_capacity: f64,
     /// Write bandwidth of its memory, bytes a second.
     pub write_capacity: f64,
-    /// Processors on it; 0: memory only, threads cannot run there.
+    /// Processors of the node; 0: memory only, no threads.
     pub processors: u32,
-    /// How many of them were busy on average, with whatever program.
+    /// Mean number of busy processors, whatever the program.
     pub busy: f64,
 }
 
@@ -29,13 +29,13 @@ impl Node {
 /// A thread.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Thread {
-    /// Its number; not used again while a [`super::Placer`] knows it.
+    /// Its number; not reused while a [`super::Placer`] knows it.
     pub id: u64,
     /// The node that it runs on.
     pub node: usize,
-    /// Bytes a second read from each node; nodes behind the end: none.
+    /// Bytes a second read from each node; missing nodes: none.
     pub reads: Vec<f64>,
-    /// Bytes a second written. They go to the node that the thread runs on.
+    /// Bytes a second written, to the node that the thread runs on.
     pub writes: f64,
     /// Processors that it keeps busy, 0 to 1.
     pub cpu: f64,
@@ -49,28 +49,29 @@ impl Thread {
         self.reads.get(node).copied().unwrap_or(0.0)
     }
 
-    /// Whether it may run on `node`.
+    /// Whether its affinity allows `node`.
     pub fn may_run_on(&self, node: usize) -> bool {
         node < NODES_MAX && self.allowed & (1 << node) != 0
     }
 }
 
-/// A part of a file whose pages lie together: a file, or a range of a large one.
+/// A part of a file with pages on one node: a whole file, or a range of a large one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Region {
     /// Its number.
     pub id: u64,
     /// Where its frames lie.
     pub node: usize,
-    /// Nodes that have a copy, as bits; that of `node` counts always.
+    /// Nodes with a copy, as bits; `node` counts always.
     pub copies: u64,
-    /// Bytes in frames.
+    /// Bytes in its frames.
     pub bytes: f64,
-    /// Its frames are clean DRAM frames, which can be copied elsewhere.
+    /// Its frames are clean DRAM frames, which can be copied.
     pub movable: bool,
-    /// Threads that touch it share its data; false: its pages are of many files, and threads have only its memory in common.
+    /// Threads that touch it share its data. False: its pages are of many files, and threads have only its
+    /// memory in common.
     pub is_shared: bool,
-    /// No writes in the period: more than one copy of it can exist.
+    /// No writes in the period: several copies of it can exist.
     pub read_only: bool,
     /// Threads that touched it.
     pub users: Vec<User>,
@@ -79,7 +80,7 @@ pub struct Region {
 /// A thread's traffic with a region, bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct User {
-    /// Its place in [`View::threads`].
+    /// Index in [`View::threads`].
     pub thread: usize,
     /// Read.
     pub reads: f64,
@@ -88,7 +89,7 @@ pub struct User {
 }
 
 impl Region {
-    /// Whether readers on `node` have its bytes on their own node.
+    /// Whether `node` has the region or a copy of it.
     pub fn lies_on(&self, node: usize) -> bool {
         node == self.node || (node < NODES_MAX && self.copies & (1 << node) != 0)
     }
@@ -101,7 +102,7 @@ pub struct View {
     pub nodes: Vec<Node>,
     /// Threads.
     pub threads: Vec<Thread>,
-    /// The regions they touched; may be empty, then no threads share and no frames move.
+    /// The regions touched; may be empty, then no threads share and no frames move.
     pub regions: Vec<Region>,
 }
 

@@ -1,14 +1,15 @@
-//! Rule 2 (slides 47-57): what the nodes would carry if the threads ran elsewhere. Rules move threads here as often as they like; each
-//! thread then migrates once, or not at all.
+//! Rule 2 (slides 47-57): predicted loads of the nodes with threads elsewhere. Rules move threads here any
+//! number of times; each thread then migrates at most once.
 //!
-//! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides 10-20: load = read/3 +
-//! write, for a write of Optane memory costs three reads). Ours: the weight is the node's own, from the capacities that were measured.
+//! Writes move with the thread, reads stay with the data. A byte read weighs less than a byte written (slides
+//! 10-20: load = read/3 + write, for a write of Optane memory costs three reads). Ours: the weight is the
+//! node's own, from its measured capacities.
 
 use super::view::View;
 
-/// Loads that differ by less than this share are equal: sums of floats do not come out even.
+/// Loads that differ by less than this share are equal: sums of floats are inexact.
 const EQUAL: f64 = 1e-9;
-/// A move that lowers the higher of two loads by less than this share is not worth it.
+/// Minimum reduction of the higher of two loads by a move, as a share.
 const LOWERED_MIN: f64 = 0.05;
 
 /// Nodes under threads at their targets.
@@ -21,7 +22,7 @@ pub struct WhatIf<'a> {
 }
 
 impl<'a> WhatIf<'a> {
-    /// Every thread where it is.
+    /// Every thread on its current node.
     pub fn new(view: &'a View) -> WhatIf<'a> {
         let weigh = |n: usize| {
             view.threads.iter().map(|t| t.reads_from(n)).sum::<f64>() * view.nodes[n].read_weight()
@@ -43,12 +44,12 @@ impl<'a> WhatIf<'a> {
         self.view
     }
 
-    /// Where a thread would run.
+    /// The node where a thread would run.
     pub fn target(&self, thread: usize) -> usize {
         self.targets[thread]
     }
 
-    /// Lets a thread run on `node`.
+    /// Places a thread on `node`.
     pub fn place(&mut self, thread: usize, node: usize) {
         let from = std::mem::replace(&mut self.targets[thread], node);
         let moved = &self.view.threads[thread];
@@ -60,7 +61,7 @@ impl<'a> WhatIf<'a> {
         }
     }
 
-    /// Load of each node, bytes written a second and as much as their reads weigh.
+    /// Load of each node: bytes written a second, plus weighted reads.
     pub fn loads(&self) -> &[f64] {
         &self.load
     }
@@ -75,30 +76,30 @@ impl<'a> WhatIf<'a> {
         highest(&self.load)
     }
 
-    /// Share of a node's processors that is busy; 0 if it has none.
+    /// Busy share of a node's processors; 0 without processors.
     pub fn use_of(&self, node: usize) -> f64 {
         let processors = f64::from(self.view.nodes[node].processors);
         if processors > 0.0 { (self.busy[node] / processors).max(0.0) } else { 0.0 }
     }
 
-    /// Whether moving writes of `bytes` from one node to another makes the higher of their loads lower, by so much that it counts.
+    /// Whether moving writes of `bytes` between two nodes reduces the higher of their loads noticeably.
     pub fn evens_out(&self, bytes: f64, from: usize, to: usize) -> bool {
         let (before, after) = (self.load[from], (self.load[from] - bytes).max(self.load[to] + bytes));
         after < before * (1.0 - LOWERED_MIN)
     }
 
-    /// Whether a node carries more than a share of its write capacity.
+    /// Whether a node's load exceeds a share of its write capacity.
     pub fn is_above(&self, node: usize, share: f64) -> bool {
         self.load[node] > self.view.nodes[node].write_capacity * share
     }
 
-    /// Whether a node carries more than the average.
+    /// Whether a node's load exceeds the average.
     pub fn is_above_average(&self, node: usize) -> bool {
         self.load[node] > self.average() * (1.0 + EQUAL)
     }
 }
 
-/// The place of the highest, the first of equals.
+/// Index of the maximum, the first of equals.
 pub fn highest(values: &[f64]) -> usize {
     (0..values.len()).fold(0, |best, n| if values[n] > values[best] { n } else { best })
 }

@@ -1,10 +1,10 @@
-//! Which targets are one tier: those whose reads take about as long.
+//! Groups targets into tiers by read time.
 
-/// Reads of a tier's slowest target take at most so many times as long as those of its fastest.
+/// Maximum ratio of the read times of a tier's slowest and fastest target.
 const ALIKE: u64 = 2;
 
-/// The tier of each target, 0 the fastest, by the time of a read of each, ns. Targets that are alike are one tier: pages are spread over them, and none goes
-/// from one to the other.
+/// The tier of each target, 0 the fastest, by the time of a read of each, ns. Pages are spread over the
+/// targets of a tier, and none moves between them.
 pub fn levels(read_ns: &[u64]) -> Vec<u8> {
     let mut order: Vec<usize> = (0..read_ns.len()).collect();
     order.sort_by_key(|target| read_ns[*target]);
@@ -29,7 +29,7 @@ mod tests {
         assert_eq!(levels(&[90_000]), [0]);
         assert_eq!(levels(&[90_000, 90_000, 180_000]), [0, 0, 0]);
         assert_eq!(levels(&[8_000_000, 100_000, 10_000, 150_000, 5_000_000]), [2, 1, 0, 1, 2]);
-        // A chain of neighbours is cut where the ends differ.
+        // A chain of neighbours is cut where the ends differ too much.
         assert_eq!(levels(&[10, 15, 21, 40, 43]), [0, 0, 1, 1, 2]);
     }
 }

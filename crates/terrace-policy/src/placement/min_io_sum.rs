@@ -1,7 +1,8 @@
 //! `min-io-sum`: the fastest target until it is full, then the next.
 //!
-//! Minimises the sum over all targets of bytes / bandwidth, which is what Hermes' `MinimizeIoTime` does: a fractional knapsack, whose optimum is
-//! greedy. The targets' queues do not change that sum. Here for comparison: targets that could work side by side stay idle.
+//! Minimises the sum of bytes / bandwidth over all targets, as Hermes' `MinimizeIoTime` does: a fractional
+//! knapsack with a greedy optimum. The targets' queues do not change that sum. It exists for comparison:
+//! targets that could work in parallel stay idle.
 
 use super::target::{Placement, Share, Target, by_speed, deal};
 

@@ -1,8 +1,9 @@
 //! `min-io-time`: every target works for the same time, as far as it has room.
 //!
-//! Water-filling: the smallest time T for which the targets together can take the batch, where target j takes at most
-//! `min(free_j, T * write_j - queued_j)` bytes. The sum over the targets grows with T along straight lines that bend where a target becomes idle
-//! (its queue is done) and where it becomes full; so T lies on the first line that reaches the size of the batch.
+//! Water-filling finds the smallest time T for which the targets together can take the batch: target j takes
+//! at most `min(free_j, T * write_j - queued_j)` bytes. The sum over the targets grows with T along straight
+//! lines, with bends where a target becomes idle (its queue is done) and where it becomes full. T lies on the
+//! first line that reaches the size of the batch.
 
 use super::target::{CUT, Placement, Share, Target, by_speed, deal};
 
@@ -16,7 +17,7 @@ impl Placement for MinIoTime {
     }
 }
 
-/// Seconds until targets that share `bytes` best have written them; infinite if they have not the room.
+/// Seconds until targets that share `bytes` optimally have written them; infinite without enough room.
 pub fn seconds(bytes: u64, targets: &[Target]) -> f64 {
     if targets.iter().map(|target| u128::from(target.free)).sum::<u128>() < bytes.into() {
         return f64::INFINITY;
@@ -31,21 +32,22 @@ pub fn seconds(bytes: u64, targets: &[Target]) -> f64 {
     let (mut taken, mut slope, mut at, mut working) = (0.0, 0.0, 0.0, 0);
     for (time, change) in bends {
         let until = taken + slope * (time - at);
-        // Sums of floats fall short of a whole number by rounding alone.
+        // Floating-point sums may fall just short of a whole number.
         if until + 0.5 >= bytes as f64 {
             break;
         }
         working += if change > 0.0 { 1 } else { -1 };
-        // Changes that cancel each other leave a rounding error, which is no slope.
+        // Changes that cancel each other leave a rounding error instead of a zero slope.
         slope = if working == 0 { 0.0 } else { slope + change };
         (taken, at) = (until, time);
     }
     let left = bytes as f64 - taken;
-    // On a flat line the targets are full: what is left is rounding.
+    // On a flat line the targets are full: the remainder is a rounding error.
     if left > 0.0 && slope > 0.0 { at + left / slope } else { at }
 }
 
-/// Bytes for each target: its part at that time, cut at pages; what rounding leaves goes where there is room, the fastest target first.
+/// Bytes for each target: its part at that time, cut at pages. The remainder goes where there is room, the
+/// fastest target first.
 fn quotas(bytes: u64, targets: &[Target]) -> Vec<u64> {
     let time = seconds(bytes, targets);
     let part = |target: &Target| {

@@ -1,4 +1,4 @@
-//! Placement engines: which of several targets takes how much of a batch of new data.
+//! Placement engines: they divide a batch of new data among several targets.
 //!
 //! | engine | rule | minimises |
 //! |---|---|---|
@@ -7,9 +7,9 @@
 //! | [`min-io-sum`](min_io_sum) | the fastest target until it is full, then the next | the sum of the targets' times |
 //! | [`min-io-time`](min_io_time) | every target for the same time, as far as it has room | the time of the slowest target |
 //!
-//! Targets work side by side, and a program waits for the slowest of them: hence the default. Source of the first three: Hermes' data
-//! placement engines (Kougkas, Devarajan, Sun: HPDC 2018); its linear program has costs that depend on the target alone, so the greedy
-//! choice is its optimum.
+//! Targets work in parallel, and a program waits for the slowest of them: hence the default. Source of the
+//! first three: Hermes' data placement engines (Kougkas, Devarajan, Sun: HPDC 2018); the costs in its linear
+//! program depend on the target alone, so the greedy choice is its optimum.
 //!
 //! [`levels`] sorts targets into tiers.
 
@@ -25,7 +25,7 @@ pub use target::{CUT, Placement, Share, Target};
 /// Names of the engines, the default first.
 pub const NAMES: &[&str] = &["min-io-time", "min-io-sum", "round-robin", "random"];
 
-/// The engine called `name`; `seed` is for `random`. None: there is no such engine.
+/// The engine called `name`; `seed` is for `random`. None: unknown name.
 pub fn build(name: &str, seed: u64) -> Option<Box<dyn Placement>> {
     Some(match name {
         "round-robin" => Box::new(round_robin::RoundRobin::default()),

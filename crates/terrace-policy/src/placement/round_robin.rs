@@ -2,7 +2,7 @@
 
 use super::target::{Placement, Share, Target, next_with_room};
 
-/// The engine; it remembers over batches which target is next.
+/// The engine; it keeps the next target from batch to batch.
 #[derive(Debug, Default)]
 pub struct RoundRobin {
     next: usize,

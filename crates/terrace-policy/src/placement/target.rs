@@ -1,21 +1,21 @@
-//! Targets, pieces and shares, and what several engines do with them.
+//! Targets, pieces and shares, and helpers of several engines.
 
-/// Where a piece is cut if it goes to two targets, bytes.
+/// A piece for two targets is cut at a multiple of this, bytes.
 pub const CUT: u64 = 4096;
 
-/// A place for data, as it is when a batch comes.
+/// A place for data, at the time of a batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target {
     /// Room, bytes.
     pub free: u64,
-    /// Data that it has to write before, bytes.
+    /// Data still to be written before the batch, bytes.
     pub queued: u64,
     /// Bandwidth of writes, bytes a second; more than 0.
     pub write: f64,
 }
 
 impl Target {
-    /// Seconds until it has written `bytes` more.
+    /// Seconds until the target has written `bytes` more.
     pub fn seconds(&self, bytes: u64) -> f64 {
         (self.queued + bytes) as f64 / self.write
     }
@@ -34,18 +34,19 @@ pub struct Share {
 
 /// Chooses targets for batches of pieces.
 pub trait Placement: Send + std::fmt::Debug {
-    /// Adds the shares of `pieces` (sizes in bytes) to `out`, in the order of the pieces. A piece that fits nowhere has no share: the caller has to
-    /// write it to the source.
+    /// Appends the shares of `pieces` (sizes in bytes) to `out`, in the order of the pieces. A piece that
+    /// fits nowhere has no share: the caller writes it to the source.
     fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>);
 }
 
-/// The first target from number `start` on, in a circle, that has room for all of `bytes`.
+/// The first target from number `start` on, cyclically, with room for all of `bytes`.
 pub(super) fn next_with_room(room: &[u64], start: usize, bytes: u64) -> Option<usize> {
     let n = room.len();
     (0..n).map(|i| (start + i) % n).find(|&target| room[target] >= bytes)
 }
 
-/// Gives the pieces out by `quotas` (bytes a target), one target after the other; a piece is cut where a quota ends.
+/// Deals the pieces by `quotas` (bytes a target), one target after the other; a piece is cut at the end of a
+/// quota.
 pub(super) fn deal(pieces: &[u64], mut quotas: Vec<u64>, out: &mut Vec<Share>) {
     let mut target = 0;
     for (piece, &size) in pieces.iter().enumerate() {

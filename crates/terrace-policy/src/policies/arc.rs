@@ -1,7 +1,7 @@
-//! `arc`: two LRU lists, pages used once and pages used again, whose shares follow the hits in their ghosts.
+//! `arc`: two LRU lists, pages used once and pages used repeatedly. Hits in their ghosts set their shares.
 //!
-//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, figure 4; `p` is a
-//! real number there and here.
+//! Source: N. Megiddo and D. Modha, "ARC: A Self-Tuning, Low Overhead Replacement Cache", FAST 2003, figure
+//! 4; `p` is a real number as there.
 //!
 //! ```text
 //!        new ► t1 (used once) ──► evicted ► b1 (ghost) ─ faulted again: p grows ─┐
@@ -10,12 +10,12 @@
 //!                                                           └ faulted again: p shrinks
 //!   t1 longer than p: its tail goes; else t2's.   t1 + b1 <= c, all four <= 2c
 //! ```
-//! The ghosts are exact lists, though all that is kept of a page is its shadow (see `ghost`).
+//! The ghosts are exact lists, though a page's shadow is all that is stored (see `ghost`).
 //!
-//! Seen in batches, hits lose their order among each other (see `shell`), and two things more: a page read ahead or in
-//! pieces and then left looks used again, as it does to the paper's; and victims are chosen before it is known what
-//! comes in their place, so the tie `t1 = p` never goes to a page of b2, and the ghosts are trimmed as if a page came
-//! that neither of them holds.
+//! Hits in batches lose their order among each other (see `queue_policy`). Two further differences: a page
+//! read ahead or in pieces and never again counts as used repeatedly, as in the paper; and victims are chosen
+//! before the incoming page is known, so the tie `t1 = p` never goes to a page of b2, and the ghosts are
+//! trimmed as if the incoming page were in neither.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};
@@ -25,11 +25,10 @@ use crate::{Shadow, Slot, Victim};
 const T1: usize = 0;
 const T2: usize = 1;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Arc {
     capacity: usize,
-    /// The length that t1 should have.
+    /// Target length of t1.
     p: f64,
     b1: Ghost,
     b2: Ghost,
@@ -42,7 +41,7 @@ impl Arc {
         QueuePolicy::new(slots_max, Arc { capacity, p: 0.0, b1: ghost(), b2: ghost() })
     }
 
-    /// Cases II and III of the paper: a page comes back that is still in its ghost, `found` by the given search.
+    /// Cases II and III of the paper: the page is still in a ghost, `found` by the given search.
     fn adapt(&mut self, shadow: Shadow, find: impl Fn(&mut Ghost, u32) -> bool) -> bool {
         let (serial, second) = serial_of(shadow);
         let (len1, len2) = (self.b1.len() as f64, self.b2.len() as f64);
@@ -62,7 +61,7 @@ impl Arc {
         self.b2.trim((2 * self.capacity).saturating_sub(others));
     }
 
-    /// The queue that gives up a page, as in the paper's REPLACE.
+    /// The queue of the next victim, as in the paper's REPLACE.
     fn source(&self, queues: &Queues) -> usize {
         let t1 = queues.len(T1) as f64;
         let over = t1 > self.p || (t1 == self.p && self.b2.is_announced());
@@ -103,7 +102,7 @@ impl Rules for Arc {
     }
 
     fn hit(&mut self, queues: &mut Queues, slot: Slot, _count: u8) {
-        let from = queues.queue_of(slot).expect("hits are told of queued pages");
+        let from = queues.queue_of(slot).expect("hits are reported for queued pages");
         queues.shift(from, T2, slot);
     }
 
@@ -112,7 +111,7 @@ impl Rules for Arc {
             return Step::Empty;
         }
         let returns = self.b1.is_announced() || self.b2.is_announced();
-        // A t1 of the whole pool has no ghost: its tail leaves no trace.
+        // A t1 as large as the pool has no ghost: its tail leaves no trace.
         let forgotten = !returns && queues.len(T1) >= self.capacity.max(1);
         let from = if forgotten { T1 } else { self.source(queues) };
         let slot = queues.tail(from).expect("the source is not empty");
@@ -173,7 +172,7 @@ mod tests {
         pool
     }
 
-    /// A miss as the paper has it: the shadow is known before the victim is chosen.
+    /// A miss as in the paper: the shadow is known before the victim is chosen.
     fn fault(pool: &mut Pool<QueuePolicy<Arc>>, slot: Slot, shadow: Option<Shadow>) -> Victim {
         shadow.into_iter().for_each(|shadow| pool.policy.faulting(shadow));
         let victim = pool.evict_shadows(1)[0];

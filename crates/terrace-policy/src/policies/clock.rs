@@ -1,15 +1,16 @@
 //! `clock`: the second-chance queue. A baseline.
 //!
-//! Source: F. J. Corbato, "A Paging Experiment with the Multics System", 1968; here as FIFO with reinsertion,
-//! which decides exactly as a hand over a ring does.
+//! Source: F. J. Corbato, "A Paging Experiment with the Multics System", 1968. Implemented as FIFO with
+//! reinsertion, which makes the same decisions as a hand over a ring.
 //!
 //! ```text
 //!   new ► head ──────────────► tail ── untouched: evicted
 //!          ▲                    │
 //!          └── touched: cleared ┘
 //! ```
-//! No ghost, and one bit is all it wants to know of hits: seeing them in batches loses nothing but for the batch itself
-//! (a page evicted ahead of demand could have been used meanwhile). A page read ahead and then used once looks like a page used twice: it gets a second chance.
+//! There is no ghost, and one bit of hits is enough: batches lose nothing but the batch itself (a page
+//! evicted ahead of demand could have been used meanwhile). A page read ahead and then used once looks like a
+//! page used twice: it gets a second chance.
 
 use crate::Victim;
 use crate::list::Step;
@@ -17,7 +18,6 @@ use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
 
 const RING: usize = 0;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Clock;
 

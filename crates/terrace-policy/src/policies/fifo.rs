@@ -3,7 +3,7 @@
 //! ```text
 //!   new ► head ──────────────► tail ► evicted
 //! ```
-//! Hits change nothing, so seeing them in batches loses nothing; a touched page goes like any other. No ghost.
+//! Hits change nothing, so batches of hits lose nothing; a touched page is evicted like any other. No ghost.
 
 use crate::Victim;
 use crate::list::Step;
@@ -11,7 +11,6 @@ use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
 
 const QUEUE: usize = 0;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Fifo;
 

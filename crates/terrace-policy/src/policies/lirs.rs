@@ -1,7 +1,8 @@
-//! `lirs`: keeps the pages with the shortest time between their last two uses.
+//! `lirs`: keeps the pages with the shortest interval between their last two uses.
 //!
-//! Source: S. Jiang and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy", SIGMETRICS
-//! 2002; 1/100 of the pool for HIR pages as there, and as in libCacheSim at most two pools of pages in stack S.
+//! Source: S. Jiang and X. Zhang, "LIRS: An Efficient Low Inter-reference Recency Set Replacement Policy",
+//! SIGMETRICS 2002. HIR pages are 1/100 of the pool as there, and stack S has at most two pools of pages as
+//! in libCacheSim.
 //!
 //! ```text
 //!   stack S, by last use:  ─ top ── LIR · HIR · gone · LIR · gone · LIR ─ bottom: always a LIR page
@@ -12,16 +13,17 @@
 //!          HIR, not in S ────► top of S, head of Q
 //!   new:   gone, still in S ─► LIR, likewise        never seen, or below the bottom ─► HIR
 //! ```
-//! **The stack is not built.** All that decides is whether a page was used after the LIR page at the bottom was: LIR pages
-//! are an LRU list, every page has a stamp of its last use, and a page is in S if its stamp is newer than that list's tail.
-//! Pages leave Q in the order of their last use, so those gone from the pool but not from S are a FIFO (see `ghost`),
-//! pruned from its old end as the bottom rises.
+//! **The stack is not built.** The only question is whether a page was used after the LIR page at the bottom.
+//! So LIR pages are an LRU list, every page has a stamp of its last use, and a page is in S if its stamp is
+//! newer than that list's tail. Pages leave Q in the order of their last use, so pages evicted but still in S
+//! are a FIFO (see `ghost`), pruned from its old end as the bottom rises.
 //!
-//! Seen in batches, pages used between two passes of the hand (see `shell`) have one and the same last use, in the order
-//! of slot numbers: of two short intervals it cannot tell the shorter. HIR pages get at least a batch of the pool,
-//! or all of it would become LIR while reclaim runs ahead of demand, and the order of LIR pages would be all there is.
+//! With batches, pages used between two passes of the hand (see `queue_policy`) have the same last use,
+//! ordered by slot number: short intervals are indistinguishable. HIR pages get at least a batch of the pool.
+//! With fewer, reclaim ahead of demand would make the whole pool LIR, and only the order of LIR pages would
+//! count.
 //!
-//! Departure: a bound on S counts the whole of Q as being in S (less than 1/100 of a pool is not).
+//! Departure: the bound on S counts all of Q as being in S (less than 1/100 of a pool is not).
 
 use crate::list::ghost::{Ghost, serial_of, shadow_of};
 use crate::list::{Step, looks_max};
@@ -35,18 +37,17 @@ const HIR_DIVISOR: usize = 100;
 /// Pages in S, in pools.
 const STACK_POOLS: usize = 2;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Lirs {
     capacity: usize,
-    /// LIR pages there should be.
+    /// Target number of LIR pages.
     lir_max: usize,
     /// Uses seen, modulo 2^32: the stamp of the next.
     now: u32,
     /// Last use of the page in each slot.
     used: Vec<u32>,
     gone: Ghost,
-    /// Last use of the pages that are gone, by place in the ghost.
+    /// Last use of evicted pages, by place in the ghost.
     gone_used: Vec<u32>,
 }
 
@@ -77,13 +78,13 @@ impl Lirs {
         self.now = self.now.wrapping_add(1);
     }
 
-    /// Whether something used at `stamp` is in the stack: not older than the LIR page at its bottom.
+    /// Whether a use at `stamp` is in the stack: not older than the LIR page at its bottom.
     fn in_stack(&self, queues: &Queues, stamp: u32) -> bool {
         let ago = |stamp| self.now.wrapping_sub(stamp);
         queues.tail(LIR).is_none_or(|bottom| ago(stamp) <= ago(self.used[bottom as usize]))
     }
 
-    /// The bottom of S may have risen, or S grown.
+    /// Prunes the ghost after the bottom of S has risen, or S has grown.
     fn prune(&mut self, queues: &Queues) {
         while let Some(oldest) = self.gone.oldest()
             && !self.in_stack(queues, self.gone_used[self.gone.place(oldest)])
@@ -93,7 +94,7 @@ impl Lirs {
         self.gone.trim((STACK_POOLS * self.capacity).saturating_sub(queues.len(LIR) + queues.len(Q)));
     }
 
-    /// Makes LIR pages at the bottom of S into HIR pages while there are too many, at most `moves`.
+    /// Turns excess LIR pages at the bottom of S into HIR pages, at most `moves`.
     fn demote(&mut self, queues: &mut Queues, moves: usize) {
         for _ in 0..moves {
             if queues.len(LIR) <= self.lir_max {
@@ -128,7 +129,7 @@ impl Rules for Lirs {
     }
 
     fn hit(&mut self, queues: &mut Queues, slot: Slot, _count: u8) {
-        let from = queues.queue_of(slot).expect("hits are told of queued pages");
+        let from = queues.queue_of(slot).expect("hits are reported for queued pages");
         let to = if from == LIR || self.in_stack(queues, self.used[slot as usize]) { LIR } else { Q };
         self.stamp(slot);
         queues.shift(from, to, slot);
@@ -206,7 +207,7 @@ mod tests {
     const D: Slot = 3;
     const E: Slot = 4;
 
-    /// After the paper's example (two LIR pages, one HIR): S is E, A, D (gone), B; Q is E. With the shadow of D.
+    /// The paper's example (two LIR pages, one HIR): S is E, A, D (gone), B; Q is E. Returns the shadow of D.
     fn example() -> (Pool<QueuePolicy<Lirs>>, Option<Shadow>) {
         let mut pool = Pool::new(Lirs::build(64, 3));
         pool.enter([A, B, D]);

@@ -1,4 +1,4 @@
-//! `lru`: least recently used, as well as touch counts can tell. A baseline.
+//! `lru`: least recently used, as exact as touch counts allow. A baseline.
 //!
 //! ```text
 //!   new ► head ─────────────────────────► tail ► evicted
@@ -6,9 +6,9 @@
 //!          │ └── touched: cleared ─────────┘
 //!          └── touched pages met by a hand over the slot numbers, 8 slots a victim
 //! ```
-//! Real LRU moves a page at every hit; a hit here writes one byte, and the order is rebuilt afterwards, by the hand of
-//! `shell`, which also says what that loses: an eighth of a turnover of the pool looks like one moment, ordered by slot
-//! numbers. Told each access (the simulator's exact mode) this is textbook LRU.
+//! LRU moves a page at every hit. A hit here writes one byte, and the hand of `queue_policy` rebuilds the
+//! order afterwards: uses within an eighth of a turnover of the pool look simultaneous, ordered by slot
+//! number. In the simulator's exact mode, which reports each access, this is textbook LRU.
 
 use crate::list::Step;
 use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
@@ -16,7 +16,6 @@ use crate::{Slot, Victim};
 
 const RECENCY: usize = 0;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Lru;
 

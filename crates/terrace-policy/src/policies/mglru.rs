@@ -1,4 +1,4 @@
-//! The multi-generational LRU: what its versions have in common.
+//! The multi-generational LRU: the parts that all its versions share.
 //!
 //! Source: Linux MGLRU (mm/vmscan.c, mm/workingset.c and its documentation), for clean and dirty pages of files;
 //! written from a specification, no kernel code. A version is a set of [`Rules`]: `mglru_fg` here, those of released
@@ -11,26 +11,27 @@
 //!   min_seq  │ gen 0   ◄── new pages                                  emptied: min_seq + 1, the past counts half
 //!            └─ 2 to 4 generations are open; aging opens one when the rules find too few old pages
 //! ```
-//! A page's *state* is 4 bits that only the rules read: how often it was used, and what it brought along from a
-//! former life. The *tier* of a state is the logarithm of the uses. The *controller* compares how often evicted
-//! pages of each tier come back; a tier that does so more often than its set point allows is protected. A shadow
-//! holds min_seq and the state at eviction.
+//! A page's *state* is 4 bits that only the rules read: how often it was used, and its record from before its
+//! last eviction. The *tier* of a state is the logarithm of the uses. The *controller* compares how often
+//! evicted pages of each tier are refaulted; a tier above its set point is protected. A shadow holds min_seq
+//! and the state at eviction.
 //!
-//! A pass isolates a batch and the batch goes, whatever happens to its pages meanwhile; when `victims` is asked for
-//! less, the rest waits isolated. So the oldest generation runs empty when a batch is all it has, as in the kernel.
+//! A pass isolates a batch, and all of it is evicted, even pages used meanwhile. If `victims` wants fewer,
+//! the rest stays isolated. So the oldest generation runs empty when it has only a batch left, as in the
+//! kernel.
 //!
-//! Our departures, in all versions:
-//! - Without `accessed`, uses are not seen when they happen but at a look: at the tail, and by a hand that
-//!   passes 8 slots for each victim wanted. A look tells three uses at the most, which then act one after the other.
-//! - There is no stale list to sort: a page's list is always its generation.
-//! - No mapped pages, hence no page-table walk, Bloom filter or look-around but in [`Evict::age`], which treats a
-//!   touched page as the walk does one whose accessed bit it finds. One type of page.
-//! - Passes stop at 32 pages isolated, whatever was asked for, and priority restarts at 12 for the next.
+//! Departures in all versions:
+//! - Without `accessed`, uses are seen at a look only: at the tail, and by a hand that passes 8 slots for
+//!   each victim wanted. A look shows at most three uses, which are applied one after the other.
+//! - No stale list has to be sorted: a page's list is always its generation.
+//! - No mapped pages, hence no page-table walk, Bloom filter or look-around. Only [`Evict::age`] treats a
+//!   touched page as the walk treats a page with the accessed bit set. There is one type of page.
+//! - Passes stop at 32 isolated pages, whatever was requested, and priority restarts at 12 for the next.
 //! - A batch is at most an eighth of the pool, which matters below 512 pages.
-//! - A victim that cannot go waits aside (see `list::Held`) where the kernel activates it and rotates it to the tail
-//!   when its writeback ends.
-//! - When a lap over all pages found none to evict, they go regardless of their tiers (see `list::Patience`), where
-//!   the kernel would kill a process.
+//! - A victim that cannot be evicted waits aside (see `list::Held`). The kernel activates it and rotates it
+//!   to the tail when its writeback ends.
+//! - After a fruitless lap over all pages, pages are evicted regardless of their tiers (see
+//!   `list::Patience`). The kernel would kill a process.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -40,25 +41,26 @@ use std::ops::RangeInclusive;
 use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep};
 use crate::{AccessCounts, Evict, Generation, InsertReason, Position, Refaults, Shadow, Slot, Tier, Victim};
 
-/// Generations that stay open.
+/// Minimum number of open generations.
 pub const MIN_NR_GENS: u64 = 2;
-/// Generations that can be open.
+/// Maximum number of open generations.
 pub const MAX_NR_GENS: u64 = 4;
 /// Reference tiers.
 pub const MAX_NR_TIERS: usize = 4;
-/// The priority that reclaim begins with: lists >> priority pages are looked at.
+/// Initial priority of reclaim: a pass looks at lists >> priority pages.
 pub const DEF_PRIORITY: u32 = 12;
 /// Pages isolated by one pass.
 pub const MIN_LRU_BATCH: usize = 64;
-/// Pages one reclaim isolates at least, before it gives up looking further.
+/// Minimum number of pages that one reclaim isolates before it stops searching.
 const SWAP_CLUSTER_MAX: usize = 32;
-/// Pages moved or looked at under one lock.
+/// Maximum number of pages moved or looked at under one lock.
 pub const MAX_LRU_BATCH: usize = 4096;
-/// The largest part of the pool that a batch may be: 1/8.
+/// A batch is at most this part of the pool: 1/8.
 const BATCH_DIVISOR: usize = 8;
-/// Turnovers of the pool before the timer may open a generation: at one a quarter of real traces loses.
+/// Turnovers of the pool before the timer may open a generation. With one, a quarter of the real traces gets
+/// worse.
 const TIMER_TURNOVERS: u64 = 2;
-/// Uses that one look at the touch table can tell: clients count no further.
+/// Maximum number of uses that one look at the touch table can show: clients count no further.
 const TOUCHES_MAX: u8 = 3;
 
 /// The generations open.
@@ -70,7 +72,7 @@ pub struct Span {
     pub max: u64,
 }
 
-/// The place of a page and its history.
+/// Place and state of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     /// Its generation.
@@ -92,23 +94,23 @@ pub struct Sizes {
     pub total: usize,
 }
 
-/// The parameters of a pass.
+/// Decision to age, before a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aging {
     /// Nothing.
     No,
-    /// A new generation.
+    /// Open a generation.
     Open,
-    /// A new generation, and that is all at this priority.
+    /// Open a generation, and no pass at this priority.
     OpenOnly,
 }
 
-/// The fate of a page at the tail that was not referenced since.
+/// Fate of a page at the tail without a new reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes.
+    /// Evict it.
     Evict,
-    /// It moves up one generation, with this state; `counted`: the controller counts it.
+    /// Move it up one generation, with this state; `counted`: the controller counts it.
     Protect {
         /// The state from now on.
         state: u8,
@@ -124,25 +126,25 @@ pub trait Rules: fmt::Debug + Send + 'static {
     /// Gains of the set point and of the tier compared with it: 1, 2 protects a tier that refaults more than twice
     /// as often.
     const GAINS: (u64, u64);
-    /// The set point is the tier below, not the lowest.
+    /// Compare with the tier below instead of the lowest tier.
     const COMPARES_NEIGHBOURS: bool;
-    /// Protected pages join the next generation at its tail, not at its head.
+    /// Put protected pages at the tail of the next generation, not at its head.
     const PROTECTS_TO_TAIL: bool;
     /// Maximum number of pages that one pass looks at.
     const LOOKS_MAX: usize;
-    /// A pass looks at no more pages than its priority allows in all, not only the pass after which it was exceeded.
+    /// Stop a pass at the total budget of its priority, not only after the pass that exceeded it.
     const KEEPS_TO_BUDGET: bool;
-    /// Milliseconds after which a new generation opens in any case, once the pool was turned over twice in that
+    /// Milliseconds after which a generation opens in any case, once the pool was turned over twice in that
     /// time; 0: never.
     const TIMER_MS: u64;
 
     /// The tier of a page.
     fn tier(state: u8) -> usize;
-    /// The state after one more use, the page's place left aside.
+    /// The state after one more use, without the page's place.
     fn used(state: u8) -> u8;
     /// One more use through a descriptor.
     fn referenced(at: At, span: Span) -> At;
-    /// The walk found the page's accessed bit set.
+    /// The page-table walk found the accessed bit set.
     fn sighted(at: At, span: Span) -> At;
     /// The generation a page enters.
     fn entrance(state: u8, span: Span) -> u64;
@@ -154,20 +156,20 @@ pub trait Rules: fmt::Debug + Send + 'static {
     fn verdict(state: u8, threshold: usize) -> Verdict;
     /// The state of a page whose generation is merged into the next.
     fn drained(state: u8) -> u8;
-    /// Where a page goes back to that could not be evicted and was used since; `state` counts that use.
+    /// Place of a page that could not be evicted and was used since; `state` counts that use.
     fn rejected(state: u8, span: Span) -> At;
     /// Whether to age before a pass.
     fn aging(sizes: Sizes, priority: u32) -> Aging;
 }
 
-// Tags. Absent: the state a victim had, and whether it had been held. Resident: state and where it is.
+// Tags. Absent: the victim's state, and whether it had been held. Resident: state and place.
 const STATE: u8 = 0x0f;
 const WAS_HELD: u8 = 0x10;
 const HELD: u8 = 0x40;
 const ISOLATED: u8 = 0x60;
 const LISTED: u8 = 0x80;
 
-// Shadows: a bit that keeps them from being 0, the low bits of min_seq, the state.
+// Shadows: a bit that makes them nonzero, the low bits of min_seq, the state.
 const SHADOW_MARK: u32 = 1 << 31;
 const SHADOW_SEQ_MASK: u64 = (1 << 27) - 1;
 
@@ -191,7 +193,7 @@ fn listed_index(tag: u8) -> usize {
     usize::from(tag >> 4 & 3)
 }
 
-/// How often pages of each tier come back: the controller's inputs.
+/// Refaults by tier: the controller's input.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Tiers {
     avg_refaulted: [u64; MAX_NR_TIERS],
@@ -221,8 +223,8 @@ impl Tiers {
         }
     }
 
-    /// The highest tier up to which none refaults more often than its set point allows, by [`Rules::GAINS`] and
-    /// [`Rules::COMPARES_NEIGHBOURS`].
+    /// The highest tier such that no tier up to it refaults more often than its set point allows, by
+    /// [`Rules::GAINS`] and [`Rules::COMPARES_NEIGHBOURS`].
     fn threshold(&self, (gain_set, gain): (u64, u64), compares_neighbours: bool) -> usize {
         let fine = |tier: &usize| {
             let set_point = if compares_neighbours { tier - 1 } else { 0 };
@@ -234,7 +236,7 @@ impl Tiers {
         (1..MAX_NR_TIERS).take_while(fine).last().unwrap_or(0)
     }
 
-    /// A generation is used up: the past counts half.
+    /// Halves the weight of the past when a generation is used up.
     fn carry_over(&mut self) {
         for tier in 0..MAX_NR_TIERS {
             let (refaulted, total) = self.rate(tier);
@@ -247,7 +249,7 @@ impl Tiers {
     }
 }
 
-/// See the module's description.
+/// The reclaim loop under one version's rules. See the module's description.
 #[derive(Debug)]
 pub struct Mglru<R> {
     slots: Slots,
@@ -256,7 +258,7 @@ pub struct Mglru<R> {
     births_ms: [u64; MAX_NR_GENS as usize],
     span: Span,
     tiers: Tiers,
-    /// Chosen by a pass, not yet handed out.
+    /// Chosen by a pass, not yet returned as victims.
     isolated: List,
     held: Held,
     patience: Patience,
@@ -268,7 +270,7 @@ pub struct Mglru<R> {
     refaults: Refaults,
     /// Each access is reported: the touch table is ignored.
     exact: bool,
-    /// The page used last: going on in it is the same use.
+    /// The page used last: a further access to it is the same use.
     last_used: Option<Slot>,
     rules: PhantomData<R>,
 }
@@ -318,7 +320,6 @@ impl<R: Rules> Mglru<R> {
         Sizes { open: self.generations_open(), young: at(0), old: at(2), total: self.evictable() }
     }
 
-    /// Where a listed page is.
     fn at(&self, slot: Slot) -> At {
         let tag = self.slots.tag(slot);
         let above = (listed_index(tag) as u64 + MAX_NR_GENS - self.span.min % MAX_NR_GENS) % MAX_NR_GENS;
@@ -330,7 +331,8 @@ impl<R: Rules> Mglru<R> {
         self.slots.push(list, slot, listed(to.seq, to.state));
     }
 
-    /// Gives a listed page its new place and state; to another generation it goes by its head. True if it moved.
+    /// Gives a listed page its new place and state; another generation takes it at the head. True if it
+    /// moved.
     fn place(&mut self, slot: Slot, from: At, to: At) -> bool {
         if from.seq == to.seq {
             self.slots.set_tag(slot, listed(to.seq, to.state));
@@ -341,7 +343,7 @@ impl<R: Rules> Mglru<R> {
         true
     }
 
-    /// Moves a page of the oldest generation into the next, behind its tail.
+    /// Moves a page of the oldest generation to the tail of the next.
     fn sink(&mut self, slot: Slot, state: u8) {
         let (from, to) = (self.span.min, self.span.min + 1);
         self.slots.unlink(&mut self.lists[index_of(from)], slot, ABSENT);
@@ -364,7 +366,7 @@ impl<R: Rules> Mglru<R> {
         Shadow(NonZeroU32::new(SHADOW_MARK | seq << 4 | u32::from(state)).expect("marked"))
     }
 
-    /// The state a page is restored with, if its shadow is recent.
+    /// The state restored by a recent shadow; `None` if it is not recent.
     fn refault(&mut self, shadow: Shadow) -> Option<u8> {
         let (seq, state) = (u64::from(shadow.0.get()) >> 4, shadow.0.get() as u8 & STATE);
         let behind = |now: u64| now.wrapping_sub(seq) & SHADOW_SEQ_MASK;
@@ -377,7 +379,7 @@ impl<R: Rules> Mglru<R> {
         Some(R::restored(state))
     }
 
-    /// Steps over empty generations, two always staying open.
+    /// Steps over empty generations; two always stay open.
     fn advance_min_seq(&mut self) {
         while self.generations_open() > MIN_NR_GENS && self.oldest().is_empty() {
             self.tiers.carry_over();
@@ -392,8 +394,8 @@ impl<R: Rules> Mglru<R> {
         self.evictions = 0;
     }
 
-    /// Merges up to `pages` of the oldest generation into the next, page by page (so their order turns round); true
-    /// when none is left.
+    /// Merges up to `pages` of the oldest generation into the next, page by page, which reverses their order.
+    /// True when none is left.
     fn drain(&mut self, pages: usize) -> bool {
         for _ in 0..pages {
             let Some(slot) = self.slots.tail(self.oldest()) else { break };
@@ -404,8 +406,8 @@ impl<R: Rules> Mglru<R> {
         self.oldest().is_empty()
     }
 
-    /// Opens a generation when the youngest has been open for long. A full window is merged first, a part of it
-    /// each time. Rejected: time alone, which makes one generation of all when the pool turns over slowly.
+    /// Opens a generation when the youngest is old enough. A full window is merged first, part by part.
+    /// Rejected: time alone, which leaves a single generation when the pool turns over slowly.
     fn age_by_timer(&mut self) {
         let open_ms = self.now_ms.saturating_sub(self.births_ms[index_of(self.span.max)]);
         let turned_over = self.evictions >= TIMER_TURNOVERS * self.capacity as u64;
@@ -420,8 +422,8 @@ impl<R: Rules> Mglru<R> {
         }
     }
 
-    /// Looks at the tail of the oldest generation, which is not empty. The slot, in no list any more, if the page
-    /// is to go.
+    /// Looks at the tail of the oldest generation, which must not be empty. Returns the slot, unlinked, if
+    /// the page is to be evicted.
     fn look(&mut self, threshold: usize, touches: &mut dyn AccessCounts) -> Option<Slot> {
         let slot = self.slots.tail(self.oldest()).expect("the oldest generation is not empty");
         let force = self.patience.touched(self.evictable());
@@ -446,7 +448,8 @@ impl<R: Rules> Mglru<R> {
         Some(slot)
     }
 
-    /// One pass over the oldest generation, at most `looks_max` pages of it. Pages looked at.
+    /// One pass over at most `looks_max` pages of the oldest generation. Returns the number of pages looked
+    /// at.
     fn pass(&mut self, looks_max: usize, touches: &mut dyn AccessCounts) -> usize {
         if self.generations_open() == MIN_NR_GENS {
             return 0;
@@ -465,12 +468,13 @@ impl<R: Rules> Mglru<R> {
         looks
     }
 
-    /// Pages that a pass isolates.
+    /// Number of pages that a pass isolates.
     fn batch(&self) -> usize {
         (self.capacity / BATCH_DIVISOR).clamp(1, MIN_LRU_BATCH)
     }
 
-    /// Passes of falling priority until a cluster is isolated; or one page, after a lock was held for long enough.
+    /// Passes of falling priority until a cluster is isolated; after the maximum of looks under the lock, one
+    /// page is enough.
     fn isolate(&mut self, touches: &mut dyn AccessCounts) {
         let cluster = self.batch().min(SWAP_CLUSTER_MAX);
         let mut looks = 0;
@@ -506,7 +510,7 @@ impl<R: Rules> Mglru<R> {
         self.pass(looks_max, touches)
     }
 
-    /// Books the eviction of a page that is in no list any more.
+    /// Counts the eviction of a page that is in no list.
     fn evict(&mut self, slot: Slot) -> Victim {
         let state = state_of(self.slots.tag(slot));
         self.tiers.evicted[R::tier(state)] += 1;
@@ -514,7 +518,7 @@ impl<R: Rules> Mglru<R> {
         Victim { slot, shadow: Some(self.token(state)) }
     }
 
-    /// The isolated page that is first to go.
+    /// Returns the first isolated page as a victim.
     fn hand_out(&mut self) -> Option<Victim> {
         let slot = self.slots.tail(&self.isolated)?;
         let state = state_of(self.slots.tag(slot));
@@ -523,7 +527,7 @@ impl<R: Rules> Mglru<R> {
         Some(self.evict(slot))
     }
 
-    /// Looks at the page held longest: used since, it goes back; never into the oldest generation.
+    /// Looks at the page held longest. If it was used since, it goes back to a generation, never the oldest.
     fn look_held(&mut self, touches: &mut dyn AccessCounts) -> Option<Victim> {
         let slot = self.slots.tail(&self.held.list).expect("held is due");
         let (before, touched) = (state_of(self.slots.tag(slot)), self.take_touches(slot, touches));
@@ -574,7 +578,7 @@ impl<R: Rules> Evict for Mglru<R> {
 
         let goal = out.len() + want;
         while out.len() < goal {
-            // 1. Pages held back, when it is their turn.
+            // 1. Held pages, if due.
             if self.held.due(self.evictable() + self.isolated.len()) {
                 out.extend(self.look_held(touches));
                 continue;
@@ -707,7 +711,7 @@ impl<R: Rules> Evict for Mglru<R> {
         is_resident(self.slots.tag(slot))
     }
 
-    /// Pages are shown as `slot/state`.
+    /// Pages appear as `slot/state`.
     fn dump(&self) -> String {
         let show = |list: &List| {
             let page = |slot| format!("{slot}/{}", state_of(self.slots.tag(slot)));

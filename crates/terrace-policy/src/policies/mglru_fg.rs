@@ -1,7 +1,7 @@
 //! `mglru-fg` (also `mglru`): MGLRU with fine-grained references, as proposed for the kernel after 7.2.
 //!
-//! Source: the reference rules of MGLRU-FG v3 (2026, not merged at the time) on the reclaim loop of Linux 7.2; written
-//! from a specification, no kernel code. `mglru` has the parts that all versions share.
+//! Source: the reference rules of MGLRU-FG v3 (2026, not merged at the time) on the reclaim loop of Linux
+//! 7.2; written from a specification, no kernel code. The file `mglru` has the parts that all versions share.
 //!
 //! ```text
 //!   max_seq  ▲ gen 3   references count up to 7
@@ -13,22 +13,23 @@
 //! 1. The state is 0..7 references; the read that faulted a page in is the first, readahead and writes give none.
 //! 2. A tier is protected when it refaults more than twice as often as the one below.
 //! 3. A shadow is recent while fewer than 4 generations opened since; it gives back up to 3 references.
-//! 4. A pass looks at 64 pages at the most, and at no more than its priority allows (pages >> priority). A generation
+//! 4. A pass looks at up to 64 pages, and at no more than its priority allows (pages >> priority). A generation
 //!    opens when only 2 are left, or when 3 are and priority 12 did not suffice.
-//! 5. A generation also opens when the youngest is a minute old and the pool was turned over twice since: pages that
-//!    climbed and were then forgotten come down (the kernel has no such timer, and does not shed them).
+//! 5. A generation also opens when the youngest is a minute old and the pool was turned over twice since. So
+//!    pages that climbed and were not used again come down (the kernel has no such timer and keeps them).
 //!
-//! Seen in batches, references climb late, in the generation a page is in by then, and not more than three at a look:
-//! 1.1 % more misses than with every access told, on average of 22 cells of real traces, 9 % at most.
+//! With batches, references climb late, in the generation that the page has reached by then, and at most
+//! three at a look. The cost: 1.1 % more misses than with every access reported, on average of 22 cells of
+//! real traces, 9 % at most.
 
 use super::mglru::{
     Aging, At, DEF_PRIORITY, MAX_NR_GENS, MIN_LRU_BATCH, MIN_NR_GENS, Mglru, Rules, Sizes, Span, Verdict,
 };
 
-/// See the module's description.
+/// MGLRU with the fine-grained rules. See the module's description.
 pub type MglruFg = Mglru<FineGrained>;
 
-/// The most references a page can have.
+/// Maximum number of references of a page.
 const REFS_MAX: u8 = 7;
 /// References left after a climb, or given back by a shadow.
 const REFS_CLIMBED: u8 = 3;

@@ -1,8 +1,8 @@
-//! `s3fifo`: a small FIFO that most pages leave again soon, a main FIFO, a ghost.
+//! `s3fifo`: a small FIFO that evicts most new pages, a main FIFO, and a ghost.
 //!
-//! Source: J. Yang et al., "FIFO Queues Are All You Need for Cache Eviction", SOSP 2023; in the form of libCacheSim
-//! 0.3: a page needs two uses to leave the small queue upwards, and pages that come while the small queue is full but
-//! nothing was ever evicted go to main.
+//! Source: J. Yang et al., "FIFO Queues Are All You Need for Cache Eviction", SOSP 2023, in the form of
+//! libCacheSim 0.3: a page needs two uses to move from the small queue to main. Before the first eviction,
+//! pages that come while the small queue is full go to main.
 //!
 //! ```text
 //!   new ► small (1/10) ──── used twice ────► main: used: count - 1, to the head ─┐
@@ -10,7 +10,7 @@
 //!            └─ else evicted ► ghost (9/10) ──┘   └──────────────────────────────┘
 //!                                   faulted again        unused: evicted, forgotten
 //! ```
-//! Counts saturate at 3, in the paper as in the touch table: seeing hits in batches loses nothing but for the batch
+//! Counts saturate at 3, in the paper as in the touch table. So batches of hits lose nothing but the batch
 //! itself (a page evicted ahead of demand could have been used meanwhile).
 
 use crate::list::Step;
@@ -20,19 +20,18 @@ use crate::{Shadow, Slot, Victim};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
-/// Share of the pool for the small queue, and the rest for main and ghost, in tenths.
+/// Share of the pool for the small queue, in tenths; main and ghost have the rest.
 const SMALL_TENTHS: usize = 1;
 const GHOST_TENTHS: usize = 9;
-/// Uses that lead from small to main.
+/// Uses that move a page from small to main.
 const PROMOTE_COUNT: u8 = 2;
-/// Uses beyond this many count no more.
+/// Counts saturate at this value.
 const COUNT_MAX: u8 = 3;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct S3Fifo {
     capacity: usize,
-    /// Nothing was ever evicted: main fills up too.
+    /// Nothing was evicted yet: new pages fill main, too.
     filling: bool,
     ghost: Ghost,
 }

@@ -7,12 +7,12 @@
 //!                          │ visited: cleared, and stays where it is
 //!                          └ unvisited: evicted
 //! ```
-//! Unlike a clock, pages that pass are not mixed with new ones: behind the hand lie those that proved themselves, in
-//! front of it the newcomers, which are judged soon. No ghost.
+//! Unlike with a clock, surviving pages are not mixed with new ones: survivors lie behind the hand, new pages
+//! in front of it, where they are judged soon. No ghost.
 //!
-//! One bit a page is all it wants to know of hits, and the touch table has it: seeing them in batches loses nothing
-//! but for the batch itself (a page evicted ahead of demand could have been used meanwhile). Victims that could not go
-//! wait aside, not in the hand's way; used ones enter anew at the head.
+//! One bit of hits a page is enough, so batches lose nothing but the batch itself (a page evicted ahead of
+//! demand could have been used meanwhile). Victims that could not be evicted wait aside, out of the hand's
+//! way; used ones enter anew at the head.
 
 use crate::list::Step;
 use crate::queue_policy::{QueuePolicy, Queues, Rules, Uses};
@@ -20,10 +20,9 @@ use crate::{Slot, Victim};
 
 const QUEUE: usize = 0;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct Sieve {
-    /// The page to be judged next; `None`: the tail's.
+    /// The page examined next; `None`: the tail.
     hand: Option<Slot>,
 }
 
@@ -74,7 +73,7 @@ mod tests {
     use crate::Evict;
     use crate::testing::Pool;
 
-    /// After the paper's illustration: of A to G, A, B and G were visited, then H, A, D, I, B, J are requested.
+    /// The paper's illustration: of A to G, A, B and G were visited, then H, A, D, I, B, J are requested.
     #[test]
     fn the_papers_illustration() {
         let [a, b, c, d, e, f, g, h, i, j] = std::array::from_fn(|n| n as Slot);

@@ -1,8 +1,11 @@
-//! `strata`: generations behind a probation queue with a ghost. The default policy.
+//! `strata`: S3-FIFO with an adaptive probation queue. The default policy.
+//!
+//! Its generations are only marks: they serve the display, the commands of `terrace lru` and `min_ttl`. No
+//! choice of a victim in reclaim rests on them (rule 4).
 //!
 //! Sources: the probation FIFO and the ghost of S3-FIFO (J. Yang et al., SOSP 2023), the correlated window of
-//! Clock2Q+, the condition on which LIRS (S. Jiang and X. Zhang, SIGMETRICS 2002) lets a page join the resident set,
-//! generations and second chances from MGLRU; composed and measured for terrace.
+//! Clock2Q+, LIRS's condition for joining the resident set (S. Jiang and X. Zhang, SIGMETRICS 2002), second
+//! chances from MGLRU. The combination was composed and measured for terrace.
 //!
 //! ```text
 //!  new page                      touched in the old part
@@ -14,40 +17,40 @@
 //!   are for-                   └─► evicted, shadow =   │
 //!   gotten at the border           eviction clock ─────┘ was away no longer than main's oldest has been there
 //! ```
-//! 1. A new page enters probation. Touches in the first quarter of its life there are *correlated* (the rest of
-//!    one use: readahead, a record at a time) and are cleared when it crosses to the old part. One use is over
-//!    within a few faults: a window of half of probation, as in Clock2Q+, only forgets second uses, and without
-//!    any window each page read piecemeal reaches main.
-//! 2. At probation's end a touched page goes to the youngest generation; another is evicted, and its shadow is
-//!    the *eviction clock*, which counts probation evictions only: the ghost is a FIFO held in the index entries.
-//!    A page faulted again goes straight to main if it was away, by that clock, no longer than main's oldest page has
-//!    been there since it was last let in: then it is used more often than that one, which leaves for it. So the
-//!    ghost is short when main turns over fast, and as long as memory for shadows lasts when main stands still.
-//! 3. While the pool has never evicted, probation overflows into the generations (fill rule: a loop over
-//!    slightly more than the pool keeps what came first).
-//! 4. Main is one queue: pages enter at its youngest end and leave at the oldest, so generations are *marks* on it
-//!    (the slot's tag holds the sequence number), and moving the oldest into the next is adding two counters.
-//!    They tell ages; no decision rests on them. Pages that reach the edge belong to the oldest.
-//! 5. A touched page at main's end gets a second chance with its count decremented, not cleared; counts saturate
-//!    at 3, so popularity decays by laps. A page that leaves main leaves no shadow: it has been away longer than
-//!    anything there already.
-//! 6. How large probation is follows from use at the margin. A page faulted again within 1/20 of the pool of its
-//!    eviction from probation would have been a hit, had probation been so much larger: probation grows by two
-//!    pages. A page of main that is touched for the first time in main's last 1/20 (the *edge*) would have been
-//!    lost, had main been so much smaller: probation shrinks by five times as much, for such a page leaves no shadow
-//!    and costs several misses before it is back. (Anything from two to five times is alike on traces; where
-//!    popularity is steady every page comes back some day, and only at five do these returns not swell probation.) So
-//!    the border moves to where a page more is worth the same on either side: small pools and recency make probation
-//!    large (up to 6/10), loops over more than the pool and steady popularity make it small (down to 1/100). It
-//!    starts at 1/10.
+//! 1. A new page enters probation. The first quarter of probation is the *correlated window*: touches there
+//!    belong to the same use (readahead, a record at a time). They are cleared when the page crosses to the
+//!    old part. One use is over within a few faults: a window of half of probation, as in Clock2Q+, loses
+//!    second uses. Without a window each page that is read piecemeal reaches main.
+//! 2. At probation's end a touched page goes to main. An untouched page is evicted, and its shadow is the
+//!    *eviction clock*, which counts evictions from probation only: the ghost is a FIFO in the index entries.
+//!    A refaulted page enters main if, by that clock, it was away no longer than main's oldest page has been
+//!    in main: it is then used more often than that page. So the ghost is short when main turns over fast,
+//!    and limited only by the memory for shadows when main stands still.
+//! 3. Until the first eviction, probation overflows into main (fill rule: a loop over slightly more than the
+//!    pool keeps the pages that came first).
+//! 4. Main is one queue: pages enter at its youngest end and leave at the oldest. Generations are *marks* on
+//!    it: the slot's tag holds the sequence number, and merging the oldest into the next adds two counters.
+//!    Generations show ages only. Pages at the edge count as the oldest one.
+//! 5. A touched page at main's end gets a second chance and its count is decremented, not cleared. Counts
+//!    saturate at 3, so popularity decays by laps. A page evicted from main leaves no shadow: it has been
+//!    away longer than any page of main already.
+//! 6. The size of probation follows the uses at its margin. A page refaulted within 1/20 of the pool of its
+//!    eviction from probation would have been a hit with a probation larger by 1/20: probation grows by two
+//!    pages. A page of main touched for the first time in main's last 1/20 (the *edge*) would have been lost
+//!    by a main smaller by 1/20: probation shrinks by five times as much, for such a page leaves no shadow
+//!    and misses several times before it is back in main. (Factors from two to five perform alike on traces.
+//!    With steady popularity every page returns some day, and only a factor of five keeps these returns from
+//!    enlarging probation.) So the border settles where one more page is worth the same on either side. Small
+//!    pools and recency make probation large (up to 6/10), loops over more than the pool and steady
+//!    popularity make it small (down to 1/100). It starts at 1/10.
 //!
-//! Targets are shares of the capacity, never of what happens to be resident: reclaim runs ahead of demand, and
-//! the pool is always a little under full. A page read but not admitted advances the clock, as if it had passed
-//! through a probation of no length; no larger one would have kept it, so a bit of its shadow says that it does not
-//! move the border.
+//! Targets are shares of the capacity, not of the resident pages: reclaim runs ahead of demand, so the pool
+//! is always a little under full. A page that is read but not admitted advances the clock like an eviction
+//! from probation. A bit of its shadow keeps it from moving the border, for no larger probation would have
+//! kept it.
 //!
-//! Victims that could not go are held aside (see `list::Held`); when they do go later they count as leaving
-//! probation, which is where most of them, pages written once, came from.
+//! Victims that cannot be evicted are held aside (see `list::Held`). When they are evicted later, they count
+//! as evictions from probation: most of them, pages written once, came from there.
 
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
@@ -63,17 +66,17 @@ const PROBATION_DIVISOR: usize = 10;
 const PROBATION_HUNDREDTHS: [usize; 2] = [1, 60];
 /// Share of the pool that counts as the margin, on either side: 1/20.
 const MARGIN_DIVISOR: usize = 20;
-/// Pages that probation grows by when it would have kept one more.
+/// Pages that probation grows by for each fault that a larger probation would have avoided.
 const PROBATION_STEP: usize = 2;
-/// The loss of a page of main, in pages that a larger probation would have kept.
+/// Cost of losing a page of main, relative to that of a page of probation.
 const MAIN_WORTH: usize = 5;
-/// Share of probation in which touches do not count yet: 1/4.
+/// Share of probation in which touches do not count: 1/4.
 const CORRELATED_DIVISOR: usize = 4;
 /// Share of the pool above which the youngest generation closes: 1/4.
 const GENERATION_DIVISOR: usize = 4;
-/// Generations told apart; older pages belong to the oldest.
+/// Generations shown; older pages belong to the oldest.
 const GENERATIONS: u64 = 4;
-/// Touches beyond this many count no more.
+/// Counts saturate at this value.
 const COUNT_MAX: u8 = 3;
 
 // Tags. Slots below FIRST_RESIDENT are absent; the tag then tells `restore` whether the victim had been held.
@@ -84,37 +87,37 @@ const OLD: u8 = 3;
 const HELD: u8 = 4;
 /// At the edge, and untouched when it came there.
 const EDGE_IDLE: u8 = 5;
-/// At the edge, touched before.
+/// At the edge, touched before it came there.
 const EDGE_USED: u8 = 6;
 const FIRST_MAIN: u8 = 7;
-/// Sequence numbers a tag can tell apart.
+/// Number of different sequence numbers in a tag.
 const TAG_SPAN: u64 = 256 - FIRST_MAIN as u64;
 
-/// Bit of a shadow: the page had been admitted. The others are the clock, modulo `CLOCK_SPAN`, plus 1.
+/// Bit of a shadow: the page was admitted. The other bits are the clock, modulo `CLOCK_SPAN`, plus 1.
 const WAS_ADMITTED: u32 = 1 << 31;
 const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 
-/// See the module's description.
+/// The policy. Its rules are in the module's description.
 #[derive(Debug)]
 pub struct Strata {
     slots: Slots,
-    /// Young and old.
+    /// Newer part: young. Older part: old.
     probation: SegmentedList,
-    /// The edge is the older part.
+    /// Older part: the edge.
     main: SegmentedList,
     held: Held,
     patience: Patience,
     capacity: usize,
-    /// Pages that probation should have.
+    /// Target length of probation, pages.
     probation_target: usize,
-    /// No page was ever evicted since the pool was last empty or grew: probation overflows into main.
+    /// No eviction since the pool was last empty or grew: probation overflows into main.
     filling: bool,
     /// Evictions from probation.
     eviction_clock: u64,
-    /// Entries into main, by that clock.
+    /// Entries into main, dated by the eviction clock.
     main_age: QueueAge,
     max_seq: u64,
-    /// Pages and birth of generation `seq`, at `seq % 4`.
+    /// Pages of generation `seq`, at `seq % 4`; the next field holds its birth.
     pages: [usize; GENERATIONS as usize],
     births_ms: [u64; GENERATIONS as usize],
     now_ms: u64,
@@ -162,17 +165,15 @@ impl Strata {
         self.probation_target = pages.clamp(least, most);
     }
 
-    /// Newest pages of probation whose touches do not count yet: a quarter, rounded to the nearest.
+    /// Target length of the correlated window: a quarter of probation, rounded to the nearest.
     fn correlated_target(&self) -> usize {
         (self.probation_target + CORRELATED_DIVISOR / 2) / CORRELATED_DIVISOR
     }
 
-    /// The oldest generation told apart.
     fn min_seq(&self) -> u64 {
         self.max_seq.saturating_sub(GENERATIONS - 1)
     }
 
-    /// The generation of a main page.
     fn seq_of(&self, tag: u8) -> u64 {
         if tag < FIRST_MAIN {
             return self.min_seq(); // at the edge
@@ -184,7 +185,8 @@ impl Strata {
         (self.max_seq + TAG_SPAN - u64::from(tag - FIRST_MAIN)) % TAG_SPAN
     }
 
-    /// A page leaves probation, or passes it by: the shadow it leaves, with `bit`.
+    /// Advances the clock for a page that leaves probation or is not admitted. Returns its shadow, with
+    /// `bit`.
     fn tick(&mut self, bit: u32) -> Shadow {
         self.eviction_clock += 1;
         let stamp = (self.eviction_clock % CLOCK_SPAN) as u32 + 1;
@@ -197,13 +199,14 @@ impl Strata {
         (self.eviction_clock % CLOCK_SPAN + CLOCK_SPAN - then % CLOCK_SPAN) % CLOCK_SPAN
     }
 
-    /// Whether a page that left at `shadow` is used more often than the page of main that is next to go.
+    /// Whether a page with this shadow is used more often than main's oldest: it was away no longer than that
+    /// page has been in main.
     fn outdoes_main(&mut self, shadow: Shadow) -> bool {
         let len = self.main.len();
         len == 0 || self.ago(shadow) <= self.eviction_clock - self.main_age.entered(len)
     }
 
-    /// Lets probation grow if a slightly larger one would have saved the fault of a page with this shadow.
+    /// Grows probation if a slightly larger one would have avoided this fault.
     fn learn_from_fault(&mut self, shadow: Shadow) {
         if shadow.0.get() & WAS_ADMITTED != 0 && self.ago(shadow) < self.margin() as u64 {
             self.set_probation_target(self.probation_target + PROBATION_STEP);
@@ -221,7 +224,7 @@ impl Strata {
         }
     }
 
-    /// Opens a generation; what falls out of the window joins the oldest left in it.
+    /// Opens a generation. A generation that falls out of the window is merged into the oldest left.
     fn open_generation(&mut self) {
         self.retire_tags();
         self.max_seq += 1;
@@ -231,8 +234,8 @@ impl Strata {
         self.births_ms[index] = self.now_ms;
     }
 
-    /// Keeps tags unambiguous. Pages stay at main's end beyond the span of tags only when nothing is ever evicted
-    /// from main while pages in front of them come and go by truncation; then one walk in some 240 generations.
+    /// Keeps tags unambiguous. A page outlives the span of tags only if main evicts nothing while pages in
+    /// front of it come and go by truncation. That costs one walk in some 240 generations.
     fn retire_tags(&mut self) {
         let Some(oldest) = self.main.border() else { return };
         if self.generations_ago(self.slots.tag(oldest)) < TAG_SPAN - 2 {
@@ -254,8 +257,8 @@ impl Strata {
         self.main.unlink(&mut self.slots, slot, tag >= FIRST_MAIN);
     }
 
-    /// Lets main's oldest pages join the edge, until it is as large as the margin; at most two, while at most
-    /// one leaves.
+    /// Moves main's oldest pages to the edge until it has the margin's length: at most two pages a call, for
+    /// at most one leaves.
     fn feed_edge(&mut self, touches: &dyn AccessCounts) {
         for _ in 0..2 {
             let Some(slot) = self.main.border() else { return };
@@ -270,7 +273,7 @@ impl Strata {
         }
     }
 
-    /// Takes the oldest page of probation; true: its touches count.
+    /// Takes the oldest page of probation. The flag is true if its touches count.
     fn pop_probation(&mut self) -> Option<(Slot, bool)> {
         let slot = self.slots.tail(&self.probation.list)?;
         let is_young = self.slots.tag(slot) == YOUNG;
@@ -278,7 +281,8 @@ impl Strata {
         Some((slot, !is_young))
     }
 
-    /// Ages pages of probation, and while filling moves what exceeds it; at most `moves` of each.
+    /// Moves pages out of the correlated window, and while filling the excess of probation into main; at most
+    /// `moves` of each.
     fn balance(&mut self, moves: usize, touches: &mut dyn AccessCounts) {
         for _ in 0..moves {
             if self.probation.newer_len() <= self.correlated_target() {
@@ -300,7 +304,7 @@ impl Strata {
         }
     }
 
-    /// One look at the page that is next to go.
+    /// Examines the next candidate for eviction.
     fn look(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let others = self.probation.len() + self.main.len();
         if self.held.due(others) {

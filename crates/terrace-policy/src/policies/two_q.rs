@@ -1,4 +1,4 @@
-//! `2q`: a queue for new pages, a memory of those that left it, and an LRU list for those that came back.
+//! `2q`: a FIFO for new pages, a ghost of those evicted from it, and an LRU list for refaulted pages.
 //!
 //! Source: T. Johnson and D. Shasha, "2Q: A Low Overhead High Performance Buffer Management Replacement Algorithm",
 //! VLDB 1994, the full version; shares as there and in libCacheSim: A1in 1/4 of the pool, A1out 1/2.
@@ -8,10 +8,11 @@
 //!         uses there are correlated                                      ▼
 //!         and do not count                         main (LRU): used ► head ... tail ► evicted, forgotten
 //! ```
-//! Seen in batches, hits in `in` change nothing, as in the paper; `main` is an LRU list put in order afterwards (see
-//! `shell`): pages used between two passes of the hand lose their order among each other.
+//! Hits in `in` change nothing, as in the paper, so batches lose nothing there. `main` is an LRU list ordered
+//! afterwards by the hand (see `queue_policy`): pages used between two passes lose their order among each
+//! other.
 //!
-//! Departure: main is asked when `in` is within its share, and `in` when main is empty.
+//! Departure: victims come from `main` while `in` is within its share, and from `in` when `main` is empty.
 
 use crate::list::Step;
 use crate::list::ghost::{Ghost, serial_of, shadow_of};
@@ -22,10 +23,9 @@ const IN: usize = 0;
 const MAIN: usize = 1;
 /// Share of the pool for new pages: 1/4.
 const IN_DIVISOR: usize = 4;
-/// Pages remembered, as a share of the pool: 1/2.
+/// Length of the ghost, as a share of the pool: 1/2.
 const OUT_DIVISOR: usize = 2;
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct TwoQ {
     capacity: usize,

@@ -13,21 +13,21 @@
 //!                                                             └─ no: evicted  evicted       │
 //!                                                                        └──────────────────┘
 //! ```
-//! The filter counts a page when it enters, when it is used in main, and whenever it comes up for admission.
-//! It is keyed by a hash of object and page index, so it knows pages that are long gone, and needs no ghost.
-//! Counters have 8 bits and stay at 255 (libCacheSim: 32 bits; pages that reach it are not displaced by a
-//! scan either way). With other hash functions miss ratios change by some 1 %: most of what the filter holds
-//! is noise, as no counts age while nothing hits.
+//! The filter counts a page when it enters, when it is used in main, and at every candidacy for admission.
+//! Its key is a hash of object and page index, so it knows pages evicted long ago and needs no ghost.
+//! Counters have 8 bits and saturate at 255 (libCacheSim: 32 bits; a scan does not displace pages with such
+//! counts either way). Other hash functions change miss ratios by some 1 %: most of the filter's content is
+//! noise, as counts do not age without hits.
 //!
-//! Rounded down, the shares of main leave one page over. As in libCacheSim, it makes a difference: a page
-//! that goes back to a full probation pushes another one out, `dropped` here and the next to go, and the
-//! window's next page enters main unasked in its place. Without that, main ages less (11 % more misses on one
-//! trace). There the page goes with the hit; here at the next fault, and a use before that leads it to the
-//! window.
+//! Rounding down the shares of main leaves one page over. As in libCacheSim, this matters: a page that
+//! returns to a full probation pushes another one out. That page is `dropped`, the next to be evicted, and
+//! the window's next page takes its place in main without a comparison. Otherwise main ages less (11 % more
+//! misses on one trace). libCacheSim evicts the dropped page at the hit; here it is evicted at the next
+//! fault, and a use before that moves it to the window.
 //!
-//! Seen in batches, a page's uses in the window, which do not count, are told from those in main by where it
-//! is when the hand comes (see `shell`), and of many uses between two passes at most 3 are seen, so frequent
-//! pages look alike. The window gets at least a batch of the pool: a candidate that was never in it cannot be
+//! With batches, the page's place at the hand's pass decides whether its uses were in the window, where they
+//! do not count, or in main (see `queue_policy`). Of many uses between two passes at most 3 are seen, so
+//! frequent pages look alike. The window gets at least a batch of the pool: a page must have been in it to be
 //! compared.
 //!
 //! Departure: where 1/100 of the pool is less than a page, libCacheSim has no window and admits nothing (a
@@ -49,7 +49,7 @@ const PROBATION_DIVISOR: usize = 5;
 /// Counts are halved after this many hits a page of main.
 const HITS_PER_PAGE: usize = 32;
 
-/// How often keys were met: a counting Bloom filter, with counters and hash functions for an error of 1/1000.
+/// Frequency of keys: a counting Bloom filter, with counters and hash functions for an error of 1/1000.
 #[derive(Debug)]
 struct Sketch {
     counters: Vec<u8>,
@@ -66,7 +66,7 @@ impl Sketch {
         Sketch { counters: vec![0; (keys * COUNTERS_PER_KEY).div_ceil(1000).max(2 * HASHES as usize)] }
     }
 
-    /// The places of a key: by double hashing, scaled to the table without a division.
+    /// Positions of a key's counters: by double hashing, scaled to the table without a division.
     fn places(&self, key: u64) -> [usize; HASHES as usize] {
         let mixed = mix(key.wrapping_add(GOLDEN));
         let (a, b) = (mixed as u32, (mixed >> 32) as u32 | 1);
@@ -90,11 +90,10 @@ impl Sketch {
     }
 }
 
-/// See the module's description.
 #[derive(Debug)]
 pub(crate) struct WTinyLfu {
     capacity: usize,
-    /// Pages that main may have.
+    /// Maximum number of pages in main.
     main_max: usize,
     keys: Vec<u64>,
     sketch: Sketch,
@@ -117,7 +116,7 @@ impl WTinyLfu {
         self.keys[slot as usize]
     }
 
-    /// A page without a queue enters main: at the lowest segment that has room.
+    /// Puts a page that is in no queue into main: the lowest segment that has room.
     fn admit(&self, queues: &mut Queues, slot: Slot) {
         let to_probation =
             queues.len(PROBATION) < self.probation_max() || queues.len(PROTECTED) >= self.protected_max();
@@ -132,7 +131,7 @@ impl WTinyLfu {
         self.main_max * (PROBATION_DIVISOR - 1) / PROBATION_DIVISOR
     }
 
-    /// Protected pages beyond its share go back to probation, and what they push out of that is dropped.
+    /// Moves excess protected pages to probation, and excess pages of probation to `dropped`.
     fn cool(&self, queues: &mut Queues) {
         for (from, to, max) in
             [(PROTECTED, PROBATION, self.protected_max()), (PROBATION, DROPPED, self.probation_max())]
@@ -153,7 +152,7 @@ impl WTinyLfu {
         }
     }
 
-    /// Whether the page was used: then it is where used pages go.
+    /// Whether the page was used. Then it is moved to the place of used pages.
     fn saved(&mut self, queues: &mut Queues, uses: &mut Uses<'_>, slot: Slot) -> bool {
         let count = uses.take(slot);
         let saved = uses.stays(count != 0);
@@ -170,7 +169,7 @@ impl WTinyLfu {
     }
 }
 
-/// Pages of main in a pool of `pages`, with a window of at least `batch`.
+/// Size of main in a pool of `pages`, with a window of at least `batch`.
 fn main_of(pages: usize, batch: usize) -> usize {
     pages - (pages / WINDOW_DIVISOR).max(batch).min(pages.div_ceil(2))
 }
@@ -197,7 +196,7 @@ impl Rules for WTinyLfu {
     }
 
     fn hit(&mut self, queues: &mut Queues, slot: Slot, count: u8) {
-        let from = queues.queue_of(slot).expect("hits are told of queued pages");
+        let from = queues.queue_of(slot).expect("hits are reported for queued pages");
         if matches!(from, WINDOW | DROPPED) {
             return queues.shift(from, WINDOW, slot);
         }
@@ -253,7 +252,8 @@ mod tests {
     use crate::Evict;
     use crate::testing::Pool;
 
-    /// 10 pages, each its own key: a window of 1, probation 1, protected 7, and one left over by rounding.
+    /// 10 pages, each with its own key: a window of 1, probation 1, protected 7, and one left over by
+    /// rounding.
     fn pool() -> Pool<QueuePolicy<WTinyLfu>> {
         let mut pool = Pool::new(WTinyLfu::build(64, 10));
         enter(&mut pool, 0..10);

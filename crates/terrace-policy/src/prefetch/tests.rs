@@ -5,7 +5,7 @@ use std::collections::HashSet;
 const MAX: u64 = 128;
 const LIMITS: Limits = Limits { window_max: MAX, file_pages: 1 << 30 };
 
-/// A file in a cache that forgets nothing: what is in memory, and what was used.
+/// A file in a cache without evictions: pages in memory, and pages used.
 #[derive(Default)]
 struct File {
     prefetcher: Prefetcher,
@@ -34,14 +34,14 @@ impl File {
     }
 }
 
-/// A reader of one page after the other that uses all: what its misses, from `at` on, read ahead.
+/// A reader of one page after the other that uses all: pages read ahead by its next miss, from `at` on.
 fn read(prefetcher: &mut Prefetcher, at: &mut u64) -> u64 {
     let window = along(prefetcher, *at);
     *at += 1 + window;
     window
 }
 
-/// Pages read along with a miss of one page.
+/// Pages read ahead by a miss of one page.
 fn along(prefetcher: &mut Prefetcher, at: u64) -> u64 {
     match prefetcher.miss(at, 1, LIMITS, |_| true)[..] {
         [] => 0,
@@ -65,7 +65,7 @@ fn window_that_is_cut_or_followed_by_pages_in_memory_goes_on() {
     let (mut prefetcher, mut at) = (Prefetcher::default(), 0);
     let mut windows = Vec::new();
     for arrived in [16, 1, 32, 20, 64, 2, 128, 128] {
-        // So many pages of the window were read.
+        // This many pages of the window were read.
         windows.push(along(&mut prefetcher, at));
         at += 1 + arrived;
     }
@@ -79,7 +79,7 @@ fn window_that_is_cut_or_followed_by_pages_in_memory_goes_on() {
 
 #[test]
 fn readers_of_one_file_keep_their_windows() {
-    // Far apart, and so near each other that their first misses could be a stride's.
+    // Far apart, and near enough that the first misses could be a stride's.
     for apart in [100_000, 500] {
         let mut prefetcher = Prefetcher::default();
         let mut readers: Vec<u64> = (0..STREAMS_MAX as u64).map(|n| 1000 + n * (apart + n)).collect();
@@ -131,7 +131,7 @@ fn stride_is_read_ahead() {
 fn strides_of_two_readers_and_backwards_are_read_ahead() {
     let mut file = File::default();
     for n in 0..500 {
-        // Near each other, with steps of their own; a third goes backwards, two pages a read.
+        // Near each other, with different steps; a third goes backwards, two pages a read.
         file.read(100 + n * 16, 1, LIMITS);
         file.read(20_000 + n * 24, 1, LIMITS);
         file.read(90_000 - n * 20, 2, LIMITS);
@@ -171,7 +171,7 @@ fn useless_windows_halve_and_useful_ones_grow_again() {
     }
     let mut windows = Vec::new();
     for tenths in [0, 3, 4, 0, 0, 0, 0, 10, 10, 6] {
-        // So much of a window was used.
+        // This share of a window was used.
         let spans = prefetcher.miss(at, 1, LIMITS, |page| page % 10 < tenths);
         windows.push(spans[0].pages);
         at = spans[0].end();
@@ -198,7 +198,7 @@ fn small_file_that_is_read_whole_costs_no_memory() {
     assert_eq!(prefetcher.streams.capacity(), 0);
 }
 
-/// Misses by a law: pages of `of`, uniform, or with rank r as often as 1/r.
+/// Misses by a distribution: pages of `of`, uniform, or with rank r as often as 1/r.
 fn draws(seed: u64, of: u64, zipf: bool) -> impl Iterator<Item = u64> {
     (0..20_000).map(move |n| {
         let uniform = crate::mix(seed ^ crate::mix(n)) % of;
@@ -214,7 +214,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn random_and_zipf_get_next_to_nothing(seed: u64, log in 10_u32..20, zipf: bool) {
-        // Every read a miss: the cache is small, and nothing is a stream.
+        // Every read is a miss: the cache is small, and there is no stream.
         let limits = Limits { file_pages: 1 << log, ..LIMITS };
         let mut prefetcher = Prefetcher::default();
         let mut ahead = 0;

@@ -1,4 +1,4 @@
-//! Cells with a compressed tier (`sim --compress`): what it does to misses and time, beside the same policy without it.
+//! Cells with a compressed tier (`sim --compress`): misses and time beside the same policy without it.
 
 use std::fmt::Write;
 use std::io;
@@ -20,13 +20,14 @@ refused_by_file,promoted,hits_per_compression,tier_share_mean,tier_share_end,win
 /// Options of the tier.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Compress {
-    /// Compressed tiers, by the pages that fit into the memory of one; 1: none. Accesses are fed as with --sampled.
+    /// Compressed tiers, by the pages that fit into the memory of one; 1: none. Accesses are fed as with
+    /// --sampled.
     #[arg(long, value_name = "RATIOS", value_delimiter = ',', value_parser = ratio)]
     pub compress: Vec<f64>,
-    /// Pages that cannot be compressed.
+    /// Share of pages that cannot be compressed.
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]
     pub compress_refused: f64,
-    /// The tier's share of the memory, per cent; with one number, a fixed share.
+    /// The tier's share of the memory, per cent; a single number is a fixed share.
     #[arg(long, value_name = "MIN-MAX", requires = "compress", default_value = "0-75")]
     pub compress_share: Share,
 }
@@ -81,23 +82,23 @@ pub struct Cell {
     pub tier_hits: u64,
     /// Pages compressed and stored.
     pub stored: u64,
-    /// Pages compressed in vain.
+    /// Pages compressed but not stored: the result was too long.
     pub refused: u64,
-    /// Pages not tried because others were refused.
+    /// Pages not compressed, because other pages of their file were refused.
     pub refused_by_file: u64,
-    /// Pages that came back to DRAM.
+    /// Pages moved from the tier to DRAM.
     pub promoted: u64,
     /// Hits in the tier for each page compressed.
     pub hits_per_compression: f64,
-    /// The tier's share of the memory, on average over all requests, and at the end.
+    /// Mean share of the memory over all requests; the next field is the share at the end.
     pub tier_share_mean: f64,
-    /// See above.
+    /// The tier's share of the memory at the end.
     pub tier_share_end: f64,
-    /// Windows in which the balancer was judged.
+    /// Windows judged by the balancer.
     pub windows: u64,
-    /// Those in which it moved.
+    /// Windows in which the boundary moved.
     pub moves: u64,
-    /// Those in which it turned.
+    /// Windows in which it turned.
     pub turns: u64,
     /// Mean time of a request at the engine's prices, us.
     pub request_us: f64,
@@ -107,16 +108,16 @@ pub struct Cell {
     pub time_ratio: f64,
 }
 
-/// A number that stands for `id`, as good as random (SplitMix64), in 0..1.
+/// A pseudo-random number for `id` (SplitMix64), in 0..1.
 fn lot(id: u32) -> f64 {
     let word = mix(u64::from(id).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// Computes one cell; its `time_ratio` is still open.
+/// Computes one cell, without its `time_ratio`.
 fn compute(trace: &Trace, job: &Job, ratio: f64, options: &Compress) -> Cell {
     let cache_pages = job.size.pages(trace.pages);
-    // A pool with room to spare for all pages evicts none, however large it is.
+    // A pool with spare room for all pages evicts none, whatever its size.
     let budget = cache_pages.min(2 * trace.pages + 64).max(2);
     let mut policy = build(&job.policy, budget, budget).expect("a known policy");
     let percent = if ratio > 1.0 { options.compress_share.0.clone() } else { 0..=0 };

@@ -24,45 +24,46 @@ pub struct Device {
     /// Pages that are written to it: those used again in memory (`reused`), or `all`
     #[arg(long, value_name = "WHICH", requires = "device", default_value = "reused", value_parser = admit)]
     pub device_admit: Admit,
-    /// Hits since a page was written that have it written again when its region is reclaimed; 0: never
+    /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 2)]
     pub reinsert: u8,
     /// Hits of a page on the device that bring it to DRAM
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
     pub promote: u8,
-    /// Hits since a page was written that are remembered when its region is reclaimed, so that it is written when it leaves memory the next time; 0: never
+    /// Hits since its write from which on a page is remembered when its region is reclaimed, so that its next
+    /// eviction from memory writes it; 0: never
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 4)]
     pub remember: u8,
     /// A page on the device keeps the policy's shadow
     #[arg(long, requires = "device")]
     pub shadows: bool,
-    /// GiB that may be written a day, of the trace's time at these prices; without it, any number
+    /// Maximum GiB written a day, of the trace's time at these prices; default: no limit
     #[arg(long, value_name = "GIB", requires = "device", value_parser = amount)]
     pub write_budget: Option<f64>,
-    /// Reading a page of the source, us
+    /// Read time of a page of the source, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0, value_parser = amount)]
     pub source_us: f64,
-    /// Reading a page of the device, us
+    /// Read time of a page of the device, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0, value_parser = amount)]
     pub device_us: f64,
     /// Prices of `--profile-source` and `--profile-tier` from a file of device measurements (`bench/devices.py`)
     #[arg(long, value_name = "FILE", requires_all = ["profile_source", "profile_tier"], conflicts_with_all = ["source_us", "device_us"])]
     pub profile: Option<PathBuf>,
-    /// The directory of the profile whose device is the source's
+    /// The profile's directory of the source's device
     #[arg(long, value_name = "NAME", requires = "profile")]
     pub profile_source: Option<String>,
-    /// The directory of the profile whose device is the tier's
+    /// The profile's directory of the tier's device
     #[arg(long, value_name = "NAME", requires = "profile")]
     pub profile_tier: Option<String>,
 }
 
-/// A number that is not negative.
+/// A nonnegative number.
 pub fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
     amount.ok_or_else(|| "no amount; write a number from 0 on".to_owned())
 }
 
-/// Times of the source and the tier's device for a page, ns.
+/// Read and write times of source and device for a page, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DevicePrices {
     source_read: u64,
@@ -74,7 +75,7 @@ impl Device {
     /// From the options, or from the profile that they name.
     ///
     /// # Errors
-    /// The profile cannot be read, or does not know one of the two.
+    /// The profile cannot be read, or lacks one of the two.
     pub fn prices(&self) -> io::Result<DevicePrices> {
         let (Some(file), Some(source), Some(tier)) =
             (&self.profile, &self.profile_source, &self.profile_tier)
@@ -132,17 +133,17 @@ pub struct Cell {
     pub requests: u64,
     /// Requests answered by DRAM.
     pub dram_hits: u64,
-    /// By the compressed tier.
+    /// Requests answered by the compressed tier.
     pub compressed_hits: u64,
-    /// By the device.
+    /// Requests answered by the device.
     pub device_hits: u64,
-    /// By the source.
+    /// Requests answered by the source.
     pub misses: u64,
-    /// Pages written because memory gave them up.
+    /// Pages written at their eviction from memory.
     pub demoted: u64,
-    /// Pages given up that had a valid copy.
+    /// Evicted pages with a valid copy on the device.
     pub kept: u64,
-    /// Pages given up that were not worth a write.
+    /// Evicted pages not worth a write.
     pub refused: u64,
     /// Pages written again at reclaim.
     pub reinserted: u64,
@@ -150,7 +151,7 @@ pub struct Cell {
     pub dropped: u64,
     /// Bytes written to the device.
     pub bytes_written: u64,
-    /// Bytes written for each that came from memory.
+    /// Bytes written for each byte evicted from memory.
     pub write_amplification: f64,
     /// Mean time of a request, us.
     pub request_us: f64,
@@ -158,7 +159,7 @@ pub struct Cell {
     pub time_ratio: f64,
 }
 
-/// Computes one cell; its `time_ratio` is still open.
+/// Computes one cell, without its `time_ratio`.
 fn compute(
     trace: &Trace,
     job: &Job,
@@ -214,8 +215,8 @@ fn compute(
     }
 }
 
-/// Each policy at each size of memory without a device, and with each of `options`; with a compressed tier of that ratio, and that share of
-/// memory at the most, per cent.
+/// Each policy at each size of memory without a device, and with each of `options`. The compressed tier has
+/// the given ratio, and at most the given share of memory, per cent.
 pub fn compute_all(
     trace: &Trace,
     jobs: &[Job],

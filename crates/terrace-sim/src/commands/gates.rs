@@ -1,7 +1,7 @@
-//! `terrace-sim gates`: every policy on a directory of traces, and the gates that they must pass.
+//! `terrace-sim gates`: every policy on a directory of traces, and the gates that the policies must pass.
 //!
-//! The reference ([`reference`]) names the cells of the first group, on which gates are; all other traces of the directory are
-//! the second group. Beside it may lie what a real kernel missed ([`kernel`]).
+//! The reference ([`reference`]) names the cells of the first group, which the gates judge. All other traces
+//! of the directory are the second group. An optional file has the misses of a real kernel ([`kernel`]).
 
 use std::fmt::Write;
 use std::io;
@@ -18,7 +18,7 @@ use terrace_sim::reference::{self, PAGES_MIN, Reference};
 use terrace_sim::trace::{self, Trace};
 
 const TRACES: [&str; 2] = [".u64.zst", ".u64"];
-/// Shares of a trace's pages, for traces that the reference does not name.
+/// Shares of a trace's pages, for traces outside the reference.
 const SHARES: [f64; 4] = [0.001, 0.01, 0.1, 0.25];
 
 /// Options of `gates`.
@@ -136,7 +136,7 @@ fn sampled_table(exact: &[Rank], sampled: &[Rank]) -> String {
             .map_or(f64::NAN, |other| other.above_opt_mean);
         let _ = writeln!(
             out,
-            "{:12}{:7.2} %  told each access {:7.2} %  mean miss ratio {:.4}  {:6.1} M requests/s",
+            "{:12}{:7.2} %  each access reported {:7.2} %  mean miss ratio {:.4}  {:6.1} M requests/s",
             rank.policy,
             rank.above_opt_mean * 100.0,
             told * 100.0,

@@ -1,4 +1,4 @@
-//! The subcommands, one a file, and the options that they share.
+//! The subcommands, one a file, and their common options.
 
 mod compressed;
 mod device;

@@ -16,9 +16,9 @@ use super::options::{Input, Output};
 
 /// Sizes at which sampled and exact curve are compared.
 const COMPARED: usize = 1000;
-/// Shares of all pages that the table shows.
+/// Shares of all pages in the table.
 const SHOWN: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0];
-/// Sizes in a CSV or in JSON.
+/// Number of sizes in a CSV or in JSON.
 const FINE: usize = 200;
 
 /// Options of `mrc`.
@@ -33,7 +33,7 @@ pub struct Mrc {
     /// Different pages followed at once (SHARDS with a fixed sample); the error falls with their root.
     #[arg(long, default_value_t = SAMPLES as u32, value_parser = clap::value_parser!(u32).range(2..=1 << 28))]
     samples: u32,
-    /// Computes the exact curve too (40 bytes a page), and says how far the sampled one is from it.
+    /// Computes the exact curve, too (40 bytes a page), and prints the error of the sampled one.
     #[arg(long)]
     exact: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `terrace-sim numa`: threads and their data on machines of several memory nodes.
+//! `terrace-sim numa`: thread placement on machines with several memory nodes.
 
 use std::fmt::Write;
 use std::io;
@@ -38,7 +38,7 @@ pub struct Numa {
     json: bool,
 }
 
-/// The JSON: at the top the baseline that was asked for, below it both.
+/// The JSON: the requested baseline at the top, below it both.
 #[derive(Serialize)]
 struct Json<'a> {
     schema: &'static str,
@@ -49,12 +49,12 @@ struct Json<'a> {
     baselines: &'a [Report],
 }
 
-/// Runs the model and prints what came of it.
+/// Runs the model and prints the result.
 pub fn run(options: &Numa) -> io::Result<()> {
     let preset = Preset::named(&options.preset).expect("clap has checked it");
     let nodes = if options.nodes == "4" { 4 } else { 2 };
     let mut progress = Progress::default();
-    // The baseline that was asked for comes first.
+    // The requested baseline comes first.
     let mut baselines = Baseline::ALL.to_vec();
     baselines.sort_by_key(|baseline| baseline.name() != options.baseline);
     let mut reports: Vec<Report> =

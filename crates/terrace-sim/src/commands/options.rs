@@ -1,4 +1,4 @@
-//! Options that several subcommands have.
+//! Options of several subcommands.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use terrace_api::capture::{Column, Format, Options};
 
-/// Where results go.
+/// Output format.
 #[derive(Clone, Debug, Args)]
 pub struct Output {
     /// Results as JSON on stdout, instead of a table.
@@ -17,13 +17,13 @@ pub struct Output {
     pub csv: bool,
 }
 
-/// Which files are traces, and how they are read.
+/// Trace files and their format.
 #[derive(Clone, Debug, Args)]
 pub struct Input {
     /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, MSR Cambridge's, captures of `terrace trace`.
     #[arg(long = "trace", value_name = "FILE", num_args = 1.., required = true)]
     pub traces: Vec<PathBuf>,
-    /// The traces' format, where content and name do not tell: u64, oracle, text, csv, msr, terrace.
+    /// The traces' format, if content and name do not show it: u64, oracle, text, csv, msr, terrace.
     #[arg(long, value_parser = format)]
     pub format: Option<Format>,
     /// A CSV's column of keys: its number, from 1, or its name in the header.

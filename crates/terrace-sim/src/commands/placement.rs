@@ -1,4 +1,4 @@
-//! `terrace-sim placement`: how long targets of given room and bandwidth take for a batch, by placement engine.
+//! `terrace-sim placement`: time of a batch on targets of given room and bandwidth, by placement engine.
 
 use std::fmt::Write;
 use std::io;
@@ -12,17 +12,17 @@ const GB: f64 = 1e9;
 
 /// Options of `placement`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = "Example: RAM, NVMe and SSD, and 40 GB that are written to them
+#[command(after_help = "Example: RAM, NVMe and SSD, with a batch of 40 GB
   terrace-sim placement --target ram:20:6 --target nvme:150:0.39 --target ssd:400:0.51 --write 40")]
 pub struct Placement {
     /// A target: its name, GB of room, GB/s of writes; may be given more than once, the upper tiers first
     #[arg(long = "target", value_name = "NAME:GB:GB/S", value_parser = target,
         default_values = ["ram:20:6", "nvme:150:0.39", "ssd:400:0.51"])]
     targets: Vec<Named>,
-    /// GB that are written; without it 0.5, 1 and 2 times the room of all targets but the last
+    /// GB written; default: 0.5, 1 and 2 times the room of all targets but the last
     #[arg(long, value_name = "GB", value_delimiter = ',')]
     write: Vec<f64>,
-    /// MiB of a piece, which `round-robin` and `random` do not cut
+    /// MiB of a piece; `round-robin` and `random` do not cut pieces
     #[arg(long, value_name = "MIB", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     piece: u64,
     /// Seed of `random`
@@ -54,19 +54,19 @@ struct Cell {
     engine: &'static str,
     /// Size of the batch.
     write_gb: f64,
-    /// Until the slowest target is ready; this is what a program waits for.
+    /// Time until the slowest target is ready: the program's waiting time.
     seconds: f64,
-    /// Of all targets together.
+    /// Sum over all targets.
     seconds_sum: f64,
-    /// Bandwidth against that of round-robin.
+    /// Bandwidth relative to round-robin.
     to_round_robin: f64,
-    /// Data that fit in no target, GB.
+    /// Data that fit into no target, GB.
     left_gb: f64,
-    /// By target.
+    /// Placed data by target, GB.
     placed_gb: Vec<f64>,
 }
 
-/// Places the batches, and prints what comes of it.
+/// Places the batches, and prints the result.
 pub fn run(options: &Placement) -> io::Result<()> {
     let targets: Vec<Target> = options.targets.iter().map(|named| named.target).collect();
     let sizes = sizes(options, &targets)?;

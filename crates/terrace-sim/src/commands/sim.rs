@@ -1,4 +1,4 @@
-//! `terrace-sim sim`: what each policy would miss on a trace.
+//! `terrace-sim sim`: the misses of each policy on a trace.
 
 use std::io;
 
@@ -29,7 +29,7 @@ const CSV_HEAD: [&str; 7] =
 pub struct Sim {
     #[command(flatten)]
     input: Input,
-    /// Policies; by default all. `opt` (Belady's optimum) is always run along where shares above it are shown.
+    /// Policies; default: all. `opt` (Belady's optimum) is added where shares above it are shown.
     #[arg(long = "policy", value_name = "NAMES", value_delimiter = ',')]
     policies: Vec<String>,
     /// Pool sizes: pages, or shares of the trace's different pages, rounded down.
@@ -132,7 +132,7 @@ fn of_traces<C>(
     Ok(cells)
 }
 
-/// The same with tiers on a device.
+/// As [`run`], with tiers on a device.
 fn run_device(options: &Sim) -> io::Result<()> {
     let Compress { compress, compress_share, .. } = &options.compress;
     let compressed = (compress.first().copied().unwrap_or(1.0), *compress_share.0.end());
@@ -150,7 +150,7 @@ fn run_device(options: &Sim) -> io::Result<()> {
     })
 }
 
-/// The same with compressed tiers.
+/// As [`run`], with compressed tiers.
 fn run_compressed(options: &Sim) -> io::Result<()> {
     let cells = of_traces(options, |trace, jobs, progress| {
         compressed::compute_all(trace, jobs, &options.compress, progress)
@@ -165,7 +165,7 @@ fn run_compressed(options: &Sim) -> io::Result<()> {
     })
 }
 
-/// Each policy at each size; the largest pools are not last, where one core would wait for the other.
+/// Each policy at each size. The largest pools do not come last, or one core would wait for the other.
 fn jobs(policies: &[String], sizes: &[Size], mode: Mode) -> Vec<Job> {
     let at = |size: &Size| {
         let size = *size;

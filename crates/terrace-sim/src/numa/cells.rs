@@ -1,4 +1,4 @@
-//! Loads by policies: means over many layouts of files, and what each policy gains on the baseline.
+//! Loads under policies: means over many layouts of files, and each policy's gain over the baseline.
 
 use serde::Serialize;
 use terrace_output::Progress;
@@ -16,19 +16,19 @@ pub struct Cell {
     pub reads_percent: u32,
     /// The policy.
     pub policy: &'static str,
-    /// Mean over layouts of what all threads read and wrote, MB a second.
+    /// Throughput of all threads, mean over layouts, MB a second.
     pub mb_s: f64,
-    /// Of this above the baseline's, percent.
+    /// Gain over the baseline, percent.
     pub gain_percent: f64,
-    /// The smallest and greatest gain of one layout, percent.
+    /// The smallest gain of one layout, percent.
     pub gain_percent_min: f64,
-    /// See `gain_percent_min`.
+    /// The greatest gain of one layout, percent.
     pub gain_percent_max: f64,
-    /// Share of what was read that came from another node.
+    /// Share of bytes read from another node.
     pub remote_reads: f64,
     /// Moves of threads, a run.
     pub thread_moves: f64,
-    /// Of these, the ones in the second half.
+    /// Moves in the second half of the run.
     pub late_moves: f64,
     /// MB of frames moved or copied, a run.
     pub frame_mb: f64,
@@ -37,15 +37,15 @@ pub struct Cell {
 /// All cells of a load on one machine against one baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Where writes go without a policy.
+    /// Placement of writes without a policy.
     pub baseline: &'static str,
-    /// Layouts of files that are averaged.
+    /// Number of layouts averaged.
     pub layouts: usize,
     /// Gain of the rule of remote access alone at 40 % reads, percent.
     pub gain_remote_at_40: f64,
     /// Mean gain of all rules over the kinds of operations, percent.
     pub gain_full_mean: f64,
-    /// The same with moves of frames.
+    /// Mean gain with moves of frames, percent.
     pub gain_threads_frames_mean: f64,
     /// Kinds by policies.
     pub cells: Vec<Cell>,
@@ -66,7 +66,7 @@ pub fn report(preset: Preset, nodes: usize, baseline: Baseline, progress: &mut P
     let mut all = outcomes.chunks(layouts.len() * Policy::ALL.len());
     let mut cells: Vec<Cell> =
         kinds.iter().flat_map(|kind| of_kind(*kind, all.next().unwrap_or_default(), &layouts)).collect();
-    // The last kind is there for one number only.
+    // The last kind serves one number only.
     let remote = cells.split_off(cells.len() - Policy::ALL.len());
     let mean = |policy: Policy| {
         let of = || cells.iter().filter(|cell| cell.policy == policy.name());
@@ -82,7 +82,7 @@ pub fn report(preset: Preset, nodes: usize, baseline: Baseline, progress: &mut P
     }
 }
 
-/// One kind under all policies, in their order, from its outcomes.
+/// The cells of one kind under all policies, in their order.
 fn of_kind(kind: Kind, outcomes: &[Outcome], layouts: &[Layout]) -> Vec<Cell> {
     let base = &outcomes[..layouts.len()];
     let mean = |all: &[Outcome], of: fn(&Outcome) -> f64| {

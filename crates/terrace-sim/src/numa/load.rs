@@ -1,5 +1,5 @@
-//! The loads of the paper: fio, and RocksDB. Each thread has its own file or database; more than half of the data lie on node 0, where
-//! a file system puts them that does not care.
+//! The loads of the paper: fio, and RocksDB. Each thread has its own file or database. More than half of the
+//! data lie on node 0, as with a file system that ignores nodes.
 
 use terrace_policy::mix;
 
@@ -8,7 +8,7 @@ use super::machine::{Machine, Operation};
 /// Spreads small numbers over all bits (SplitMix64's increment).
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Layouts of files on more than two nodes.
+/// Number of sampled layouts on more than two nodes.
 const SAMPLED: u64 = 40;
 
 /// A load.
@@ -23,14 +23,14 @@ pub enum Preset {
 /// One kind of operations of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Kind {
-    /// As the paper's plots have it.
+    /// Name in the paper's plots.
     pub name: &'static str,
     /// Share of operations that read, percent.
     pub reads_percent: u32,
 }
 
 impl Preset {
-    /// By its name on the command line.
+    /// The load called `name` on the command line.
     pub fn named(name: &str) -> Option<Preset> {
         [Preset::Fio, Preset::Rocksdb].into_iter().find(|preset| preset.name() == name)
     }
@@ -43,7 +43,7 @@ impl Preset {
         }
     }
 
-    /// Its cells.
+    /// Its kinds of operations.
     pub fn kinds(self) -> &'static [Kind] {
         const FIO: [Kind; 4] = [
             Kind { name: "20 % reads", reads_percent: 20 },
@@ -62,7 +62,7 @@ impl Preset {
         }
     }
 
-    /// The operation of its threads.
+    /// Operation of its threads.
     pub fn operation(self, reads_percent: u32) -> Operation {
         let reads = f64::from(reads_percent) / 100.0;
         match self {
@@ -71,7 +71,7 @@ impl Preset {
         }
     }
 
-    /// Share of the files that are on node 0 in any case; the others are on any node, with equal chances.
+    /// Share of the files fixed on node 0; the others are on any node, with equal probability.
     fn forced(self) -> f64 {
         match self {
             Preset::Fio => 0.4,
@@ -79,8 +79,8 @@ impl Preset {
         }
     }
 
-    /// Where the files of all threads may lie, and how likely that is. Thread `t` begins on node `t % nodes`. On two nodes these are all
-    /// cases that differ, on more a sample.
+    /// Layouts of the threads' files with their probabilities. Thread `t` starts on node `t % nodes`. Two
+    /// nodes: all distinct cases; more nodes: a sample.
     pub fn layouts(self, threads: usize, nodes: usize) -> Vec<Layout> {
         if nodes > 2 {
             let layout =
@@ -109,13 +109,13 @@ impl Preset {
 /// The node of each thread's file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// Its part of all cases.
+    /// Probability.
     pub weight: f64,
-    /// By thread.
+    /// Node of each thread's file.
     pub homes: Vec<usize>,
 }
 
-/// How likely `k` of `n` are, each with `p`.
+/// Binomial probability of `k` of `n`, each with `p`.
 fn binomial(n: usize, k: usize, p: f64) -> f64 {
     let choose = (0..k).map(|i| (n - i) as f64 / (i + 1) as f64).product::<f64>();
     choose * p.powi(k as i32) * (1.0 - p).powi((n - k) as i32)

@@ -1,6 +1,6 @@
-//! The simulated machine: nodes of processors and of persistent memory, and how long an operation takes on them.
+//! The simulated machine: nodes of processors and persistent memory, and the time of an operation on them.
 //!
-//! A closed loop: every thread begins its next operation when one ends.
+//! A closed loop: every thread starts its next operation when one ends.
 //!
 //! ```text
 //! time(t)   = sw / min(1, C / n)  +  sum over nodes d of  [ p_r (l_r + B / b_r) f_r  +  p_w (l_w + WA B / b_w) f_w ] stretch(d)
@@ -11,10 +11,10 @@
 //! `B`: block; `WA`: write amplification; `f`: 1 on the own node, else the remote factor; `n_d`: threads on node `d`. The numbers are those
 //! published for one module of Optane memory and for two sockets of that time.
 
-/// GB a second that one module delivers, by threads.
+/// Read bandwidth of one module, GB a second, by threads.
 const READ_GB_S: [(f64, f64); 8] =
     [(1.0, 2.92), (2.0, 5.66), (3.0, 6.45), (4.0, 6.5), (8.0, 6.5), (12.0, 5.91), (16.0, 4.73), (24.0, 3.89)];
-/// GB a second that one module takes by non-temporal stores, by threads.
+/// Write bandwidth of one module with non-temporal stores, GB a second, by threads.
 const WRITE_GB_S: [(f64, f64); 8] = [
     (1.0, 2.2),
     (4.0, 2.2),
@@ -25,29 +25,29 @@ const WRITE_GB_S: [(f64, f64); 8] = [
     (16.0, 0.94),
     (24.0, 0.80),
 ];
-/// Seconds until the first byte of a random read, and until a store is taken.
+/// Latency of a random read; the next constant is that of a store. Seconds.
 const READ_LATENCY_S: f64 = 305e-9;
 const WRITE_LATENCY_S: f64 = 90e-9;
-/// So many times as long does it take from another node.
+/// Time of a remote read relative to a local one; the next constant is for writes.
 const REMOTE_READ: f64 = 1.10;
 const REMOTE_WRITE: f64 = 2.2;
-/// The stretches are found when none changes by more than this share, or after so many rounds.
+/// The iteration stops when no stretch changes by more than this share, or after the maximum of rounds.
 const STILL: f64 = 1e-9;
 const ROUNDS_MAX: u32 = 400;
 
-/// Nodes of the same kind.
+/// A machine of equal nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Machine {
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// Processors on each.
+    /// Processors of each node.
     pub processors: u32,
 }
 
 /// The operation that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Operation {
-    /// Bytes.
+    /// Block size, bytes.
     pub block: f64,
     /// Share of operations that read, 0 to 1.
     pub reads: f64,
@@ -57,18 +57,18 @@ pub struct Operation {
     pub write_amplification: f64,
 }
 
-/// Where a thread runs, and where its operations go.
+/// A thread's node, and the nodes of its operations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// Its node.
     pub node: usize,
-    /// Of its reads, the share that each node serves; their sum is 1.
+    /// Share of its reads served by each node; the sum is 1.
     pub read_from: Vec<f64>,
-    /// The node that its writes go to.
+    /// The node of its writes.
     pub write_to: usize,
 }
 
-/// A second of the machine.
+/// State of the machine in one second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Second {
     /// Operations a second of each thread.
@@ -77,7 +77,7 @@ pub struct Second {
     pub demand: Vec<f64>,
 }
 
-/// GB a second at a number of threads, between the measured points by straight lines.
+/// Bandwidth at a number of threads, GB a second, interpolated linearly.
 fn at(curve: &[(f64, f64)], threads: f64) -> f64 {
     let last = curve.len() - 1;
     if threads >= curve[last].0 {
@@ -94,14 +94,15 @@ pub fn capacity(threads: f64) -> (f64, f64) {
     (at(&READ_GB_S, threads.max(1.0)) * 1e9, at(&WRITE_GB_S, threads.max(1.0)) * 1e9)
 }
 
-/// One thread's operation: seconds outside memory, and for each node seconds without waiting and share of its capacity an operation.
+/// Cost of one operation of a thread: seconds outside memory; and for each node, seconds without waiting and
+/// share of its capacity.
 struct Cost {
     sw_s: f64,
     of: Vec<(f64, f64)>,
 }
 
 impl Machine {
-    /// The rates that settle. `extra`: demand on each node beside that of threads.
+    /// The equilibrium rates. `extra`: demand on each node besides the threads'.
     pub fn settle(&self, operation: &Operation, threads: &[Placed], extra: &[f64]) -> Second {
         let costs = self.costs(operation, threads);
         let mut stretch = vec![1.0f64; self.nodes];

@@ -1,7 +1,8 @@
-//! Threads and their data on machines of several memory nodes: the policy of the daemon (`terrace_policy::numa`) in a model of the paper's
-//! machines, which are not at hand.
+//! Thread placement on machines with several memory nodes: the daemon's policy (`terrace_policy::numa`) in a
+//! model of the paper's machines.
 //!
-//! [`machine`] is the model, [`load`] what threads do, [`run`] a load under a policy, [`cells`] the comparison.
+//! [`machine`] is the model, [`load`] the work of threads, [`run`] a load under a policy, [`cells`] the
+//! comparison.
 
 pub mod cells;
 pub mod load;

@@ -1,5 +1,5 @@
-//! A load under a policy: second by second, the machine settles, the policy of the daemon sees what the daemon would see, and its moves are
-//! in force in the next second.
+//! A load under a policy, second by second: the machine reaches its equilibrium, the policy gets the daemon's
+//! view of it, and its moves take effect in the next second.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use terrace_policy::numa::{ANYWHERE, Config, Decision, Node, Placer, Region, Rul
 use super::load::{Layout, Preset, machine};
 use super::machine::{Machine, Operation, Placed, Second, capacity};
 
-/// Seconds that a run lasts, of which the last [`MEASURED_S`] count.
+/// Seconds of a run; the last [`MEASURED_S`] count.
 pub const RUN_S: usize = 60;
 /// See [`RUN_S`].
 pub const MEASURED_S: usize = 30;
@@ -21,22 +21,22 @@ const PART_BYTES: f64 = 32e6;
 /// Placement of writes by a file system without a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Baseline {
-    /// They go to the node of the thread that writes.
+    /// Writes go to the writing thread's node.
     LocalWrites,
-    /// They go to the node of the file.
+    /// Writes go to the file's node.
     HomeNode,
 }
 
 /// The policy that moves threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Nothing: the baseline.
+    /// No moves: the baseline.
     None,
-    /// Threads, by the rule of remote access alone.
+    /// Moves threads, by the rule of remote access alone.
     Remote,
-    /// Threads, by all rules.
+    /// Moves threads, by all rules.
     Full,
-    /// Threads by all rules, and frames.
+    /// Moves threads by all rules, and frames.
     ThreadsAndFrames,
 }
 
@@ -44,7 +44,7 @@ impl Policy {
     /// All.
     pub const ALL: [Policy; 4] = [Policy::None, Policy::Remote, Policy::Full, Policy::ThreadsAndFrames];
 
-    /// On the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Policy::None => "none",
@@ -68,7 +68,7 @@ impl Baseline {
     /// Both.
     pub const ALL: [Baseline; 2] = [Baseline::HomeNode, Baseline::LocalWrites];
 
-    /// On the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Baseline::LocalWrites => "local-writes",
@@ -82,11 +82,11 @@ impl Baseline {
 pub struct Setup {
     /// The load.
     pub preset: Preset,
-    /// Percent.
+    /// Share of reads, percent.
     pub reads_percent: u32,
     /// Nodes of the machine.
     pub nodes: usize,
-    /// Where writes go without a policy.
+    /// Placement of writes without a policy.
     pub baseline: Baseline,
     /// The policy that moves threads.
     pub policy: Policy,
@@ -95,13 +95,13 @@ pub struct Setup {
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// MB a second that all threads read and wrote.
+    /// Throughput of all threads, MB a second.
     pub mb_s: f64,
-    /// Of what was read, the share that came from another node than the thread's.
+    /// Share of bytes read from another node than the thread's.
     pub remote_reads: f64,
     /// Moves of threads in the whole run.
     pub thread_moves: u64,
-    /// Of these, the ones in the second half.
+    /// Moves in the second half of the run.
     pub late_moves: u64,
     /// MB of frames moved or copied in the whole run.
     pub frame_mb: f64,
@@ -130,7 +130,7 @@ struct Run {
     parts: Vec<[Part; PARTS]>,
 }
 
-/// Runs it with files at these places.
+/// Runs the load with files placed by `layout`.
 pub fn run(setup: Setup, layout: &Layout) -> Outcome {
     let (machine, threads) = machine(setup.nodes);
     let homes = layout.homes.clone();
@@ -227,7 +227,7 @@ impl Run {
         }
     }
 
-    /// Carries out a decision; returns the share of each node's next second that copying takes.
+    /// Carries out a decision. Returns the share of each node's next second spent on copying.
     fn apply(&mut self, decision: &Decision) -> Vec<f64> {
         let targets: HashMap<u64, usize> = decision.threads.iter().map(|m| (m.id, m.to)).collect();
         for (t, node) in self.nodes.iter_mut().enumerate() {

@@ -12,24 +12,24 @@
 //! ```
 //! 1. The first use of an inactive page sets its referenced bit, the second moves it to the head of the active list.
 //!    A use of an active page sets the bit and moves nothing. The read that faulted a page in is its first use.
-//! 2. The *nonresident age* counts evictions and activations. A page that comes back within as many of them as the
-//!    active list has pages would have stayed, had the active list been given up: it enters there.
-//! 3. A *round* of reclaim frees 32 pages: from priority 12 downwards it scans lists >> priority pages, 32 inactive
-//!    ones and 32 active ones in turn, until 32 are free. Inactive pages go whether referenced or not; active
-//!    ones move to the inactive head, and keep their referenced bit.
+//! 2. The *nonresident age* counts evictions and activations. A page refaulted within as many of them as the
+//!    active list has pages would have stayed in memory without the active list: it enters that list.
+//! 3. A *round* of reclaim frees 32 pages: from priority 12 downwards it scans lists >> priority pages, 32
+//!    inactive ones and 32 active ones in turn, until 32 are free. Inactive pages are evicted whether
+//!    referenced or not; active ones move to the inactive head, and keep their referenced bit.
 //! 4. Active pages are scanned if a refault was activated since the last round, or if inactive × ratio < active;
 //!    the ratio is 1 below 1 GiB, else the root of ten times the GiB.
 //!
-//! Our departures:
-//! - Without `accessed`, uses are not seen when they happen but at the tail of the inactive list, and by a hand that
-//!   passes 8 slots for each victim wanted. So a page is activated late, by at most an eighth of a turnover of the pool;
-//!   among pages activated by one pass the order is that of slot numbers; and reads of one page in a row, which
-//!   the kernel takes for one use, count each: 0.9 % more misses than with every access told, on average of 22 cells
-//!   of real traces, 8 % at most.
-//! - A round goes on over several calls that want less than it frees.
-//! - No mapped pages; no second type of page, and so no cost of either; pages never wait in batches of a CPU.
-//! - A victim that cannot go waits aside (see [`Held`]) where the kernel activates it and rotates it to the tail
-//!   when its writeback ends.
+//! Departures:
+//! - Without `accessed`, uses are seen only at the tail of the inactive list, and by a hand that passes 8
+//!   slots for each victim wanted. So a page is activated late, by at most an eighth of a turnover of the
+//!   pool, and pages activated by one pass are ordered by slot number. Consecutive reads of one page, which
+//!   the kernel counts as one use, count each. The cost: 0.9 % more misses than with every access reported,
+//!   on average of 22 cells of real traces, 8 % at most.
+//! - A round continues over several calls that want fewer pages than it frees.
+//! - No mapped pages; no second type of page, and so no balancing by cost; no per-CPU batches.
+//! - A victim that cannot be evicted waits aside (see [`Held`]). The kernel activates it and rotates it to
+//!   the tail when its writeback ends.
 
 use std::num::NonZeroU32;
 
@@ -37,14 +37,14 @@ use terrace_policy::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Step
 use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 const DEF_PRIORITY: u32 = 12;
-/// Pages a round frees, and pages of one list scanned in turn.
+/// Pages freed by a round, and pages of one list scanned in turn.
 const SWAP_CLUSTER_MAX: usize = 32;
 /// Pages of a GiB, as a shift.
 const GIB_SHIFT: u32 = 30 - 12;
-/// Uses that one look at the touch table can tell: clients count no further.
+/// Maximum number of uses that one look at the touch table can show: clients count no further.
 const TOUCHES_MAX: u8 = 3;
 
-// Tags. The low bits are the page's; absent slots keep them until `restore` or `insert`.
+// Tags. The low bits belong to the page; absent slots keep them until `restore` or `insert`.
 const REFERENCED: u8 = 0x01;
 const WORKINGSET: u8 = 0x02;
 const BITS: u8 = REFERENCED | WORKINGSET;
@@ -53,7 +53,7 @@ const INACTIVE: u8 = 0x10;
 const ACTIVE: u8 = 0x20;
 const HELD: u8 = 0x40;
 
-// Shadows: a bit that keeps them from being 0, the low bits of the nonresident age, the workingset bit.
+// Shadows: a bit that makes them nonzero, the low bits of the nonresident age, the workingset bit.
 const SHADOW_MARK: u32 = 1 << 31;
 const SHADOW_AGE_MASK: u32 = (1 << 30) - 1;
 
@@ -61,13 +61,13 @@ fn is_resident(tag: u8) -> bool {
     tag >= INACTIVE
 }
 
-/// The rest of the round under way.
+/// The remaining work of the current round.
 #[derive(Debug, Default)]
 struct Round {
     priority: u32,
-    /// Inactive pages to scan before it is the active list's turn.
+    /// Inactive pages to scan before the active list's turn.
     turn: usize,
-    /// Pages to scan at this priority after that.
+    /// Further pages to scan at this priority.
     inactive: usize,
     active: usize,
     freed: usize,
@@ -75,7 +75,7 @@ struct Round {
     deactivates: bool,
 }
 
-/// See the module's description.
+/// The policy `classic`. See the module's description.
 #[derive(Debug)]
 pub struct Classic {
     slots: Slots,
@@ -90,9 +90,9 @@ pub struct Classic {
     /// Refaults activated, up to the last round.
     activated_before: u64,
     refaults: Refaults,
-    /// Somebody tells each access: the touch table has nothing to add.
+    /// Each access is reported: the touch table is ignored.
     exact: bool,
-    /// The page used last: going on in it is the same use.
+    /// The page used last: a further access to it is the same use.
     last_used: Option<Slot>,
 }
 
@@ -116,7 +116,7 @@ impl Classic {
         }
     }
 
-    /// One use of a resident page. True when it was activated.
+    /// Applies one use of a resident page. True if it activated the page.
     fn used(&mut self, slot: Slot) -> bool {
         let tag = self.slots.tag(slot);
         if tag & REFERENCED == 0 {
@@ -132,7 +132,7 @@ impl Classic {
         true
     }
 
-    /// The uses of a page since somebody last looked. True when one of them activated it.
+    /// Applies a page's uses since the last look. True if one of them activated it.
     fn seen(&mut self, slot: Slot, touched: u8) -> bool {
         (0..touched.min(TOUCHES_MAX)).fold(false, |activated, _| self.used(slot) || activated)
     }
@@ -148,7 +148,7 @@ impl Classic {
         Shadow(NonZeroU32::new(SHADOW_MARK | age << 1 | workingset).expect("marked"))
     }
 
-    /// The bits and the list a page that comes back begins with.
+    /// The list and bits of a refaulted page.
     fn refault(&mut self, shadow: Shadow) -> u8 {
         let (age, workingset) = (shadow.0.get() >> 1 & SHADOW_AGE_MASK, shadow.0.get() & 1);
         let distance = self.nonresident_age.wrapping_sub(age) & SHADOW_AGE_MASK;
@@ -190,7 +190,7 @@ impl Classic {
         };
     }
 
-    /// Goes on with the round until it is the turn of an inactive page; some page is inactive or active.
+    /// Continues the round up to the turn of an inactive page. Some page must be inactive or active.
     fn reach_inactive(&mut self, touches: &mut dyn AccessCounts) {
         while self.round.turn == 0 || self.inactive.is_empty() {
             let scan = self.round.active.min(SWAP_CLUSTER_MAX);
@@ -236,7 +236,7 @@ impl Classic {
         Step::Take(Victim { slot, shadow: Some(self.shadow_now(bits)) })
     }
 
-    /// Looks at the page held longest: used since, it goes back to where its bits belong.
+    /// Looks at the page held longest. If it was used since, it returns to the list of its bits.
     fn look_held(&mut self, touches: &mut dyn AccessCounts) -> Step {
         let slot = self.slots.tail(&self.held.list).expect("held is due");
         let (bits, touched) = (self.slots.tag(slot) & BITS, self.take_touches(slot, touches));
@@ -365,7 +365,7 @@ mod tests {
         Pool::new(Classic::new(64, 16))
     }
 
-    /// Separate uses, told as they happen.
+    /// Separate uses, reported one by one.
     fn access(pool: &mut Pool<Classic>, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
             pool.policy.accessed(slot);

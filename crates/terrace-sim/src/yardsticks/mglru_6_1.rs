@@ -17,25 +17,27 @@
 //! 4. A generation opens when only 2 are left, or when 3 are and pages are spread unevenly (the youngest over 1/2 of
 //!    all, or the oldest under 1/4); not at priority 12.
 //!
-//! New pages entering one higher and the protection of pages used 5 times came with Linux 6.7 ("underprotected page
-//! cache"), and to 6.1 by its updates. Without them a real 6.1.192 cannot be reproduced: where its controller
-//! tips over (lirs-sprite, 1773 pages), .085 to .16 of the reads miss instead of .071; with them .075.
+//! Two rules came with Linux 6.7 ("underprotected page cache"), and to 6.1 by its updates: new pages may
+//! enter one generation higher, and pages used 5 times are protected. Without them the simulator does not
+//! reproduce a real 6.1.192: where its controller is unstable (lirs-sprite, 1773 pages), .085 to .16 of the
+//! reads miss instead of .071; with them .075.
 //!
-//! Generations hardly ever move here: the oldest never runs empty while new pages enter it, so pages that were popular
-//! once stay for good in a generation that nobody looks at.
+//! Generations hardly move here: the oldest never runs empty while new pages enter it, so pages that were
+//! popular once stay for ever in a generation that is never scanned.
 //!
-//! Seen in batches, nothing is lost of a use that only counts until the tail, but for more than three at a look: 0.1 %
-//! more misses than with every access told, on average of 22 cells of real traces. Reads of one page in a row,
-//! which the kernel takes for one use, then count each: where records are read piecemeal, up to 9 % fewer misses.
+//! With batches, uses count at the tail only, so nothing is lost except uses beyond three at a look: 0.1 %
+//! more misses than with every access reported, on average of 22 cells of real traces. Consecutive reads of
+//! one page, which the kernel counts as one use, then count each: where records are read piecemeal, up to 9 %
+//! fewer misses.
 
 use terrace_policy::policies::mglru::{
     Aging, At, DEF_PRIORITY, MAX_LRU_BATCH, MAX_NR_GENS, MIN_NR_GENS, Mglru, Rules, Sizes, Span, Verdict,
 };
 
-/// See the module's description.
+/// MGLRU with the rules of Linux 6.1. See the module's description.
 pub type Mglru61 = Mglru<Linux61>;
 
-/// Uses told apart.
+/// Maximum count of uses.
 const USES_MAX: u8 = 5;
 
 /// The rules of Linux 6.1.

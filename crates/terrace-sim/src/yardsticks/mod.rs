@@ -1,7 +1,8 @@
-//! Yardsticks for the policies of `terrace-policy`: the kernel's own, in the versions that people run.
+//! Yardsticks for the policies of `terrace-policy`: the kernel's own, in widely used versions.
 //!
-//! They follow released kernels, `mglru-6.1` and `classic` to within 5 % of the misses of a real one (`gates`), and the daemon does not
-//! offer them. [`names`], [`canonical`] and [`build`] are those of [`terrace_policy`] with the yardsticks added.
+//! They follow released kernels, `mglru-6.1` and `classic` to within 5 % of the misses of a real one
+//! (`gates`); the daemon does not offer them. [`names`], [`canonical`] and [`build`] are those of
+//! [`terrace_policy`] with the yardsticks added.
 
 pub mod classic;
 pub mod mglru_6_1;
@@ -9,9 +10,9 @@ pub mod mglru_7_1;
 
 use terrace_policy::Evict;
 
-/// The kernel's policies, in the order in which they are shown.
+/// The kernel's policies, in the order of display.
 const YARDSTICKS: [&str; 3] = ["mglru-7.1", "mglru-6.1", "classic"];
-/// Where they are shown: behind the kernel's policy that the daemon offers.
+/// Their position: behind the kernel's policy that the daemon offers.
 const BEHIND: &str = "mglru-fg";
 
 /// All policies that can be simulated, the default first; [`crate::opt`] is not among them.
@@ -22,12 +23,12 @@ pub fn names() -> Vec<&'static str> {
     names
 }
 
-/// The policy that `name` stands for, as in [`names`]; `None`: there is none.
+/// The policy called `name`, as in [`names`]; `None` for an unknown name.
 pub fn canonical(name: &str) -> Option<&'static str> {
     terrace_policy::canonical(name).or_else(|| YARDSTICKS.into_iter().find(|known| *known == name))
 }
 
-/// Builds the policy called `name`, as [`terrace_policy::build`] does; `None`: there is none.
+/// Builds the policy called `name`, as [`terrace_policy::build`] does; `None` for an unknown name.
 pub fn build(name: &str, slots_max: usize, capacity: usize) -> Option<Box<dyn Evict>> {
     Some(match name {
         "mglru-7.1" => Box::new(mglru_7_1::Mglru71::new(slots_max, capacity)),

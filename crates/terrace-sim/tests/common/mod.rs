@@ -1,4 +1,4 @@
-//! Belady's optimum, by the policy and by plain means.
+//! Belady's optimum, by the policy `opt` and by a plain implementation.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,7 +16,7 @@ pub fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
     outcome.misses
 }
 
-/// Misses of Belady's MIN, by plain means.
+/// Misses of Belady's MIN, by a plain implementation.
 pub fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
     let mut next = vec![usize::MAX; trace.len()];
     let mut seen: HashMap<u64, usize> = HashMap::new();
@@ -25,7 +25,7 @@ pub fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
             next[i] = later;
         }
     }
-    // Resident pages by their next use; pages never used again are told apart by key.
+    // Resident pages by their next use; the key separates pages that are never used again.
     let mut by_next: BTreeSet<(usize, u64)> = BTreeSet::new();
     let mut next_of: HashMap<u64, usize> = HashMap::new();
     let mut misses = 0;

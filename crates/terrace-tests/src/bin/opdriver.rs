@@ -1,5 +1,5 @@
-//! Runs an operation script in a directory and prints what each operation answered:
-//! `opdriver DIR SCRIPT [--break read:N|write:N]`, and `opdriver --tree DIR` prints what a directory holds.
+//! Runs an operation script in a directory and prints each operation's result:
+//! `opdriver DIR SCRIPT [--break read:N|write:N]`. `opdriver --tree DIR` prints the tree of a directory.
 
 use std::io::Write as _;
 use terrace_tests::exec::{Break, Executor, inherited, tree};

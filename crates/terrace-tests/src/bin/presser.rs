@@ -1,8 +1,9 @@
-//! Reads a file of `terrace_tests::exec::write_big` in random order, again and again, and ends at the first page that is not as it was
-//! written: pressure on a cache that is smaller than the file.
+//! Puts pressure on a cache that is smaller than a file: reads the file (made by
+//! `terrace_tests::exec::write_big`) in random order, again and again. Ends at the first page that differs
+//! from its original.
 //!
-//! `presser FILE` until it is killed. `presser FILE -- COMMAND...` becomes the command when the cache is full, and presses as its child, which
-//! ends with it; a wrong page then ends the command.
+//! `presser FILE` runs until killed. `presser FILE -- COMMAND...` becomes the command once the cache is full,
+//! and a child process continues the reads. The child ends with the command; a wrong page kills the command.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -13,9 +14,9 @@ use terrace_tests::exec::BIG_PAGES;
 use terrace_tests::rng::{Rng, fill, seed};
 
 const PAGE: usize = 4096;
-/// Reads at full speed to begin with, so that the cache is full soon: nine pages of ten.
+/// Reads at full speed before the paced ones, to fill the cache with nine pages of ten.
 const HASTY: u64 = 2 * BIG_PAGES;
-/// Then so many in a row, and a pause: the test needs the processors, too.
+/// Reads between pauses: the test needs the processors, too.
 const BATCH: u64 = 32;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -29,7 +30,7 @@ fn main() {
         [file] => press(file.as_ref(), || ()),
         [file, dashes, command, rest @ ..] if dashes == "--" => {
             let (mut full, told) = std::io::pipe().expect("a pipe");
-            // SAFETY: this program has one thread; the child goes on with a copy of all it has.
+            // SAFETY: this program has one thread; the child continues with a copy of its whole state.
             let pid = unsafe { libc::fork() };
             assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
             if pid > 0 {
@@ -51,17 +52,18 @@ fn main() {
     };
     eprintln!("{wrong}");
     if args.len() > 1 {
-        // SAFETY: plain integers. The parent is the command: had it ended, so had we.
+        // SAFETY: plain integers. The parent is the command: if it had ended, PDEATHSIG would have ended this
+        // process.
         unsafe { libc::kill(libc::getppid(), libc::SIGKILL) };
     }
     std::process::exit(1);
 }
 
-/// Reads until something is wrong, and tells what. Calls `full` once, when the cache must be full.
+/// Reads until an error, and returns its text. Calls `full` once, when the cache must be full.
 fn press(path: &Path, mut full: impl FnMut()) -> String {
     let mut rng = Rng::new(seed("presser"));
     let (mut buffer, mut wanted) = (Box::new(Buffer([0; PAGE])), vec![0; PAGE]);
-    // Without the preload path, past the kernel's page cache, which stands before the cache that is meant.
+    // Without the preload path, O_DIRECT bypasses the kernel's page cache in front of terrace's.
     let flags = if std::env::var_os("TERRACE_SOCKET").is_some() { 0 } else { libc::O_DIRECT };
     let mut file: Option<std::fs::File> = None;
     for n in 0_u64.. {
@@ -69,7 +71,7 @@ fn press(path: &Path, mut full: impl FnMut()) -> String {
         let page = rng.below(BIG_PAGES);
         let read = file.as_ref().map(|f| f.read_exact_at(&mut buffer.0, page * PAGE as u64));
         if !matches!(read, Some(Ok(()))) {
-            // A mount whose daemon was killed for good: another one may come.
+            // The mount's daemon may have been killed for good; another mount may follow.
             file = None;
             std::thread::sleep(Duration::from_millis(10));
             continue;

@@ -1,8 +1,10 @@
-//! The work of a storm (see `terrace_tests::storm`); ends with status 1 and what it found when something is not as it must be.
+//! The workload program of a storm (see `terrace_tests::storm`). Ends with status 1 and a message at the
+//! first violation.
 //!
 //! `storm names dir=DIR expected=DIR workers=N seconds=S seed=N [direct=1]`: names and data against an exact model.
-//! `storm acked dir=DIR src=DIR workers=N seconds=S seed=N`: until the mount dies; then what was acknowledged must be in `src`.
-//! `storm full dir=DIR expected=FILE seconds=S seed=N`: more than the source takes.
+//! `storm acked dir=DIR src=DIR workers=N seconds=S seed=N`: until the mount dies; then all acknowledged data
+//! must be in `src`.
+//! `storm full dir=DIR expected=FILE seconds=S seed=N`: more data than the source has room for.
 
 use std::collections::HashMap;
 use std::path::Path;

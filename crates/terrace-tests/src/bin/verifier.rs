@@ -1,10 +1,10 @@
-//! Reads and writes self-describing pages (see `terrace_tests::pages`) until told to stop, and ends with status 1 and one
-//! line at the first thing that is not as it must be.
+//! Reads and writes self-describing pages (see `terrace_tests::pages`) until stopped. Ends with status 1 and
+//! one line at the first violation.
 //!
 //! `verifier ROLE dir=DIR versions=FILE files=F pages=P [id=I writers=W seed=S ops=N torn=ok flags=...]`
-//! Roles: `write` (positional writes, buffered, direct and synchronous), `mapwrite` (stores through shared mappings),
-//! `read` (pread, read, preadv), `mapread`, and `check require=acked|synced|nothing [killed=I]` (each page once; what writer I
-//! was storing through a mapping when it was killed may be torn).
+//! Roles: `write` (positional writes, buffered, direct and synchronous), `mapwrite` (stores through shared
+//! mappings), `read` (pread, read, preadv), `mapread`, and `check require=acked|synced|nothing [killed=I]`
+//! (each page once; pages that writer I was storing through a mapping when it was killed may be torn).
 
 use std::collections::HashMap;
 use std::os::fd::AsRawFd as _;
@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use terrace_tests::pages::{Bad, PAGE, VersionTable, stamp, version};
 use terrace_tests::rng::Rng;
 
-/// Pages in a row that belong to one writer.
+/// Consecutive pages of one writer.
 const CHUNK: u64 = 8;
-/// The longest transfer in pages.
+/// Maximum transfer, pages.
 const RUN_MAX: u64 = 16;
 
 fn main() {
@@ -60,7 +60,7 @@ impl Verifier {
         let number = |key: &str, or: u64| options.get(key).map_or(or, |v| v.parse().expect("a number"));
         let (files, pages) = (number("files", 1), number("pages", 1024));
         let versions = VersionTable::open(options["versions"].as_ref(), files * pages);
-        // SAFETY: a fresh anonymous mapping, page-aligned as direct transfers want it.
+        // SAFETY: a fresh anonymous mapping, page-aligned for direct transfers.
         let buf = unsafe {
             let (rw, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), RUN_MAX as usize * PAGE, rw, private, -1, 0)
@@ -100,7 +100,7 @@ impl Verifier {
         unsafe { std::slice::from_raw_parts_mut(self.buf, pages as usize * PAGE) }
     }
 
-    /// The descriptor of a file with these flags: kept open, and now and then opened anew.
+    /// The descriptor of a file with these flags: kept open, and reopened now and then.
     fn file(&mut self, file: u64, flags: i32, write: bool) -> Result<i32, String> {
         if self.rng.chance(1) {
             self.open.remove(&(file, flags, write));
@@ -123,12 +123,12 @@ impl Verifier {
         if self.rng.chance(50) { self.rng.below((all / 8).max(1)) } else { self.rng.below(all) }
     }
 
-    /// Whether a page is one of this writer's.
+    /// Whether a page belongs to this writer.
     fn is_of(&self, page: u64, writer: u64) -> bool {
         (page / CHUNK) % self.writers == writer % self.writers
     }
 
-    /// A run of pages that this writer owns.
+    /// A run of pages of this writer.
     fn own_run(&mut self) -> (u64, u64) {
         loop {
             let page = self.page();
@@ -165,7 +165,7 @@ impl Verifier {
         let buf = self.buf(len);
         let mut done = 0;
         while done < buf.len() {
-            // SAFETY: the buffer holds what is left of it.
+            // SAFETY: the length is that of the buffer's rest.
             let n =
                 unsafe { libc::pwrite(fd, buf[done..].as_ptr().cast(), buf.len() - done, at + done as i64) };
             if n <= 0 {
@@ -189,7 +189,7 @@ impl Verifier {
         }
     }
 
-    /// Fsyncs a file and notes which versions of this writer's pages it covered.
+    /// Fsyncs a file and records the covered versions of this writer's pages.
     fn sync(&mut self, file: u64, fd: i32) -> Done {
         let mine = |p: &u64| self.is_of(*p, self.id);
         let pages = file * self.pages..(file + 1) * self.pages;
@@ -221,7 +221,8 @@ impl Verifier {
         let way = self.rng.below(4);
         self.check_pages(first, len, |buf| {
             buf.fill(0);
-            // SAFETY: the buffer has the length given. A file may still be short: what is beyond its end counts as 0.
+            // SAFETY: the buffer has the length given. A file may still be short: bytes beyond its end count
+            // as 0.
             let n = unsafe {
                 match way {
                     0 => {
@@ -264,12 +265,14 @@ impl Verifier {
                         again = true;
                         seen
                     }
-                    // A copy that raced with a store, as the kernel's own page cache allows: not so twice and for ever.
+                    // The copy raced with a store, as with the kernel's own page cache: that must not repeat
+                    // for ever.
                     Err(Bad::Garbage(_)) if self.torn_ok && attempt < 1000 => {
                         again = true;
                         continue;
                     }
-                    // It stays so: the writer was killed in the middle of its stores, and nobody was told that they are done.
+                    // The page stays torn: its writer was killed during its stores, which were never
+                    // acknowledged.
                     Err(_) if self.torn_ok && high > self.versions.acked(page).load(SeqCst) => continue,
                     Err(bad) => return Err(format!("page {page}: {bad:?} (acked {low}, started {high})")),
                 };
@@ -288,7 +291,7 @@ impl Verifier {
         Ok(())
     }
 
-    /// Reads a page in several ways, to find the path whose answer was wrong.
+    /// Reads a page in several ways, to find the path of the wrong answer.
     fn other_answers(&mut self, page: u64) -> String {
         let ways = [("again", 0), ("O_DIRECT", libc::O_DIRECT)].map(|(name, flags)| {
             let fd = self.file(page / self.pages, flags, false);
@@ -320,7 +323,7 @@ impl Verifier {
         Ok(map.cast())
     }
 
-    /// Stores through a shared mapping are visible to every reader at once.
+    /// Stores through a shared mapping, which every reader must see at once.
     fn store_some(&mut self) -> Done {
         let (first, len) = self.own_run();
         let map = self.map(first / self.pages, true)?;
@@ -353,8 +356,8 @@ impl Verifier {
         let map = self.map(first / self.pages, false)?;
         let offset = (first % self.pages) as usize * PAGE;
         self.check_pages(first, 1, |buf| {
-            // SAFETY: within the mapping of a file that keeps its length. The memory changes under the copy: what was
-            // copied is judged by checksums, and nothing is derived from it before.
+            // SAFETY: within the mapping of a file of constant length. The memory may change during the copy:
+            // checksums judge the copied bytes before any other use.
             unsafe { std::ptr::copy_nonoverlapping(map.add(offset), buf.as_mut_ptr(), buf.len()) };
             Ok(())
         })?;
@@ -362,7 +365,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// Every page once, by itself: it must be whole, not older than required, and not newer than ever begun.
+    /// Reads every page once: it must be whole, not older than required, and not newer than the last started
+    /// version.
     fn check(&mut self) -> Done {
         let require = self.options.get("require").cloned().unwrap_or_else(|| "acked".into());
         let killed: Option<u64> =
@@ -384,7 +388,7 @@ impl Verifier {
             let torn_ok = killed.is_some_and(|id| self.is_of(page, id));
             match version(&buf, page) {
                 Ok(seen) if (low..=high).contains(&seen) => {}
-                // Its writer was killed between two stores, and nobody was told that they are done.
+                // Its writer was killed between two stores, which were never acknowledged.
                 Err(Bad::Torn(seen)) if torn_ok && seen.iter().all(|v| (low..=high).contains(v)) => {}
                 Err(Bad::Garbage(_)) if torn_ok && high > self.versions.acked(page).load(SeqCst) => {}
                 other => wrong.push(format!("page {page}: {other:?}, must be {low}..={high}")),

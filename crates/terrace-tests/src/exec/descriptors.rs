@@ -30,7 +30,7 @@ impl Executor {
             match name {
                 "open" => libc::open(c(a[1]).as_ptr(), at(2), at(3)),
                 "creat" => libc::creat(c(a[1]).as_ptr(), at(2) as libc::mode_t),
-                // A file that is not of this file system, under a number that may have been one.
+                // A file of another file system, with a descriptor number that may have belonged to this one.
                 "memory" => {
                     let fd = libc::memfd_create(c"memory".as_ptr(), 0);
                     libc::write(fd, [7u8; 9000].as_ptr().cast(), 9000);
@@ -69,7 +69,7 @@ impl Executor {
                         if name == "dup" { libc::dup(from) } else { libc::fcntl(from, libc::F_DUPFD, 20) };
                     self.put(a[1], fd)
                 }
-                // Onto the number of another slot: what was open there is gone, whoever remembers it.
+                // Onto the number of another slot, whose file is closed by that.
                 _ if to < 0 => "empty".into(),
                 "dup2" => self.put(a[1], libc::dup2(from, to)),
                 _ if from == to => "same".into(),
@@ -78,7 +78,7 @@ impl Executor {
         }
     }
 
-    /// `fdopen`, reads a little through stdio, and closes by `fclose`, which closes the descriptor inside libc.
+    /// `fdopen`, a short read through stdio, and `fclose`, which closes the descriptor inside libc.
     fn fdopen(&mut self, a: Args) -> String {
         if is_direct(self.fd(a[0])) {
             // The buffers of stdio are not aligned.
@@ -115,7 +115,7 @@ impl Executor {
                 *slot = slot.filter(|open| *open < fd || *open > last);
             }
         }
-        // SAFETY: only descriptors of slots lie in the range: the executor itself keeps none above 2.
+        // SAFETY: only descriptors of slots are in the range: the executor itself keeps none above 2.
         unsafe {
             if name == "closefrom" {
                 closefrom(fd);

@@ -1,4 +1,4 @@
-//! The state of a file or a directory as a file system shows it, as text: attributes, names, regions with data, content.
+//! The visible state of a file or a directory as text: attributes, names, data regions, content.
 
 use super::{TIME_SET_MAX, c, errno, fstat, is_direct, outcome};
 use crate::rng::hash;
@@ -23,7 +23,7 @@ pub(super) fn attributes(st: &libc::stat, mtime: bool) -> String {
 pub(super) fn sorted_names(list: &[u8]) -> String {
     let mut names: Vec<_> =
         list.split(|b| *b == 0).filter(|n| !n.is_empty()).map(String::from_utf8_lossy).collect();
-    // Attributes of a security module are not the file system's answer.
+    // Security modules set these attributes, not the file system.
     names.retain(|n| !n.starts_with("security."));
     names.sort();
     names.join(",")
@@ -51,7 +51,7 @@ pub(super) fn readdir(path: &str) -> String {
     names.join(",")
 }
 
-/// Data regions of an open file as the file system tells them.
+/// Data regions of an open file, from SEEK_DATA and SEEK_HOLE.
 pub(super) fn regions(fd: c_int, size: i64) -> Result<Vec<(i64, i64)>, String> {
     let mut out = Vec::new();
     let mut at = 0;
@@ -73,14 +73,14 @@ pub(super) fn regions(fd: c_int, size: i64) -> Result<Vec<(i64, i64)>, String> {
     Ok(out)
 }
 
-/// Walks data and holes. `strict` notes them all; otherwise only whether every hole really reads as zeros: where blocks
-/// were preallocated, what counts as data depends on what happens to be cached.
+/// Walks data and holes. `strict` records them all; otherwise only whether every hole reads as zeros: with
+/// preallocated blocks, the data regions depend on the cached pages.
 pub(super) fn seekwalk(fd: c_int, strict: bool) -> String {
     let Some(st) = fstat(fd) else { return outcome(-1) };
     if st.st_mode & libc::S_IFMT != libc::S_IFREG || is_direct(fd) {
         return "skipped".into();
     }
-    // SAFETY: plain integers; the position is put back at the end.
+    // SAFETY: plain integers; the position is restored at the end.
     let before = unsafe { libc::lseek(fd, 0, libc::SEEK_CUR) };
     let walked = regions(fd, st.st_size);
     // SAFETY: as above.
@@ -108,7 +108,7 @@ pub(super) fn reads_as_zeros(fd: c_int, mut at: i64, end: i64) -> bool {
         let len = ((end - at) as usize).min(buf.len());
         // SAFETY: buf has at least len bytes.
         let got = unsafe { libc::pread(fd, buf.as_mut_ptr().cast(), len, at) };
-        // A descriptor without read permission can tell nothing.
+        // A descriptor without read permission gives no content.
         if got <= 0 {
             return got < 0;
         }
@@ -120,7 +120,7 @@ pub(super) fn reads_as_zeros(fd: c_int, mut at: i64, end: i64) -> bool {
     true
 }
 
-/// A hash of a file's size and of all its pages that are not zero: it does not depend on where holes are told to be.
+/// A hash of a file's size and of all its nonzero pages, independent of reported holes.
 pub fn content_hash(path: &str) -> String {
     // SAFETY: a NUL-terminated path; the descriptor is closed below.
     let fd = unsafe { libc::open(c(path).as_ptr(), libc::O_RDONLY | libc::O_NOFOLLOW) };
@@ -151,7 +151,7 @@ pub(super) fn hash_regions(fd: c_int, regions: &[(i64, i64)]) -> String {
             }
             for (i, page) in buf[..got as usize].chunks(4096).enumerate() {
                 if page.iter().any(|b| *b != 0) {
-                    // Zeros behind the end of a short page do not count: a hole may end there.
+                    // Zeros at the end of a page do not count: a hole may begin there.
                     let used = page.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
                     sum =
                         crate::rng::mix(sum ^ hash(&page[..used])).wrapping_add(at as u64 / 4096 + i as u64);
@@ -163,7 +163,7 @@ pub(super) fn hash_regions(fd: c_int, regions: &[(i64, i64)]) -> String {
     format!("{sum:x}")
 }
 
-/// Notes everything below a directory: names, kinds, modes, links, sizes, contents, extended attributes.
+/// Records everything below a directory: names, kinds, modes, links, sizes, contents, extended attributes.
 pub fn tree(path: &str, out: &mut String, prefix: &str) {
     let mut names: Vec<String> = match std::fs::read_dir(path) {
         Ok(list) => list

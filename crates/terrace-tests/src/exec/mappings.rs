@@ -49,21 +49,22 @@ impl Executor {
         })
     }
 
-    /// Reads a mapping through `process_vm_readv`: beyond the end of the file it answers EFAULT, not SIGBUS.
+    /// Reads a mapping through `process_vm_readv`: beyond the end of the file the result is EFAULT, not
+    /// SIGBUS.
     fn peek(&mut self, map: &Map, at: usize, len: usize) -> String {
         let at = at.min(map.len);
         let len = len.min(map.len - at);
         let buf = self.buf.get(len).as_mut_ptr();
         let local = libc::iovec { iov_base: buf.cast(), iov_len: len };
         let remote = libc::iovec { iov_base: map.address.wrapping_byte_add(at), iov_len: len };
-        // SAFETY: both vectors lie in memory of this process; a missing page is answered by EFAULT.
+        // SAFETY: both vectors are in this process's memory; a missing page gives EFAULT.
         let got =
             unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) };
         self.got(got as i64)
     }
 
-    /// Writes a mapping likewise, in the file: what is stored in the rest of its last page a local file system cuts off before the file
-    /// grows, and the kernel's FUSE does not.
+    /// Writes a mapping through `process_vm_writev`, within the file only. Bytes beyond the file's end in its
+    /// last page differ: a local file system zeroes them before the file grows, the kernel's FUSE does not.
     fn poke(&mut self, map: &Map, at: usize, len: usize, pattern: u64) -> String {
         let in_file = map.in_file();
         let at = at.min(in_file);

@@ -1,14 +1,14 @@
-//! Operations that other processes continue: fork, exec.
+//! Operations that continue in other processes: fork, exec.
 
 use super::{Args, Break, Executor, c, is_direct};
 use libc::{c_char, c_int};
 use std::ffi::CString;
 
 impl Executor {
-    /// The operation in a forked child, on inherited descriptors; offsets are shared, tables are copies.
+    /// Runs the operation in a forked child, on inherited descriptors; offsets are shared, tables are copies.
     pub(super) fn fork(&mut self, line: &str) -> String {
         let mut ends = [0; 2];
-        // SAFETY: this process is single-threaded, so the child may go on with ordinary code; it ends by _exit.
+        // SAFETY: this process is single-threaded, so the child may run ordinary code; it ends by _exit.
         unsafe {
             assert_eq!(libc::pipe(ends.as_mut_ptr()), 0, "pipe");
             let child = libc::fork();
@@ -25,7 +25,7 @@ impl Executor {
         }
     }
 
-    /// One read in a program started anew (fork + exec, or posix_spawn), which inherits the descriptor only.
+    /// One read in a new program (fork + exec, or posix_spawn), which inherits the descriptor only.
     pub(super) fn exec(&mut self, spawn: bool, a: Args) -> String {
         let fd = self.fd(a[0]).to_string();
         if is_direct(self.fd(a[0])) {
@@ -74,7 +74,7 @@ impl Executor {
     }
 }
 
-/// The child's part of `exec`: one pread of an inherited descriptor, printed as any other read.
+/// The child's part of `exec`: one pread of an inherited descriptor, recorded like any other read.
 pub fn inherited(fd: c_int, len: usize, at: i64) -> String {
     let mut executor = Executor::new(".", Break::None);
     let buf = executor.buf.get(len).as_mut_ptr();

@@ -1,4 +1,4 @@
-//! Reads in all their forms.
+//! Read operations.
 
 use super::listing::{readdir, seekwalk};
 use super::{
@@ -33,7 +33,7 @@ impl Executor {
             "readv" => self.read_vector(a[0], a[1], None, 0),
             "preadv" => self.read_vector(a[0], a[2], Some(off(1)), 0),
             "preadv2" => self.read_vector(a[0], a[3], Some(off(1)), off(2) as c_int),
-            // The positions of a directory are its file system's own matter.
+            // Directory positions are specific to the file system.
             "lseek" if is_directory(self.fd(a[0])) => "directory".into(),
             // SAFETY: plain integers.
             "lseek" => outcome(unsafe { libc::lseek(self.fd(a[0]), off(1), off(2) as c_int) }),
@@ -51,7 +51,7 @@ impl Executor {
         })
     }
 
-    /// Notes how much was read and a hash of it.
+    /// Records the length read and a hash of the bytes.
     pub(super) fn got(&mut self, got: i64) -> String {
         if got < 0 {
             return outcome(got);
@@ -72,7 +72,7 @@ impl Executor {
         }
         let vectors = vectors(self.buf.get(total), &lens);
         let (p, n) = (vectors.as_ptr(), vectors.len() as c_int);
-        // RWF_NOWAIT may answer "not now" or less than is there, and rightly differ: the answer that counts is one without.
+        // RWF_NOWAIT may legitimately fail or read less: only the read without it is compared.
         if flags & libc::RWF_NOWAIT != 0 && at.is_some() {
             // SAFETY: the vectors lie in buf.
             let now = unsafe { libc::preadv2(fd, p, n, at.unwrap_or(0), flags) };
@@ -118,7 +118,7 @@ impl Executor {
         }
     }
 
-    /// Reads random pieces of `../big` and checks them: pressure on the cache between the operations of a sequence.
+    /// Reads random pieces of `../big` and checks them: cache pressure between the operations of a sequence.
     fn press(&mut self, a: Args) -> String {
         let mut rng = Rng::new(number(a[1]) as u64);
         // SAFETY: a NUL-terminated path; the descriptor is closed below; buf has 64 KiB.

@@ -1,4 +1,4 @@
-//! Writes in all their forms.
+//! Write operations.
 
 use super::{Args, Break, Executor, c, is_direct, lengths, number, outcome, unaligned, vectors};
 use crate::rng::fill;

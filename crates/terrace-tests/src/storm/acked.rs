@@ -1,5 +1,5 @@
-//! Writes until the mount dies, and then looks in the source, beside the mount, for all that was acknowledged: by fsync, fdatasync,
-//! O_DSYNC, msync, by a rename and fsync of the directory, and by close.
+//! Writes until the mount dies, then checks in the source, beside the mount, all acknowledged data. Data are
+//! acknowledged by fsync, fdatasync, O_DSYNC, msync, by a rename and fsync of the directory, and by close.
 
 use super::sys::{Mapping, errno};
 use super::{Done, together};
@@ -11,12 +11,12 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pages of each file that is written in place.
+/// Pages of each file written in place.
 const PAGES: usize = 512;
-/// The errors that a program may get when all of the instance is dead.
+/// The errors allowed after the whole instance is dead.
 const DEATH: [i32; 5] = [libc::ENOTCONN, libc::ECONNABORTED, libc::ENODEV, libc::EIO, libc::EFAULT];
 
-/// Works below `dir` until the mount dies, at most so long, and then looks into `src`.
+/// Works below `dir` until the mount dies, at most for `lasts`, then checks `src`.
 pub fn run(dir: &Path, src: &Path, count: u64, lasts: Duration, seed: u64) -> Done {
     let name = |id: u64| format!("k{id}");
     let worker = |id| Worker::new(id, dir.join(name(id)), src.join(name(id)), Rng::new(seed ^ (id << 48)));
@@ -30,7 +30,7 @@ pub fn run(dir: &Path, src: &Path, count: u64, lasts: Duration, seed: u64) -> Do
     if missing.is_empty() { Ok(()) } else { Err(missing.join("\n")) }
 }
 
-/// A file written in place: the version of each page that was written last, and the last that was acknowledged.
+/// A file written in place: for each page the last written version, and the last acknowledged one.
 struct InPlace {
     name: &'static str,
     number: u64,
@@ -59,7 +59,7 @@ impl InPlace {
             let found = match (whole, version(&bytes, self.number + page as u64)) {
                 (Err(why), _) => Err(why.to_string()),
                 (_, Ok(version)) if (must..=self.written[page]).contains(&version) => Ok(()),
-                // Torn: it was being written again.
+                // Torn by the next write, which was under way.
                 (_, Err(Bad::Torn(all))) if all.iter().all(|v| (must..=self.written[page]).contains(v)) => {
                     Ok(())
                 }
@@ -81,19 +81,19 @@ struct Worker {
     dir: PathBuf,
     src: PathBuf,
     rng: Rng,
-    /// By pwrite and fsync, by O_DSYNC, by a mapping and msync.
+    /// Written by pwrite and fsync, by O_DSYNC, and by a mapping and msync.
     synced: InPlace,
     at_once: InPlace,
     mapped: InPlace,
     appended: (usize, usize),
-    /// Versions of the file that is replaced: tried, acknowledged.
+    /// Versions of the replaced file: tried, acknowledged.
     replaced: (u64, u64),
     closed: u64,
-    /// The error that ended the work.
+    /// The final error.
     end: Option<i32>,
 }
 
-/// The files that a worker holds.
+/// Open files of a worker.
 struct Files {
     synced: File,
     at_once: File,
@@ -219,7 +219,7 @@ impl Worker {
     fn close_one(&mut self) -> std::io::Result<()> {
         let mut file = File::create_new(self.dir.join(format!("closed{}", self.closed)))?;
         file.write_all(&closed(self.closed))?;
-        // SAFETY: the number is ours, and nobody else closes it.
+        // SAFETY: the descriptor belongs to this function alone after into_raw_fd.
         let done = unsafe { libc::close(std::os::fd::IntoRawFd::into_raw_fd(file)) };
         if done < 0 {
             return Err(std::io::Error::last_os_error());
@@ -237,7 +237,7 @@ impl Worker {
         Ok(())
     }
 
-    /// While the mount lives, what was written last is what is read.
+    /// While the mount lives, a read returns the last written version.
     fn read(&self, files: &Files, page: usize) -> std::io::Result<()> {
         let (mut bytes, must) = ([0; PAGE], self.synced.written[page]);
         if must == 0 {
@@ -293,7 +293,7 @@ impl Worker {
     }
 }
 
-/// The bytes from `at` of a file that is only appended to.
+/// The bytes from `at` of an append-only file.
 fn text(id: u64, at: usize, len: usize) -> Vec<u8> {
     (at..at + len).map(|n| (n * 31 + (n >> 8) * 7 + (n >> 16) + id as usize) as u8).collect()
 }

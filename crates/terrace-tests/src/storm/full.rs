@@ -1,5 +1,5 @@
-//! Writes more than the source takes. Every write that was answered must be readable, and be in the source when the mount has ended; the
-//! only error is ENOSPC.
+//! Writes more than the source has room for. Every successful write must be readable, and be in the source
+//! after the mount's end. The only allowed error is ENOSPC.
 
 use super::Done;
 use crate::pages::{PAGE, stamp, version};
@@ -17,14 +17,14 @@ const BLOCKS: u64 = 4000;
 /// The generation of each block, by file and number.
 type Blocks = BTreeMap<(u64, u64), u64>;
 
-/// Works in `dir` for so long, and leaves in the file `expected` what must be there.
+/// Works in `dir` for the time `lasts`, and writes the expected content to the file `expected`.
 pub fn run(dir: &Path, expected: &Path, lasts: Duration, seed: u64) -> Done {
     let open = |n| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(name(dir, n));
     let files: Vec<File> =
         (0..FILES).map(open).collect::<Result<_, _>>().map_err(|why| format!("open: {why}"))?;
     let (mut rng, mut blocks, mut full) = (Rng::new(seed), Blocks::new(), 0u64);
     let end = Instant::now() + lasts;
-    // Not before the source was full.
+    // Continues at least until the source was full.
     for generation in 1.. {
         if Instant::now() > end && (full > 0 || Instant::now() > end + 10 * lasts) {
             break;
@@ -47,7 +47,7 @@ fn name(dir: &Path, file: u64) -> std::path::PathBuf {
     dir.join(format!("full{file}"))
 }
 
-/// One write, and at times more. How often there was no room.
+/// One write, and sometimes more. Returns the number of ENOSPC errors.
 fn step(files: &[File], rng: &mut Rng, blocks: &mut Blocks, generation: u64) -> Result<u64, String> {
     let (file, block) = (rng.below(FILES), rng.below(BLOCKS));
     let real = &files[file as usize];
@@ -80,7 +80,7 @@ fn step(files: &[File], rng: &mut Rng, blocks: &mut Blocks, generation: u64) -> 
     Ok(full)
 }
 
-/// For want of room, or wrong.
+/// ENOSPC, or an unexpected error.
 fn refused(what: &str, why: &std::io::Error) -> Result<u64, String> {
     if why.raw_os_error() == Some(libc::ENOSPC) { Ok(1) } else { Err(format!("{what}: {why}")) }
 }
@@ -105,7 +105,7 @@ fn verify(dir: &Path, blocks: &Blocks) -> Done {
     Ok(())
 }
 
-/// Looks for what a file of expectations says in a directory.
+/// Compares a directory with a file of expectations.
 pub fn check(dir: &Path, expected: &Path) -> Done {
     let text = fs::read_to_string(expected).map_err(|why| format!("{}: {why}", expected.display()))?;
     let numbers =

@@ -1,9 +1,9 @@
-//! Storms: work on a mount that judges itself, while the test does to the instance what must not show. The roles of the program
-//! `storm`; the tests are in `tests/storm.rs`.
+//! Storms: self-checking workloads on a mount, while the test disturbs the instance in ways that must stay
+//! invisible. The roles of the program `storm`; the tests are in `tests/storm.rs`.
 //!
-//! Their part beside the other tests: `names` is several workers at once with names and data, each against an exact model of a tree
-//! of its own; `acked` writes until the mount dies, in each of the ways that acknowledge something, and looks for it in the source;
-//! `full` writes more than the source takes.
+//! Roles: `names` has several workers on names and data, each with an exact model of its own tree. `acked`
+//! writes until the mount dies, with every kind of acknowledgement, and checks the source. `full` writes more
+//! than the source has room for.
 
 pub mod acked;
 pub mod full;
@@ -14,10 +14,10 @@ mod sys;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The result of a worker: the first violation that it found.
+/// Result of a worker: its first violation.
 pub type Done = Result<(), String>;
 
-/// Runs these workers at once, each with its number, until the time is over or one of them finds something wrong.
+/// Runs these workers at once, each with its number, until the time is over or one of them finds a violation.
 pub(crate) fn together<W: Send>(
     workers: &mut [W],
     lasts: Duration,

@@ -1,17 +1,17 @@
-//! A directory as it must be: what each operation answers, and what it leaves behind. Exact for the operations of [`super::names`],
-//! in the order in which Linux looks for errors.
+//! A model of a directory: the result of each operation, and its effect. Exact for the operations of
+//! [`super::names`], with Linux's order of error checks.
 
 use crate::rng::hash;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The answer of an operation: nothing, or an errno.
+/// Result of an operation: nothing, or an errno.
 pub type Answer<T = ()> = Result<T, i32>;
 
-/// A node of the tree, by number: a file may have several names.
+/// Number of a node of the tree: a file may have several names.
 pub type Id = u64;
 
-/// The directory that the model is of.
+/// The root directory of the model.
 pub const ROOT: Id = 0;
 
 /// A regular file.
@@ -23,9 +23,10 @@ pub struct Content {
     pub mode: u32,
     /// Its extended attributes.
     pub xattrs: BTreeMap<String, Vec<u8>>,
-    /// The time that was set last, if nothing has moved it since.
+    /// The time set last, if no later operation changed it.
     pub mtime: Option<i64>,
-    /// Once stored into through a mapping: the kernel moves its mtime when it likes, so nobody sets it.
+    /// Once stored into through a mapping: the kernel changes its mtime at arbitrary times, so it is not set
+    /// any more.
     pub mapped: bool,
 }
 
@@ -36,16 +37,16 @@ enum Node {
     Link(String),
 }
 
-/// The inode of a path.
+/// Kind of the node at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing there.
+    /// Nothing.
     None,
     /// A regular file.
     File,
     /// A directory.
     Dir,
-    /// A symbolic link. It leads nowhere: what follows it finds nothing.
+    /// A symbolic link without a target.
     Link,
 }
 
@@ -54,7 +55,7 @@ pub enum Kind {
 pub struct Model {
     nodes: BTreeMap<Id, Node>,
     next: Id,
-    /// Files that are open, and how often.
+    /// Open files, with their number of descriptors.
     held: BTreeMap<Id, u32>,
 }
 
@@ -154,7 +155,7 @@ impl Model {
         }
     }
 
-    /// Where a call that follows links ends.
+    /// The result of a call that follows links.
     pub fn followed(&self, path: &str) -> Answer<Id> {
         let id = self.find(path)?;
         if matches!(self.nodes[&id], Node::Link(_)) { Err(libc::ENOENT) } else { Ok(id) }
@@ -247,7 +248,7 @@ impl Model {
         }
     }
 
-    /// True where a directory is `below` itself, or leads to it.
+    /// Whether a directory is `below` itself, or an ancestor of it.
     fn is_above(&self, id: Id, below: Id) -> bool {
         match &self.nodes[&id] {
             Node::Dir(entries) => id == below || entries.values().any(|entry| self.is_above(*entry, below)),
@@ -255,7 +256,7 @@ impl Model {
         }
     }
 
-    /// The names of a node.
+    /// Number of names of a node.
     pub fn links(&self, id: Id) -> u64 {
         let of = |node: &Node| match node {
             Node::Dir(entries) => entries.values().filter(|entry| **entry == id).count() as u64,
@@ -264,19 +265,19 @@ impl Model {
         self.nodes.values().map(of).sum()
     }
 
-    /// Drops what has no name and is not open.
+    /// Drops a node without names and descriptors.
     fn forget(&mut self, id: Id) {
         if self.links(id) == 0 && !self.held.contains_key(&id) {
             self.nodes.remove(&id);
         }
     }
 
-    /// A file is kept open.
+    /// Opens a file.
     pub fn hold(&mut self, id: Id) {
         *self.held.entry(id).or_default() += 1;
     }
 
-    /// And closed again.
+    /// Closes a file.
     pub fn release(&mut self, id: Id) {
         let count = self.held.get_mut(&id).expect("it is held");
         *count -= 1;
@@ -286,7 +287,7 @@ impl Model {
         }
     }
 
-    /// The content of a file, if it is one.
+    /// The content of a regular file.
     pub fn content(&self, id: Id) -> Option<&Content> {
         match &self.nodes[&id] {
             Node::File(content) => Some(content),
@@ -294,7 +295,7 @@ impl Model {
         }
     }
 
-    /// The same to be changed; a directory or a link has none.
+    /// The mutable content of a regular file.
     pub fn content_mut(&mut self, id: Id) -> Option<&mut Content> {
         match self.nodes.get_mut(&id) {
             Some(Node::File(content)) => Some(content),
@@ -302,7 +303,7 @@ impl Model {
         }
     }
 
-    /// The names in a directory, and their kinds.
+    /// The names in a directory, with their kinds.
     pub fn readdir(&self, path: &str) -> Answer<Vec<(String, Kind)>> {
         let id = if path.is_empty() { ROOT } else { self.followed(path)? };
         let Node::Dir(entries) = &self.nodes[&id] else { return Err(libc::ENOTDIR) };
@@ -335,7 +336,7 @@ impl Model {
         }
     }
 
-    /// The tree as [`super::names::tree`] tells it of a real directory.
+    /// The tree, in the format of [`super::names::tree`] for real directories.
     pub fn tree(&self) -> String {
         let (mut out, mut groups) = (String::new(), BTreeMap::new());
         self.walk(ROOT, "", &mut |path, id| {
@@ -357,7 +358,7 @@ impl Model {
         describe(content.mode, self.links(id), &content.data, content.mtime, &content.xattrs)
     }
 
-    /// Writes bytes into a file, and makes it as long as that needs.
+    /// Writes bytes into a file, and extends it if needed.
     pub fn write(content: &mut Content, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
@@ -370,7 +371,7 @@ impl Model {
     }
 }
 
-/// A file in a line of [`Model::tree`].
+/// One line of [`Model::tree`] for a file.
 pub fn describe(
     mode: u32,
     links: u64,

@@ -1,5 +1,5 @@
-//! Names and data: each worker owns a directory, knows exactly what must be in it, and compares every answer. 32 kinds of operations;
-//! several workers in one process, so that the requests of one overtake those of others.
+//! Names and data: each worker owns a directory, has an exact model of it, and compares every result. 32
+//! kinds of operations; several workers in one process, so that their requests overtake each other.
 
 use super::model::{Answer, Content, Id, Kind, Model, describe};
 use super::sys::{self, Mapping, errno};
@@ -16,16 +16,16 @@ use std::time::Duration;
 
 const NAMES: u64 = 9;
 const DEPTH_MAX: usize = 3;
-/// Files stay below this.
+/// Maximum file size.
 const SIZE_MAX: usize = 96 << 10;
 const WRITE_MAX: usize = 20_000;
-/// Files that a worker keeps open, also without a name.
+/// Maximum number of files that a worker keeps open, with or without a name.
 const KEPT: usize = 4;
-/// Operations that are told when one goes wrong.
+/// Operations printed after a violation.
 const TOLD: usize = 40;
 
-/// Works in `dir` for so long, and leaves in `expected` what each worker's directory must hold, as [`tree`] tells it.
-/// `direct`: at times past the page cache, which no alignment is needed for on a mount.
+/// Works in `dir` for the time `lasts`, and writes to `expected` the content of each worker's directory, in
+/// the format of [`tree`]. `direct`: sometimes uses O_DIRECT, which needs no alignment on a mount.
 pub fn run(dir: &Path, expected: &Path, count: u64, lasts: Duration, seed: u64, direct: bool) -> Done {
     let worker = |id: u64| Worker::new(id, dir.join(format!("w{id}")), Rng::new(seed ^ (id << 48)), direct);
     let mut workers: Vec<Worker> = (0..count).map(worker).collect();
@@ -42,14 +42,14 @@ pub fn run(dir: &Path, expected: &Path, count: u64, lasts: Duration, seed: u64, 
     Ok(())
 }
 
-/// The tree of a real directory, a line a node, in the words of [`Model::tree`].
+/// The tree of a real directory, a line a node, in the format of [`Model::tree`].
 pub fn tree(dir: &Path) -> std::io::Result<String> {
     let mut out = String::new();
     walk(dir, "", &mut BTreeMap::new(), &mut out)?;
     Ok(out)
 }
 
-/// Times below this were set by us; what the clock says is not compared.
+/// Times below this were set by this program; times of the clock are not compared.
 const SET_MAX: i64 = 1_500_000_000;
 
 fn walk(dir: &Path, at: &str, groups: &mut BTreeMap<u64, usize>, out: &mut String) -> std::io::Result<()> {
@@ -95,7 +95,7 @@ struct Worker {
     last: VecDeque<String>,
 }
 
-/// A file to work on: kept, or opened for one operation.
+/// A file to work on: kept open, or opened for one operation.
 enum Open {
     Kept(usize),
     Own(File),
@@ -144,7 +144,7 @@ impl Worker {
         )
     }
 
-    /// Notes what is about to be done.
+    /// Records the next operation.
     fn note(&mut self, what: String) {
         if self.last.len() == TOLD {
             self.last.pop_front();
@@ -193,7 +193,7 @@ impl Worker {
 
     // ---- names ----
 
-    /// A path that may lead to something, or not.
+    /// A path that may or may not exist.
     fn path(&mut self) -> String {
         let mut path = String::new();
         for depth in 0..=DEPTH_MAX {
@@ -378,7 +378,7 @@ impl Worker {
         let Ok(id) = must else {
             self.note(format!("getxattr {path}"));
             return match self.model.kind(&path) {
-                // Of a link itself: a user's attributes cannot be on one.
+                // A link itself cannot have user attributes.
                 Kind::Link => Ok(()),
                 _ => self.same(sys::getxattr(&self.at(&path), &name).map(|_| ()), must.map(|_| ())),
             };
@@ -431,8 +431,8 @@ impl Worker {
         )
     }
 
-    /// A file that is kept, or one opened by its name now, at times past the page cache or synchronously. None: it could not be opened, as the
-    /// model says.
+    /// A kept file, or one opened by its name, sometimes with O_DIRECT or synchronously. None: the open
+    /// failed as the model predicts.
     fn open(&mut self, flags: i32) -> Result<Option<(Open, Id)>, String> {
         let kept = self.rng.below(2 * KEPT as u64) as usize;
         if flags == 0
@@ -526,7 +526,7 @@ impl Worker {
         }
     }
 
-    /// Opens a file for longer, or closes one: it may have lost its name meanwhile.
+    /// Opens a file for longer, or closes one, which may have lost its name meanwhile.
     fn keep(&mut self) -> Done {
         let n = self.rng.below(KEPT as u64) as usize;
         if self.kept[n].is_some() {
@@ -549,7 +549,7 @@ impl Worker {
         let Some((file, id)) = self.kept[n].take() else { return Ok(()) };
         self.note(format!("close {n}"));
         self.model.release(id);
-        // SAFETY: the number is ours, and nobody else closes it.
+        // SAFETY: the descriptor belongs to this function alone after into_raw_fd.
         let closed = unsafe { libc::close(std::os::fd::IntoRawFd::into_raw_fd(file)) };
         self.same(if closed == 0 { Ok(()) } else { errno(Err(std::io::Error::last_os_error())) }, Ok(()))
     }

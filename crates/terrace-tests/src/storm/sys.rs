@@ -1,4 +1,4 @@
-//! System calls that the standard library does not make, with their errno.
+//! System calls missing in the standard library, with their errno.
 
 use super::model::Answer;
 use std::ffi::CString;
@@ -17,7 +17,7 @@ fn answer(value: i64) -> Answer<i64> {
     if value < 0 { Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(0)) } else { Ok(value) }
 }
 
-/// The errno of what the standard library answers.
+/// Converts a result of the standard library to its errno.
 pub fn errno<T>(result: std::io::Result<T>) -> Answer<T> {
     result.map_err(|why| why.raw_os_error().unwrap_or(0))
 }
@@ -68,7 +68,7 @@ pub fn removexattr(path: &Path, name: &str) -> Answer {
     answer(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) }.into()).map(|_| ())
 }
 
-/// The names of a program's own attributes.
+/// The names of the user attributes.
 pub fn listxattr(path: &Path) -> Answer<Vec<String>> {
     let (path, mut list) = (c(path), vec![0u8; 65536]);
     // SAFETY: a NUL-terminated path, and a buffer with its length.
@@ -85,7 +85,7 @@ pub fn fallocate(file: &std::fs::File, mode: i32, at: usize, len: usize) -> Answ
     answer(unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) }.into()).map(|_| ())
 }
 
-/// Copies until all is copied.
+/// Copies the whole range, in several calls if needed.
 pub fn copy_range(from: &std::fs::File, at: usize, to: &std::fs::File, there: usize, len: usize) -> Answer {
     let (mut at, mut there, mut left) = (at as i64, there as i64, len);
     while left > 0 {
@@ -113,8 +113,8 @@ pub fn lock(file: &std::fs::File) -> Answer {
     answer(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }.into()).map(|_| ())
 }
 
-/// A shared mapping of a whole file. Loads and stores go through the kernel (a pipe): where the mount is gone, that is EFAULT
-/// instead of a signal.
+/// A shared mapping of a whole file. Loads and stores go through the kernel (a pipe): after the mount's end
+/// they fail with EFAULT instead of a signal.
 #[derive(Debug)]
 pub struct Mapping {
     base: *mut u8,
@@ -135,11 +135,12 @@ impl Mapping {
         Ok(Mapping { base: base.cast(), len, pipe })
     }
 
-    /// So many bytes from there; no more than a pipe takes at once, a page.
+    /// Loads `len` bytes; at most a page, the capacity of one pipe write.
     pub fn load(&mut self, at: usize, len: usize) -> Answer<Vec<u8>> {
         assert!(at + len <= self.len && len <= 4096, "within the mapping, and within a pipe");
         let mut bytes = vec![0; len];
-        // SAFETY: the kernel reads within the mapping (asserted), and writes to a buffer of ours of that length.
+        // SAFETY: the kernel reads within the mapping (asserted), and writes to a local buffer of that
+        // length.
         unsafe {
             answer(libc::write(self.pipe.1.as_raw_fd(), self.base.add(at).cast(), len) as i64)?;
             answer(libc::read(self.pipe.0.as_raw_fd(), bytes.as_mut_ptr().cast(), len) as i64)?;
@@ -150,7 +151,8 @@ impl Mapping {
     /// Stores at most a page.
     pub fn store(&mut self, at: usize, bytes: &[u8]) -> Answer {
         assert!(at + bytes.len() <= self.len && bytes.len() <= 4096, "within the mapping, and within a pipe");
-        // SAFETY: the kernel reads a buffer of ours, and writes within the mapping (asserted), which no reference is to.
+        // SAFETY: the kernel reads a local buffer, and writes within the mapping (asserted), to which there
+        // are no references.
         unsafe {
             answer(libc::write(self.pipe.1.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) as i64)?;
             answer(libc::read(self.pipe.0.as_raw_fd(), self.base.add(at).cast(), bytes.len()) as i64)?;
@@ -167,7 +169,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; nothing borrows it.
+        // SAFETY: made by mmap with this length; no borrow is left.
         unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }

@@ -1,4 +1,5 @@
-//! Kinds of sources: a shell script mounts each. Sources without installed programs or without support in the kernel are counted.
+//! Kinds of sources, each mounted by a shell script. Sources with missing programs or kernel support are
+//! counted.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ pub struct Kind {
     pub name: &'static str,
     /// Mounts the source on `$AT`; `$BACK` is an empty directory for its content.
     mount: &'static str,
-    /// Programs that the script needs.
+    /// Programs used by the script.
     programs: &'static [&'static str],
     /// A restart must find a warm tier: the file system has lasting identities.
     pub is_warm_after_restart: bool,
@@ -30,7 +31,7 @@ impl Kind {
     }
 }
 
-/// Sources of `make test`; the others are left to `make sources`.
+/// Sources of `make test`; the others run in `make sources` only.
 pub const SHORT: [Kind; 3] = [
     Kind::fuse("bindfs", &["bindfs"], "bindfs $BACK $AT"),
     Kind::fuse(
@@ -110,7 +111,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Mounts a source of this kind, or names the reason why this machine cannot.
+    /// Mounts a source of this kind. The error is the reason why this machine cannot.
     pub fn mount(kind: &Kind) -> Result<Source, String> {
         let lacks = |program: &&&str| !is_installed(program);
         if let Some(program) = kind.programs.iter().find(lacks) {
@@ -135,7 +136,7 @@ impl Source {
         if mounted.status.success() { Ok(()) } else { Err(mounted.stderr.trim().replace('\n', "; ")) }
     }
 
-    /// Unmounts the source. Nothing of terrace may keep it busy.
+    /// Unmounts the source, which terrace must not keep busy.
     pub fn unmount(&self) -> Result<(), String> {
         let outcome = process::run(Command::new("umount").arg(&self.at), 120);
         if outcome.status.success() {

@@ -18,11 +18,11 @@ const MOUNT: &str = "/mnt/served";
 /// Pages of the file: three times the memory, and less than the tier.
 const PAGES: u64 = 48 << 8;
 const TIER: &str = "/mnt/pmem/tier:96MiB";
-/// A compressed tier would hold the whole file.
+/// Without a codec, so that the compressed tier does not hold the whole file.
 const CONFIG: &str = "[tier.compressed]\ncodec = \"none\"\n";
 const CONFIG_PATH: &str = "/tmp/terrace.toml";
 
-/// All checks; each needs those before.
+/// All checks; each needs the state of the earlier ones.
 pub fn run() -> io::Result<()> {
     pmem::make_file_system(0, PMEM)?;
     fs::create_dir_all(SOURCE)?;
@@ -48,7 +48,7 @@ pub fn run() -> io::Result<()> {
     output(Command::new("terrace").args(["umount", MOUNT])).map(drop)
 }
 
-/// Reads all pages in random order, and looks at each.
+/// Reads all pages in random order, and checks each.
 pub fn reader(path: &str, seed: &str) -> io::Result<()> {
     let file = File::open(path)?;
     let mut pages: Vec<u64> = (0..PAGES).collect();
@@ -67,7 +67,7 @@ pub fn reader(path: &str, seed: &str) -> io::Result<()> {
 
 fn mount() -> io::Result<()> {
     let mut command = Command::new("terrace");
-    // Source and tier are one memory here, and neither is faster.
+    // Source and tier are on one kind of memory here, so neither is faster.
     command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1").env("TERRACE_CONFIG", CONFIG_PATH);
     output(command.args(["mount", SOURCE, MOUNT, "--memory", "16MiB", "--tier", TIER])).map(drop)
 }
@@ -90,7 +90,7 @@ fn client() -> io::Result<Command> {
     Ok(command)
 }
 
-/// What the kernel has cached of the mount is gone.
+/// Drops the kernel's cache of the mount.
 fn plain() -> io::Result<Command> {
     fs::write("/proc/sys/vm/drop_caches", "3")?;
     let mut command = Command::new("xtask");
@@ -98,7 +98,7 @@ fn plain() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Pages that the tier served to this program.
+/// Pages that the tier serves to this program.
 fn hits_of(reader: fn() -> io::Result<Command>) -> io::Result<u64> {
     let before = hits()?;
     output(&mut reader()?)?;

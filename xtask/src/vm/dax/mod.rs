@@ -1,4 +1,5 @@
-//! `vm dax`: a tier on a file of persistent memory (ext4 with DAX): clients read it, terraced is killed, the mount ends and begins again.
+//! `vm dax`: a tier on a file of persistent memory (ext4 with DAX). Clients read it, terraced is killed, the
+//! mount ends and starts again.
 
 pub mod inside;
 
@@ -12,7 +13,7 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 const MEMORY_MIB: u32 = 1024;
 const PMEM_MIB: u32 = 192;
-/// The firmware keeps the last pages of all.
+/// Reserve behind it: the firmware uses the last pages of memory.
 const BEHIND_MIB: u32 = 128;
 
 /// Boots the machine.

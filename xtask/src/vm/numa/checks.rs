@@ -1,4 +1,4 @@
-//! In the virtual machine: what `--numa auto` promises, check by check. Each returns what it saw.
+//! In the virtual machine: checks of `--numa auto`. Each returns its observation.
 
 use super::super::command::{output, wrong};
 use super::stage::{self, Load, MOUNT, Stage, mask, numa, processor, terrace};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use terrace_api::numa::Numa;
 use terrace_testkit::wait::holds_within;
 
-/// What a check saw, or why it failed.
+/// The observation of a check, or its failure.
 type Seen = io::Result<String>;
 
-/// Three periods with their windows, and a beginning between two.
+/// Three periods with their windows, from any moment of a period.
 const PERIODS_3: Duration = Duration::from_millis(4300);
 const PERIODS_10: Duration = Duration::from_millis(10_500);
 
@@ -35,7 +35,7 @@ fn follows(stage: &Stage, tid: u32) -> io::Result<Duration> {
     }
 }
 
-/// A thread that reads the far node's file goes there, and stays.
+/// A thread that reads the far node's file moves there, and stays.
 pub fn thread_follows_its_data(stage: &Stage) -> Seen {
     let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), None)?;
     let after = follows(stage, load.tids[0])?;
@@ -51,13 +51,14 @@ pub fn thread_follows_its_data(stage: &Stage) -> Seen {
         "there after {:.1} s; in the ten periods after {more} moves, and there {there} times of {looks}",
         after.as_secs_f64()
     );
-    // A thread that the kernel itself brought there is not bound: it may take it away once more, for three periods at the most.
+    // A thread moved there by the kernel is not bound: the kernel may move it away once, for at most three
+    // periods.
     expect(more <= 1 && there >= looks - 6, || format!("{seen}\n{}", told(&stage.far_dir())))?;
     load.end()?;
     Ok(seen)
 }
 
-/// Writers whose data lie on one node are spread.
+/// Writers with all data on one node are spread.
 pub fn contention_spreads_threads(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
@@ -66,19 +67,20 @@ pub fn contention_spreads_threads(stage: &Stage) -> Seen {
     let report = numa(&dir)?;
     let on_far = places.iter().filter(|&&node| node == Some(stage.far())).count();
     let seen = format!("threads on nodes {places:?}, {} moves", report.moved);
-    // Threads that stay where they began are not spread.
+    // Threads that never moved are not spread.
     let is_spread = on_far < 4 && report.moved > 0 && places.iter().all(Option::is_some);
     expect(is_spread, || format!("{seen}; {}", told(&dir)))?;
     load.end()?;
     Ok(seen)
 }
 
-/// Three threads that read one file, and together keep less than one processor busy, are on one node.
+/// Three threads that read one file, and together use less than one processor, run on one node.
 pub fn threads_that_share_stay_together(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("nip", 3, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_10);
-    // A thread that was on its node from the start is not bound: the kernel may take it away until the next period.
+    // A thread on the right node from the start is not bound: the kernel may move it away until the next
+    // period.
     let mut together = 0;
     for _ in 0..10 {
         std::thread::sleep(Duration::from_secs(1));
@@ -91,7 +93,7 @@ pub fn threads_that_share_stay_together(stage: &Stage) -> Seen {
     Ok(seen)
 }
 
-/// The nodes that threads are bound to, or run on.
+/// The nodes where the threads run.
 fn places(stage: &Stage, load: &Load) -> Vec<Option<usize>> {
     let node_of = |cpu: usize| stage.nodes.iter().position(|cpus| cpus.contains(&cpu));
     load.tids.iter().map(|&tid| processor(tid).and_then(node_of)).collect()
@@ -101,7 +103,8 @@ fn told(mnt: &str) -> String {
     output(&mut terrace(&["numa", mnt])).unwrap_or_default()
 }
 
-/// A load on a mount, bound to the far node by terrace. If the kernel brought it there itself, there was no reason to: then another one.
+/// A load on a mount, bound to the far node by terrace. If the kernel moved it there itself, terrace has no
+/// reason to: then another load is started.
 fn moved(stage: &Stage) -> io::Result<Load> {
     stage.mount()?;
     for _ in 0..5 {
@@ -115,11 +118,11 @@ fn moved(stage: &Stage) -> io::Result<Load> {
     Err(wrong(format!("no thread was moved\n{}", told(MOUNT))))
 }
 
-/// A thread that terrace has bound gets its processors back by what `end` does.
+/// Checks that `end` restores the affinity of a bound thread.
 fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
     let load = moved(stage)?;
     let tid = load.tids[0];
-    // This kernel cannot send requests again that terraced had when it died: there shall be none.
+    // This kernel cannot resend requests that terraced had at its death, so none may be under way.
     rest()?;
     end(tid)?;
     let restored = holds_within(Duration::from_secs(5), || mask(tid) == stage.all_cpus());
@@ -127,13 +130,13 @@ fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io:
     load.end()
 }
 
-/// The end of a mount gives a thread its processors back.
+/// The end of a mount restores a thread's affinity.
 pub fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
     is_restored_by(stage, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
     Ok("after umount".into())
 }
 
-/// terraced is killed, goes on as another process, and ends.
+/// terraced is killed, is restarted, and ends.
 pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
     is_restored_by(stage, |tid| {
         let daemon = pid_of_daemon()?;
@@ -141,15 +144,15 @@ pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
         let answers = holds_within(Duration::from_secs(20), || {
             numa(MOUNT).is_ok() && pid_of_daemon().is_ok_and(|now| now != daemon)
         });
-        expect(answers, || "terraced did not come back".into())?;
+        expect(answers, || "terraced was not restarted".into())?;
         std::thread::sleep(Duration::from_secs(2));
-        expect(mask(tid) == stage.far_cpus(), || "it lost its place".into())?;
+        expect(mask(tid) == stage.far_cpus(), || "the thread lost its affinity".into())?;
         output(&mut terrace(&["umount", MOUNT])).map(drop)
     })?;
     Ok("after kill -9 of terraced and umount".into())
 }
 
-/// All of terrace is killed at once; the next command cleans up.
+/// The whole instance is killed at once; the next command restores the affinity.
 pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
     is_restored_by(stage, |_| {
         stage::processes().into_iter().try_for_each(kill)?;
@@ -163,7 +166,7 @@ pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
     Ok("after kill -9 of all, by the next command".into())
 }
 
-/// Under a control group of one node's processors nothing moves.
+/// In a control group of one node's processors no thread moves.
 pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
     let group = "/sys/fs/cgroup/one";
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset")?;
@@ -178,7 +181,7 @@ pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
     Ok(format!("no move, {} refused in the last period", report.moves.len()))
 }
 
-/// The far node's processors leave while threads are bound to them, and then its memory, with the frames that lie there.
+/// The far node's processors go offline while threads are bound to them, then its memory with its frames.
 pub fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("run", 4, &[&format!("{dir}/large")]), None)?;
@@ -212,14 +215,14 @@ pub fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
     Ok(seen)
 }
 
-/// Frames are taken on the node of the thread that reads, and go along when another one reads them from elsewhere.
+/// Frames are allocated on the reading thread's node, and move when a thread elsewhere reads them.
 pub fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
     stage.mount()?;
     let mut seen = Vec::new();
     for node in [stage.far(), 0] {
         let words = stage.load("run", 1, &[&format!("{MOUNT}/small")]);
         let cpus: Vec<String> = stage.nodes[node].iter().map(usize::to_string).collect();
-        // Bound by itself: it stays, and only frames can move.
+        // Bound by taskset: the thread stays, and only frames can move.
         let load = Load::begin(Command::new("taskset").args(["-c", &cpus.join(",")]).args(&words))?;
         let begun = Instant::now();
         let mut share = 0.0;
@@ -240,7 +243,7 @@ pub fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
     Ok(seen.join("; "))
 }
 
-/// The part of a thread's reads that comes from frames on a node, as move_pages told terrace.
+/// Share of a thread's reads from frames on a node, located by move_pages.
 fn share_read_from(node: usize, tid: u32) -> f64 {
     let report = numa(MOUNT).unwrap_or_default();
     let Some(thread) = report.threads.iter().find(|thread| thread.tid == tid) else { return 0.0 };
@@ -248,7 +251,7 @@ fn share_read_from(node: usize, tid: u32) -> f64 {
     if all > 0.0 { thread.reads_bytes_s[node] / all } else { 0.0 }
 }
 
-/// Many threads, of which each reads little: they move once each at the most.
+/// Of many threads with few reads each, every one moves at most once.
 pub fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
     let load = stage.run(&stage.load("sip", 1000, &[&format!("{}/large", stage.far_dir())]), None)?;
     std::thread::sleep(PERIODS_10);
@@ -260,7 +263,7 @@ pub fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
     Ok(format!("{before} moves in ten periods, {more} in the ten after"))
 }
 
-/// A kernel without nodes, or one node: nothing to place.
+/// A kernel without nodes, or a single node: no placement.
 pub fn one_node_is_told() -> Seen {
     fs::create_dir_all("/tmp/source")?;
     fs::write("/tmp/source/file", "content")?;

@@ -1,4 +1,4 @@
-//! In the virtual machine: all checks one after the other. One that fails does not keep the others from being made.
+//! In the virtual machine: runs all checks in turn, even after a failure.
 
 use super::super::command::{output, wrong};
 use super::checks as c;
@@ -22,7 +22,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("1,000 threads", c::thousand_threads_make_no_storm),
 ];
 
-/// On a machine of so many nodes.
+/// Runs on a machine with `nodes` nodes.
 pub fn run(nodes: usize) -> io::Result<()> {
     let mut failed = 0;
     stage::prepare()?;
@@ -49,7 +49,7 @@ fn check(name: &str, of: impl FnOnce() -> io::Result<String>) -> usize {
     usize::from(seen.is_err() || printed.is_err())
 }
 
-/// What a check that failed leaves.
+/// Cleans up after a failed check.
 fn clean_up() {
     if stage::processes().is_empty() {
         return;

@@ -1,8 +1,10 @@
-//! In the virtual machine: a program whose threads read and write through terrace, begun on a node that is not their data's.
+//! In the virtual machine: a program whose threads read and write through terrace, started on a node without
+//! their data.
 //!
-//! `load KIND COUNT CPUS FILE [OUT]`. Of the kinds, `run` reads, `mix` reads and writes more than it reads, `sip` reads a page now and then, `nip` some.
-//! `FILE` and `OUT` get the number of the thread appended where they end with a dot. Every page that is read must be the right one.
-//! All end when [`STOP`] exists; when [`REST`] does, they close their files and wait for that.
+//! `load KIND COUNT CPUS FILE [OUT]`. Kinds: `run` reads, `mix` reads and writes more than it reads, `sip`
+//! reads a page now and then, `nip` some. If `FILE` and `OUT` end with a dot, the thread's number is
+//! appended. Every page read is verified. All threads end when [`STOP`] exists. When [`REST`] exists, they
+//! close their files and wait for [`STOP`].
 
 use super::super::command::wrong;
 use super::words::{PAGE, REST, STOP, TIDS, list};
@@ -17,11 +19,11 @@ use terrace_testkit::rng::Rng;
 
 /// Pages of one read.
 const READ_PAGES: usize = 16;
-/// Bytes of one write, and of the file that is written over and over.
+/// Bytes of one write, and of the repeatedly overwritten file.
 const WRITE_BYTES: usize = 128 << 10;
 const OUT_BYTES: u64 = 2 << 20;
 
-/// A thread's part.
+/// Parameters of a thread.
 #[derive(Debug, Clone)]
 struct Part {
     kind: String,
@@ -66,12 +68,13 @@ pub fn run(arguments: &[&str]) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs on these processors now, and may run on all from now on: the kernel leaves it there as long as they are not needed.
+/// Moves this thread to these processors, then allows its former ones: the kernel leaves it there while they
+/// are idle.
 fn start_on(cpus: &[usize]) -> io::Result<()> {
     let own = rustix::thread::sched_getaffinity(None)?;
     let mut first = CpuSet::new();
     cpus.iter().filter(|&&cpu| own.is_set(cpu)).for_each(|&cpu| first.set(cpu));
-    // None of them: the program is bound elsewhere.
+    // Empty if the program is bound elsewhere.
     if first.count() > 0 {
         sched_setaffinity(None, &first)?;
         sched_setaffinity(None, &own)?;
@@ -89,7 +92,7 @@ fn work(part: &Part) -> io::Result<()> {
         .transpose()?;
     let mut buf = Aligned([0; READ_PAGES * PAGE]);
     let pages = file.as_ref().map_or(Ok(0), |file| file.metadata().map(|meta| meta.len()))? / PAGE as u64;
-    // In no order: what is read ahead would make misses hits.
+    // Random order: readahead would turn misses into hits.
     let mut rng = Rng::new(part.number as u64);
     let mut written = 0;
     while !Path::new(STOP).exists() {

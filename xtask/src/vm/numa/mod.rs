@@ -13,24 +13,25 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Of one machine.
+/// Time limit of one machine.
 const LIMIT: Duration = Duration::from_secs(240);
 /// Memory of all nodes.
 const MEMORY_MIB: u32 = 2048;
-/// Of which so much of each node is persistent memory, and so much lies behind it: the firmware keeps the last pages of all.
+/// Persistent memory of each node; the next constant is the reserve behind it: the firmware uses the last
+/// pages of memory.
 const PMEM_MIB: u32 = 128;
 const BEHIND_MIB: u32 = 128;
 const PROCESSORS: u32 = 4;
 
-/// A machine to be tested.
+/// A tested machine.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     nodes: u32,
-    /// The kernel does not look at nodes.
+    /// The kernel ignores nodes.
     unaware: bool,
 }
 
-/// Boots the machines one after the other, or those of so many nodes only.
+/// Boots the machines one after the other; `nodes` selects by number of nodes.
 pub fn run(root: &Path, nodes: Option<u32>) -> io::Result<()> {
     let dir = directory(root);
     let kernel = Kernel::get(&dir)?;
@@ -83,10 +84,11 @@ fn hardware(nodes: u32) -> Vec<String> {
     options.iter().flat_map(|option| option.split(' ')).map(str::to_owned).collect()
 }
 
-/// So much memory, a part of each node's, is for pages that can be moved: the kernel itself uses none of it, and it can go offline.
+/// Memory for movable pages, divided among the nodes: the kernel does not use it itself, so it can go
+/// offline.
 const MOVABLE_MIB: u32 = 1024;
 
-/// Memory of QEMU's machine begins at address 0, node after node, and has no hole below 2 GiB.
+/// The memory of QEMU's machine starts at address 0, node after node, without a hole below 2 GiB.
 fn parameters(kind: Kind) -> String {
     let each = MEMORY_MIB / kind.nodes;
     let mut parameters = format!("movablecore={MOVABLE_MIB}M ");

@@ -13,17 +13,18 @@ use terrace_testkit::wait::holds_within;
 
 /// Pages of the large file: several times the cache.
 pub const LARGE_PAGES: u64 = 64 << 8;
-/// Of a small one.
+/// Pages of a small file.
 pub const SMALL_PAGES: u64 = 1 << 8;
 /// The cache's memory.
 pub const MEMORY: &str = "24MiB";
-/// Where a mount is, apart from its source.
+/// Mount point, separate from the source.
 pub const MOUNT: &str = "/mnt/served";
-/// Nodes as slow as the emulated processors: thresholds are parts of these. A compressed tier would hold all files, so that there are no misses.
+/// Nodes as slow as the emulated processors, for thresholds are parts of these. Without a codec, the
+/// compressed tier does not hold all files, so there are misses.
 const CONFIG: &str = "numa_read_mb_s = 200\nnuma_write_mb_s = 20\n[tier.compressed]\ncodec = \"none\"\n";
 const CONFIG_PATH: &str = "/tmp/terrace.toml";
 
-/// What every machine needs.
+/// Setup common to all machines.
 pub fn prepare() -> io::Result<()> {
     fs::write(CONFIG_PATH, CONFIG)?;
     fs::create_dir_all(MOUNT)
@@ -61,12 +62,12 @@ impl Stage {
         Ok(())
     }
 
-    /// The node with the highest number: the load begins on node 0.
+    /// The node with the highest number; the load starts on node 0.
     pub fn far(&self) -> usize {
         self.nodes.len() - 1
     }
 
-    /// Its files.
+    /// Directory of its files.
     pub fn far_dir(&self) -> String {
         format!("/mnt/{}", self.far())
     }
@@ -76,7 +77,8 @@ impl Stage {
         &self.nodes[self.far()]
     }
 
-    /// Takes the far node's memory away block by block, as far as the kernel lets it go; the blocks that went, and how many did not.
+    /// Takes the far node's memory offline block by block, as far as possible. Returns the offline blocks,
+    /// and the number of others.
     pub fn take_far_memory(&self) -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut off, mut kept) = (Vec::new(), 0);
         for entry in fs::read_dir(format!("/sys/devices/system/node/node{}", self.far()))? {
@@ -84,7 +86,7 @@ impl Stage {
             if !fs::read_to_string(&state).is_ok_and(|now| now.trim() == "online") {
                 continue;
             }
-            // Pages of the kernel cannot leave.
+            // Blocks with kernel pages stay online.
             match fs::write(&state, "offline") {
                 Ok(()) => off.push(state),
                 Err(_) => kept += 1,
@@ -93,12 +95,12 @@ impl Stage {
         Ok((off, kept))
     }
 
-    /// Gives it back.
+    /// Brings the blocks online again.
     pub fn give_far_memory(&self, off: &[PathBuf]) -> io::Result<()> {
         off.iter().try_for_each(|state| fs::write(state, "online_movable"))
     }
 
-    /// Size of a block of memory.
+    /// Size of a memory block.
     pub fn block_mib(&self) -> io::Result<u64> {
         let text = fs::read_to_string("/sys/devices/system/memory/block_size_bytes")?;
         u64::from_str_radix(text.trim(), 16).map(|bytes| bytes >> 20).map_err(|_| wrong("no size of a block"))
@@ -109,14 +111,15 @@ impl Stage {
         self.nodes.concat()
     }
 
-    /// The load as a command: `KIND COUNT FILE [OUT]`, begun on node 0.
+    /// The command of the load: `KIND COUNT FILE [OUT]`, started on node 0.
     pub fn load(&self, kind: &str, count: usize, files: &[&str]) -> Vec<String> {
         let cpus: Vec<String> = self.nodes[0].iter().map(usize::to_string).collect();
         let words = ["/bin/xtask", "vm", "inside", "load", kind, &count.to_string(), &cpus.join(",")];
         words.iter().chain(files).map(|&word| word.to_owned()).collect()
     }
 
-    /// The load, begun under `terrace run --numa auto` on the far node's files, in the control group `group` if it is named.
+    /// Starts the load under `terrace run --numa auto` on the far node's files, optionally in the control
+    /// group `group`.
     pub fn run(&self, load: &[String], group: Option<&str>) -> io::Result<Load> {
         let mut command = match group {
             None => terrace(&["run"]),
@@ -127,7 +130,7 @@ impl Stage {
                 command
             }
         };
-        // Its reads are direct: by leases they would be the kernel's alone.
+        // Its reads are direct: with leases the kernel alone would serve them.
         command.args(["--mount", "--passthrough", "off", "--numa", "auto", "--memory", MEMORY]);
         command.args(["--on", &self.far_dir(), "--"]).args(load);
         Load::begin(&mut command)
@@ -140,16 +143,16 @@ impl Stage {
     }
 }
 
-/// A program with its threads.
+/// A running program with its threads.
 #[derive(Debug)]
 pub struct Load {
     child: Child,
-    /// The threads' numbers.
+    /// The threads' ids.
     pub tids: Vec<u32>,
 }
 
 impl Load {
-    /// Waits until its threads have begun.
+    /// Starts it, and waits until its threads run.
     pub fn begin(command: &mut Command) -> io::Result<Load> {
         for path in [STOP, REST, TIDS] {
             let _ = fs::remove_file(path);
@@ -167,7 +170,7 @@ impl Load {
         Ok(Load { child, tids })
     }
 
-    /// Lets it end; an error of one of its threads is an error.
+    /// Ends it; an error of one of its threads is an error.
     pub fn end(mut self) -> io::Result<()> {
         fs::write(STOP, "")?;
         let mut status = None;
@@ -198,7 +201,7 @@ pub fn terrace(arguments: &[&str]) -> Command {
     command
 }
 
-/// What `terrace numa` says.
+/// The report of `terrace numa`.
 pub fn numa(mnt: &str) -> io::Result<Numa> {
     let text = output(&mut terrace(&["numa", mnt, "--json"]))?;
     Ok(serde_json::from_str::<NumaReport>(&text)?.numa)
@@ -220,7 +223,7 @@ pub fn processor(tid: u32) -> Option<usize> {
     text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(36)?.parse().ok()
 }
 
-/// The numbers of the processes of terrace.
+/// Process ids of terrace.
 pub fn processes() -> Vec<u32> {
     let is_ours = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("terrace"))

@@ -1,15 +1,15 @@
-//! In the virtual machine: what the load and those who begin it both know.
+//! In the virtual machine: constants shared by the load and its starter.
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
-/// The end.
+/// Its existence ends the load.
 pub const STOP: &str = "/tmp/stop";
-/// The pause.
+/// Its existence pauses the load.
 pub const REST: &str = "/tmp/rest";
-/// The threads' numbers, once they have begun.
+/// File with the threads' ids, once they run.
 pub const TIDS: &str = "/tmp/tids";
 
-/// The numbers of a list of the kernel, `0-3,8`.
+/// Parses a kernel list such as `0-3,8`.
 pub fn list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));

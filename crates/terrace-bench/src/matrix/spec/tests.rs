@@ -44,7 +44,7 @@ fn errors_name_line_and_key() {
         ("repetitions = 3", "repetitions = 0", "line 2: repetitions: 1 to 1000"),
         ("repetitions = 3", "repetitions = \"a\"", "line 2: repetitions: invalid type"),
         ("limit_mib = 64", "limit_mib = 64\nlimits = 1", "line 4: limits: unknown field `limits`"),
-        ("limit_mib = 64\n", "", "line 3: file_set: is in times of limit_mib"),
+        ("limit_mib = 64\n", "", "line 3: file_set: is a multiple of limit_mib"),
         ("zipf:0.8", "zipf", "line 5: patterns: \"zipf\" is none of"),
         ("[1, 2]", "[0]", "line 6: jobs_per_cpu: above 0"),
         ("kind = \"directory\"", "kind = \"disk\"", "line 9: kind: unknown variant `disk`"),
@@ -92,7 +92,7 @@ fn errors_name_line_and_key() {
         (
             "kind = \"fio\"\nbs = \"4k\"",
             "kind = \"command\"\ncommand = \"x\"\nbetter = \"lower\"",
-            "line 21: better: of a number called \"value\", which way is better is not known",
+            "line 21: better: metric \"value\": the better direction is unknown",
         ),
     ] {
         let why = error(from, to);
