@@ -1,4 +1,4 @@
-//! Accesses through the mount, kept for the recorder while a recording is under way.
+//! Log of page accesses through the mount, filled while a recording runs and drained by the recorder.
 
 use crate::clock::Clock;
 use crate::file::object::{Object, ObjectId};
@@ -8,7 +8,7 @@ use terrace_shm::PAGE_SIZE;
 use terrace_sync::Mutex;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Spans that may be noted between two looks of the recorder.
+/// Accesses that fit between two drains by the recorder; further ones are counted as lost.
 pub(crate) const NOTED_MAX: usize = 8192;
 
 /// Path of an access to a page, and its result.
@@ -34,26 +34,26 @@ pub(crate) struct Noted {
     pub pages: u64,
     pub at_ns: u64,
     pub kind: Kind,
-    /// The thread that asked; 0: not known.
+    /// Thread ID of the program; 0: not known.
     pub tid: u32,
 }
 
 thread_local! {
-    /// The thread of a program that this thread works for.
+    /// Thread ID of the program whose request this thread serves.
     static CALLER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The thread for which this thread works from now on: its number, 0 if it is not known.
+/// Sets the program's thread whose requests this thread serves; 0: not known.
 pub fn set_caller(tid: u32) {
     CALLER.set(tid);
 }
 
-/// The thread that this thread works for; 0: not known.
+/// Thread ID of the program that this thread serves; 0: not known.
 pub(crate) fn caller() -> u32 {
     CALLER.get()
 }
 
-/// Accesses noted since the recorder last looked.
+/// Accesses noted since the last drain.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLog {
     noted: Mutex<Vec<Noted>>,
@@ -61,7 +61,7 @@ pub(crate) struct AccessLog {
 }
 
 impl AccessLog {
-    /// Notes an access. The caller has checked that a recording is under way.
+    /// Notes an access. Only called while a recording runs.
     #[cold]
     pub(crate) fn note(&self, clock: &dyn Clock, o: &Object, offset: u64, bytes: usize, kind: Kind) {
         if bytes == 0 {
@@ -77,7 +77,7 @@ impl AccessLog {
             self.lost.fetch_add(pages, Ordering::Relaxed);
         }
     }
-    /// Takes the noted accesses, and the number of pages for which there was no room.
+    /// Takes the noted accesses, and the number of pages lost for lack of room.
     pub(crate) fn take(&self) -> (Vec<Noted>, u64) {
         let lost = self.lost.swap(0, Ordering::Relaxed);
         (std::mem::take(&mut *self.noted.lock()), lost)

@@ -1,4 +1,4 @@
-//! Time, as the engine sees it.
+//! Clocks: the kernel's, the stamps of its file systems, and a manual one for tests.
 
 use rustix::fs::{MemfdFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, memfd_create};
 use std::os::fd::OwnedFd;
@@ -37,10 +37,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// The kernel's clocks; the wall time is the stamp that the kernel gives to a file now.
+/// The kernel's clocks. The wall time is the stamp that the kernel gives to a file now.
 ///
-/// Since Linux 6.13 file stamps run ahead of CLOCK_REALTIME_COARSE (multigrain timestamps). A change after a query of the file's times gets a fine stamp, and
-/// no later stamp of any file is older. A file in memory gets such stamps, too. Older kernels stamp files by that clock, which costs no system call.
+/// Since Linux 6.13 (multigrain timestamps) file stamps run ahead of CLOCK_REALTIME_COARSE. After a query of
+/// a file's times its next change gets a fine stamp, and no later stamp of any file is older. Files in memory
+/// get such stamps, too. Older kernels stamp files by CLOCK_REALTIME_COARSE, which costs no system call.
 #[derive(Debug)]
 pub struct StampClock(Option<OwnedFd>);
 
@@ -51,13 +52,14 @@ impl Default for StampClock {
     }
 }
 
-/// Whether stamps are ahead of CLOCK_REALTIME_COARSE. Between stamp and look at the clock a tick may pass, but not each time.
+/// Whether stamps run ahead of CLOCK_REALTIME_COARSE. It tries several times: a tick may pass between the
+/// stamp and the reading of the clock.
 fn is_ahead(stamp: impl Fn() -> Option<i64>) -> bool {
     const TRIES: usize = 32;
     (0..TRIES).any(|_| stamp().is_some_and(|stamp| stamp > SystemClock.wall_ns()))
 }
 
-/// The stamp of a change of a file now.
+/// Stamp of a file changed now.
 fn stamp(file: &OwnedFd) -> Option<i64> {
     let time = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     let now = Timestamps { last_access: time(UTIME_OMIT), last_modification: time(UTIME_NOW) };
@@ -77,12 +79,12 @@ fn mtime_ns(stat: &rustix::fs::Stat) -> i64 {
     stat.st_mtime * 1_000_000_000 + stat.st_mtime_nsec as i64
 }
 
-/// A clock for tests: it moves only when a test moves it.
+/// A clock for tests, moved by hand.
 #[derive(Debug, Default)]
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Moves time forward.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
     }

@@ -17,14 +17,15 @@ pub enum IoKind {
     Blocking,
 }
 
-/// What the source takes of the pages that are to be made durable on a target.
+/// Share of a burst (pages to be made durable on a target) that the source takes instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SourceShare {
     /// Nothing.
     Off,
-    /// As many as it writes in the time that the target needs for the others, by what is measured.
+    /// As many pages as the source writes in the time that the target needs for the others, by measured
+    /// speeds.
     Measured,
-    /// For tests: half of those that it may take, however long that takes.
+    /// For tests: half of the pages that the source may take, at any speed.
     Half,
 }
 
@@ -34,17 +35,19 @@ pub const MEMORY_MIN: u64 = 16 << 20;
 /// Configuration of an engine. Defaults are those of docs/terrace.toml.
 #[derive(Debug, Clone)]
 pub struct EngineConfig {
-    /// Hard limit on all that is kept for the user: frames, index, tables, rings (bytes).
+    /// Hard limit on all memory of the instance: frames, index, tables, rings (bytes).
     pub memory_bytes: u64,
-    /// The user has not set `memory_bytes`: a sizer lowers the ceiling to the useful size.
+    /// No user has set `memory_bytes`: a sizer lowers the ceiling to the useful size.
     pub memory_is_auto: bool,
-    /// Frames that the segment has room for, over which a resize cannot go; None: all memory of the machine.
+    /// Largest memory that a resize can reach: the segment has room for as many frames. None: all memory of
+    /// the machine.
     pub memory_max_bytes: Option<u64>,
     /// Name of the eviction policy.
     pub policy: String,
-    /// While the oldest generation of pages is younger, nothing is evicted: misses are passed on, writers wait. Zero: no limit.
+    /// No eviction while the oldest generation of pages is younger than this: misses bypass the cache,
+    /// writers wait. Zero: no limit.
     pub min_ttl: Duration,
-    /// Back frames with huge pages where the machine gives them.
+    /// Back frames with huge pages where the machine supports them.
     pub huge_pages: bool,
     /// Background writeback starts above this share of the frames, per cent.
     pub dirty_background_ratio: u32,
@@ -52,22 +55,22 @@ pub struct EngineConfig {
     pub dirty_ratio: u32,
     /// Dirty pages older than this are written back.
     pub dirty_expire: Duration,
-    /// How often the writeback thread looks for old pages.
+    /// Interval between searches of the writeback thread for expired pages.
     pub writeback_interval: Duration,
     /// Largest single read or write of the source, bytes.
     pub io_max_bytes: usize,
-    /// Farthest that a sequential reader past the kernel's page cache is read ahead, bytes.
+    /// Largest readahead window of a sequential reader that bypasses the kernel's page cache, bytes.
     pub readahead_max_bytes: usize,
-    /// fsync is answered when a target has what was written; else when the source has.
+    /// An fsync returns when a target has the data durably; otherwise when the source has.
     pub durable_in_tier: bool,
-    /// Unwritten pages from which on an fsync of a file that has grown is worth a write to a tier beside the source's own commit: with fewer the source
-    /// writes them along with it.
+    /// Unwritten pages from which on an fsync of a grown file uses a tier beside the source's own commit. Fewer
+    /// pages are written to the source along with the commit.
     pub tier_fsync_min: u64,
-    /// So many new dirty pages of a file that owes already go to the target before its next fsync.
+    /// New dirty pages of a file with owed pages that start a write to the target ahead of the next fsync.
     pub tier_ahead_min: usize,
-    /// Which of them the source takes instead.
+    /// Share of these pages that the source takes instead.
     pub source_share: SourceShare,
-    /// For tests: a mark of another boot of the machine, and when it began.
+    /// For tests: mark of another boot of the machine, and the time when that boot began.
     pub boot: Option<(u16, i64)>,
     /// Kind of I/O.
     pub io: IoKind,
@@ -79,26 +82,26 @@ pub struct EngineConfig {
     pub placement: String,
     /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
-    /// Processes with the preload library at the most; others use the mount path.
+    /// Largest number of client processes; further ones use the mount path.
     pub clients_max: usize,
-    /// Threads that fetch what hints and strides ask for; 0: nothing is fetched in the background.
+    /// Threads that serve hints and strided readers; 0: no prefetch in the background.
     pub prefetch_workers: usize,
     /// Memory nodes.
     pub numa: NumaConfig,
 }
 
-/// How an engine treats nodes.
+/// Configuration of NUMA placement.
 #[derive(Debug, Clone)]
 pub struct NumaConfig {
-    /// Whether threads move, are shown, or are left alone.
+    /// Move threads, only show them, or do nothing.
     pub mode: NumaMode,
-    /// Where the kernel describes the machine: /sys, but in tests.
+    /// Sysfs: /sys, except in tests.
     pub sys: PathBuf,
-    /// The file of the masks of moved threads; none: they are not kept for a successor.
+    /// File with the CPU masks of moved threads; None: a successor does not learn them.
     pub saved: Option<PathBuf>,
-    /// What the memory of a node can be read at, bytes a second. An order of magnitude is enough.
+    /// Read bandwidth of a node's memory, bytes per second. An order of magnitude is enough.
     pub read_capacity: f64,
-    /// The same written.
+    /// Write bandwidth, likewise.
     pub write_capacity: f64,
 }
 
@@ -108,14 +111,14 @@ impl Default for NumaConfig {
             mode: NumaMode::Off,
             sys: "/sys".into(),
             saved: None,
-            // Some channels of DRAM.
+            // A few channels of DRAM.
             read_capacity: 40e9,
             write_capacity: 20e9,
         }
     }
 }
 
-/// Most fill slots a client process can have.
+/// Largest number of fill slots of a client process.
 pub const RING_SLOTS_MAX: usize = terrace_shm::ring::SLOTS_MAX;
 
 impl Default for EngineConfig {
@@ -150,29 +153,29 @@ impl Default for EngineConfig {
     }
 }
 
-/// Which pages go to the compressed tier.
+/// Admission to the compressed tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admit {
-    /// Those that were read again after they came, or that came back; any while there is room.
+    /// Pages read again since their fault, and refaulted pages; any page while there is room.
     Reused,
     /// All.
     All,
 }
 
-/// The compressed tier as it is configured.
+/// Configuration of the compressed tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompressedConfig {
     /// Codecs; None: no compressed tier.
     pub codec: Option<CompressionMode>,
-    /// Share of memory that it has in any case, per cent.
+    /// Smallest share of memory for the tier, per cent.
     pub min_percent: u32,
-    /// Share of memory that it may have, per cent.
+    /// Largest share of memory for the tier, per cent.
     pub max_percent: u32,
-    /// Which pages it takes.
+    /// Admission.
     pub admit: Admit,
-    /// A page whose result is longer than this share of it stays uncompressed, per cent.
+    /// A page whose compressed size is more than this share of 4 KiB stays uncompressed, per cent.
     pub refuse_percent: u32,
-    /// Cost of a device read, ns, until it is measured.
+    /// Cost of a device read, ns, until measured.
     pub miss_ns: u64,
 }
 
@@ -191,29 +194,30 @@ impl Default for CompressedConfig {
 }
 
 impl EngineConfig {
-    /// Bytes of all targets that it begins with.
+    /// Bytes of all targets in the configuration.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.devices.iter().map(|device| device.bytes).sum()
     }
 }
 
-/// How the bytes of a target are reached.
+/// Access to the bytes of a target.
 #[derive(Debug, Clone)]
 pub enum Access {
-    /// A file or block device, opened for direct I/O and locked; open as long as the engine lives. Clients read it themselves.
+    /// A file or block device, opened for direct I/O and locked. It stays open as long as the engine lives.
+    /// Clients read it themselves.
     File(RawFd),
-    /// Something else, which only the daemon reads.
+    /// Any other medium; only the daemon reads it.
     Medium(Arc<dyn Medium>),
-    /// It is not open yet: enough to make memory files by.
+    /// Not open yet: sufficient for creating the memory files.
     Unopened,
 }
 
 impl Access {
-    /// Whether it takes writes at the moment.
+    /// Whether the target takes writes at the moment.
     pub(crate) fn is_ready(&self) -> bool {
         !matches!(self, Access::Medium(medium) if !medium.is_ready())
     }
-    /// Whether what is durable there may stand for the source.
+    /// Whether the target may hold owed pages, durably in place of the source.
     pub(crate) fn takes_owed(&self) -> bool {
         match self {
             Access::File(_) => true,
@@ -221,14 +225,14 @@ impl Access {
             Access::Unopened => false,
         }
     }
-    /// Memory that it may take, bytes.
+    /// Largest memory use, bytes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         match self {
             Access::Medium(medium) => medium.memory_bytes(),
             _ => 0,
         }
     }
-    /// Why it fails at the moment, if it does and may work again.
+    /// Reason of a temporary failure, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             Access::Medium(medium) => medium.trouble(),
@@ -237,12 +241,12 @@ impl Access {
     }
 }
 
-/// A target of a tier on devices, as it was opened.
+/// A target of a device tier, after it was opened.
 #[derive(Debug, Clone)]
 pub struct DeviceConfig {
-    /// Its number, below [`TARGETS_MAX`](terrace_shm::device_table::TARGETS_MAX): no two have the same.
+    /// Unique number below [`TARGETS_MAX`](terrace_shm::device_table::TARGETS_MAX).
     pub number: usize,
-    /// Its name in statistics and messages.
+    /// Name in statistics and messages.
     pub name: String,
     /// The target.
     pub access: Access,
@@ -252,20 +256,22 @@ pub struct DeviceConfig {
     pub region_bytes: u64,
     /// Regions of the target.
     pub regions: u32,
-    /// Number of its first region among those of all targets.
+    /// Index of the first region in the numbering over all targets.
     pub first_region: u32,
-    /// Its tier: 0 is the fastest.
+    /// Tier; 0 is the fastest.
     pub level: u8,
-    /// Identity of the tier: batches with another one are left over from an earlier format.
+    /// Identity of the tier. Batches with another identity are left over from an earlier format.
     pub tier_id: [u8; 16],
-    /// Bytes that may be written a day; None: as many as pay.
+    /// Write budget, bytes a day; None: as many as pay.
     pub write_budget: Option<u64>,
-    /// Bytes that the device's vendor warrants to be written in all (TBW); None: not known.
+    /// Endurance warranted by the vendor, bytes (TBW); None: not known.
     pub rated_writes: Option<u64>,
-    /// Time of a 4 KiB read by the device profile, or of a request to a medium of its own, ns; None: not measured.
+    /// Latency of a 4 KiB read by the device profile, or of a request to another medium, ns; None: not
+    /// measured.
     pub read_ns: Option<u64>,
-    /// Time of a page when much is written, likewise.
+    /// Time per page of large writes, likewise.
     pub write_ns: Option<u64>,
-    /// For tests, whose source and device may be equally fast: a hit is taken to save a read of a slow source.
+    /// For tests in which source and device may be equally fast: each hit counts as a saved read of a slow
+    /// source.
     pub always_faster: bool,
 }

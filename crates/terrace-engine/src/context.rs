@@ -1,7 +1,8 @@
-//! Parts that every path through the cache gets: configuration, clock, I/O, the state behind its lock, wake-ups, counters.
+//! The context shared by all paths through the cache: configuration, clock, I/O, locked state, wake-ups,
+//! counters.
 //!
-//! It does not know the services above it. They register closures with it: for the memory that they use
-//! ([`Context::count_memory`]), and for the cost of client reads ([`Context::set_read_totals`]).
+//! It does not depend on the services above it. They register closures: for their memory
+//! ([`Context::count_memory`]) and for the cost of client reads ([`Context::set_read_totals`]).
 
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
@@ -42,16 +43,16 @@ pub(crate) struct Counters {
     pub fills_refused: AtomicU64,
     pub fills_read: AtomicU64,
     pub throttled: AtomicU64,
-    /// Reads of compressed pages; those of clients are counted in their rings.
+    /// Reads of compressed pages through the mount. Rings count those of clients.
     pub compressed_hits: AtomicU64,
-    /// Pages read from each target; likewise.
+    /// Pages read from each target through the mount, likewise.
     pub device_hits: [AtomicU64; TARGETS_MAX],
-    /// Pages that the prefetch workers have fetched, and clean ones that they have dropped.
+    /// Pages fetched, and clean pages dropped, by the prefetch workers.
     pub prefetched: AtomicU64,
     pub dropped: AtomicU64,
 }
 
-/// Memory that a user of the limit keeps, bytes. Asked often, and under the state lock.
+/// Memory of one user of the limit, bytes. Called often, and under the state lock.
 struct MemoryUser(Box<dyn Fn() -> u64 + Send + Sync>);
 
 impl std::fmt::Debug for MemoryUser {
@@ -62,18 +63,18 @@ impl std::fmt::Debug for MemoryUser {
 
 type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
 
-/// Everything that the paths and services share.
+/// Everything that paths and services share.
 pub(crate) struct Context {
     pub config: EngineConfig,
     /// The limit on all memory, bytes.
     pub memory: AtomicU64,
-    /// Memory that the machine can give at the moment, bytes; `u64::MAX` if that is no less than the limit.
+    /// Memory that the machine can give at the moment, bytes; `u64::MAX`: no bound below the limit.
     pub ceiling: AtomicU64,
-    /// Programs wait for memory: frames are given back without regard to what is in them.
+    /// Programs wait for memory: the pool gives frames back whatever they hold.
     pub hasty: AtomicBool,
     /// Chunks that the pool may hold.
     pub chunks: AtomicU64,
-    /// Memory that all users of it may keep, bytes: more would leave the pool less than its minimum.
+    /// Largest memory of all registered users, bytes: with more, the pool would fall below its minimum.
     pub users_max: AtomicU64,
     pub handles: Arc<SegmentHandles>,
     /// The memory nodes on which frames are placed.
@@ -81,32 +82,32 @@ pub(crate) struct Context {
     pub state: Mutex<State>,
     /// Pages that are dirty, under writeback or unstable.
     pub unwritten: Arc<AtomicU64>,
-    /// A fault has ended.
+    /// Signalled at the end of a fault.
     pub fault_done: Condvar,
-    /// Dirty pages have become fewer, or writeback has failed.
+    /// Signalled when there are fewer dirty pages, or writeback has failed.
     pub dirty_done: Condvar,
     pub reclaim_wakeup: Wakeup,
     pub writeback_wakeup: Wakeup,
-    /// When a target has last answered an fsync (ns, engine clock); 0: never.
+    /// Time at which a target last answered an fsync (ns, engine clock); 0: never.
     pub last_owed_ns: AtomicU64,
-    /// How fast source and target take the pages of bursts.
+    /// Write speeds of source and targets, for bursts.
     pub speeds: Speeds,
     pub io: Arc<dyn Io>,
-    /// How the targets of tiers on devices are read and written.
+    /// Targets of the device tiers.
     pub devices: Devices,
-    /// What is to be fetched before programs ask for it.
+    /// Queue of the prefetch workers.
     pub jobs: Jobs,
-    /// Where sequential readers will tell that they go on.
+    /// Readahead marks of sequential readers.
     pub marks: Marks,
-    /// A schedule that is followed.
+    /// The schedule being followed, if there is one.
     pub followed: Followed,
     pub clock: Arc<dyn Clock>,
-    /// Time of the clock at the start, ns.
+    /// Time of the start (engine clock), ns.
     started_ns: u64,
     pub counters: Counters,
     pub access_log: AccessLog,
     pub source_root: OnceLock<SourceRoot>,
-    /// Without a mount: who takes files into service.
+    /// Without a mount: starts serving a file at a client's request.
     pub server: OnceLock<Arc<dyn Serve>>,
     pub stopping: AtomicBool,
     memory_users: RwLock<Vec<MemoryUser>>,
@@ -170,30 +171,30 @@ impl Context {
         }
     }
 
-    /// The policy's time: since this engine began, for that is when the policy's oldest pages came.
+    /// The policy's clock. It starts with the engine: the policy's oldest pages are no older.
     pub(crate) fn uptime_ms(&self) -> u64 {
         self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000
     }
-    /// True once the engine is asked to end.
+    /// True once a stop was requested.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
     }
 
-    /// The node of the thread that this thread works for, where frames are placed by it.
+    /// NUMA node of the program's thread, if frames are placed by node.
     pub(crate) fn near_caller(&self) -> Option<usize> {
         self.nodes.of_thread(crate::access_log::caller())
     }
 
-    /// The memory in force: the limit, or less while the machine has less.
+    /// Memory in force: the limit, or the ceiling if that is lower.
     pub(crate) fn budget(&self) -> u64 {
         self.memory.load(Ordering::Relaxed).min(self.ceiling.load(Ordering::Relaxed))
     }
 
-    /// Counts the result of `bytes` against the memory limit from now on.
+    /// Counts `bytes()` against the memory limit from now on.
     pub(crate) fn count_memory(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.memory_users.write().push(MemoryUser(Box::new(bytes)));
     }
-    /// Memory that all users of it keep, bytes.
+    /// Memory of all registered users, bytes.
     pub(crate) fn counted_memory(&self) -> u64 {
         self.memory_users.read().iter().map(|user| (user.0)()).sum()
     }
@@ -206,17 +207,17 @@ impl Context {
     pub(crate) fn read_totals(&self) -> ReadTotals {
         self.read_totals.get().map_or_else(ReadTotals::default, |totals| totals())
     }
-    /// Reads that compressed pages have answered, clients' reads given.
+    /// Reads answered by compressed pages, with the clients' totals added.
     pub(crate) fn compressed_hits(&self, clients: &ReadTotals) -> u64 {
         self.counters.compressed_hits.load(Ordering::Relaxed) + clients.compressed_hits
     }
 
-    /// Pages read from each target, clients' reads given.
+    /// Pages read from each target, with the clients' totals added.
     pub(crate) fn device_hits(&self, clients: &ReadTotals) -> [u64; TARGETS_MAX] {
         let ours = |number: usize| self.counters.device_hits[number].load(Ordering::Relaxed);
         std::array::from_fn(|number| ours(number).wrapping_add(clients.device_hits[number]))
     }
-    /// A program was given a page that was read from this slot.
+    /// Counts a page that a program got from this slot.
     pub(crate) fn count_device_hit(&self, slot: DeviceSlot) {
         if let Some(number) = self.devices.number_of(slot) {
             self.counters.device_hits[number].fetch_add(1, Ordering::Relaxed);
@@ -226,27 +227,27 @@ impl Context {
     pub(crate) fn has_devices(&self) -> bool {
         !self.devices.is_empty()
     }
-    /// The threads of all targets have work before their time.
+    /// Wakes the threads of all targets.
     pub(crate) fn wake_devices(&self) {
         self.devices.all().iter().for_each(|device| device.wakeup.signal());
     }
 
-    /// Frames that the pool may hold now.
+    /// Frames that the pool may hold at the moment.
     pub(crate) fn pool_frames(&self) -> u32 {
         (self.chunks.load(Ordering::Relaxed) as u32) * CHUNK_FRAMES as u32
     }
-    /// Below this many free frames reclaim is woken.
+    /// Free frames below which reclaim is woken.
     pub(crate) fn free_low(&self) -> u32 {
         (self.pool_frames() / 512).clamp(32, 4096)
     }
-    /// Wakes reclaim if free frames have become few.
+    /// Wakes reclaim if free frames are few.
     pub(crate) fn wake_reclaim_if_low(&self, state: &State) {
         if state.frames.free_count() < self.free_low() {
             self.reclaim_wakeup.signal();
         }
     }
 
-    /// The object `id`, if it is published.
+    /// The object `id`, if published.
     pub(crate) fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
         self.state.lock().objects.get(&id).cloned()
     }
@@ -254,17 +255,17 @@ impl Context {
     pub(crate) fn objects(&self) -> Vec<ObjectRef> {
         self.state.lock().objects.values().cloned().collect()
     }
-    /// Objects with pages that the source does not have for certain.
+    /// Objects with unwritten or unstable pages.
     pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
         self.state.lock().unwritten_objects()
     }
 
-    /// Notes an access through the mount. The caller has checked [`Context::is_traced`].
+    /// Notes an access through the mount. Only called while [`Context::is_traced`].
     #[cold]
     pub(crate) fn note_access(&self, o: &Object, offset: u64, bytes: usize, kind: Kind) {
         self.access_log.note(&*self.clock, o, offset, bytes, kind);
     }
-    /// True while a recording is under way.
+    /// True while a recording runs.
     #[inline]
     pub(crate) fn is_traced(&self) -> bool {
         self.handles.segment.header().tracing.load(Ordering::Relaxed) != 0

@@ -1,4 +1,4 @@
-//! The engine: one instance of the cache, built of its parts. Nothing below knows it.
+//! The engine: one instance of the cache, assembled from its parts. No part depends on it.
 
 use crate::clock::Clock;
 use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
@@ -51,7 +51,7 @@ use terrace_policy::prefetch::Span;
 use terrace_shm::layout::FLAG_SLOW;
 use terrace_sync::Mutex;
 
-/// The nodes on which frames are placed: all of the machine, if threads are moved by them.
+/// Nodes on which frames are placed: all nodes of the machine if threads are moved, else one.
 fn nodes_for_frames(config: &NumaConfig) -> Nodes {
     if config.mode != NumaMode::Auto {
         return Nodes::default();
@@ -60,7 +60,7 @@ fn nodes_for_frames(config: &NumaConfig) -> Nodes {
     Nodes::new(topology.nodes.iter().map(|node| (node.number, &node.cpus[..])))
 }
 
-/// How often, and after which pause, a recording is tried again that an observer's window is in the way of.
+/// Attempts to start a recording while the NUMA observer records a window.
 const RECORDER_TRIES: u32 = 200;
 const RECORDER_PAUSE: Duration = Duration::from_millis(5);
 
@@ -74,14 +74,15 @@ pub struct Engine {
     pub(crate) recording: Arc<Recording>,
     numa: Arc<Service>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Those of targets, by number.
+    /// Threads of targets, by number.
     target_threads: Mutex<HashMap<usize, JoinHandle<()>>>,
 }
 
-/// Life of an instance.
+/// Start and stop of an instance.
 impl Engine {
-    /// Starts an engine over the memory files of `handles`, new ones or those that a dead engine has left. Over the latter
-    /// its user must call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before [`Engine::serve`].
+    /// Starts an engine over the memory files of `handles`, new ones or those of a dead engine. In the latter
+    /// case call [`Engine::reattach_object`] for each object and [`Engine::recover_pages`] before
+    /// [`Engine::serve`].
     ///
     /// # Errors
     /// Unknown policy, memory under the minimum, too many ring slots.
@@ -117,14 +118,13 @@ impl Engine {
         state.place_on(nodes);
         // A predecessor's targets may have changed.
         handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
-        // A predecessor may have died over a recording.
+        // A predecessor may have died during a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
         let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, Devices::new(devices)));
         Ok(Arc::new(Engine::over(cx)))
     }
 
-    /// Builds the services over a context. Each registers its use of memory and the numbers that others need
-    /// of it.
+    /// Builds the services over a context. Each registers its memory and the numbers that others need.
     fn over(cx: Arc<Context>) -> Engine {
         let rings = Arc::new(Rings::default());
         let clients = Arc::new(Clients::new(cx.config.clients_max, cx.config.ring_slots, rings.clone()));
@@ -154,10 +154,11 @@ impl Engine {
         }
     }
 
-    /// Starts the background threads: reclaim, writeback, sample, prefetch workers. From now on clients may send page fills.
+    /// Starts the background threads: reclaim, writeback, sample, prefetch workers. From now on clients may
+    /// send page fills.
     ///
     /// # Errors
-    /// No more threads.
+    /// A thread cannot be started.
     pub fn serve(&self) -> io::Result<()> {
         let mut threads = self.threads.lock();
         let mut start = |name: &str, body: Box<dyn FnOnce() + Send>| -> io::Result<()> {
@@ -185,15 +186,16 @@ impl Engine {
             start("numa", Box::new(move || numa.serve()))?;
         }
         self.handles().segment.header().serving.store(1, Ordering::Release);
-        // A predecessor may have left something to be written.
+        // A predecessor may have left dirty pages.
         self.cx.writeback_wakeup.signal();
         Ok(())
     }
 
-    /// Begins to fetch what programs will read, by a schedule; once. Nothing happens without prefetch workers, or where memory has no room for the schedule.
+    /// Starts to prefetch by a schedule, once. No effect without prefetch workers, or if memory has no room
+    /// for the schedule.
     ///
     /// # Errors
-    /// No more threads.
+    /// A thread cannot be started.
     pub fn follow(&self, schedule: &Schedule, files: Box<dyn ScheduledFiles>) -> io::Result<()> {
         let pieces = follow::pieces(schedule, self.memory_bytes());
         let bytes = &self.cx.followed.bytes;
@@ -228,8 +230,8 @@ impl Engine {
         flushed
     }
 
-    /// Ends the background threads and writes nothing back: dirty pages stay dirty in the segment, for the
-    /// next engine over it.
+    /// Ends the background threads without writeback: dirty pages stay in the segment, for the next engine
+    /// over it.
     pub fn halt(&self) {
         self.cx.stopping.store(true, Ordering::Release);
         self.cx.reclaim_wakeup.signal();
@@ -245,12 +247,12 @@ impl Engine {
             let _ = t.join();
         }
     }
-    /// Records now what files the targets have pages of, which is done twice a minute.
+    /// Records the identities of the files whose pages are on targets, outside the interval of 30 s.
     #[cfg(any(test, feature = "testing"))]
     pub fn record_identities(&self) {
         self.cx.devices.all().iter().for_each(|device| device_loop::record_identities(&self.cx, device));
     }
-    /// True once the engine is asked to end.
+    /// True once a stop was requested.
     pub fn is_stopping(&self) -> bool {
         self.cx.is_stopping()
     }
@@ -258,17 +260,18 @@ impl Engine {
     pub fn handles(&self) -> &Arc<SegmentHandles> {
         &self.cx.handles
     }
-    /// Registers further memory kept for the user (tables of inodes, bytes); it counts against the limit.
-    /// `bytes` is called often, and under the state lock.
+    /// Counts further memory (tables of inodes, bytes) against the limit. `bytes` is called often, and under
+    /// the state lock.
     pub fn count_also(&self, bytes: impl Fn() -> u64 + Send + Sync + 'static) {
         self.cx.count_memory(bytes);
     }
-    /// Makes room for further memory, after those who keep it have counted it ([`Engine::count_also`]): the pool gives back frames at once. False:
-    /// too little would be left for pages, or `spare` bytes more would not fit; then that memory must not be kept.
+    /// Makes room for further memory, after its users have counted it ([`Engine::count_also`]): the pool
+    /// gives back frames at once. False: too little would be left for pages, or `spare` more bytes would not
+    /// fit. The memory must be freed then.
     pub fn make_room(&self, spare: u64) -> bool {
         resize::make_room(&self.cx, spare)
     }
-    /// The memory in force: the limit, or less while the machine has less; bytes.
+    /// Memory in force: the limit, or the ceiling if that is lower; bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.cx.budget()
     }
@@ -284,13 +287,14 @@ impl Engine {
         let _ = self.cx.source_root.set(SourceRoot::open(root)?);
         Ok(())
     }
-    /// Sets who takes files into service that clients show, where there is no mount. It must not hold the engine for ever.
+    /// Sets the callback that starts serving files at a client's request, where there is no mount. It must
+    /// not keep the engine alive for ever.
     pub fn set_server(&self, server: Arc<dyn Serve>) {
         let _ = self.cx.server.set(server);
     }
 }
 
-/// Targets of the tiers on devices come and go.
+/// Targets of the device tiers.
 impl Engine {
     fn start_target(&self, device: Arc<DeviceIo>) -> io::Result<()> {
         let (cx, number) = (self.cx.clone(), device.number);
@@ -299,10 +303,10 @@ impl Engine {
         self.target_threads.lock().insert(number, thread);
         Ok(())
     }
-    /// Begins to use one more target, with its table; `levels` are the tiers of all of them then, by number.
+    /// Adds a target, and returns its table. `levels`: tiers of all targets afterwards, by number.
     ///
     /// # Errors
-    /// The device's; no more threads.
+    /// The device's; a thread cannot be started.
     pub fn add_target(
         &self,
         config: DeviceConfig,
@@ -311,11 +315,12 @@ impl Engine {
     ) -> io::Result<()> {
         self.start_target(live::add(&self.cx, config, table, levels)?)
     }
-    /// Empties a target, and ends its use: pages that are worth it go to others, whose tiers `levels` has. Readers are served meanwhile. Its file may be closed
-    /// then. Returns what became of its pages.
+    /// Empties and removes a target. Its valuable pages move to other targets, whose tiers `levels` names,
+    /// and readers are served meanwhile. Afterwards its file may be closed. Returns the target's final
+    /// counters.
     ///
     /// # Errors
-    /// There is no such target; the engine ends.
+    /// There is no such target; the engine stops.
     pub fn remove_target(&self, number: usize, levels: &[(usize, u8)]) -> io::Result<DeviceCounts> {
         let counts = live::empty(&self.cx, number)?;
         if let Some(device) = self.cx.devices.get(number) {
@@ -326,10 +331,11 @@ impl Engine {
         live::remove(&self.cx, number, levels);
         Ok(counts)
     }
-    /// Gives a target the number of regions that `config` has: its new table. A file that grows has its room already, one that shrinks may be cut then.
+    /// Resizes a target to the number of regions in `config`, and returns its new table. A growing file must
+    /// have its space before the call; a shrunken one may be truncated afterwards.
     ///
     /// # Errors
-    /// The device's: then the target is read only.
+    /// The device's: the target is read-only then.
     pub fn resize_target(&self, config: &DeviceConfig) -> io::Result<Arc<TargetTable>> {
         live::resize(&self.cx, config)
     }
@@ -337,7 +343,8 @@ impl Engine {
 
 /// Objects.
 impl Engine {
-    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's.
+    /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is
+    /// the file's.
     ///
     /// # Errors
     /// ENFILE if the object table has no room near the object's hash.
@@ -348,7 +355,7 @@ impl Engine {
     pub fn slow_object(&self, id: ObjectId, path_fd: impl Into<PathFd>, size: u64) -> io::Result<ObjectRef> {
         objects::object(&self.cx, id, path_fd.into(), size, FLAG_SLOW)
     }
-    /// Notes an open of the file: one that had just changed may have a lasting identity by now.
+    /// Notes an open of the file: a file that had just changed may have a lasting identity by now.
     pub fn note_open(&self, o: &ObjectRef) {
         park::look_again(&self.cx, o);
     }
@@ -360,8 +367,8 @@ impl Engine {
     pub fn remembers(&self, o: &ObjectRef) -> bool {
         !self.cx.state.lock().pages.index.is_empty(o.slot_index())
     }
-    /// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
-    /// fails the object stays, and writeback goes on trying.
+    /// Drops an object whose inode the kernel has forgotten, after writeback of its dirty pages. If the
+    /// writeback fails the object stays, and is retried.
     ///
     /// # Errors
     /// The failed writeback.
@@ -377,31 +384,32 @@ impl Engine {
         let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
         self.cx.unwritten_objects().iter().filter_map(failing).collect()
     }
-    /// Takes over the object `id` if the dead daemon had published it.
+    /// Takes over the object `id` if a dead daemon had published it.
     pub fn reattach_object(&self, id: ObjectId, path_fd: impl Into<PathFd>) -> Option<ObjectRef> {
         recover::reattach_object(&self.cx, id, path_fd.into())
     }
-    /// Pages of files that only a target has, left by earlier runs, once all are known: before files are served, after [`Engine::serve`].
+    /// Owed pages left by earlier runs, once all are known. Called after [`Engine::serve`], before files are
+    /// served.
     ///
     /// # Errors
-    /// One of them cannot be read.
+    /// A target cannot be read.
     pub fn owed(&self) -> io::Result<Vec<OwedPages>> {
         replay::owed(&self.cx)
     }
-    /// Writes such pages of a file to the source if it is as the run left it, or decides otherwise.
+    /// Writes a file's owed pages to the source if the file is as the run left it, or acts by `decision`.
     ///
     /// # Errors
     /// The source's: the pages are kept.
     pub fn replay(&self, file: ObjectId, at: Whereabouts, decision: Decision) -> io::Result<Replayed> {
         replay::replay(&self.cx, file, at, decision)
     }
-    /// Takes over all pages of the reattached objects, and empties the slots of all others.
+    /// Takes over all pages of the reattached objects. Empties the slots of all others.
     pub fn recover_pages(&self) -> Recovered {
         recover::recover_pages(&self.cx)
     }
 }
 
-/// Operations of programs.
+/// Requests of programs.
 impl Engine {
     /// Reads at `offset` into `buf`; short only at the end of the file.
     ///
@@ -439,10 +447,11 @@ impl Engine {
     ) -> io::Result<T> {
         write::with_source(&self.cx, o, range, f)
     }
-    /// Drops what is cached of a file that other programs have changed, and takes its size anew. Nothing of it is unwritten.
+    /// Drops the cached content of a file that other programs have changed, and reads its size again. The
+    /// file has no unwritten pages.
     ///
     /// # Errors
-    /// The file cannot be looked at.
+    /// The file cannot be examined.
     pub fn reload(&self, o: &ObjectRef) -> io::Result<()> {
         write::reload(&self.cx, o)
     }
@@ -454,22 +463,23 @@ impl Engine {
     pub fn flush(&self, o: &ObjectRef, range: Range<u64>) -> io::Result<()> {
         sync::flush(&self.cx, o, range)
     }
-    /// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
+    /// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
     ///
     /// # Errors
-    /// A failure that this handle has not heard of.
+    /// A failure that this handle has not reported yet.
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
         burst::fsync(&self.cx, o, data_only, seen)
     }
-    /// Metadata of the file in the source are about to be changed by this program: what a tier has of it is not taken for another file's after a power cut.
+    /// Announces a change of the file's metadata in the source by this program: after a power cut, its pages
+    /// on a tier are not taken for another file's.
     pub fn change_metadata(&self, o: &ObjectRef) {
         burst::change_metadata(&self.cx, o);
     }
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///
     /// # Errors
-    /// The first failure, after everything was tried. Failures of a file without a name do not count: it
-    /// cannot be found in the source, and programs that have it open still have its pages.
+    /// The first failure, after everything was tried. Failures of a file without a name do not count: no path
+    /// leads to it in the source, and programs with a descriptor of it still have its pages.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
         burst::flush_all(&self.cx, sync)
     }
@@ -477,24 +487,24 @@ impl Engine {
     pub fn is_client(&self, tid: u32) -> bool {
         self.clients.is_client(tid)
     }
-    /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
-    /// to it, that is no close by a program.
+    /// True for the daemon's own thread that serves clients. Its close of a descriptor that a client passed
+    /// is no close by a program.
     pub fn is_server_thread(&self, tid: u32) -> bool {
         self.clients.is_server_thread(tid)
     }
 }
 
-/// Operations of the user of the mount.
+/// Administration of a live instance.
 impl Engine {
-    /// Sets the memory limit of a live instance and waits until it holds.
+    /// Sets the memory limit of a live instance and waits until it is in force.
     ///
     /// # Errors
-    /// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails: the old limit is
-    /// in force again then.
+    /// `InvalidInput` under the minimum or beyond the segment's size; a failed writeback, which restores the
+    /// old limit.
     pub fn resize(&self, bytes: u64) -> io::Result<()> {
         resize::resize(&self.cx, bytes)
     }
-    /// Lets the cache have all that the segment has room for; whoever sets the ceiling decides.
+    /// Raises the limit to the segment's size; the ceiling then decides alone.
     pub fn resize_auto(&self) {
         resize::resize_auto(&self.cx);
     }
@@ -502,47 +512,48 @@ impl Engine {
     pub fn memory_is_auto(&self) -> bool {
         self.handles().segment.header().limit_is_auto.load(Ordering::Relaxed) != 0
     }
-    /// Time that the cache saves: input of the decision about its size.
+    /// Time that the cache saves, as input for its sizing.
     pub fn earning(&self) -> Earning {
         earning::earning(&self.cx, &self.sampling)
     }
-    /// The limit that the user has set on all memory, bytes.
+    /// The memory limit set by the user, bytes.
     pub fn memory_limit(&self) -> u64 {
         self.cx.memory.load(Ordering::Relaxed)
     }
-    /// Bounds memory below the limit for as long as the machine has no more (`u64::MAX`: no bound). Clean
-    /// pages beyond it are dropped at once, dirty ones when they are written. The limit that the user has set
-    /// does not change.
+    /// Sets the ceiling: memory below the limit while the machine has no more (`u64::MAX`: none). Clean pages
+    /// beyond it are dropped at once, dirty ones after their writeback. The user's limit does not change.
     pub fn set_ceiling(&self, bytes: u64) {
         resize::set_ceiling(&self.cx, bytes);
     }
-    /// A program will read pages from `first` on: those that are absent are fetched in the background, if there is room.
+    /// Hint: pages from `first` on will be read. Absent ones are fetched in the background, if there is room.
     pub fn will_need(&self, o: &ObjectRef, first: u64, pages: u64) {
         ahead::will_need(&self.cx, o, Span { first, pages });
     }
-    /// A program needs pages from `first` on no longer: the clean ones among them leave their frames in the background.
+    /// Hint: pages from `first` on are no longer needed. The clean ones leave their frames in the background.
     pub fn wont_need(&self, o: &ObjectRef, first: u64, pages: u64) {
         ahead::wont_need(&self.cx, o, Span { first, pages });
     }
-    /// The clean ones among these pages leave their frames now. How many.
+    /// Drops the clean ones among these pages now. Returns their number.
     pub fn drop_pages(&self, o: &ObjectRef, first: u64, pages: u64) -> u64 {
         prefetch::drop_clean(&self.cx, o, Span { first, pages })
     }
-    /// Eviction takes those of these pages that are in DRAM last for so long. How many are kept so: pins may hold half of the pool.
+    /// Eviction takes the resident ones among these pages last, for `time`. Returns the number of pages
+    /// pinned: pins may hold half of the pool.
     pub fn pin(&self, o: &ObjectRef, first: u64, pages: u64, time: Duration) -> u64 {
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
     }
-    /// The clean ones among these pages that no program used again go from DRAM to the tier on devices of this level (0: the fastest), whether it would admit
-    /// them or not. How many of these pages tiers on devices have then.
+    /// Moves the clean ones among these pages, without a later access by a program, from DRAM to the device
+    /// tier `level` (0: the fastest), whatever its admission decides. Returns how many of these pages are
+    /// then on device tiers.
     pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
         reclaim::stage_down(&self.cx, o, Span { first, pages }, level)
     }
-    /// Evicts all clean pages. Pages dropped.
+    /// Evicts all clean pages. Returns their number.
     pub fn drop_clean(&self) -> u64 {
         reclaim::drop_clean(&self.cx)
     }
-    /// Data that are not yet in the source, with the names of the `files_max` files that have most of them.
+    /// Data not yet in the source, with the names of the `files_max` files that have most of them.
     pub fn dirty_report(&self, files_max: usize) -> DirtyReport {
         flusher::dirty_report(&self.cx, files_max)
     }
@@ -550,21 +561,21 @@ impl Engine {
     pub fn stats(&self) -> Stats {
         stat::stats(&self.cx, &self.rings)
     }
-    /// The policy's lists. Pages are counted in pieces, so that no request waits for the whole; the sums are
-    /// off by the number of pages that come and go meanwhile.
+    /// The policy's lists. Pages are counted piecewise, so that no request waits for the whole. The sums are
+    /// off by the pages that come and go meanwhile.
     pub fn lru(&self) -> Lru {
         lru::show(&self.cx)
     }
-    /// Opens a generation; pages used since the last one was opened join the youngest before. Returns the new
-    /// one's number.
+    /// Opens a generation; pages used since the last aging join the youngest one before. Returns the new
+    /// generation's number.
     ///
     /// # Errors
     /// The policy has no generations.
     pub fn lru_age(&self) -> Result<u64, Refused> {
         lru::age(&self.cx)
     }
-    /// Evicts the generations up to `seq`, at most `pages`. Unwritten pages stay, as do pages used since they
-    /// were last looked at: they move to younger generations.
+    /// Evicts the generations up to `seq`, at most `pages` pages. Unwritten and recently used pages move to
+    /// younger generations instead.
     ///
     /// # Errors
     /// No generations; a generation that is too young.
@@ -575,10 +586,10 @@ impl Engine {
     pub fn mrc(&self) -> Mrc {
         self.sampling.mrc()
     }
-    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
+    /// Starts a recording; it ends when the recorder is dropped. None: another one is running.
     pub fn record(&self) -> Option<Recorder> {
         let begin = || Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone());
-        // A window of the observer of nodes is a recording, too, and soon over.
+        // A window of the NUMA observer also is a recording, and ends soon.
         let mut left = RECORDER_TRIES;
         loop {
             let begun = begin();
@@ -589,11 +600,12 @@ impl Engine {
             std::thread::sleep(RECORDER_PAUSE);
         }
     }
-    /// Which threads read what from which memory node, and what should move.
+    /// Traffic between threads and memory nodes, and the recommended moves.
     pub fn numa(&self) -> Numa {
         self.numa.report()
     }
-    /// Disagreements between index, frames, policy and dirty sets; empty = all is well. Holds the state lock all the while.
+    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock all the
+    /// while.
     pub fn check(&self) -> Vec<String> {
         check::check(&self.cx)
     }

@@ -1,4 +1,4 @@
-//! What the follower of a schedule is told: which pages programs waited for, and which have been fetched.
+//! Events for the schedule follower: cache misses and completed prefetches.
 
 use crate::file::object::ObjectId;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use terrace_api::stats::Schedule;
 use terrace_sync::{Condvar, Mutex};
 
-/// Misses kept between two looks of the follower; what comes then is not told.
+/// Misses kept between two reads by the follower; further ones are dropped.
 const MISSED_MAX: usize = 1024;
 
-/// Pages that were not in memory when a program wanted them.
+/// Pages that a program wanted and memory lacked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
     pub object: ObjectId,
@@ -18,17 +18,17 @@ pub(crate) struct Missed {
     pub pages: u64,
 }
 
-/// Since the follower last looked.
+/// Events since the follower's last read.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub missed: Vec<Missed>,
-    /// Pieces, each with a bit for each page that was fetched for it.
+    /// Fetched pieces, each with a bit mask of its fetched pages.
     pub landed: Vec<(u32, u32)>,
-    /// The follower sleeps for long: a miss wakes it.
+    /// The follower sleeps for long; a miss wakes it.
     asleep: bool,
 }
 
-/// The follower's box, and what it shows.
+/// The follower's event queue, and the state shown in statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     active: AtomicBool,
@@ -40,13 +40,13 @@ pub(crate) struct Followed {
 }
 
 impl Followed {
-    /// There is a follower from now on, or no longer.
+    /// Starts or ends the notification of a follower.
     pub(crate) fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Release);
         self.changed.notify_all();
     }
 
-    /// A program wants pages that are not in memory. Without a follower it costs a load.
+    /// Notes a miss. Without a follower it costs one load.
     pub(crate) fn miss(&self, object: ObjectId, first: u64, pages: u64) {
         if !self.active.load(Ordering::Relaxed) {
             return;
@@ -60,12 +60,12 @@ impl Followed {
         }
     }
 
-    /// Pieces have been fetched.
+    /// Notes fetched pieces.
     pub(crate) fn landed(&self, pieces: impl IntoIterator<Item = (u32, u32)>) {
         self.told.lock().landed.extend(pieces);
     }
 
-    /// Sleeps, and takes what was told meanwhile; `long`: until a miss at the most.
+    /// Sleeps for `nap`, then takes all events. `long`: a miss ends the sleep.
     pub(crate) fn take(&self, nap: Duration, long: bool) -> Told {
         let mut told = self.told.lock();
         told.asleep = long;

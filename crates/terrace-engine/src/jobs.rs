@@ -1,4 +1,4 @@
-//! What the prefetch workers are asked for: a bounded queue, from which nobody waits for anything.
+//! Job queue of the prefetch workers: bounded, and no caller waits for a job.
 
 use crate::file::object::ObjectRef;
 use std::collections::VecDeque;
@@ -6,21 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_policy::prefetch::Span;
 use terrace_sync::{Condvar, Mutex};
 
-/// Jobs that wait at the most; what comes then is dropped.
+/// Capacity of the queue; further jobs are dropped.
 const JOBS_MAX: usize = 64;
 
-/// What a worker is asked for.
+/// A job of a worker.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// Bring the absent pages of these spans into memory.
+    /// Fetch the absent pages of these spans.
     Fetch(ObjectRef, Vec<Span>),
-    /// Likewise of pieces of a schedule, whose follower is told.
+    /// Fetch pieces of a schedule, and notify its follower.
     Scheduled(ObjectRef, Vec<(u32, Span)>),
-    /// Give up the frames of clean pages.
+    /// Evict clean pages of a span.
     Drop(ObjectRef, Span),
 }
 
-/// The jobs that wait.
+/// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     waiting: Mutex<Waiting>,
@@ -31,23 +31,23 @@ pub(crate) struct Jobs {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// There are workers.
+    /// Workers exist.
     open: bool,
 }
 
 impl Jobs {
-    /// Takes jobs from now on.
+    /// Accepts jobs from now on.
     pub(crate) fn open(&self) {
         self.waiting.lock().open = true;
     }
 
-    /// Takes no more jobs, forgets those that wait, and ends the workers.
+    /// Refuses further jobs, drops the queued ones, and ends the workers.
     pub(crate) fn close(&self) {
         *self.waiting.lock() = Waiting::default();
         self.changed.notify_all();
     }
 
-    /// Queues a job, or drops it: then the answer is false.
+    /// Queues a job. False: the job is dropped.
     pub(crate) fn push(&self, job: Job) -> bool {
         let mut waiting = self.waiting.lock();
         if !waiting.open || waiting.jobs.len() >= JOBS_MAX {
@@ -60,7 +60,7 @@ impl Jobs {
         true
     }
 
-    /// How many wait.
+    /// Number of queued jobs.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.lock().jobs.len()
     }
@@ -77,13 +77,13 @@ impl Jobs {
         }
     }
 
-    /// The next job, if there is one.
+    /// Takes a job without waiting.
     #[cfg(test)]
     pub(crate) fn try_take(&self) -> Option<Job> {
         self.waiting.lock().jobs.pop_front()
     }
 
-    /// Jobs that were dropped.
+    /// Number of dropped jobs.
     pub(crate) fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }

@@ -5,23 +5,24 @@
 //! | folder | job |
 //! |---|---|
 //! | `engine` | the facade: builds the parts, starts and stops threads |
-//! | [`numa`] | memory nodes: who reads what from where, and threads that move to their data |
-//! | `preload_server` | serves the preload library: registers clients, passes source descriptors to them, takes page fills |
+//! | [`numa`] | memory nodes: traffic between threads and nodes, and moves of threads to their data |
+//! | `preload_server` | serves the preload library: clients, source descriptors, page fills |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
 //! | `reclaim` | free frames ahead of need, compression of evicted pages, the balance between the two |
-//! | [`path`] | operations of programs: read, write, writeback, sync, resize, recovery |
-//! | `context` | shared by all paths: configuration, io, clock, the state behind its lock, counters |
+//! | [`path`] | requests of programs: read, write, writeback, sync, resize, recovery |
+//! | `context` | shared by all paths: configuration, I/O, clock, the state behind its lock, counters |
 //! | `state` | all data that change under one lock |
 //! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
-//! | [`device`] | the tier on a device: what stands on it, how it is read and written, what a start finds there |
-//! | [`io`], [`clock`] | the only ways to the outside, each with a null and a faulty twin |
-//! | [`table`] | hash tables: fast ones, and the room that a burst leaves behind |
+//! | [`device`] | device tiers: on-disk format, I/O, the scan at a start |
+//! | [`io`], [`clock`] | the only interfaces to the outside, with test doubles |
+//! | [`table`] | fast hash tables, and their shrinking after a burst |
 //!
-//! The engine is a cache of objects, which are numbered files. It knows neither names nor inodes nor how requests come: `terrace-fs` does.
+//! The engine is a cache of objects, which are numbered files. It does not know names, inodes or the
+//! transport of requests: `terrace-fs` does.
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, object prefetcher, state lock,
-//! object dirty set. No lock but an object's own is held during I/O, and that of the source root while all of
-//! it is synced.
+//! Lock order: object content lock, object writeback lock, object syncing lock, source root, object
+//! prefetcher, state lock, object dirty set. During I/O only an object's own locks are held, and that of the
+//! source root during a syncfs.
 
 mod access_log;
 pub mod clock;
@@ -75,5 +76,5 @@ pub use terrace_shm::copy::prefetch;
 pub use terrace_shm::device_table::TARGETS_MAX;
 pub use wakeup::Wakeup;
 
-/// Regions of all targets together at the most, by their numbers in entries.
+/// Largest number of regions of all targets together, by the width of their numbers in entries.
 pub const REGIONS_MAX: u32 = terrace_shm::DeviceSlot::REGIONS_MAX;

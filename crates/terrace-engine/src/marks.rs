@@ -1,4 +1,4 @@
-//! Pages whose first use tells that a sequential reader goes on.
+//! Readahead marks: pages whose first use shows that a sequential reader goes on.
 
 use crate::file::object::ObjectRef;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,22 +6,22 @@ use std::time::Duration;
 use terrace_policy::prefetch::Span;
 use terrace_sync::{Condvar, Mutex};
 
-/// Marks at the most: the oldest goes.
+/// Largest number of marks: the oldest is dropped.
 const MARKS_MAX: usize = 64;
 
-/// A page that tells how far a reader is.
+/// A marked page of a sequential reader.
 #[derive(Debug)]
 pub(crate) struct Mark {
     pub object: ObjectRef,
     pub page: u64,
-    /// Where the reader's next miss is expected.
+    /// Page of the reader's next expected miss.
     pub next: u64,
-    /// What it should have read before; empty after a miss, which it has waited for.
+    /// Pages that the reader should have read before; empty after a miss, for which the reader waited.
     pub before: Span,
     pub since_ns: u64,
 }
 
-/// The marks that wait.
+/// All marks.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub waiting: Mutex<Vec<Mark>>,
@@ -30,7 +30,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Marks a page, in the place of the mark by which the reader came there.
+    /// Adds a mark. It replaces the mark through which the reader came to this page.
     pub(crate) fn put(&self, mark: Mark) {
         let mut waiting = self.waiting.lock();
         waiting.retain(|old| old.object.id() != mark.object.id() || old.next != mark.page);
@@ -41,7 +41,7 @@ impl Marks {
         self.changed.notify_one();
     }
 
-    /// Waits for a mark, so long at the most. False: there is none.
+    /// Waits for a mark for at most `at_most`. False: none.
     pub(crate) fn wait(&self, at_most: Duration) -> bool {
         let mut waiting = self.waiting.lock();
         if waiting.is_empty() && !self.closed.load(Ordering::Relaxed) {
@@ -50,7 +50,7 @@ impl Marks {
         !waiting.is_empty()
     }
 
-    /// Nobody waits from now on.
+    /// Ends all waiting.
     pub(crate) fn close(&self) {
         let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Relaxed);

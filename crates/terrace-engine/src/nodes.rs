@@ -1,5 +1,6 @@
-//! The memory nodes on which frames are placed: a frame is taken on the node of the thread that asked for the page, and the memory of a
-//! chunk of frames is bound to its node (mbind). Without `--numa auto`, and on one node, nothing of this is done.
+//! NUMA placement of frames: a frame is taken on the node of the thread that requested the page, and the
+//! memory of a chunk of frames is bound to its node (mbind). Inactive without `--numa auto`, and on a single
+//! node.
 
 use crate::proc;
 use crate::segment::SegmentHandles;
@@ -8,27 +9,27 @@ use std::io;
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes where one is full; and its flags that move what is there already, if
-/// this process alone maps it, or whoever does.
+/// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. Its flags move existing
+/// pages: those mapped by this process alone, or by any process.
 const MPOL_PREFERRED: usize = 1;
 const MPOL_MF_MOVE: usize = 2;
 const MPOL_MF_MOVE_ALL: usize = 4;
-/// Nodes in a mask of the kernel: more than it has.
+/// Bits of the kernel's node mask: more than it has nodes.
 const MASK_BITS: usize = 1024;
 
-/// Nodes by their places, which is how all others count them.
+/// Nodes by index. All other code uses these indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
-    /// The kernel's number of each.
+    /// The kernel's number of each node.
     numbers: Vec<u32>,
-    /// The place of the node of each processor.
+    /// Node of each processor.
     of_cpu: Vec<Option<usize>>,
-    /// The nodes of threads that asked for pages in this period.
+    /// Nodes of threads with requests in this period.
     threads: Mutex<HashMap<u32, Option<usize>>>,
 }
 
 impl Nodes {
-    /// Nodes with these numbers and processors.
+    /// Nodes with the given numbers and processors.
     pub(crate) fn new<'a>(nodes: impl Iterator<Item = (u32, &'a [usize])>) -> Nodes {
         let mut found = Nodes::default();
         for (place, (number, cpus)) in nodes.enumerate() {
@@ -41,7 +42,7 @@ impl Nodes {
         found
     }
 
-    /// How many there are to choose from; 1: frames are placed anywhere.
+    /// Number of nodes; 1: frames are placed anywhere.
     pub(crate) fn count(&self) -> usize {
         self.numbers.len().max(1)
     }
@@ -51,7 +52,8 @@ impl Nodes {
         self.of_cpu.get(cpu).copied().flatten()
     }
 
-    /// The node that a thread ran on when it was first asked about in this period. Asking the kernel takes 3 us, a miss some 50.
+    /// Node of a thread, from its first lookup in this period. A lookup in the kernel takes 3 us, a miss some
+    /// 50.
     pub(crate) fn of_thread(&self, tid: u32) -> Option<usize> {
         if self.count() < 2 || tid == 0 {
             return None;
@@ -59,19 +61,20 @@ impl Nodes {
         *self.threads.lock().entry(tid).or_insert_with(|| self.of_cpu(proc::stat(tid)?.cpu))
     }
 
-    /// The next period begins.
+    /// Begins the next period.
     pub(crate) fn forget_threads(&self) {
         self.threads.lock().clear();
     }
 
-    /// Binds the memory of a chunk of frames that is not there yet to a node. Where that fails it lies where the kernel puts it.
+    /// Binds the memory of a chunk of frames, not populated yet, to a node. On failure the kernel chooses the
+    /// place.
     pub(crate) fn place(&self, handles: &SegmentHandles, first: u32, node: usize) {
         if let Err(err) = self.bind(handles, first, node, false) {
             tracing::debug!("memory of frames {first}.. not bound to a node: {err}");
         }
     }
 
-    /// Binds the memory of a chunk of frames to a node, and moves what is there already.
+    /// Binds the memory of a chunk of frames to a node, and moves its present pages.
     pub(crate) fn relocate(&self, handles: &SegmentHandles, first: u32, node: usize) -> io::Result<()> {
         self.bind(handles, first, node, true)
     }
@@ -84,7 +87,8 @@ impl Nodes {
         let mut mask = [0u64; MASK_BITS / 64];
         mask[number / 64 % mask.len()] |= 1 << (number % 64);
         let start = handles.segment.frame(first);
-        // SAFETY: the range is a chunk of the segment's mapping; the call changes where memory lies and no content.
+        // SAFETY: the range is a chunk of the segment's mapping; the call changes where memory lies and no
+        // content.
         let bind = |flags: usize| match unsafe {
             libc::syscall(libc::SYS_mbind, start, HUGE, MPOL_PREFERRED, mask.as_ptr(), MASK_BITS, flags)
         } {
@@ -94,7 +98,7 @@ impl Nodes {
         if !moves {
             return bind(0);
         }
-        // Clients map the segment as well; moving what others map takes a capability.
+        // Clients map the segment as well. A move of pages mapped by others needs a capability.
         bind(MPOL_MF_MOVE_ALL).or_else(|_| bind(MPOL_MF_MOVE))
     }
 }

@@ -1,61 +1,63 @@
-//! Readings of /proc about threads, processes and the processors.
+//! Readers of /proc: threads, processes and processors.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// More than a line of /proc/TID/stat has: 52 numbers and a name.
+/// Upper bound for a line of /proc/TID/stat: 52 numbers and a name.
 const LINE_MAX: usize = 1280;
 
-/// Flags of a task, from include/linux/sched.h: it ends; it has left its last system call, for a core is written; it writes one.
+/// Flags of a task, from include/linux/sched.h: exiting; past its last system call, for a core dump; writing
+/// a core dump.
 const PF_EXITING: u32 = 0x4;
 const PF_POSTCOREDUMP: u32 = 0x8;
 const PF_DUMPCORE: u32 = 0x200;
 
-/// The fields of `/proc/PID/stat` from the state on: `pid (name) state ppid pgrp session tty tpgid flags ...`, and the name may hold
-/// anything.
+/// The fields of `/proc/PID/stat` from the state on: `pid (name) state ppid pgrp session tty tpgid flags
+/// ...`. The name may contain anything.
 pub fn stat_fields(stat: &str) -> impl Iterator<Item = &str> {
     stat.rsplit_once(") ").map_or("", |(_, rest)| rest).split_ascii_whitespace()
 }
 
-/// The flags of a task, by its `stat`.
+/// Flags of a task, by its `stat`.
 pub fn task_flags(stat: &str) -> u32 {
     stat_fields(stat).nth(6).and_then(|flags| flags.parse().ok()).unwrap_or_default()
 }
 
-/// Whether a task makes no system call any more, by its `stat`: it is dead, or on its way, perhaps held up there for the sake of a core.
+/// Whether a task makes no more system calls, by its `stat`: it is dead or exiting, perhaps delayed by a core
+/// dump.
 pub fn is_ending(stat: &str) -> bool {
     let dead = stat_fields(stat).next().is_some_and(|state| state.starts_with(['Z', 'X']));
     dead || task_flags(stat) & (PF_EXITING | PF_POSTCOREDUMP | PF_DUMPCORE) != 0
 }
 
-/// Whether a task writes a core, or waits for its fellows to stop so that it can, by its `stat`.
+/// Whether a task writes a core dump, or waits for its other threads to stop before that, by its `stat`.
 pub fn is_dumping(stat: &str) -> bool {
     task_flags(stat) & PF_DUMPCORE != 0
 }
 
-/// A thread's line in /proc/TID/stat.
+/// Fields of a thread's /proc/TID/stat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
-    /// When it began, in ticks since the machine did.
+    /// Start time, in ticks since boot.
     pub began: u64,
-    /// The processor that it last ran on.
+    /// The processor of its last run.
     pub cpu: usize,
     /// Its name.
     pub name: String,
 }
 
-/// Of a thread; none: it is gone.
+/// Reads a thread's `stat`. None: the thread has ended.
 pub fn stat(tid: u32) -> Option<Stat> {
-    // A thread that is not the first of its process is not listed in /proc, but has a directory there.
+    // /proc does not list threads other than the first of a process, but has directories for them.
     parse_stat(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
 }
 
-/// The same of its file, which stays open; none: the thread is gone.
+/// Reads `stat` from its open file. None: the thread has ended.
 pub fn stat_in(file: &File) -> Option<Stat> {
     parse_stat(read_in(file, &mut [0; LINE_MAX])?)
 }
 
-/// The text of a small file of /proc from its beginning.
+/// The text of a small file of /proc, from its beginning.
 fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<&'a str> {
     let n = file.read_at(line, 0).ok()?;
     str::from_utf8(&line[..n]).ok()
@@ -64,18 +66,19 @@ fn read_in<'a>(file: &File, line: &'a mut [u8]) -> Option<&'a str> {
 fn parse_stat(line: &str) -> Option<Stat> {
     let (open, close) = (line.find('(')?, line.rfind(')')?);
     let mut fields = stat_fields(line);
-    // Field 3, the state, is the first behind the name.
+    // Field 3, the state, is the first after the name.
     let began = fields.nth(22 - 3)?.parse().ok()?;
     let cpu = fields.nth(39 - 22 - 1)?.parse().ok()?;
     Some(Stat { began, cpu, name: line.get(open + 1..close)?.to_owned() })
 }
 
-/// Nanoseconds that a thread has run, of /proc/TID/schedstat; none: it is gone, or the kernel does not count.
+/// Run time of a thread, ns, from /proc/TID/schedstat. None: the thread has ended, or the kernel does not
+/// count.
 pub fn run_ns(tid: u32) -> Option<u64> {
     parse_run_ns(&fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?)
 }
 
-/// The same of its file, which stays open.
+/// Run time from the open file.
 pub fn run_ns_in(file: &File) -> Option<u64> {
     parse_run_ns(read_in(file, &mut [0; LINE_MAX])?)
 }
@@ -84,7 +87,7 @@ fn parse_run_ns(line: &str) -> Option<u64> {
     line.split(' ').next()?.parse().ok()
 }
 
-/// Of each processor, ticks that it was busy and all ticks, by its number.
+/// Number, busy ticks and total ticks of each processor.
 pub fn cpu_ticks() -> Vec<(usize, u64, u64)> {
     fs::read_to_string("/proc/stat").map(|text| parse_ticks(&text)).unwrap_or_default()
 }
@@ -93,7 +96,7 @@ fn parse_ticks(text: &str) -> Vec<(usize, u64, u64)> {
     let of = |line: &str| {
         let mut words = line.strip_prefix("cpu")?.split(' ');
         let cpu = words.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; guest times are in user and nice already.
+        // user nice system idle iowait irq softirq steal; user and nice include guest times.
         let ticks: Vec<u64> = words.take(8).map(|word| word.parse().unwrap_or(0)).collect();
         let (all, idle) = (ticks.iter().sum::<u64>(), ticks.iter().skip(3).take(2).sum::<u64>());
         Some((cpu, all - idle, all))

@@ -1,4 +1,4 @@
-//! The rings of client processes: their counters, and the lanes in which they note accesses.
+//! Rings of client processes: counters, and the lanes for trace records.
 //!
 //! The server of the preload library adds and removes them; statistics and recordings read them.
 
@@ -12,13 +12,13 @@ use terrace_sync::{Mutex, RwLock};
 pub(crate) struct ReadTotals {
     /// Pages found in the cache.
     pub hits: u64,
-    /// Of these, compressed ones.
+    /// Hits of compressed pages among them.
     pub compressed_hits: u64,
-    /// Pages read from the source, in how many reads, and how long these took.
+    /// Pages read from the source, number of reads, and their total time.
     pub misses: u64,
     pub reads: u64,
     pub read_ns: u64,
-    /// Pages read from each target, and how long that took.
+    /// Pages read from each target, and total time.
     pub device_hits: [u64; TARGETS_MAX],
     pub device_read_ns: [u64; TARGETS_MAX],
 }
@@ -63,7 +63,7 @@ impl Totals {
             device_read_ns,
         }
     }
-    /// Clients count, and may count nonsense: sums wrap.
+    /// Adds counters. Clients may write any value: sums wrap.
     fn plus(self, more: Totals) -> Totals {
         let each = |a: [u64; TARGETS_MAX], b: [u64; TARGETS_MAX]| {
             std::array::from_fn(|target| a[target].wrapping_add(b[target]))
@@ -90,9 +90,9 @@ impl Totals {
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     live: RwLock<Vec<Arc<Ring>>>,
-    /// Counters of clients that are gone.
+    /// Counters of ended clients.
     gone: Mutex<Totals>,
-    /// Rings of clients that have ended, with unread records in their lanes. None: no recording reads them.
+    /// Rings of ended clients with unread records in their lanes. None: no recording reads them.
     leaving: Mutex<Option<Vec<Arc<Ring>>>>,
 }
 
@@ -106,7 +106,7 @@ impl Rings {
     pub(crate) fn add(&self, ring: Arc<Ring>) {
         self.live.write().push(ring);
     }
-    /// A client has ended. During a recording its lanes still have to be read.
+    /// Removes the ring of an ended client. During a recording its lanes are kept.
     pub(crate) fn remove(&self, ring: &Arc<Ring>) {
         let mut live = self.live.write();
         live.retain(|r| !Arc::ptr_eq(r, ring));
@@ -116,11 +116,11 @@ impl Rings {
             leaving.push(ring.clone());
         }
     }
-    /// Somebody records from now on: the rings of clients that end are kept for [`Rings::take_leaving`].
+    /// Starts a recording: rings of clients that end are kept for [`Rings::take_leaving`].
     pub(crate) fn keep_leaving(&self) {
         *self.leaving.lock() = Some(Vec::new());
     }
-    /// The recording has ended.
+    /// Ends the recording.
     pub(crate) fn drop_leaving(&self) {
         *self.leaving.lock() = None;
     }
@@ -132,7 +132,7 @@ impl Rings {
     pub(crate) fn totals(&self) -> Totals {
         self.live.read().iter().map(|ring| Totals::of(ring)).fold(*self.gone.lock(), Totals::plus)
     }
-    /// The sums that concern reads.
+    /// Sums of the read counters.
     pub(crate) fn read_totals(&self) -> ReadTotals {
         let t = self.totals();
         ReadTotals {
@@ -162,12 +162,12 @@ mod tests {
             rings.remove(&ring);
             Arc::downgrade(&ring)
         };
-        assert!(ended().upgrade().is_none(), "nobody would read it");
+        assert!(ended().upgrade().is_none(), "no recording reads it");
         rings.keep_leaving();
         let kept = ended();
         assert!(kept.upgrade().is_some_and(|kept| Arc::ptr_eq(&kept, &rings.take_leaving()[0])));
         let unread = ended();
-        // However the end of a client and that of the recording fall: what is decided under one lock is not left over.
+        // Whatever the order of the client's end and the recording's end: no ring is left over.
         rings.drop_leaving();
         assert!(unread.upgrade().is_none() && ended().upgrade().is_none());
         assert!(rings.take_leaving().is_empty());

@@ -1,4 +1,4 @@
-//! The memory files of an instance: made by the supervisor, inherited by each terraced that it starts.
+//! Memory files of an instance: created by the supervisor, and inherited by each terraced.
 
 use crate::config::{DeviceConfig, EngineConfig};
 use crate::device::DATA_AT;
@@ -13,43 +13,44 @@ use terrace_shm::map::{memfd, read_only_twin};
 use terrace_shm::{DeviceTable, Geometry, Mapping, PAGE_SIZE, Segment, TouchTable};
 use terrace_sync::Mutex;
 
-/// Room for durable tables of the engine's user (sparse), bytes.
+/// Space for durable tables of the engine's user (sparse), bytes.
 const USER_BYTES: usize = 512 << 20;
 
 const _: () = assert!(FRAMES_MAX as usize <= terrace_policy::SLOTS_MAX);
 
-/// Memory files and their mappings. Made before the first terraced is cloned, so that all inherit the mappings.
+/// Memory files and their mappings. Created before the first terraced is cloned, so that all inherit the
+/// mappings.
 #[derive(Debug)]
 pub struct SegmentHandles {
     /// The segment, writable.
     pub segment: Arc<Segment>,
     /// Its memory file.
     pub segment_fd: OwnedFd,
-    /// The same, read-only: for clients.
+    /// The memory file opened read-only, for clients.
     pub segment_ro: OwnedFd,
     /// Touch table.
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub touch_fd: OwnedFd,
-    /// The tables of the targets that an engine begins with, in their order.
+    /// Tables of the targets that an engine starts with, in their order.
     tables: Mutex<Vec<Arc<TargetTable>>>,
     durable: Arc<Mapping>,
-    /// Kept so that the region shows up under its name in /proc.
+    /// Kept open so that the region appears under its name in /proc.
     pub durable_fd: OwnedFd,
 }
 
-/// The table for readers of a target.
+/// The slot table of a target.
 #[derive(Debug)]
 pub struct TargetTable {
     pub(crate) table: Arc<DeviceTable>,
     /// Its memory file.
     pub fd: OwnedFd,
-    /// The same, read-only: for clients.
+    /// The memory file opened read-only, for clients.
     pub read_only: OwnedFd,
 }
 
 impl TargetTable {
-    /// A new one.
+    /// Creates a table.
     ///
     /// # Errors
     /// Out of memory or of address space.
@@ -63,7 +64,7 @@ impl TargetTable {
         let read_only = read_only_twin(fd.as_fd())?;
         Ok(TargetTable { table: Arc::new(table), fd, read_only })
     }
-    /// One that a dead engine has left.
+    /// Takes over the table of a dead engine.
     ///
     /// # Errors
     /// It is no such table, or that of another target.
@@ -77,19 +78,21 @@ impl TargetTable {
         if taken_over.table.regions() == config.regions {
             return Ok(taken_over);
         }
-        // It was resized, and the engine died before it told. The supervisor may know the old table's descriptors by their numbers: these stay taken.
+        // The target was resized, and the engine died before it announced that. The supervisor may know the
+        // old table's descriptors by number: these stay open.
         let new = taken_over.resized(config);
         std::mem::forget(taken_over);
         new
     }
-    /// Gives its memory back. Others may have it mapped, and find nothing in it: no entry names a slot of it any more.
+    /// Frees the table's memory. Clients may have it mapped, and find zeros: no entry names one of its slots
+    /// any more.
     pub fn release(&self) {
         use rustix::fs::{FallocateFlags, fallocate, fstat};
         let checks = PAGE_SIZE as u64;
         let bytes = fstat(&self.fd).map_or(0, |stat| (stat.st_size as u64).saturating_sub(checks));
         let _ = fallocate(&self.fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, checks, bytes);
     }
-    /// A new one for the same target with another number of regions.
+    /// A table for the same target with another number of regions.
     pub(crate) fn resized(&self, config: &DeviceConfig) -> io::Result<TargetTable> {
         let new = TargetTable::create(config)?;
         new.table.copy_checks(&self.table);
@@ -97,28 +100,28 @@ impl TargetTable {
     }
 }
 
-/// Frame flags that outlive terraced.
+/// Frame flags, which survive terraced.
 pub mod flag {
-    /// The frame holds content that the source does not have yet.
+    /// The frame has content that the source lacks.
     pub const DIRTY: u8 = 1;
-    /// The frame is on its way to the source.
+    /// The frame is under writeback.
     pub const WRITEBACK: u8 = 2;
-    /// The kernel's page cache has taken it; whether the device has is not known.
+    /// The kernel's page cache has the content; the device may not have it.
     pub const UNSTABLE: u8 = 4;
-    /// Any of those: the source may still need the frame, so it stays.
+    /// Any of these: the source may still need the frame, so it stays.
     pub const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
-    /// The page came back, or was read again after it came: it is worth compressing.
+    /// The page was refaulted, or read again after its fault: it is worth compressing.
     pub const REUSED: u8 = 8;
-    /// The page is being compressed: it is nothing to be evicted meanwhile.
+    /// The page is being compressed: no candidate for eviction meanwhile.
     pub const LEAVING: u8 = 16;
-    /// The page was used since it came, if only once, and its touch count shows it no longer.
+    /// The page was used since its fault, and its touch count no longer shows it.
     pub const USED: u8 = 32;
     /// A dirty page whose content is durable on a target.
     pub const OWED: u8 = 64;
 }
 
 impl SegmentHandles {
-    /// Makes the memory files of a new instance.
+    /// Creates the memory files of a new instance.
     ///
     /// # Errors
     /// Out of memory or of address space.
@@ -152,11 +155,11 @@ impl SegmentHandles {
             durable_fd,
         })
     }
-    /// The tables of the targets that an engine begins with, in the order of its configuration.
+    /// Tables of the targets that an engine starts with, in the order of its configuration.
     pub fn tables(&self) -> Vec<Arc<TargetTable>> {
         self.tables.lock().clone()
     }
-    /// Sets them, for targets have come and gone since these memory files were made, and returns those of before.
+    /// Replaces the tables after targets have come and gone, and returns the old ones.
     pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
         std::mem::replace(&mut *self.tables.lock(), tables)
     }
@@ -166,7 +169,8 @@ impl SegmentHandles {
         // SAFETY: in bounds of the first part of the region; accessed as atomics only.
         unsafe { AtomicU8::from_ptr(self.durable.as_ptr().add(frame as usize)) }
     }
-    /// The part of the durable region that is the user's, for tables that outlive terraced as the frames' flags do: start and bytes. Zero when new.
+    /// The user's part of the durable region, for tables that survive terraced like the frames' flags: start
+    /// and bytes. Zero when new.
     pub fn user_region(&self) -> (NonNull<u8>, usize) {
         let at = self.segment.geometry().frame_table_bytes();
         // SAFETY: within the mapping.
@@ -175,10 +179,11 @@ impl SegmentHandles {
     }
 }
 
-/// The geometry for as much memory as limits of this process have room for, up to `max`, and at least for `min`.
+/// The geometry for as much memory as this process's limits allow, up to `max`, and at least for `min`.
 fn below_limits(max: u64, min: u64, of: impl Fn(u64) -> Geometry) -> Geometry {
     let limit = |resource| getrlimit(resource).current.unwrap_or(u64::MAX);
-    // Half of the address space and of the private memory is for all else; the books of a frame take less than this.
+    // Half of the address space and of the private memory is left to other uses. The metadata of a frame
+    // takes less than this.
     const BOOKS_BYTES: u64 = 128;
     let segment_max = limit(Resource::Fsize).min(limit(Resource::As) / 2);
     let frames_max = limit(Resource::Data) / 2 / BOOKS_BYTES;

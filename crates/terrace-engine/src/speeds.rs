@@ -1,29 +1,31 @@
-//! How fast the source and a target take the pages of bursts, for the choice between them (`path/spread.rs`).
+//! Measured speeds of the source and a target for the pages of bursts, for the choice between them
+//! (`path/spread.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Pages that the source takes once while its speed is not known.
+/// Pages that the source takes once to measure its unknown speed.
 pub(crate) const TRIAL: usize = 64;
-/// How long its speed counts as known.
+/// Validity of a measured speed.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// So many times as many pages may wait for a commit as a commit has lately made durable: a device that takes pages into a cache of its own is fast until then.
+/// Largest number of pages waiting for a commit, as a multiple of the pages of a recent commit: a device with
+/// a cache of its own is fast only until that is full.
 const MORE: u64 = 8;
 
-/// What was measured of late; 0: nothing.
+/// Recent measurements; 0: none.
 #[derive(Debug, Default)]
 pub(crate) struct Speeds {
-    /// ns a page: by the source, and by the target beside it.
+    /// Time per page, ns: of the source, and of the target beside it.
     source_page: AtomicU64,
     target_page: AtomicU64,
-    /// What a commit of the source took longer, ns for each page that the source had taken before.
+    /// Additional time of a commit per page that the source had taken before, ns.
     commit_page: AtomicU64,
-    /// A commit without any, ns.
+    /// Time of a commit without pages, ns.
     commit: AtomicU64,
-    /// Pages that the source has taken since the last commit, and most that it may.
+    /// Pages taken by the source since the last commit, and their limit.
     waiting: AtomicU64,
     most: AtomicU64,
-    /// When the source was last measured, or has failed (ns, engine clock).
+    /// Time of the last measurement or failure of the source (ns, engine clock).
     at: AtomicU64,
 }
 
@@ -35,13 +37,13 @@ fn set(of: &AtomicU64, value: u64) {
     of.store(value, Ordering::Relaxed);
 }
 
-/// A mean of which the newest is a fourth.
+/// Moving mean; the newest value has a weight of a quarter.
 fn blend(of: &AtomicU64, newest: u64) {
     set(of, if get(of) == 0 { newest } else { (3 * get(of) + newest).div_ceil(4) });
 }
 
 impl Speeds {
-    /// The source has taken pages in `ns`.
+    /// Notes `pages` written to the source in `ns`.
     pub(crate) fn note_source(&self, pages: usize, ns: u64, now: u64) {
         if !self.is_known(now) {
             set(&self.source_page, 0);
@@ -52,7 +54,7 @@ impl Speeds {
         self.waiting.fetch_add(pages as u64, Ordering::Relaxed);
         set(&self.at, now);
     }
-    /// It has not taken them: it gets none for a while.
+    /// Notes a failed write to the source: it gets no pages for a while.
     pub(crate) fn note_failure(&self, now: u64) {
         set(&self.most, 0);
         set(&self.source_page, 1);
@@ -61,22 +63,22 @@ impl Speeds {
     pub(crate) fn note_target(&self, pages: usize, ns: u64) {
         blend(&self.target_page, (ns / pages as u64).max(1));
     }
-    /// An fsync of the source without pages of its own has taken `ns`.
+    /// Notes an fsync of the source without pages of its own.
     pub(crate) fn note_commit(&self, ns: u64) {
         let waiting = self.waiting.swap(0, Ordering::Relaxed);
         if waiting == 0 {
             blend(&self.commit, ns.max(1));
             return;
         }
-        // Commits differ by as much as one takes.
+        // Commits vary by as much as the time of one.
         blend(&self.commit_page, ns.saturating_sub(2 * get(&self.commit)) / waiting);
         self.most.fetch_max(waiting * MORE, Ordering::Relaxed);
     }
-    /// Whether the source was measured, or has failed, a short time ago.
+    /// Whether the source was measured, or has failed, recently.
     pub(crate) fn is_known(&self, now: u64) -> bool {
         get(&self.source_page) > 0 && now.saturating_sub(get(&self.at)) < KNOWN_FOR.as_nanos() as u64
     }
-    /// Whether the source makes so many pages durable before the target has written all that are `left`.
+    /// Whether the source makes `piece` pages durable before the target has written all `left` pages.
     pub(crate) fn is_in_time(&self, piece: usize, left: usize) -> bool {
         let source = (get(&self.source_page) + get(&self.commit_page)) * piece as u64;
         let is_room = get(&self.waiting) + piece as u64 <= get(&self.most);
@@ -88,7 +90,7 @@ impl Speeds {
 mod tests {
     use super::*;
 
-    /// Target 2 us a page, source 4 us, a commit of 1 ms; 1,000 pages may wait for a commit.
+    /// Target 2 us a page, source 4 us, a commit 1 ms; 1,000 pages may wait for a commit.
     fn speeds() -> Speeds {
         let speeds = Speeds::default();
         speeds.note_target(10, 20_000);
@@ -115,7 +117,7 @@ mod tests {
         assert!(!speeds.is_in_time(100, 399), "nothing was waiting for this one");
     }
 
-    /// What a device has taken into its cache is not durable.
+    /// Pages in a device's cache are not durable.
     #[test]
     fn pages_that_wait_for_a_commit_grow_by_steps() {
         let speeds = speeds();

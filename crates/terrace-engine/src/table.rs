@@ -1,20 +1,21 @@
-//! Hash tables: fast ones, and memory that is given back after a burst of objects.
+//! Fast hash tables, and a way to free their memory after a burst of objects.
 //!
-//! A hash table keeps the room of its largest size: that of the largest number of objects ever, not of the present one. The tables
-//! count against the user's memory by their present content.
+//! A hash table keeps the capacity for the largest number of objects ever. The tables count against the
+//! user's memory by their present content.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash};
 
-/// A table that pages are looked up in at a miss or an eviction: the standard hasher would take longer than all else of it.
+/// A table for look-ups of pages at a miss or an eviction: the standard hasher would take longer than all the
+/// rest.
 pub type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-/// Likewise a set.
+/// A set with the same hasher.
 pub type Set<K> = HashSet<K, foldhash::fast::RandomState>;
 
-/// Tables of less room are left alone.
+/// Smallest capacity of tables that are shrunk.
 const ROOM_MIN: usize = 256;
 
-/// Shrinks a table that is nearly empty, to twice its content. Rare.
+/// Shrinks a nearly empty table to twice its content. Rarely does anything.
 pub fn trim<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
     if table.capacity() > ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(table.len() * 2);

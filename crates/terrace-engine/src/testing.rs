@@ -1,4 +1,4 @@
-//! What tests of the engine's parts begin with.
+//! Helpers for tests of the engine's parts.
 
 use crate::clock::Clock;
 use crate::config::{Access, DeviceConfig};
@@ -9,20 +9,20 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-/// An engine over a segment of its own. It has no threads before [`Engine::serve`].
+/// An engine over a new segment. It has no threads before [`Engine::serve`].
 pub(crate) fn started(config: EngineConfig, clock: Arc<dyn Clock>, io: impl Io + 'static) -> Arc<Engine> {
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
     Engine::start(config, handles, clock, Arc::new(io)).unwrap()
 }
 
-/// An object of so many bytes, and its file, which is sparse.
+/// An object of `bytes` bytes, and its sparse file.
 pub(crate) fn sparse_object(engine: &Engine, id: u64, bytes: u64) -> (ObjectRef, File) {
     let file = tempfile::tempfile().unwrap();
     file.set_len(bytes).unwrap();
     (engine.object(id, file.as_raw_fd(), bytes).unwrap(), file)
 }
 
-/// The first target, on a medium of so many bytes that was formatted so.
+/// Configuration of the first target, on a formatted medium of `bytes` bytes.
 pub(crate) fn device_config(access: Access, bytes: u64, found: &Superblock) -> DeviceConfig {
     DeviceConfig {
         number: 0,

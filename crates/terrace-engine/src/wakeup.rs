@@ -1,9 +1,9 @@
-//! A wake-up of one thread by others.
+//! Wake-up of one thread by others.
 
 use std::time::Duration;
 use terrace_sync::{Condvar, Mutex};
 
-/// A condition that one thread sleeps on and others signal.
+/// A flag on which one thread sleeps, and which others set.
 #[derive(Debug, Default)]
 pub struct Wakeup {
     signalled: Mutex<bool>,
@@ -11,7 +11,7 @@ pub struct Wakeup {
 }
 
 impl Wakeup {
-    /// Wakes the sleeper; costs a load if it was signalled already.
+    /// Wakes the sleeper; costs one load if already signalled.
     pub fn signal(&self) {
         let mut signalled = self.signalled.lock();
         if !*signalled {
@@ -19,7 +19,7 @@ impl Wakeup {
             self.cond.notify_one();
         }
     }
-    /// Sleeps until signalled or until `timeout` has passed. True if signalled: also by a signal that came before.
+    /// Sleeps until a signal or the timeout. Returns whether there was a signal, now or since the last wait.
     pub fn wait(&self, timeout: Duration) -> bool {
         let mut signalled = self.signalled.lock();
         if !*signalled {

@@ -1,6 +1,6 @@
-//! Memory that a daemon gives back before it begins, when its predecessor was killed for lack of memory.
+//! Frees memory before a daemon's start, when its predecessor was killed for lack of memory.
 //!
-//! The frames of a dead daemon stay allocated, free ones too, because only a daemon knows which frames are
+//! The frames of a dead daemon stay allocated, also free ones, because only a daemon knows which frames are
 //! free. The next one needs memory of its own to find out, and is killed for it. So this code uses the index
 //! alone, and allocates one bit for each frame.
 
@@ -15,10 +15,10 @@ use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_shm::protocol::withdraw;
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
-/// Which frames stay.
+/// The set of frames that stay.
 struct Kept {
     words: Vec<u64>,
-    /// One above the highest of them.
+    /// One above the highest frame.
     end: u32,
 }
 
@@ -33,7 +33,7 @@ impl Kept {
     fn has(&self, frame: u32) -> bool {
         self.words[frame as usize / 64] >> (frame % 64) & 1 == 1
     }
-    /// The ranges of frames in `all` of which none stays, one at a time: a list of them could be long.
+    /// The ranges of `all` without a kept frame. An iterator, because the list could be long.
     fn gaps(&self, all: Range<u32>) -> impl Iterator<Item = Range<u32>> {
         let mut next = all.start;
         std::iter::from_fn(move || {
@@ -46,7 +46,7 @@ impl Kept {
 }
 
 impl SegmentHandles {
-    /// Memory that the files of this instance have, bytes.
+    /// Allocated memory of this instance's files, bytes.
     pub fn resident_bytes(&self) -> u64 {
         let blocks =
             |fd: &std::os::fd::OwnedFd| rustix::fs::fstat(fd).map_or(0, |stat| stat.st_blocks as u64);
@@ -54,10 +54,10 @@ impl SegmentHandles {
     }
 
     /// Reduces frames to about `keep_bytes`: drops clean pages in the frames beyond, and frees the memory of
-    /// unused frames. Dirty pages stay where they are. Returns the bytes given back.
+    /// unused frames. Dirty pages stay in their frames. Returns the bytes freed.
     ///
     /// For a daemon that takes over, before its engine starts and after the dead one's writes have ended:
-    /// until then no other process changes the index. Clients notice, as with any page that is evicted.
+    /// until then no other process changes the index. Clients notice the change like any eviction.
     pub fn yield_memory(&self, keep_bytes: u64) -> u64 {
         let before = self.resident_bytes();
         let frames_max = self.segment.geometry().frames_max;
@@ -65,7 +65,7 @@ impl SegmentHandles {
         let index = Index::new(self.segment.clone());
         let mut kept = self.held_frames(&index, populated);
         let top = u32::try_from(keep_bytes / PAGE_SIZE as u64).unwrap_or(u32::MAX).min(populated);
-        // Those that must stay beyond it take room from those that may.
+        // Frames that must stay beyond `top` reduce the number below it.
         let beyond = (top..populated).filter(|&frame| kept.has(frame)).count() as u32;
         self.withdraw_clean(&index, top.saturating_sub(beyond), &mut kept);
         let end = kept.end.next_multiple_of(CHUNK_FRAMES as u32).min(frames_max);
@@ -78,7 +78,7 @@ impl SegmentHandles {
         before.saturating_sub(self.resident_bytes())
     }
 
-    /// Calls `act` with each page whose entry names a frame below `frames`.
+    /// Calls `act` for each page with a frame below `frames`.
     fn for_framed(&self, index: &Index, frames: u32, mut act: impl FnMut(Place, Entry, u32)) {
         for slot in 0..self.segment.slots_used() {
             if self.segment.object(slot).id.load(Ordering::Relaxed) == 0 {
@@ -103,8 +103,8 @@ impl SegmentHandles {
         kept
     }
 
-    /// Makes clean pages in frames from `top` on absent; those below stay. Busy pages stay too: the recovery
-    /// decides about them.
+    /// Makes clean pages in frames from `top` on absent. Busy pages stay, too: the recovery decides about
+    /// them.
     fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut Kept) {
         self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
             if frame < top || entry.state() != State::Present {
@@ -115,7 +115,7 @@ impl SegmentHandles {
         });
     }
 
-    /// Gives the memory of frames without owner back to the machine.
+    /// Frees the memory of frames without owner.
     pub(crate) fn punch(&self, frames: Range<u32>) -> io::Result<()> {
         if frames.is_empty() {
             return Ok(());
@@ -139,7 +139,8 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon dies over a full pool, 4 MiB of it dirty. Before the next one begins, all but some of it goes.
+    /// A daemon dies with a full pool and 4 MiB of dirty pages. Before the next one starts, most memory is
+    /// freed.
     #[test]
     fn yield_before_recovery_keeps_dirty_pages_and_frees_the_rest() {
         let config = EngineConfig {
@@ -196,7 +197,7 @@ mod tests {
         let o = engine.object(7, file.as_raw_fd(), 40 * MIB).unwrap();
         let mut buf = vec![0; MIB as usize];
         (0..40).for_each(|mib| assert!(engine.read(&o, mib * MIB, &mut buf, AccessPath::Preload).is_ok()));
-        // In each chunk some.
+        // Some pages in each chunk.
         (0..40).for_each(|mib| assert!(engine.write(&o, mib * MIB, &[5; 4096]).is_ok()));
         engine.set_ceiling(16 * MIB);
         let (stats, resident) = (engine.stats(), handles.resident_bytes());

@@ -1,5 +1,5 @@
-//! A hostile client: it scribbles over all that it can write (touch table, ring, socket), as a user that may read the files
-//! but not write them. The daemon must neither crash nor serve anybody a byte that is not the file's.
+//! A hostile client writes random data to everything that it can write (touch table, ring, socket), as a user
+//! with read access to the files. The daemon must neither crash nor serve a byte that is not the file's.
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::io::{IoSlice, IoSliceMut};
@@ -22,7 +22,7 @@ use terrace_shm::{Mapping, Segment};
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::holds_within;
 
-/// Page `p` of the victim file: a number all over, that no hostile write produces.
+/// Page `p` of the victim file: a repeated number that no hostile write produces.
 fn content(p: u64) -> [u8; 4096] {
     let mut page = [0; 4096];
     for (i, w) in page.chunks_mut(8).enumerate() {
@@ -73,7 +73,7 @@ fn connect(path: &Path) -> OwnedFd {
     s
 }
 
-/// The attacker's process (started by the test below with another user id).
+/// The attacker's process, started by the test below under another user ID.
 #[test]
 #[ignore = "run by a_hostile_client_changes_nothing"]
 fn attacker() {
@@ -101,7 +101,7 @@ fn attacker() {
     let victim_pages = slot.size.load(Ordering::Relaxed) / 4096;
     while Instant::now() < until {
         match rng.below(5) {
-            // A perfect forgery: all fields right, the content a lie.
+            // A perfect forgery: all fields are right, the content is false.
             0 | 1 => {
                 let i = rng.below(ring.slots() as u64) as usize;
                 let d = ring.fill(i);
@@ -116,7 +116,7 @@ fn attacker() {
                 d.len.store(4096, Ordering::Relaxed);
                 d.state.store(2, Ordering::Release);
             }
-            // Noise over ring and touch table.
+            // Random data in ring and touch table.
             2 => {
                 for _ in 0..200 {
                     let (m, len) = if rng.below(2) == 0 { (&raw_ring, 8192) } else { (&touch, touch_len) };
@@ -129,7 +129,7 @@ fn attacker() {
                     };
                 }
             }
-            // Hints, with any numbers, of the victim and of others.
+            // Hints with random numbers, for the victim and other objects.
             3 => {
                 let object = [source.object, rng.next_u64()][rng.below(2) as usize];
                 let hint = Hint {
@@ -143,7 +143,7 @@ fn attacker() {
                 };
                 let _ = rustix::net::send(&socket, hint.as_bytes(), rustix::net::SendFlags::DONTWAIT);
             }
-            // Noise over the socket.
+            // Random messages on the socket.
             _ => {
                 let noisy = connect(&Path::new(&dir).join("preload.sock"));
                 let mut bytes = [0u8; 48];
@@ -168,7 +168,7 @@ fn a_hostile_client_changes_nothing() {
     let (dir, engine) = (served.dir.path(), &served.engine);
     let o = engine.lookup_object(served.id).unwrap();
 
-    // Somewhere the other user can execute it.
+    // A directory where the other user can execute it.
     let exe = dir.join("attacker");
     std::fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
     std::fs::set_permissions(&exe, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -186,7 +186,7 @@ fn a_hostile_client_changes_nothing() {
         })
         .collect();
 
-    // The rest of the world reads meanwhile, and writes a second file.
+    // Meanwhile other programs read, and write a second file.
     let mut rng = Rng::new(s);
     let mut buf = vec![0; 64 << 10];
     let mut reads = 0u64;
@@ -219,7 +219,7 @@ fn a_hostile_client_changes_nothing() {
     );
 }
 
-/// An engine over one file, `victim`, served at a socket that everybody may use.
+/// An engine over one file, `victim`, served at a socket for all users.
 struct Served {
     dir: tempfile::TempDir,
     engine: Arc<Engine>,
@@ -259,12 +259,12 @@ impl Served {
     fn connect(&self) -> OwnedFd {
         connect(&self.dir.path().join("preload.sock"))
     }
-    /// Page fills whose content was taken, and those that were read anew.
+    /// Page fills taken with their content, and those read again by the daemon.
     fn taken(&self) -> (u64, u64) {
         let via = self.engine.stats().preload;
         (via.fills_taken, via.fills_read)
     }
-    /// Waits until `n` fills are done with.
+    /// Waits until `n` fills are handled.
     fn after(&self, n: u64) -> (u64, u64) {
         let (mut taken, mut read) = (0, 0);
         holds_within(Duration::from_secs(10), || {
@@ -273,7 +273,7 @@ impl Served {
         });
         (taken, read)
     }
-    /// Checks and stops it; the directory with what is in the file at the end.
+    /// Checks and stops the engine. Returns the directory with the final content of the file.
     fn end(self) -> tempfile::TempDir {
         let bad = self.engine.check();
         assert!(bad.is_empty(), "{bad:#?}");
@@ -287,7 +287,7 @@ fn request(op: u32) -> Request {
     Request { op, version: LAYOUT_VERSION }
 }
 
-/// A client of the preload path as the library is one, with a grant for the victim.
+/// A client of the preload path, like the library, with a grant for the victim.
 struct Filler {
     socket: OwnedFd,
     segment: Segment,
@@ -311,7 +311,7 @@ impl Filler {
         let file = OwnedFd::from(std::fs::File::open(victim).unwrap());
         call(&self.socket, request(proto::SOURCE).as_bytes(), Some(&file)).unwrap().0
     }
-    /// Fills in `page` with content that shows where it came from.
+    /// Sends a fill of `page` with recognizable content.
     fn fill(&self, slot: usize, page: u64) {
         let object = self.segment.object(self.segment.find_object(self.object).unwrap());
         let seen = terrace_shm::client::snapshot(&self.segment, object, page).unwrap();
@@ -327,7 +327,7 @@ impl Filler {
     }
 }
 
-/// The process of the test below that gives up its rights.
+/// Process of the test below, which gives up its rights.
 #[test]
 #[ignore = "run by a_right_to_write_ends_with_its_reason"]
 fn fallen() {
@@ -337,12 +337,12 @@ fn fallen() {
     // SAFETY: changes this process alone.
     assert_eq!(unsafe { libc::setuid(65534) }, 0);
     filler.fill(0, 3);
-    // Until it was drained.
+    // Waits until the fill was drained.
     holds_within(Duration::from_secs(10), || filler.ring.fill(0).state.load(Ordering::Acquire) == 0);
 }
 
-/// Content is taken from a process that might write the file, as long as it might: not from one that has dropped its
-/// privileges, not after the file's mode has changed, not for another file under the same number.
+/// Content is taken from a process only while it may write the file: not after it has dropped its privileges,
+/// not after a change of the file's mode, not for another file under the same number.
 #[test]
 fn a_right_to_write_ends_with_its_reason() {
     let served = Served::small();
@@ -382,8 +382,8 @@ fn a_right_to_write_ends_with_its_reason() {
     served.end();
 }
 
-/// The lanes of a ring are claims: files and pages that do not exist are no part of a recording, nor is what was
-/// left over, and a head that is no client's harms nobody.
+/// Records in a ring's lanes are checked: files and pages that do not exist are no part of a recording, nor
+/// are old records, and an impossible head has no effect on others.
 #[test]
 fn claims_of_a_lane_are_checked() {
     let served = Served::small();
@@ -411,7 +411,7 @@ fn claims_of_a_lane_are_checked() {
     served.end();
 }
 
-/// A process is a client until its connection closes, which an exec does: at once, not when the server gets to it.
+/// A process is a client until its connection closes, also by an exec: at once, before the server notices.
 #[test]
 fn disconnected_peer_is_no_client() {
     let served = Served::small();
@@ -427,12 +427,12 @@ fn disconnected_peer_is_no_client() {
     served.end();
 }
 
-/// A silent client, or one with a slow request, does not delay others; and descriptors that run out do not make the
-/// server spin.
+/// A silent client, or one with a slow request, does not delay others. A shortage of descriptors does not
+/// make the server spin.
 #[test]
 fn a_crowd_keeps_nobody_waiting() {
     let served = Served::small();
-    // More than are let in: the last ones wait in the backlog.
+    // More than the limit: the last ones wait in the backlog.
     let crowd: Vec<OwnedFd> = (0..500).map(|_| served.connect()).collect();
     for socket in &crowd {
         for _ in 0..2 {
@@ -445,7 +445,7 @@ fn a_crowd_keeps_nobody_waiting() {
     let (reply, _) = call(&served.connect(), request(proto::HELLO).as_bytes(), None).unwrap();
     assert_eq!(reply.errno, 0);
     drop(crowd);
-    // Refused as long as the crowd's wait for the device.
+    // Refused while the crowd's syncs wait for the device.
     let mut answered = None;
     holds_within(Duration::from_secs(60), || {
         answered = call(&served.connect(), request(proto::FLUSH).as_bytes(), None);
@@ -456,7 +456,7 @@ fn a_crowd_keeps_nobody_waiting() {
     served.end();
 }
 
-/// Descriptors of other file systems are refused, and closed by somebody else.
+/// Descriptors on other file systems are refused, and closed by another thread.
 #[test]
 fn a_strange_descriptor_is_refused() {
     let served = Served::small();
@@ -472,7 +472,7 @@ fn a_strange_descriptor_is_refused() {
     served.end();
 }
 
-/// The largest ring that the configuration takes is one that a client can map; a larger one is no configuration.
+/// A client can map the largest ring that the configuration accepts; larger ones are refused.
 #[test]
 fn rings_of_every_size_can_be_mapped() {
     let config = |ring_slots| EngineConfig { memory_bytes: 20 << 20, ring_slots, ..EngineConfig::default() };
@@ -492,8 +492,8 @@ fn rings_of_every_size_can_be_mapped() {
     }
 }
 
-/// A message that is sent the moment the connection is made carries its sender's credentials: set on each socket only after it was
-/// accepted, SO_PASSCRED came too late for a few in a thousand, and their processes stayed without the preload path.
+/// A message sent right after the connect carries its sender's credentials. SO_PASSCRED on each accepted
+/// socket came too late for a few in a thousand, and their processes stayed without the preload path.
 #[test]
 fn every_quick_hello_is_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -512,7 +512,7 @@ fn every_quick_hello_is_answered() {
                 for i in 0..2000 {
                     let hello = Request { op: proto::HELLO, version: LAYOUT_VERSION };
                     let (reply, _) = call(&connect(&path), hello.as_bytes(), None).unwrap();
-                    // Too many: hang-ups that the server has not seen yet.
+                    // Too many clients, because the server has not seen the hang-ups yet.
                     let ok = [0, rustix::io::Errno::USERS.raw_os_error() as u32].contains(&reply.errno);
                     assert!(ok, "hello {i}: errno {}", reply.errno);
                 }

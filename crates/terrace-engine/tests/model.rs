@@ -1,5 +1,5 @@
-//! The engine against a model: random operations on a few files, compared byte for byte with plain vectors; with faults,
-//! with crashes of the daemon in between, with tiny memory so that eviction never rests.
+//! The engine against a model: random operations on a few files, compared byte for byte with plain vectors.
+//! With faults, with crashes of the daemon, and with little memory for constant eviction.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -25,7 +25,7 @@ struct World {
 }
 
 const FILES: u64 = 3;
-/// Files may grow to this, together far over the 16 MiB of memory.
+/// Largest size of a file; all files together far exceed the 16 MiB of memory.
 const SIZE_MAX: u64 = 16 << 20;
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
         let size = std::fs::metadata(self.path(id)).unwrap().len();
         self.engine.object(id, self.paths[&id].as_raw_fd(), size).unwrap()
     }
-    /// terraced dies; another one takes over what is in the segment.
+    /// terraced dies; another one takes over the segment.
     fn crash(&mut self) {
         self.engine.halt();
         let engine =
@@ -165,7 +165,7 @@ impl World {
             }
             96..98 if crashes => self.crash(),
             _ => {
-                // The kernel forgets the inode; it is found again later.
+                // The kernel forgets the inode, and looks it up again later.
                 let _ = self.engine.forget_object(id);
             }
         }
@@ -204,7 +204,8 @@ fn run_in(mut w: World, steps: usize, crashes: bool, lull: impl Fn()) -> Stats {
     for i in 0..steps {
         w.step(&mut rng, crashes);
         if w.config.compressed.codec.is_some() {
-            // Reclaim's thread compresses; who finds no frame free does not wait for it.
+            // Leaves time to the reclaim thread, which compresses: requests without a free frame do not wait
+            // for it.
             std::thread::sleep(std::time::Duration::from_micros(300));
         }
         if i % 100 == 99 {
@@ -230,7 +231,7 @@ fn agrees_with_the_model_under_every_policy() {
     }
 }
 
-/// A tier that always has a part of the memory, and takes everything.
+/// A compressed tier with a fixed minimum of memory that admits all pages.
 fn compressing() -> EngineConfig {
     let compressed = CompressedConfig {
         codec: Some(CompressionMode::Mixed),
@@ -262,7 +263,7 @@ fn agrees_with_the_model_across_crashes() {
     run("strata", Arc::new(UringIo::new().unwrap()), 1500, true, || {});
 }
 
-/// Faults of the device, and calls that fall short below.
+/// Faults of the device, and short calls below them.
 fn agrees_under_faults(short: &ShortCalls, inner: impl Io + 'static) {
     let faults =
         Faults { read_eio: 20, write_eio: 20, write_enospc: 20, sync_eio: 20, slow: 5, ..Faults::default() };
@@ -286,7 +287,7 @@ fn agrees_with_the_model_under_faults_of_io_uring() {
     agrees_under_faults(&short, UringIo::with_short_calls(short.clone()).unwrap());
 }
 
-/// terraced died after it had cut the source and before it had cut the cache.
+/// terraced died in a truncate, after that of the source and before that of the cache.
 #[test]
 fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
     let mut w = World::new("strata", Arc::new(BlockingIo::default()));
@@ -316,7 +317,7 @@ fn failed_writeback_fails_each_handle_once_and_page_stays_dirty() {
     assert_eq!(w.engine.fsync(&o, false, &a).unwrap_err().raw_os_error(), Some(5));
     assert_eq!(o.dirty_pages(), 2);
     io.set(Faults::default());
-    assert!(w.engine.fsync(&o, false, &a).is_ok(), "told once");
+    assert!(w.engine.fsync(&o, false, &a).is_ok(), "reported once");
     assert_eq!(
         w.engine.fsync(&o, false, &b).unwrap_err().raw_os_error(),
         Some(5),
@@ -351,7 +352,7 @@ fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
     assert_eq!(std::fs::metadata(w.path(1)).unwrap().len(), written);
 }
 
-/// Readers and writers at once: each page holds one number all over; a reader must never see two.
+/// Concurrent readers and writers: each page holds one repeated number; a reader must never see two.
 #[test]
 fn no_torn_page_under_concurrent_readers_and_writers() {
     let s = seed("engine-model");

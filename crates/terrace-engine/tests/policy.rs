@@ -1,5 +1,5 @@
-//! The engine decides as the simulator does: one access sequence, the same policy object behind both, the same misses,
-//! evictions and refaults at every step, and the same queues at the end.
+//! The engine decides like the simulator: with one access sequence and the same policy, misses, evictions and
+//! refaults are equal at every step, and so are the queues at the end.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,15 +11,15 @@ use terrace_sim::sim::{Mode, run_ids};
 use terrace_testkit::rng::Rng;
 
 const PAGE: u64 = 4096;
-/// Pages of the file: about three times what the memory holds.
+/// Pages of the file: about three times the memory.
 const FILE_PAGES: u64 = 10_000;
 const REQUESTS: usize = 60_000;
 /// Requests between two comparisons.
 const STEP: usize = 997;
-/// Victims that a miss without a free frame asks for.
+/// Victims per request of a miss without a free frame.
 const BATCH: usize = 32;
 
-/// Favourites that change, pages read in several pieces, and now and then a stretch in order.
+/// Accesses: changing favourites, pages read in several pieces, and some sequential stretches.
 fn accesses() -> Vec<u32> {
     let mut rng = Rng::new(1);
     let mut below = |n| rng.below(n);
@@ -41,7 +41,7 @@ fn accesses() -> Vec<u32> {
     pages.into_iter().map(|page| page as u32).collect()
 }
 
-/// An engine without background threads, whose source says nothing but zeros, and one file.
+/// An engine without background threads, with a source of zeros, and one file.
 fn engine(policy: &str, readahead_max_bytes: usize) -> (Arc<Engine>, ObjectRef, File) {
     let config = EngineConfig {
         memory_bytes: 16 << 20,
@@ -116,7 +116,7 @@ fn readers_side_by_side_are_both_read_ahead() {
             engine.read(&object, (reader + page) * PAGE, &mut buf, AccessPath::FuseDirect).unwrap();
         }
     }
-    // Windows of 16 pages, doubled up to 128: some ten for each reader.
+    // Windows of 16 pages, doubled up to 128: about ten for each reader.
     let misses = engine.stats().fuse.misses;
     assert!((2..=26).contains(&misses), "{misses} misses of two readers of 1024 pages each");
 }

@@ -1,4 +1,5 @@
-//! Writeback when something goes wrong at the worst moment: each test stops or fails the engine's I/O at the very call.
+//! Writeback with failures at the worst moment: each test blocks or fails one particular I/O call of the
+//! engine.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +14,10 @@ use terrace_engine::io::{BlockingIo, Io};
 use terrace_engine::{AccessPath, Engine, EngineConfig, ObjectRef, SegmentHandles, SystemClock};
 use terrace_sync::{Condvar, Mutex};
 
-/// Stops whoever comes, until it is opened.
+/// Blocks callers until it is opened.
 #[derive(Debug, Default)]
 struct Gate {
-    /// Closed; somebody stands before it.
+    /// Closed; a caller has arrived.
     state: Mutex<(bool, bool)>,
     moved: Condvar,
 }
@@ -78,14 +79,14 @@ impl Rig {
         let size = std::fs::metadata(self.path(id)).unwrap().len();
         self.engine.object(id, self.files[id as usize - 1].as_raw_fd(), size).unwrap()
     }
-    /// Serves the source as a mount would.
+    /// Sets the source root, as a mount does.
     fn with_root(self) -> Rig {
         let flags = rustix::fs::OFlags::PATH;
         let root = rustix::fs::open(self.dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
         self.engine.set_source_root(root.as_fd()).unwrap();
         self
     }
-    /// terraced dies; another one takes over what is in the segment.
+    /// terraced dies; another one takes over the segment.
     fn crash(&mut self) {
         self.engine.halt();
         self.engine =
@@ -107,7 +108,7 @@ fn failed<T>(errno: i32) -> io::Result<T> {
     Err(io::Error::from_raw_os_error(errno))
 }
 
-/// One thread has all dirty pages on their way when their writeback fails; another one relies on it.
+/// The writeback of all dirty pages fails in one thread; another thread relies on it.
 fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Rig, &ObjectRef) -> io::Result<()> + Sync) {
     let (gate, broken) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(true)));
     let (g, b) = (gate.clone(), broken.clone());
@@ -127,7 +128,7 @@ fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Rig, &ObjectRef) -> i
         assert_eq!(o.dirty_pages(), 2, "what is on its way is not written");
         assert_eq!(rig.engine.dirty_report(10).bytes, 8192);
         let other = scope.spawn(|| relies(&rig, &o));
-        // For the other one to come as far as it does.
+        // Lets the other thread reach its wait.
         std::thread::sleep(Duration::from_millis(100));
         gate.open();
         assert!(writer.join().unwrap().is_err());
@@ -194,7 +195,7 @@ fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
     assert_eq!(std::fs::read(rig.path(2)).unwrap(), vec![3; 16 << 20]);
 }
 
-/// The source has no name for it; programs that have it open still have its pages.
+/// The source has no name for the file; programs with a descriptor of it still have its pages.
 #[test]
 fn nameless_file_fails_no_flush_of_all() {
     let rig = Rig::new(|call| match call {
@@ -208,14 +209,15 @@ fn nameless_file_fails_no_flush_of_all() {
     std::fs::remove_file(rig.path(1)).unwrap();
     rig.engine.flush_all(true).unwrap();
     assert_eq!(rig.engine.dirty_report(1).bytes, 0, "nothing that could be lost");
-    assert!(rig.engine.fsync(&o, false, &o.error_cursor()).is_err(), "a handle is told all the same");
+    assert!(rig.engine.fsync(&o, false, &o.error_cursor()).is_err(), "handles still report it");
     let mut back = [0; 8192];
     rig.engine.read(&o, 0, &mut back, AccessPath::Preload).unwrap();
     assert_eq!(back, [7; 8192]);
     rig.check();
 }
 
-/// The kernel's page cache has taken `bytes` at a close, the device then refuses them, and the kernel drops them.
+/// The kernel's page cache takes `bytes` bytes at a close, the device refuses them, and the kernel drops
+/// them.
 fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
@@ -225,12 +227,12 @@ fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     });
     let (o, content, pages) = (rig.object(1), vec![7; bytes], bytes.div_ceil(4096) as u64);
     let (first, second) = (o.error_cursor(), o.error_cursor());
-    // Whole pages and a piece of one, by close; then all are thrown at eviction.
+    // Whole pages and a part of one, by a close; then a request to evict all.
     rig.engine.write(&o, 0, &content).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     assert_eq!(o.dirty_pages(), 0, "the source shows them");
     assert!(std::fs::read(rig.path(1)).unwrap() == content);
-    assert_eq!(rig.engine.stats().writeback.unstable, pages, "nobody has waited for the device");
+    assert_eq!(rig.engine.stats().writeback.unstable, pages, "no call has waited for the device");
     rig.engine.drop_clean();
     let e = rig.engine.fsync(&o, false, &first).unwrap_err();
     assert_eq!(e.raw_os_error(), Some(libc::EIO));
@@ -239,7 +241,7 @@ fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     File::options().write(true).open(rig.path(1)).unwrap().write_all_at(&vec![0; bytes], 0).unwrap();
     assert!(rig.engine.forget_object(1).is_err(), "not before they are stable");
     broken.store(false, Ordering::Relaxed);
-    assert!(rig.engine.fsync(&o, false, &second).is_err(), "every handle is told");
+    assert!(rig.engine.fsync(&o, false, &second).is_err(), "every handle reports it");
     rig.engine.fsync(&o, false, &first).unwrap_err();
     rig.engine.fsync(&o, false, &first).unwrap();
     assert!(std::fs::read(rig.path(1)).unwrap() == content);
@@ -253,20 +255,21 @@ fn pages_that_the_kernel_lost_are_dirty_again() {
     pages_that_the_kernel_loses_are_dirty_again(5000);
 }
 
-/// Above what the kernel's page cache may keep.
+/// More than the kernel's page cache may keep.
 #[test]
 fn close_of_a_large_file_waits_for_no_device() {
     pages_that_the_kernel_loses_are_dirty_again(1_000_000);
 }
 
-/// terraced has given its pages to the kernel's page cache, and dies; what the source shows then. `meanwhile` is told its file.
+/// Content of the source after a crash of terraced with unstable pages. `meanwhile` gets the file before the
+/// crash.
 fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
     let mut rig = Rig::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     drop(o);
-    // A file's time moves with the clock's tick.
+    // File times have the resolution of the clock's ticks.
     std::thread::sleep(Duration::from_millis(20));
     meanwhile(&File::options().write(true).open(rig.path(1)).unwrap());
     rig.crash();
@@ -277,7 +280,8 @@ fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
     shown
 }
 
-/// As above, and terraced dies before it hears of the failure. That the kernel drops a page changes no time.
+/// As above, and terraced dies before it learns of the failure. The kernel changes no time when it drops a
+/// page.
 #[test]
 fn next_daemon_remembers_unstable_pages() {
     let shown = after_a_crash_with_unstable_pages(|file| {
@@ -294,7 +298,7 @@ fn writes_of_others_into_a_closed_file_outlive_a_crash() {
     assert!(shown[..4950] == [7; 4950] && shown[4950..] == [9; 100], "{} bytes", shown.len());
 }
 
-/// A program has set the time of its file; the pages go to the source once more after a crash, and the time stays.
+/// A program has set the mtime of its file. After a crash the pages are written again, and the mtime stays.
 #[test]
 fn a_time_that_was_set_outlives_a_crash() {
     let set = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
@@ -353,7 +357,7 @@ fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
     rig.engine.shutdown().unwrap();
 }
 
-/// Without a directory to sync, and for other file systems mounted in the source.
+/// Without a source root, and for other file systems mounted in the source.
 #[test]
 fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
     let files = Arc::new(AtomicU32::new(0));
@@ -366,7 +370,7 @@ fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
     rig.engine.write(&rig.object(2), 0, &[7; 4096]).unwrap();
     rig.object(3);
     rig.engine.forget_object(1).unwrap();
-    assert_eq!(files.load(Ordering::Relaxed), 1, "nobody will know of it later");
+    assert_eq!(files.load(Ordering::Relaxed), 1, "synced before it is forgotten");
     rig.engine.flush_all(true).unwrap();
     rig.engine.flush_all(true).unwrap();
     assert_eq!(files.load(Ordering::Relaxed), 2, "each file once");
@@ -427,7 +431,7 @@ fn a_time_set_after_a_write_outlives_the_daemon() {
     rig.engine.shutdown().unwrap();
 }
 
-/// A writeback may have read the old time just before, and put it back just after.
+/// A writeback may read the old mtime just before the change, and restore it just after.
 #[test]
 fn a_time_set_during_a_writeback_stays() {
     let rig = Rig::new(|_| Ok(()));
@@ -435,14 +439,14 @@ fn a_time_set_during_a_writeback_stays() {
     rig.engine.write(&o, 0, &[7; 4096]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     let set = 1_000_000_000_500_000_000;
-    // The program's time is not in the source any more when the cache hears of it.
+    // The source no longer has the program's mtime when the cache is notified.
     o.adopt_mtime(set as i64);
     let time = std::time::UNIX_EPOCH + Duration::from_nanos(set);
     assert_eq!(std::fs::metadata(rig.path(1)).unwrap().modified().unwrap(), time);
     rig.engine.shutdown().unwrap();
 }
 
-/// The last page is written back while a write fails to make the file longer.
+/// The last page is written back while the extension of the file by a write fails.
 #[test]
 fn a_growth_that_fails_leaves_the_size_alone() {
     let engine = Arc::new(Mutex::new(None::<(Arc<Engine>, ObjectRef)>));

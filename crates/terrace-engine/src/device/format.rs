@@ -1,5 +1,5 @@
-//! A log of regions, as bytes: CacheLib's BlockCache (Berg et al., OSDI 2020) with the keys taken out of the content, so that
-//! programs read pages in place.
+//! On-disk format of a target: a log of regions. CacheLib's BlockCache (Berg et al., OSDI 2020) with the keys
+//! moved out of the content, so that programs read pages in place.
 //!
 //! ```text
 //!   target:  superblock | superblock | unused | region 0 | region 1 | ...      regions begin at 1 MiB
@@ -13,15 +13,17 @@
 //!           24 lap of this filling                        in its region                  60 flags: 1 = see `PastFilling::torn`
 //!   record   0 object | 8 page, first page or digest | 16 crc or count | 20 kind          all little-endian
 //! ```
-//! The first n records belong to the n pages of content, in order.
+//! The first n records describe the n pages of content, in order.
 //!
-//! **A record names its file by the engine's whole 64-bit number**, and so has 24 bytes instead of 16. With 16 there would be a table of
-//! short numbers on the device: a second structure that must survive a power cut together with the keys, and be collected when files go.
-//! A full batch has one more page of keys for it: 0.4 % of the bytes written.
+//! **A record names its file by the engine's whole 64-bit number**, and therefore has 24 bytes instead of 16.
+//! 16 bytes would need a table of short numbers on the device: a second structure that must survive a power
+//! cut together with the keys, and be collected when files go. The price is one more key page in a full
+//! batch: 0.4 % of the bytes written.
 //!
-//! **A head names the filling before its own.** A bit that flips in a key page hides all that follows in its region, and a tombstone that
-//! is hidden brings back what it killed. As each region says how long the one before was, a scan notices the hole. A head also says which region is
-//! the oldest that counts: so the writer can forget a reclaimed region's keys at once, before its zeroed first page is durable.
+//! **A head names the filling before its own.** A flipped bit in a key page hides all later batches of its
+//! region, and a hidden tombstone revives the pages that it killed. Each region records the length of the one
+//! before, so a scan notices the hole. A head also names the oldest valid region: the writer can forget the
+//! keys of a reclaimed region at once, before its zeroed first page is durable.
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
@@ -30,25 +32,25 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 /// Where the first region begins, in bytes.
 pub const DATA_AT: u64 = 1 << 20;
-/// Pages of a batch at the most, keys among them.
+/// Largest batch, pages, with the key pages.
 pub const BATCH_PAGES_MAX: u32 = 256;
-/// Key pages of a batch at the most.
+/// Largest number of key pages of a batch.
 pub const KEY_PAGES_MAX: u32 = 2;
-/// Records of a batch at the most.
+/// Largest number of records of a batch.
 pub const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
-/// Stands for all pages to the end of the file in [`Record::Dead`].
+/// Count in [`Record::Dead`] for all pages to the end of the file.
 pub const TO_THE_END: u32 = u32::MAX;
 
 const HEAD: usize = 64;
 const RECORD: usize = 24;
 const MAGIC: u32 = u32::from_le_bytes(*b"TRkb");
 const TORN: u32 = 1;
-/// No filling has a higher lap: there are as many more that can follow.
+/// Largest lap of a filling: enough laps above it remain for later fillings.
 const LAP_MAX: u64 = u64::MAX - (1 << 33);
-/// Smallest and largest region that a target may have. ([`Geometry::plan`] makes none below 1 MiB.)
+/// Smallest and largest region of a target. ([`Geometry::plan`] makes none below 1 MiB.)
 const REGION_BYTES: std::ops::RangeInclusive<u32> = 64 << 10..=16 << 20;
 const PLANNED_BYTES_MIN: u64 = 1 << 20;
-/// About so many regions has a target that is not large: those that are open or kept free hold nothing, three of so many.
+/// Usual number of regions of a smaller target. About three of them, open or kept free, hold no pages.
 const REGIONS_USUAL: u64 = 256;
 
 const _: () =
@@ -64,8 +66,8 @@ pub const fn key_pages(records: usize) -> u32 {
     if records <= records_in(1) { 1 } else { 2 }
 }
 
-/// Most pages of content of a batch that has `others` records beside theirs, with `pages_left` pages left in its region. None: not even
-/// the others have room.
+/// Largest number of content pages of a batch with `others` further records, and `pages_left` pages left in
+/// its region. None: not even the other records fit.
 pub fn content_max(others: usize, pages_left: u32) -> Option<u32> {
     let room = |keys: u32| {
         let pages = pages_left.min(BATCH_PAGES_MAX).checked_sub(keys)?;
@@ -79,15 +81,15 @@ pub fn crc(page: &[u8]) -> u32 {
     crc32fast::hash(page)
 }
 
-/// Which tier a batch belongs to: made anew whenever a target is formatted, so that what an earlier tier left counts for nothing.
+/// Identity of a tier, new with each format: batches of an earlier format are not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TierId(pub [u8; 16]);
 
 impl TierId {
-    /// A new one.
+    /// A new random identity.
     ///
     /// # Errors
-    /// The kernel's, if it has no random numbers.
+    /// The kernel has no random numbers.
     pub fn random() -> io::Result<TierId> {
         let mut id = [0; 16];
         let n = getrandom(&mut id[..], GetRandomFlags::empty())?;
@@ -105,7 +107,7 @@ impl std::fmt::Display for TierId {
     }
 }
 
-/// How a target is divided.
+/// Division of a target into regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     region_bytes: u32,
@@ -113,7 +115,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// `regions` regions of `region_bytes` bytes. None: a target cannot be divided so.
+    /// `regions` regions of `region_bytes` bytes. None: invalid division.
     pub fn new(region_bytes: u32, regions: u32) -> Option<Geometry> {
         let sound = REGION_BYTES.contains(&region_bytes)
             && region_bytes.is_power_of_two()
@@ -121,7 +123,7 @@ impl Geometry {
         sound.then_some(Geometry { region_bytes, regions })
     }
 
-    /// The best division of a target of `bytes` bytes: regions of 1 to 16 MiB. None: it is too small.
+    /// The best division of a target of `bytes` bytes: regions of 1 to 16 MiB. None: the target is too small.
     pub fn plan(bytes: u64) -> Option<Geometry> {
         let about = (bytes / REGIONS_USUAL).clamp(PLANNED_BYTES_MIN, (*REGION_BYTES.end()).into());
         let region_bytes = 1 << about.ilog2();
@@ -129,12 +131,12 @@ impl Geometry {
         Geometry::new(region_bytes as u32, regions.min(DeviceSlot::REGIONS_MAX.into()) as u32)
     }
 
-    /// The division of the same target with another size: its regions stay as large as they are. None: it would be too small.
+    /// The division after a resize to `bytes`, with regions of the same size. None: too small.
     pub fn resized(self, bytes: u64) -> Option<Geometry> {
         let regions = bytes.checked_sub(DATA_AT)? / u64::from(self.region_bytes);
         Geometry::new(self.region_bytes, u32::try_from(regions).ok()?)
     }
-    /// The smallest size that it may get, bytes.
+    /// Smallest possible size of the target, bytes.
     pub fn bytes_min(self) -> u64 {
         DATA_AT + u64::from(REGIONS_MIN) * u64::from(self.region_bytes)
     }
@@ -151,11 +153,11 @@ impl Geometry {
     pub fn regions(self) -> u32 {
         self.regions
     }
-    /// Bytes of the target up to the end of the last region.
+    /// Bytes of the target to the end of the last region.
     pub fn bytes(self) -> u64 {
         DATA_AT + u64::from(self.region_bytes) * u64::from(self.regions)
     }
-    /// Where page `page` of region `region` lies, in bytes.
+    /// Byte offset of page `page` of region `region`.
     ///
     /// # Panics
     /// If there is no such page.
@@ -163,7 +165,7 @@ impl Geometry {
         assert!(region < self.regions && page < self.region_pages(), "no page {page} of region {region}");
         DATA_AT + u64::from(region) * u64::from(self.region_bytes) + u64::from(page) * PAGE_SIZE as u64
     }
-    /// Where a slot lies, in bytes.
+    /// Byte offset of a slot.
     ///
     /// # Panics
     /// If the target has no such slot.
@@ -179,68 +181,68 @@ pub enum Record {
     Page {
         /// The file.
         object: u64,
-        /// The page of it.
+        /// The page index.
         page: u64,
         /// Checksum of the content ([`crc`]).
         crc: u32,
     },
-    /// In the place of a page of content that changed while it was copied.
+    /// Placeholder for a page of content that changed while it was copied.
     Void,
-    /// A tombstone: pages of earlier batches that are no longer the file's content.
+    /// A tombstone: these pages in earlier batches are no longer the file's content.
     Dead {
         /// The file.
         object: u64,
         /// The first of the pages.
         first: u64,
-        /// How many; [`TO_THE_END`]: all that follow.
+        /// Number of pages; [`TO_THE_END`]: all that follow.
         count: u32,
     },
-    /// The file's identity at a time when everything recorded so far of it, and not killed, was its content.
+    /// The file's identity at a time when all earlier pages of it, except those killed, were its content.
     File {
         /// The file.
         object: u64,
-        /// Digest of what identifies the file and its state.
+        /// Digest of the file's identity and state.
         digest: u64,
     },
     /// An *owed* page: content that the source lacks (`scan/owed.rs`).
     Owed {
         /// The file.
         object: u64,
-        /// The page of it.
+        /// The page index.
         page: u64,
         /// Checksum of the content ([`crc`]).
         crc: u32,
     },
-    /// The file's identity, durable in the source, over which its owed pages are to be written.
+    /// The file's identity, durable in the source. Its owed pages are to be written over this state.
     Base {
         /// The file.
         object: u64,
-        /// Digest of what identifies the file and its state.
+        /// Digest of the file's identity and state.
         digest: u64,
     },
-    /// From here on this run may change the file in the source, which has owed pages, up to a time.
+    /// This run may change the file in the source, although the file has owed pages, up to a time.
     Permit {
         /// The file.
         object: u64,
         /// The time: ns since 1970.
         until: u64,
-        /// Which file and which boot of the machine ([`holder`]).
+        /// Mark of the file and of the machine's boot ([`holder`]).
         holder: u32,
     },
-    /// The source has all pages of the file that were owed before, durably.
+    /// The source has all owed pages of the file durably.
     Paid {
         /// The file.
         object: u64,
     },
 }
 
-/// Whose permit it is: a mark of the boot of the machine, and one of the file's birth.
+/// Holder of a permit: a mark of the machine's boot, and one of the file's birth.
 pub fn holder(boot: u16, birth: u16) -> u32 {
     u32::from(boot) << 16 | u32::from(birth)
 }
 
 impl Record {
-    /// Whether the record belongs to a page of content.
+    /// Whether the record describes a page of content.
     pub fn is_content(&self) -> bool {
         matches!(self, Record::Page { .. } | Record::Void | Record::Owed { .. })
     }
@@ -278,28 +280,28 @@ impl Record {
     }
 }
 
-/// The filling of a region before another one, as the later one knows it.
+/// The previous filling of the log, as recorded by a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastFilling {
     /// Its lap.
     pub lap: u64,
     /// Pages of its batches.
     pub pages: u32,
-    /// A power cut left some of its content pages damaged: each scan reads and checks them all.
+    /// A power cut damaged some content pages: each scan reads and checks all of them.
     pub torn: bool,
 }
 
-/// One filling of one region, from its first batch to the last: its place in the order of the log.
+/// One filling of one region, from its first to its last batch, with its place in the order of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filling {
-    /// Number of the filling, not 0. Later fillings have higher ones, and none comes back.
+    /// Number of the filling, not 0. Later fillings have higher numbers, and none is used twice.
     pub lap: u64,
     /// The filling before it, if there is one.
     pub before: Option<PastFilling>,
 }
 
 impl Filling {
-    /// The filling of the region that is opened next, after this one got `pages` pages of batches.
+    /// The filling of the next region, after this one got `pages` pages of batches.
     pub fn next(&self, pages: u32) -> Filling {
         Filling { lap: self.lap + 1, before: Some(PastFilling { lap: self.lap, pages, torn: false }) }
     }
@@ -308,24 +310,24 @@ impl Filling {
 /// The keys of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The filling that it belongs to.
+    /// The filling of the batch.
     pub filling: Filling,
-    /// The lap of the oldest region that is not reclaimed: from this batch on no earlier one counts.
+    /// Lap of the oldest valid region: from this batch on, earlier regions are not valid.
     pub oldest: u64,
-    /// Its first page, counted from the start of the region.
+    /// First page, counted from the start of the region.
     pub at: u32,
     /// Pages of content.
     pub content: u32,
-    /// First those of the pages of content, then tombstones and identities, which come before these pages in time.
+    /// Records of the content pages first, then tombstones and identities, which precede these pages in time.
     pub records: Vec<Record>,
 }
 
 impl Batch {
-    /// Pages of keys: the content begins behind them.
+    /// Number of key pages: the content follows them.
     pub fn key_pages(&self) -> u32 {
         key_pages(self.records.len())
     }
-    /// All pages.
+    /// Number of all pages.
     pub fn pages(&self) -> u32 {
         self.key_pages() + self.content
     }
@@ -333,11 +335,11 @@ impl Batch {
     pub fn end(&self) -> u32 {
         self.at + self.pages()
     }
-    /// Records of the pages of content, with the page of the region in which each lies.
+    /// Records of the content pages, each with its page in the region.
     pub fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
         (self.at + self.key_pages()..).zip(&self.records[..self.content as usize])
     }
-    /// The other records: what they tell was before the batch's content.
+    /// The other records, which precede the batch's content in time.
     pub fn others(&self) -> &[Record] {
         &self.records[self.content as usize..]
     }
@@ -345,7 +347,7 @@ impl Batch {
     /// Writes the key pages to `keys`.
     ///
     /// # Panics
-    /// If `keys` has not the length of the key pages, or the batch does not keep the rules of the format.
+    /// If `keys` has another length than the key pages, or the batch breaks the rules of the format.
     pub fn encode(&self, id: TierId, keys: &mut [u8]) {
         assert_eq!(keys.len(), self.key_pages() as usize * PAGE_SIZE, "key pages");
         assert!(self.is_sound(DeviceSlot::REGION_PAGES), "at {}, {} pages", self.at, self.content);
@@ -368,8 +370,8 @@ impl Batch {
         keys[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// The batch whose keys begin at page `at` of a region of the tier `id`. `bytes`: what lies there, up to two pages, as many as the
-    /// region has. None: no sound batch of this tier begins here.
+    /// Decodes the batch of tier `id` whose keys begin at page `at` of a region. `bytes`: the pages there,
+    /// two or as many as the region has. None: no sound batch of this tier begins here.
     pub fn decode(id: TierId, geometry: Geometry, at: u32, bytes: &[u8]) -> Option<Batch> {
         let head = bytes.get(..HEAD)?;
         if u32_at(head, 4) != MAGIC || head[8..24] != id.0 || u32_at(head, 48) != at {
@@ -395,12 +397,12 @@ impl Batch {
         batch.is_sound(geometry.region_pages()).then_some(batch)
     }
 
-    /// Whether a batch of the tier `id` seems to begin with these bytes, sound or not.
+    /// Whether `bytes` begin like a batch of tier `id`, sound or not.
     pub fn begins(id: TierId, bytes: &[u8]) -> bool {
         bytes.len() >= HEAD && u32_at(bytes, 4) == MAGIC && bytes[8..24] == id.0
     }
 
-    /// Whether it keeps the rules of the format, in a region of so many pages.
+    /// Whether the batch keeps the rules of the format, in a region of `region_pages` pages.
     fn is_sound(&self, region_pages: u32) -> bool {
         let filling = self.filling;
         self.records.len() <= RECORDS_MAX
@@ -416,7 +418,7 @@ impl Batch {
     }
 }
 
-/// The crc32 of `bytes` with the four bytes at `at`, which hold it, taken as 0.
+/// The crc32 of `bytes`, with the four bytes of the checksum at `at` taken as 0.
 pub(super) fn crc_without_itself(bytes: &[u8], at: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for part in [&bytes[..at], &[0; 4], &bytes[at + 4..]] {

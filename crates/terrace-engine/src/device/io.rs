@@ -1,4 +1,4 @@
-//! A target in use: its medium, its table, and the only writer.
+//! A target in use: its medium, its slot table and its single writer.
 
 use crate::config::DeviceConfig;
 use crate::device::format::{Filling, Geometry, TierId};
@@ -14,7 +14,7 @@ use terrace_policy::device::cost::ReadCost;
 use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 use terrace_sync::{Condvar, Mutex, RwLock};
 
-/// Bytes a second of a target that was never written to.
+/// Assumed write rate until the first measurement, bytes per second.
 const WRITE_RATE: f64 = 500e6;
 
 /// A target in use.
@@ -24,54 +24,56 @@ pub(crate) struct DeviceIo {
     pub number: usize,
     pub name: String,
     pub medium: Arc<dyn Medium>,
-    /// Another one after each change of its size.
+    /// Replaced at each change of the target's size.
     table: RwLock<Arc<TargetTable>>,
     first_region: u32,
     pub id: TierId,
-    /// Held while something is appended or a region is reclaimed. No thread holds those of two targets.
+    /// Held during an append or the reclaim of a region. No thread holds the writers of two targets.
     pub writer: Mutex<Writer>,
     write_cost: Mutex<ReadCost>,
-    /// Bytes that are being written.
+    /// Bytes under write.
     queued: AtomicU64,
-    /// It may have pages that the source lacks.
+    /// The target may have pages that the source lacks.
     may_owe: AtomicBool,
     flushes: Mutex<Flushes>,
     flushed: Condvar,
-    /// Its thread has work before its time, or is to end.
+    /// Wakes the target's thread early, also to end it.
     pub wakeup: Wakeup,
     ending: AtomicBool,
-    /// Reads that have failed since the last one that did not.
+    /// Failed reads since the last successful one.
     pub failures: AtomicU32,
 }
 
-/// Flushes by number: the last that began and that was done.
+/// Flushes by number: the last one begun and the last one done.
 #[derive(Debug, Default)]
 struct Flushes {
     begun: u64,
     ended: u64,
     under_way: bool,
-    /// One has failed. What it was to make durable may be lost although a later one succeeds: the kernel tells of it once.
+    /// A flush has failed. Its data may be lost even if a later flush succeeds: the kernel reports a failure
+    /// once.
     failed: bool,
 }
 
-/// Where the log goes on. The regions themselves are in `state/device.rs`.
+/// Position of the log. `state/device.rs` has the regions.
 #[derive(Debug)]
 pub(crate) struct Writer {
-    /// It also says how the target is divided.
+    /// Also holds the division of the target.
     pub superblock: Superblock,
-    /// The superblock is the target's: it has been read.
+    /// `superblock` was read from the target; it is not a placeholder.
     is_known: bool,
-    /// The region being filled, or filled last, and pages of its batches so far (0: this run has written nothing).
+    /// The region being filled, or filled last, and pages of its batches so far (0: nothing written in this
+    /// run).
     pub filling: Filling,
     pub pages: u32,
-    /// Room for a batch.
+    /// Buffer for a batch.
     pub buf: AlignedBuf,
-    /// The target was removed: its number may be that of another.
+    /// The target was removed: another target may have its number.
     pub ended: bool,
 }
 
 impl Writer {
-    /// Reads the superblock of a target that failed when its use began.
+    /// Reads the superblock again, for a target that failed at the start of its use.
     ///
     /// # Errors
     /// As [`DeviceIo::begin`].
@@ -99,10 +101,10 @@ fn find(medium: &dyn Medium, id: TierId, geometry: Geometry) -> io::Result<Super
 }
 
 impl DeviceIo {
-    /// Begins to use a target, of which nothing is known but its superblock.
+    /// Begins to use a target. Only its superblock is read here.
     ///
     /// # Errors
-    /// The device's; `InvalidData` if the superblock is not the one of `config`.
+    /// The device's; `InvalidData` if the superblock does not match `config`.
     pub(crate) fn begin(
         config: &DeviceConfig,
         medium: Arc<dyn Medium>,
@@ -112,11 +114,11 @@ impl DeviceIo {
         let geometry = geometry.ok_or_else(|| invalid("a target cannot be divided so"))?;
         let id = TierId(config.tier_id);
         let superblock = match find(&*medium, id, geometry) {
-            // Its thread tries again.
+            // The target's thread tries again.
             Err(_) if medium.trouble().is_some() => None,
             found => Some(found?),
         };
-        // The scan tells the first one.
+        // A placeholder: the scan finds the first filling.
         let filling = Filling { lap: 1, before: None };
         let is_known = superblock.is_some();
         let superblock = superblock.unwrap_or_else(|| Superblock::unknown(id, geometry));
@@ -143,35 +145,34 @@ impl DeviceIo {
         })
     }
 
-    /// The table for its readers. It knows all slots that entries name at the time of the call.
+    /// The slot table for readers. It covers all slots that entries name at the time of the call.
     pub(crate) fn table(&self) -> Arc<DeviceTable> {
         self.table.read().table.clone()
     }
-    /// The same with its memory files.
+    /// The slot table with its memory files.
     pub(crate) fn table_files(&self) -> Arc<TargetTable> {
         self.table.read().clone()
     }
-    /// The target has another size. Under the state lock, with the writer.
+    /// Replaces the table after a resize. Called under the state lock, by the holder of the writer.
     pub(crate) fn set_table(&self, table: Arc<TargetTable>) {
         *self.table.write() = table;
     }
-    /// Whether the slot is one of this target.
+    /// Whether the slot belongs to this target.
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
         self.table.read().table.index(slot).is_some()
     }
-    /// A slot of the target as entries name it.
+    /// Converts a slot of this target to its number in index entries.
     pub(crate) fn named(&self, slot: DeviceSlot) -> DeviceSlot {
         DeviceSlot::new(self.first_region + slot.region(), slot.page())
     }
-    /// Whether it may have pages that the source lacks.
+    /// Whether the target may have pages that the source lacks.
     pub(crate) fn may_owe(&self) -> bool {
         self.may_owe.load(Ordering::Acquire)
     }
-    /// From now on it may, or does not.
     pub(crate) fn set_may_owe(&self, may_owe: bool) {
         self.may_owe.store(may_owe, Ordering::Release);
     }
-    /// Makes everything durable that was written before. Those who ask while a flush is under way have the next one in common.
+    /// Makes all earlier writes durable. Concurrent callers share the next flush (group commit).
     ///
     /// # Errors
     /// The medium's.
@@ -205,28 +206,27 @@ impl DeviceIo {
             }
         }
     }
-    /// Its thread is to end.
+    /// Signals the target's thread to end.
     pub(crate) fn end(&self) {
         self.ending.store(true, Ordering::Release);
         self.wakeup.signal();
     }
-    /// Whether it is.
     pub(crate) fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Acquire)
     }
 
-    /// Runs a write of so many bytes, which others may wait for.
+    /// Runs a write and counts its bytes as queued meanwhile.
     pub(crate) fn queue<T>(&self, bytes: u64, write: impl FnOnce() -> T) -> T {
         self.queued.fetch_add(bytes, Ordering::Relaxed);
         let done = write();
         self.queued.fetch_sub(bytes, Ordering::Relaxed);
         done
     }
-    /// So many pages were written in so many ns.
+    /// Notes the cost of a write.
     pub(crate) fn note_write(&self, pages: u64, ns: u64) {
         self.write_cost.lock().note(pages, ns, true);
     }
-    /// Bytes that are being written, and how many it writes in a second.
+    /// Queued bytes, and the write rate in bytes per second.
     pub(crate) fn speed(&self) -> (u64, f64) {
         let page_ns = self.write_cost.lock().page_ns();
         let rate = page_ns.map_or(WRITE_RATE, |ns| PAGE_SIZE as f64 * 1e9 / ns.max(1) as f64);

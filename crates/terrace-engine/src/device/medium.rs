@@ -1,5 +1,5 @@
-//! One device of the tier: the only way to its bytes. Positions and lengths are multiples of 4096; a page of memory must begin
-//! at such an address too, as direct I/O wants it ([`crate::io::AlignedBuf`]).
+//! One device of a tier, the only access to its bytes. Positions and lengths are multiples of 4096. Buffers
+//! are page-aligned, as direct I/O requires ([`crate::io::AlignedBuf`]).
 
 use crate::io::{AlignedBuf, Io, IoVec, Limit, ReadOp};
 use std::fmt::Debug;
@@ -8,24 +8,24 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A read that takes longer is given up, and the source answers.
+/// Time limit of a read; after it the source answers.
 pub const READ_MAX: Duration = Duration::from_secs(1);
-/// A write or flush that takes longer has failed.
+/// Time limit of a write or flush; after it the call has failed.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 
-/// One read of several.
+/// One read of a batch.
 #[derive(Debug)]
 pub struct ReadPiece {
-    /// Where it begins, in bytes.
+    /// Byte offset.
     pub at: u64,
-    /// Where to.
+    /// Destination buffers.
     pub bufs: Vec<IoVec>,
-    /// Filled in: all of it was read, or the error.
+    /// Result: success if all of it was read.
     pub result: io::Result<()>,
 }
 
 impl ReadPiece {
-    /// A read that was not done yet.
+    /// A read with no result yet.
     pub fn new(at: u64, bufs: Vec<IoVec>) -> ReadPiece {
         ReadPiece { at, bufs, result: Err(io::ErrorKind::WouldBlock.into()) }
     }
@@ -42,7 +42,7 @@ pub trait Medium: Send + Sync + Debug {
     /// Each of `bufs` must be valid for writes until the call returns.
     unsafe fn read_vectored(&self, at: u64, bufs: &[IoVec]) -> io::Result<()>;
 
-    /// Does several reads, at once where the medium can.
+    /// Does several reads, concurrently where the medium can.
     ///
     /// # Safety
     /// As [`Medium::read_vectored`], for each piece.
@@ -68,14 +68,14 @@ pub trait Medium: Send + Sync + Debug {
     /// The device's; any part of the data may have been written.
     fn write(&self, at: u64, buf: &[u8]) -> io::Result<()>;
 
-    /// Data written before the call survive a power cut once it has returned.
+    /// Makes all earlier writes durable: they survive a power cut.
     ///
     /// # Errors
-    /// The device's: then nothing is known of any write since the last flush.
+    /// The device's. The state of all writes since the last flush is then unknown.
     fn flush(&self) -> io::Result<()>;
 
-    /// Empties the region that begins at byte `at`: what an older filling left there counts for nothing from here on, and everything written before is
-    /// durable before anything that is written after. `page`: room for a page.
+    /// Opens the region at byte `at`: content of older fillings becomes invalid, and all earlier writes
+    /// become durable before any later one. `page`: a buffer of one page.
     ///
     /// # Errors
     /// As [`Medium::write`] and [`Medium::flush`].
@@ -88,42 +88,45 @@ pub trait Medium: Send + Sync + Debug {
     /// Its size in bytes.
     fn bytes(&self) -> u64;
 
-    /// Whether it takes writes at the moment. Asked under the state lock.
+    /// Whether the medium takes writes at the moment. Called under the state lock.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// Waits until it does, or until then.
+    /// Waits until the medium is ready, at most until the given time.
     fn wait_ready(&self, _until: Instant) {}
 
-    /// Whether what is durable there may stand for the source: it is a device of this machine.
+    /// Whether durable data on the medium may stand for the source: it is a device of this machine.
     fn takes_owed(&self) -> bool {
         self.file().is_some()
     }
 
-    /// Why it fails at the moment, if it does and may work again: until then it takes no writes, and reads fail at once.
+    /// Reason of a temporary failure, if there is one: until it ends, reads fail at once and writes are
+    /// refused.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// Memory that it may take, bytes.
+    /// Largest memory use, bytes.
     fn memory_bytes(&self) -> u64 {
         0
     }
 
-    /// The instance ends, and writes nothing more.
+    /// Ends the use of the medium. Nothing is written afterwards.
     fn close(&self) {}
 
-    /// The file or block device behind it, for reads of several targets at once, and how long a read may take; None: it is something else.
+    /// File or block device and time limit, for batched reads of several targets; None: another kind of
+    /// medium.
     fn file(&self) -> Option<(RawFd, &Limit)> {
         None
     }
 }
 
-/// Bytes that are looked at or erased at a time: less than what a supervisor would keep a huge page for.
+/// Bytes per step of a check or an erase. Smaller than a huge page, so that the supervisor keeps none for the
+/// buffer.
 const STEP: usize = 128 << 10;
 
-/// Whether there are only zeros in `[from, to)`.
+/// Whether `[from, to)` contains only zeros.
 ///
 /// # Errors
 /// As [`Medium::read`].
@@ -161,7 +164,7 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// The medium behind `fd`, which is open with O_DIRECT and stays open for as long as this lives. `bytes`: its size.
+    /// A medium over `fd`, which is open with O_DIRECT and outlives it. `bytes`: its size.
     pub fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
         let reads = Limit::new(READ_MAX);
         FileMedium { fd, io, bytes, writes: reads.for_time(WRITE_MAX), reads }
@@ -175,7 +178,7 @@ impl FileMedium {
     }
 }
 
-/// A read gives all that was asked for, or it failed.
+/// Turns a short read into an error.
 fn whole(read: io::Result<usize>, want: usize) -> io::Result<()> {
     if read? == want { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }

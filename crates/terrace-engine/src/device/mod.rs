@@ -1,13 +1,13 @@
-//! Format of a device of the tier below DRAM, its reads and writes, and the scan at a start.
+//! Devices of the tiers below DRAM: their format, their I/O, and the scan at a start.
 //!
 //! ```text
-//!   scan         which pages of which files a device holds, after any end of the daemon
-//!   superblock   whose device it is, how it is divided, whether it was left clean
+//!   scan         finds the valid pages on a device after a stop, a crash or a power cut
+//!   superblock   owner, division and clean flag of a device
 //!   format       regions, batches, keys: bytes only
 //!   medium       one device: reads, writes, flush
 //!   target       a file or block device, opened and checked before the mount is made
 //! ```
-//! Nothing here knows the state of the engine. The rules that a writer keeps are at the top of [`scan`].
+//! These files do not depend on the engine's state. The writer's rules stand at the top of [`scan`].
 
 pub mod format;
 pub(crate) mod io;

@@ -1,30 +1,35 @@
-//! The scan of a device after any end of the daemon: a clean one, a crash, a power cut.
+//! Scan of a device at a start, after a clean stop, a crash or a power cut.
 //!
-//! **Rules of the writer**, which the scan rests on:
-//! 1. Regions are filled one after the other, and reclaimed in the same order: the one that was filled first.
-//! 2. A region is opened only when everything written before is flushed. The same flush makes durable that its first page is zero (which
-//!    the writer wrote when it reclaimed the region, or now): its old keys are gone before anything else of it is, and tombstones never
-//!    vanish before what they kill.
-//! 3. A run goes on in no region of an earlier run. Its first region gets [`Scanned::next`], each later one [`Filling::next`].
-//! 4. Whenever the content of a page changes that has a key, or may have one, a tombstone is queued. Those that are queued go into the next
-//!    batch, and no page has a new key before all its tombstones have theirs.
-//!    When a region is reclaimed its keys are forgotten: the next batch says so ([`Batch::oldest`]), and its first page is overwritten.
-//! 5. A file's identity is recorded only when the tombstones of all its keys that are not its content are durable or in the same batch.
-//!    Its keys that were not believed after a start (another digest, or none) are among those: one tombstone for the whole file.
+//! **Rules of the writer**, on which the scan rests:
+//! 1. Regions are filled one after the other, and reclaimed in the order of their filling.
+//! 2. A region is opened only after a flush of everything written before. The same flush makes its zeroed
+//!    first page durable (the writer zeroed it at the reclaim, or now). A region's old keys are gone before
+//!    it gets anything new, and tombstones never vanish before the keys that they kill.
+//! 3. A run never continues a region of an earlier run. Its first region gets [`Scanned::next`], each later
+//!    one [`Filling::next`].
+//! 4. A change of a page that has a key, or may have one, queues a tombstone. Queued tombstones go into the
+//!    next batch, and a page gets a new key only after all its tombstones. The reclaim of a region forgets
+//!    its keys: the next batch says so ([`Batch::oldest`]), and the region's first page is zeroed.
+//! 5. A file's identity is recorded only once the tombstones of all its outdated keys are durable, or in the
+//!    same batch. Keys rejected at a start (another digest, or none) count as outdated: one tombstone covers
+//!    the whole file.
 //! 6. [`super::superblock::begin`] has returned before the first batch of a run.
 //!
-//! **What may be believed.** A key says: at that time this was the page's content. By rules 4 and 5 the keys that no tombstone killed before
-//! a file's last identity were its content then. If the file still has this identity, they still are, and so are later ones. This holds
-//! for every beginning of the log: what a power cut took from its end was not flushed. It also holds for every end of the log, where keys
-//! are missing, but never a tombstone later than those that are there. It does not hold across a hole. Heads tell how long the filling
-//! before was; where one is missing, or shorter, all before the hole is given up.
+//! **Validity of keys.** A key records that at its time this was the page's content. By rules 4 and 5 the
+//! keys without a tombstone were the file's content at the time of its last identity. If the file still has
+//! this identity, these keys and later ones are still valid. This holds for every prefix of the log: a power
+//! cut only removes unflushed batches from its end. It also holds for every suffix of the log: keys are
+//! missing there, but no tombstone later than the remaining keys. It does not hold across a hole. Heads
+//! record the length of the filling before. If that filling is missing or shorter, everything before the hole
+//! is given up.
 //!
-//! **The region that was filled last** was perhaps not flushed, and of its batches some may be there in part. Keys count up to the first
-//! batch whose keys are damaged. Each page of content is read and checked. A damaged page is left out, and with it the key that it replaces,
-//! even one of the same content: the older key's region is reclaimed first, and from then on nothing would know of a key of this page.
-//! When a later run goes on behind such a region, its heads say so
-//! ([`super::PastFilling::torn`]), and each scan checks the region again. The page's key stays on the device, and a read that failed may succeed
-//! later: so a damaged page that has no later key gets a tombstone, too ([`Scanned::damaged`], rule 4).
+//! **The newest region** may not be flushed, and its batches may be there in part. Keys count up to the first
+//! batch with damaged keys. Each page of content is read and checked. A damaged page is dropped together with
+//! the key that it replaces, even one of the same content. Otherwise the older key's region is reclaimed
+//! first, and later no key of the page is known. If a later run continues behind such a region, its heads say
+//! so ([`super::PastFilling::torn`]), and each scan checks the region again. The damaged page's key stays on
+//! the device, and a later read of it may succeed. So a damaged page without a later key gets a tombstone
+//! ([`Scanned::damaged`], rule 4).
 
 mod owed;
 
@@ -39,12 +44,13 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 pub use owed::{Owed, OwedFile, Permits};
 
-/// Regions whose keys are read at a time; their records are in memory together (a full region of 16 MiB has up to 130 KiB of them).
+/// Regions whose keys are read, and kept in memory, at a time (a full region of 16 MiB has up to 130 KiB of
+/// records).
 const WINDOW: usize = 64;
-/// Bytes that are read to find a batch's keys.
+/// Bytes read to find a batch's keys.
 const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
 
-/// A region with batches that count.
+/// A region with valid batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilledRegion {
     /// The region.
@@ -58,38 +64,39 @@ pub struct FilledRegion {
 /// Pages of one file on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScannedFile {
-    /// The identity that was recorded last. None, or not the file's identity now: none of the pages may be believed.
+    /// The identity recorded last. If it is None, or not the file's identity now, the pages are not valid.
     pub digest: Option<u64>,
-    /// Page of the file, where it lies, checksum of the content; sorted by page.
+    /// Page index, slot and checksum of the content, sorted by page.
     pub pages: Vec<(u64, DeviceSlot, u32)>,
 }
 
 /// Content of a device.
 #[derive(Clone, Debug)]
 pub struct Scanned {
-    /// Regions in the order of their filling, the newest last. All others are free; what stands in them counts for nothing.
+    /// Regions in the order of their filling, the newest last. All others are free, and their content is not
+    /// valid.
     pub regions: Vec<FilledRegion>,
-    /// The filling of the region that is opened next; `next.lap` is the next lap.
+    /// The filling of the next region; `next.lap` is the next lap.
     pub next: Filling,
-    /// The lap of the oldest region, or the next lap: [`Batch::oldest`] until a region is reclaimed.
+    /// The lap of the oldest region, or the next lap: [`Batch::oldest`] until the first reclaim.
     pub oldest: u64,
-    /// Files of which there are pages.
+    /// Files with pages on the device.
     pub files: HashMap<u64, ScannedFile>,
-    /// Pages of content that were checked and are damaged.
+    /// Damaged pages of content.
     pub pages_damaged: u64,
-    /// File and page of those of them that have no later key. The writer queues a tombstone for each: a read that failed now may succeed at a
-    /// later start, when the key is no longer the page's content.
+    /// File and page of the damaged pages without a later key. The writer queues a tombstone for each: the
+    /// failed read may succeed at a later start, when the key is outdated.
     pub damaged: Vec<(u64, u64)>,
-    /// Regions given up: their keys, or those of a later region, are damaged.
+    /// Regions given up, because keys of them or of a later region are damaged.
     pub regions_lost: u32,
-    /// Reads that failed; what lies there counts as damaged.
+    /// Failed reads; their bytes count as damaged.
     pub reads_failed: u64,
-    /// What the source lacks.
+    /// Pages that the source lacks.
     pub owed: Owed,
 }
 
-/// Finds out what a device holds. `superblock`: the one that was found on it, or the one with which the run began. `progress` is told now
-/// and then how many of the regions are done.
+/// Finds the valid pages on a device. `superblock`: the one found on the device, or the one with which the
+/// run began. `progress` gets the number of regions done, at intervals.
 ///
 /// # Errors
 /// `InvalidData` if the device is smaller than its superblock says; the device's error if all reads fail.
@@ -143,8 +150,8 @@ pub fn scan(
     Ok(log.finish(lap, regions_lost, keys.reads_failed, owed.finish()))
 }
 
-/// All records of a region that is reclaimed, with the slots of the pages of content, in the order in which they were written; for
-/// others the slot is that of their batch's first page.
+/// All records of a region to be reclaimed, in the order of writing, with the slots of the content pages.
+/// Other records have the slot of their batch's first page.
 ///
 /// # Errors
 /// The device's; `InvalidData` if keys are damaged.
@@ -175,12 +182,12 @@ pub fn region_keys(
     Ok(records)
 }
 
-/// One region of the chain of those that count.
+/// One valid region of the chain.
 #[derive(Debug)]
 struct Link {
     region: u32,
     filling: Filling,
-    /// Pages of its batches at the most; as many, if it is not the newest.
+    /// Pages of its batches: an upper bound for the newest region, exact for others.
     pages: u32,
     torn: bool,
     newest: bool,
@@ -192,7 +199,7 @@ impl Link {
     }
 }
 
-/// From the newest region back, each time to the one that its heads name; oldest first.
+/// Follows the heads from the newest region back to the oldest valid one. The result begins with the oldest.
 fn chain(found: &[(u32, Filling)], oldest: u64, region_pages: u32) -> Vec<Link> {
     let by_lap: HashMap<u64, &(u32, Filling)> = found.iter().map(|one| (one.1.lap, one)).collect();
     let newest = found.iter().max_by_key(|(_, filling)| filling.lap);
@@ -218,11 +225,11 @@ struct Keys<'a> {
     reads: u64,
     reads_failed: u64,
     error: Option<io::Error>,
-    /// Heads of this tier that are not sound.
+    /// Heads of this tier with damage.
     heads_damaged: u64,
 }
 
-/// Heads that are read at once: 1 MiB.
+/// Heads per batch of reads: 1 MiB.
 const HEADS: usize = 128;
 
 impl<'a> Keys<'a> {
@@ -231,7 +238,7 @@ impl<'a> Keys<'a> {
         Keys { medium, superblock, buf, reads: 0, reads_failed: 0, error: None, heads_damaged: 0 }
     }
 
-    /// The last error, if no read was done.
+    /// The last error, if all reads failed.
     fn only_errors(&mut self) -> Option<io::Error> {
         if self.reads == self.reads_failed { self.error.take() } else { None }
     }
@@ -248,7 +255,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The batches that begin at these pages of these regions, if there are any.
+    /// The batches that begin at the given regions and pages; None where there is no sound one.
     fn heads(&mut self, wanted: &[(u32, u32)]) -> Vec<Option<Batch>> {
         let (id, geometry, medium) = (self.superblock.id, self.superblock.geometry, self.medium);
         let mut heads = Vec::with_capacity(wanted.len());
@@ -275,7 +282,7 @@ impl<'a> Keys<'a> {
         heads
     }
 
-    /// The regions that begin with a batch of this tier; and the lap of the oldest region that counts, as these batches say.
+    /// Regions that begin with a batch of this tier, and the highest [`Batch::oldest`] of these batches.
     fn first_heads(&mut self) -> (Vec<(u32, Filling)>, u64) {
         let (mut found, mut oldest) = (Vec::new(), 0);
         let regions: Vec<(u32, u32)> =
@@ -290,7 +297,7 @@ impl<'a> Keys<'a> {
         (found, oldest)
     }
 
-    /// Adds what is owed in regions that are given up.
+    /// Adds the owed pages of given-up regions.
     fn owed_in_lost(&mut self, found: &[(u32, Filling)], links: &[Link], oldest: u64, owed: &mut Owed) {
         let counted: HashSet<u64> = links.iter().map(|link| link.filling.lap).collect();
         let pages = self.superblock.geometry.region_pages();
@@ -307,8 +314,8 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Whether the newest region has a batch whose keys are damaged, or one behind such: it may have named owed pages. (Or power was cut while it was
-    /// written.)
+    /// Whether the newest region has a batch with damaged keys, or a later batch behind such. It may have
+    /// named owed pages. (A power cut during a write looks the same.)
     fn goes_on_behind(&mut self, link: &Link, batches: &[Batch]) -> bool {
         let (end, before) = (batches.last().map_or(0, Batch::end), self.heads_damaged);
         let places: Vec<(u32, u32)> = (end..link.pages).map(|page| (link.region, page)).collect();
@@ -317,7 +324,7 @@ impl<'a> Keys<'a> {
             || heads.into_iter().flatten().any(|batch| batch.filling.lap == link.filling.lap)
     }
 
-    /// The batches of these regions up to the first that is damaged. Reads one batch of each region at a time.
+    /// The batches of these regions up to the first damaged one. Reads one batch of each region at a time.
     fn of_regions(&mut self, links: &[Link]) -> Vec<Vec<Batch>> {
         let mut batches: Vec<Vec<Batch>> = links.iter().map(|_| Vec::new()).collect();
         let mut open: Vec<(usize, u32)> = (0..links.len()).map(|i| (i, 0)).collect();
@@ -341,16 +348,16 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// The lap of the oldest region that counts, as the newest batch says; 0 if it cannot be read. (Then a region counts that was reclaimed
-    /// since the batches that can: its keys were valid when they were written, and are believed only with the identity of that time. But one
-    /// that an earlier scan has given up does not: all batches since say so.)
+    /// Lap of the oldest valid region by the newest batch; 0 if unreadable. (With 0, regions count that were
+    /// reclaimed since the last readable batch. Their keys were valid when written, and need the identity of
+    /// that time. Regions that an earlier scan gave up do not count: all batches since then say so.)
     fn oldest(&mut self, found: &[(u32, Filling)]) -> u64 {
         let Some(newest) = found.iter().max_by_key(|(_, filling)| filling.lap) else { return 0 };
         let link = Link::newest(newest, self.superblock.geometry.region_pages());
         self.of_regions(&[link])[0].last().map_or(0, |batch| batch.oldest)
     }
 
-    /// Pages of content, counted from the start of the region, that are not what their keys say.
+    /// Content pages, counted from the start of the region, that do not match the checksums in their keys.
     fn damaged_pages(&mut self, region: u32, batches: &[Batch]) -> Vec<u32> {
         let mut damaged = Vec::new();
         let mut buf = AlignedBuf::default();
@@ -370,7 +377,7 @@ impl<'a> Keys<'a> {
         damaged
     }
 
-    /// Reads adjacent pages of a region, and tells which of them cannot be read.
+    /// Reads adjacent pages of a region. Returns the unreadable ones.
     fn read_content(&mut self, region: u32, first: u32, buf: &mut [u8]) -> Vec<u32> {
         let (medium, geometry) = (self.medium, self.superblock.geometry);
         if self.note(medium.read(geometry.byte(region, first), buf)) {
@@ -399,13 +406,13 @@ struct Log {
 }
 
 impl Log {
-    /// False: there is a hole before this region.
+    /// Adds a region. False: there is a hole before it.
     fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) -> bool {
         let named = link.filling.before.map(|before| (before.lap, before.pages));
         let first = self.last.is_none();
         let whole = self.last.map(|last| (last.lap, last.pages)) == named;
         if !whole {
-            // A hole: tombstones may have stood there.
+            // A hole may have contained tombstones.
             *self = Log { pages_damaged: self.pages_damaged, ..Log::default() };
         }
         for batch in batches {
@@ -423,7 +430,7 @@ impl Log {
             match *record {
                 Record::Dead { object, first, count } => self.kill(object, first, count),
                 Record::File { object, digest } => _ = self.digests.insert(object, digest),
-                // What is owed is told by itself.
+                // `Owed` collects these records.
                 Record::Base { .. } | Record::Permit { .. } | Record::Paid { .. } => {}
                 Record::Page { .. } | Record::Void | Record::Owed { .. } => {
                     unreachable!("decoding refuses it")

@@ -1,4 +1,4 @@
-//! The targets in use. They come and go while the engine serves: who works with one holds it as long.
+//! The targets in use. Targets come and go while the engine runs: a user of one holds an `Arc` of it.
 
 use crate::device::io::DeviceIo;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ fn overlap(a: &DeviceTable, b: &DeviceTable) -> bool {
     a.first_region() < end(b) && b.first_region() < end(a)
 }
 
-/// Targets by their numbers. A number that is free is given to the next one.
+/// Targets by number. A free number goes to the next new target.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
     places: RwLock<[Option<Arc<DeviceIo>>; TARGETS_MAX]>,
@@ -20,13 +20,12 @@ pub(crate) struct Devices {
 }
 
 impl Devices {
-    /// With these.
     pub(crate) fn new(all: Vec<DeviceIo>) -> Devices {
         let devices = Devices::default();
         all.into_iter().for_each(|device| devices.put(Arc::new(device)));
         devices
     }
-    /// One more, in the place of its number.
+    /// Adds a target at its number.
     pub(crate) fn put(&self, device: Arc<DeviceIo>) {
         let mut places = self.places.write();
         let number = device.number;
@@ -39,19 +38,18 @@ impl Devices {
         places[number] = Some(device);
         self.count.fetch_add(1, Ordering::Release);
     }
-    /// Whether a target may have this table: no other has a region of it.
+    /// Whether a target may have this table: no other target uses a region of it.
     pub(crate) fn may_have(&self, number: usize, table: &DeviceTable) -> bool {
         let places = self.places.read();
         let mut others = places.iter().flatten().filter(|other| other.number != number);
         others.all(|other| !overlap(&other.table(), table))
     }
-    /// It is used no longer.
+    /// Removes a target.
     pub(crate) fn take(&self, number: usize) -> Option<Arc<DeviceIo>> {
         let taken = self.places.write()[number].take();
         self.count.fetch_sub(usize::from(taken.is_some()), Ordering::Release);
         taken
     }
-    /// The target of this number.
     pub(crate) fn get(&self, number: usize) -> Option<Arc<DeviceIo>> {
         self.places.read().get(number)?.clone()
     }
@@ -62,19 +60,17 @@ impl Devices {
         }
         self.places.read().iter().flatten().cloned().collect()
     }
-    /// Whether one of them may have pages that the source lacks.
+    /// Whether a target may have pages that the source lacks.
     pub(crate) fn may_owe(&self) -> bool {
         !self.is_empty() && self.places.read().iter().flatten().any(|device| device.may_owe())
     }
-    /// The number of the target that has a slot.
+    /// Number of the target that a slot belongs to.
     pub(crate) fn number_of(&self, slot: DeviceSlot) -> Option<usize> {
         self.places.read().iter().flatten().find(|device| device.has(slot)).map(|device| device.number)
     }
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
-    /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,4 +1,4 @@
-//! A device in memory with a volatile write cache, for tests: it loses power, flips bits, fails.
+//! A simulated device in memory with a volatile write cache, for tests: power cuts, bit flips, failures.
 
 use super::medium::{Medium, total};
 use crate::io::IoVec;
@@ -8,10 +8,10 @@ use terrace_shm::PAGE_SIZE;
 use terrace_sync::Mutex;
 use terrace_testkit::rng::Rng;
 
-/// The unit that some devices write at once; a page can be torn between two.
+/// Atomic write unit of some devices: a page can be torn at its boundaries.
 const SECTOR: usize = 512;
 
-/// A call that a test may refuse before it is done.
+/// A call that a test's hook may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimCall {
     /// A read of `len` bytes at `at`.
@@ -56,28 +56,29 @@ impl std::fmt::Debug for SimMedium {
 }
 
 impl SimMedium {
-    /// A device of so many bytes, all zero.
+    /// A device of `bytes` bytes, all zero.
     pub fn new(bytes: u64) -> SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }
 
-    /// A device with this content.
+    /// A device with the given content.
     pub fn with_content(bytes: Vec<u8>) -> SimMedium {
         let image = Image { now: bytes.clone(), durable: bytes, volatile: Vec::new() };
         SimMedium { image: Mutex::new(image), hook: Mutex::new(None) }
     }
 
-    /// From now on `hook` is asked before each call: what it refuses fails. Of a write that fails, half is done.
+    /// Calls `hook` before each operation: its error fails the operation. Half of a failed write is done.
     pub fn set_hook(&self, hook: impl Fn(SimCall) -> io::Result<()> + Send + Sync + 'static) {
         *self.hook.lock() = Some(Box::new(hook));
     }
 
-    /// No call fails from now on.
+    /// Removes the hook: no call fails.
     pub fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
-    /// Power is cut and comes back. Flushed pages stay; later writes survive in any subset of pages, some of them torn.
+    /// Cuts the power and restores it. Flushed pages stay; later writes survive in any subset of pages, some
+    /// of them torn.
     pub fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let kept = *rng.pick(&[0, 30, 50, 90, 100]);
@@ -96,7 +97,7 @@ impl SimMedium {
         }
     }
 
-    /// One bit of these bytes turns over, on the device and for reads.
+    /// Flips one bit of these bytes, on the device and for reads.
     pub fn flip_bit(&self, bytes: Range<u64>, rng: &mut Rng) {
         let image = &mut *self.image.lock();
         let (at, bit) = (bytes.start + rng.below(bytes.end - bytes.start), 1 << rng.below(8));

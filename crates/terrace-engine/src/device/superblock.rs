@@ -6,11 +6,12 @@
 //!   12 crc32, itself 0       identity               56 last used    1104 run (u64)          80 path
 //!                                                                   1112 owed pages: 1 or 0
 //! ```
-//! Magic, layout version and crc stay where they are in all layouts. Both copies are written whenever one changes, the second after
-//! the first is durable: so one of them is always sound, and a run begins only when neither says any longer that the one before ended clean.
+//! Magic, layout version and crc have the same place in all layouts. A change writes both copies, the second
+//! after the first is durable. So one of them is always sound, and a run begins only when neither copy has
+//! the clean flag.
 //!
-//! **Each run has laps of its own**, those from `run << 32` on. A power cut can take the first batch of a region and leave a later one. If
-//! the next run used the same lap again, that later batch would count as its own.
+//! **Each run has its own laps**, those from `run << 32` on. A power cut can take the first batch of a region
+//! and leave a later one. If the next run used the same lap again, that later batch would count as its own.
 
 use super::format::{DATA_AT, Geometry, TierId, crc_without_itself, u32_at, u64_at};
 use super::medium::{Medium, is_zero};
@@ -18,13 +19,14 @@ use crate::io::AlignedBuf;
 use std::io;
 use terrace_shm::PAGE_SIZE;
 
-/// Where the two copies lie, in bytes.
+/// Byte offsets of the two copies.
 pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
-/// Bytes of the source's path that are kept.
+/// Bytes kept of the source's path.
 pub const PATH_MAX: usize = 1024;
 /// The layout of a target that never had owed pages.
 pub const LAYOUT: u32 = 1;
-/// The layout since a run could write owed pages: programs that do not know their records refuse it.
+/// The layout since a run could write owed pages. Versions that do not know the records of owed pages refuse
+/// it.
 pub const LAYOUT_OWED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
@@ -34,64 +36,64 @@ const PATH_AT: usize = 80;
 const LAP_BITS: u32 = 32;
 const RUN_AT: usize = PATH_AT + PATH_MAX;
 const OWED_AT: usize = RUN_AT + 8;
-/// Largest number of runs that a superblock may have, so that later runs can be counted.
+/// Largest number of runs in a superblock, which leaves room to count later runs.
 const RUNS_MAX: u64 = 1 << 31;
 
-/// The directory whose pages a tier holds.
+/// The source directory of a tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Hash of what identifies it.
+    /// Hash of the directory's identity.
     pub hash: u64,
-    /// Its path, for messages; what is longer than [`PATH_MAX`] bytes is cut off.
+    /// Path, for messages; cut off after [`PATH_MAX`] bytes.
     pub path: String,
 }
 
 /// Whether a target holds pages that the source lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwedPages {
-    /// No run could write any: there are no records of such.
+    /// No run could write owed pages: there are no records of them.
     Never,
-    /// None is owed any more.
+    /// No page is owed any more.
     Settled,
-    /// Perhaps: a scan tells.
+    /// Perhaps: a scan finds out.
     Perhaps,
 }
 
-/// Description that a target holds of itself.
+/// A target's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
     /// The tier.
     pub id: TierId,
-    /// The owner of its pages.
+    /// The source of the pages.
     pub source: Source,
-    /// How it is divided.
+    /// Division into regions.
     pub geometry: Geometry,
     /// The last run flushed everything and ended.
     pub clean: bool,
-    /// Whether it holds pages that the source lacks.
+    /// Whether the target holds pages that the source lacks.
     pub owed: OwedPages,
-    /// Higher in what was written later.
+    /// Grows with each write of the superblock.
     pub sequence: u64,
     /// The last run that began.
     run: u64,
-    /// It is this one. Not on the device.
+    /// The last run is the present one. Not stored on the device.
     begun: bool,
-    /// When it was formatted: seconds since 1970.
+    /// Time of the format: seconds since 1970.
     pub created: u64,
-    /// When a run last began or ended: seconds since 1970.
+    /// Begin or end of the last run: seconds since 1970.
     pub used: u64,
 }
 
-/// Content of a superblock's place.
+/// Content of a superblock's place on a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Zeros.
     Empty,
-    /// Something that is not terrace's.
+    /// Data of another program.
     Foreign,
     /// A superblock of another layout version.
     Layout(u32),
-    /// A superblock of which something is wrong.
+    /// A superblock with an error.
     Damaged,
     /// A sound one.
     Ours(Superblock),
@@ -101,13 +103,13 @@ impl Superblock {
     /// The superblock of a new tier; [`format`] writes it.
     ///
     /// # Errors
-    /// Of [`TierId::random`].
+    /// As [`TierId::random`].
     pub fn new(source: Source, geometry: Geometry, now: u64) -> io::Result<Superblock> {
         let unknown = Superblock::unknown(TierId::random()?, geometry);
         Ok(Superblock { source, clean: true, created: now, used: now, ..unknown })
     }
 
-    /// Stands for the superblock of a target that cannot be read just now.
+    /// A placeholder for the superblock of a target that cannot be read at the moment.
     pub(super) fn unknown(id: TierId, geometry: Geometry) -> Superblock {
         Superblock {
             id,
@@ -194,8 +196,8 @@ impl Superblock {
         (superblock.run < RUNS_MAX && superblock.sequence < u64::MAX / 2).then_some(superblock)
     }
 
-    /// Decodes both copies: the newer sound one counts. If the other is not sound, it may have been newer: then the target
-    /// was not left clean, and a run more has begun.
+    /// Decodes both copies: the newer sound one counts. If the other is damaged, it may have been newer: the
+    /// target then counts as not clean, with one more run begun.
     pub fn decode_both(first: &[u8], second: &[u8]) -> Found {
         match (Self::decode(first), Self::decode(second)) {
             (Found::Ours(a), Found::Ours(b)) => Found::Ours(if a.sequence >= b.sequence { a } else { b }),
@@ -209,18 +211,19 @@ impl Superblock {
         }
     }
 
-    /// The laps of the run that has begun with this superblock, or will, start here.
+    /// First lap of the present run, or of the next one before it has begun.
     pub(super) fn lap_base(&self) -> u64 {
         (if self.begun { self.run } else { self.run + 1 }) << LAP_BITS
     }
 
-    /// Whether the run that opened the region of this lap is known to have flushed it.
+    /// Whether the run with this lap is known to have flushed its regions.
     pub(super) fn is_flushed(&self, lap: u64) -> bool {
         self.clean && lap >> LAP_BITS == self.run
     }
 }
 
-/// The contents of a target. It is empty only if all up to the first region is zeros: some file systems leave the first pages to others.
+/// The content of a target. It counts as empty only if all bytes up to the first region are zero: some file
+/// systems leave the first pages free.
 ///
 /// # Errors
 /// The medium's.
@@ -236,7 +239,8 @@ pub fn find(medium: &dyn Medium) -> io::Result<Found> {
     Ok(if is_zero(medium, 0, start)? { Found::Empty } else { Found::Foreign })
 }
 
-/// A run begins, at `now` seconds since 1970: from here on the target is not clean. Before the first batch, and before or after the scan.
+/// Begins a run, at `now` seconds since 1970, and clears the clean flag. Called before the first batch, and
+/// before or after the scan.
 ///
 /// # Errors
 /// The medium's: no batch may be written.
@@ -248,7 +252,8 @@ pub fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::
     store(medium, superblock)
 }
 
-/// The run ends, at `now` seconds since 1970. After the last batch; everything is flushed first.
+/// Ends the run, at `now` seconds since 1970, after its last batch: flushes everything, then sets the clean
+/// flag.
 ///
 /// # Errors
 /// The medium's: the target may not count as clean.
@@ -258,10 +263,10 @@ pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Re
     store(medium, superblock)
 }
 
-/// The target is divided anew, with regions of the same size, and more or fewer of them.
+/// Changes the number of regions; their size stays.
 ///
 /// # Errors
-/// The medium's: it is divided so, or as before.
+/// The medium's: the target has the new or the old division.
 pub fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
     assert_eq!(superblock.geometry.region_bytes(), geometry.region_bytes());
     medium.flush()?;
@@ -269,7 +274,7 @@ pub fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geomet
     store(medium, superblock)
 }
 
-/// Makes a target terrace's: what stands there is lost.
+/// Formats a target; its content is lost.
 ///
 /// # Errors
 /// The medium's, or `InvalidInput` if it is smaller than the geometry says.
@@ -277,7 +282,7 @@ pub fn format(medium: &dyn Medium, superblock: &mut Superblock) -> io::Result<()
     if medium.bytes() < superblock.geometry.bytes() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Above the sequence of what is replaced: a copy of that which is still there does not count.
+    // The new sequence is above the old one, so a remaining old copy does not count.
     if let Found::Ours(old) = find(medium)? {
         superblock.sequence = superblock.sequence.max(old.sequence);
     }
@@ -292,7 +297,7 @@ fn store(medium: &dyn Medium, superblock: &mut Superblock) -> io::Result<()> {
         medium.read(COPIES_AT[1], buf)?;
         let second_is_sound = matches!(Superblock::decode(buf), Found::Ours(_));
         buf.copy_from_slice(&page);
-        // A copy that is not sound first: a power cut can damage the one that is being written.
+        // A damaged copy is written first: a power cut can damage the copy under write.
         for copy in if second_is_sound { [0, 1] } else { [1, 0] } {
             medium.write(COPIES_AT[copy], buf)?;
             medium.flush()?;

@@ -1,11 +1,12 @@
-//! The target of a device tier, opened and checked before a mount is made.
+//! Target of a device tier, opened and checked before the mount is made.
 //!
 //! ```text
 //!   path ──► file or block device? ──► outside the source? ──► open O_DIRECT ──► lock ──► superblocks
 //!                                                                                             │
-//!     ours: used as it is          empty: formatted          anything else: refused, or formatted if that was asked for
+//!     ours: used as it is          empty: formatted          anything else: refused, or formatted on request
 //! ```
-//! Nothing is written before all checks have passed. A file that was made here and cannot be used is removed again.
+//! Nothing is written before all checks have passed. A file that was created here and cannot be used is
+//! removed again.
 
 mod error;
 mod lock;
@@ -33,12 +34,12 @@ pub use error::{Fault, TargetError};
 pub use place::check_outside;
 pub use source::source_of;
 
-/// DRAM that the index takes for each page of a tier, bytes.
+/// Index memory for each page of a tier, bytes.
 pub const INDEX_BYTES_PER_PAGE: u64 = 12;
-/// The index of a tier takes this part of the memory at the most.
+/// Largest share of memory for the index of all tiers: a quarter.
 const INDEX_PART: u64 = 4;
-/// An unused target is zero up to where the first region begins, and a block device in as much at its end: there all usual file systems,
-/// partition tables, RAIDs and volume managers have their marks.
+/// Bytes that are zero on an unused target: up to the first region, and as many at the end of a block device.
+/// All usual file systems, partition tables, RAIDs and volume managers have their marks there.
 const MARKS_WITHIN: u64 = DATA_AT;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -49,50 +50,50 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 pub struct TargetRequest {
     /// A file, or a block device.
     pub path: PathBuf,
-    /// Its size, bytes; None: as large as it is.
+    /// Size, bytes; None: the size that the target has.
     pub size: Option<u64>,
-    /// The directory whose pages it is to hold, without symbolic links.
+    /// The source directory, without symbolic links.
     pub source: PathBuf,
     /// The limit on memory, of which the index takes a part, bytes.
     pub memory_bytes: u64,
-    /// It may be erased.
+    /// The target may be erased.
     pub format: bool,
     /// Other targets of the instance.
     pub others: Others,
 }
 
-/// What other targets of an instance take.
+/// Resources used by the other targets of an instance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Others {
-    /// Their pages.
+    /// Pages of the other targets.
     pub pages: u64,
-    /// Their regions.
+    /// Regions of the other targets.
     pub regions: u32,
 }
 
 impl Others {
-    /// One more.
+    /// Adds a target.
     pub fn add(&mut self, geometry: Geometry) {
         self.pages += u64::from(geometry.regions()) * u64::from(geometry.region_pages());
         self.regions += geometry.regions();
     }
 }
 
-/// A target that can be used, locked as long as its descriptor, or a duplicate of it, is open.
+/// An opened target, locked as long as a duplicate of its descriptor is open.
 #[derive(Debug)]
 pub struct Target {
     /// Opened for direct I/O.
     pub fd: OwnedFd,
     /// Its content.
     pub superblock: Superblock,
-    /// It was formatted just now: there is nothing to scan.
+    /// Formatted by this call: no scan is needed.
     pub fresh: bool,
 }
 
-/// Opens and checks a target, and formats it if it is empty or may be erased.
+/// Opens and checks a target. Formats it if it is empty or may be erased.
 ///
 /// # Errors
-/// All that is wrong with it; what is on it is then as it was.
+/// Any fault of the target; its content is unchanged then.
 pub fn open(request: &TargetRequest) -> Result<Target, TargetError> {
     open_checked(request).map_err(|fault| TargetError::new(&request.path, fault))
 }
@@ -103,7 +104,7 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
         check_index(request.memory_bytes, request.others, planned(request.size.ok_or(Fault::NoSize)?)?)?;
     }
     let file = match File::open(&request.path, is_new) {
-        // Somebody else has made it meanwhile.
+        // Another process has created it meanwhile.
         Err(Fault::Io(err)) if is_new && err.kind() == io::ErrorKind::AlreadyExists => {
             is_new = false;
             File::open(&request.path, false)?
@@ -112,13 +113,13 @@ fn open_checked(request: &TargetRequest) -> Result<Target, Fault> {
     };
     let target = file.prepare(request);
     if target.is_err() && is_new {
-        // It was made here, and is still locked.
+        // It was created above, and its lock is still held.
         let _ = std::fs::remove_file(&request.path);
     }
     target.map(|(superblock, fresh)| Target { fd: file.fd, superblock, fresh })
 }
 
-/// Whether the file must be made. A path that exists must be a file or block device outside the source.
+/// Whether the file must be created. An existing path must be a file or block device outside the source.
 fn check_path(request: &TargetRequest) -> Result<bool, Fault> {
     let outside = |path: PathBuf| check_outside(&path, &request.source);
     match std::fs::metadata(&request.path) {
@@ -143,7 +144,7 @@ fn check_kind(meta: &Metadata) -> Result<(), Fault> {
     }
 }
 
-/// The division of a target of so many bytes.
+/// Division of a target of `bytes` bytes.
 fn planned(bytes: u64) -> Result<Geometry, Fault> {
     Geometry::plan(bytes).ok_or_else(|| Fault::TooSmall { bytes, min: size_min() })
 }
@@ -153,10 +154,10 @@ fn size_min() -> u64 {
     (1..).map(|mib: u64| mib << 20).find(|bytes| Geometry::plan(*bytes).is_some()).expect("some size works")
 }
 
-/// Whether the index of a target of this division fits.
+/// Checks that the index of a target of this division fits.
 ///
 /// # Errors
-/// It does not.
+/// It does not fit.
 pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Geometry, Fault> {
     const MIB: u64 = 1 << 20;
     let mut all = others;
@@ -179,22 +180,22 @@ pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Ge
     })
 }
 
-/// Reads the contents of a file or block device without using it.
+/// Content of a file or block device that is read without being used as a tier.
 #[derive(Debug)]
 pub struct Look {
     /// Opened for direct reads, not locked.
     pub fd: OwnedFd,
-    /// Its size, bytes.
+    /// Size, bytes.
     pub bytes: u64,
     /// Its superblocks.
     pub found: Found,
-    /// Whether an instance uses it; then what is on it changes.
+    /// Whether an instance uses the target; its content changes then.
     pub in_use: bool,
-    /// That instance's process, if it can be seen.
+    /// Process of that instance, if visible.
     pub holder: Option<i32>,
 }
 
-/// Looks at a target that others may be using.
+/// Reads the content of a target that may be in use.
 ///
 /// # Errors
 /// It does not exist, is neither file nor block device, or cannot be read.
@@ -202,7 +203,8 @@ pub fn look(path: &Path) -> Result<Look, TargetError> {
     open_to_look(path).and_then(Look::read).map_err(|fault| TargetError::new(path, fault))
 }
 
-/// Looks at a target that nobody uses; waits up to 5 s for a lock whose holder has been killed or is not visible.
+/// Reads the content of an unused target. Waits up to 5 s for a lock whose holder was killed or is not
+/// visible.
 ///
 /// # Errors
 /// As [`look`], and [`Fault::InUse`].
@@ -224,10 +226,10 @@ fn open_to_look(path: &Path) -> Result<OwnedFd, Fault> {
     })
 }
 
-/// The tier of what was found, if it is one.
+/// The superblock of a tier.
 ///
 /// # Errors
-/// It is none, or one that this program cannot read.
+/// There is no tier, or its layout is not supported.
 pub fn tier_of(path: &Path, found: Found) -> Result<Superblock, TargetError> {
     let fault = match found {
         Found::Ours(superblock) => return Ok(superblock),
@@ -247,7 +249,7 @@ impl Look {
         Ok(Look { fd, bytes, found, in_use, holder })
     }
 
-    /// Counts what is in a tier that nobody uses.
+    /// Scans an unused tier.
     ///
     /// # Errors
     /// As [`scan`].
@@ -256,7 +258,7 @@ impl Look {
     }
 }
 
-/// Empties a tier that nobody uses: it stays the tier of its source, and keeps its space. Returns what it was.
+/// Empties an unused tier. It keeps its source and its space. Returns the old superblock.
 ///
 /// # Errors
 /// It is no tier, in use, or cannot be written.
@@ -275,7 +277,7 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     Ok(was)
 }
 
-/// What may hold data that is nowhere else is not erased.
+/// Refuses to erase a target that may hold owed pages.
 fn refuse_to_lose(found: &Found) -> Result<(), Fault> {
     match found {
         Found::Ours(superblock) if superblock.owed == OwedPages::Perhaps => Err(Fault::Owes),
@@ -283,7 +285,7 @@ fn refuse_to_lose(found: &Found) -> Result<(), Fault> {
     }
 }
 
-/// The target that a dead daemon has left open, and locked.
+/// Takes over an open and locked target from a dead daemon.
 ///
 /// # Errors
 /// It is no tier any more, or cannot be read.
@@ -294,7 +296,7 @@ pub fn take_over(fd: OwnedFd, path: &Path) -> Result<Target, TargetError> {
     Ok(Target { fd, superblock, fresh: false })
 }
 
-/// Gives up what is in a target that is open, and used by nobody any more.
+/// Gives up the content of an open target that is no longer in use.
 ///
 /// # Errors
 /// It cannot be written.
@@ -304,10 +306,10 @@ pub fn give_up(target: &Target) -> io::Result<()> {
     superblock::format(&medium(&target.fd, geometry.bytes()), &mut superblock)
 }
 
-/// Gives a target that is in use room for so many bytes.
+/// Extends a target in use to `bytes` bytes.
 ///
 /// # Errors
-/// There is none.
+/// The device is too small, or the file system has no space.
 pub fn extend(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Fault> {
     let is_device =
         FileType::from_raw_mode(rustix::fs::fstat(fd).map_err(io)?.st_mode) == FileType::BlockDevice;
@@ -321,10 +323,10 @@ pub fn extend(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), Fault> {
     allocate(fd, has, bytes)
 }
 
-/// Cuts the file of a target that is in use; a block device stays as large as it is.
+/// Truncates the file of a target in use; a block device keeps its size.
 ///
 /// # Errors
-/// Of ftruncate(2).
+/// As ftruncate(2).
 pub fn cut(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     let stat = rustix::fs::fstat(fd)?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_size as u64 > bytes {
@@ -333,10 +335,10 @@ pub fn cut(fd: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether memory and entries have room for the index of a target, beside others.
+/// Checks that memory and index entries suffice for a target beside others.
 ///
 /// # Errors
-/// They have not.
+/// They do not.
 pub fn check_memory(
     path: &Path,
     geometry: Geometry,
@@ -351,15 +353,15 @@ pub fn check_memory(
 struct File {
     fd: OwnedFd,
     is_device: bool,
-    /// Its size when it was opened.
+    /// Size at the open.
     bytes: u64,
 }
 
 impl File {
-    /// Opens and locks it.
     fn open(path: &Path, create: bool) -> Result<File, Fault> {
         let is_device = !create && is_device(path)?;
-        // A block device is taken exclusively, so that one that is mounted is refused. Two names of one device have two locks.
+        // O_EXCL claims a block device, so a mounted one is refused. Two device nodes of one device have two
+        // locks.
         let mut flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
         flags.set(OFlags::CREATE, create);
         flags.set(OFlags::EXCL, create || is_device);
@@ -387,7 +389,7 @@ impl File {
         Ok(File { fd, is_device, bytes })
     }
 
-    /// Checks what is on it, and formats it where that is needed and allowed. True: it was formatted.
+    /// Checks the content, and formats the target if needed and allowed. True: it was formatted.
     fn prepare(&self, request: &TargetRequest) -> Result<(Superblock, bool), Fault> {
         let source = source_of(&request.source).map_err(Fault::Io)?;
         match self.content(request, &source) {
@@ -398,7 +400,7 @@ impl File {
         }
     }
 
-    /// Its superblock, if it is a tier that can be used as it is; none if it is empty.
+    /// The superblock of a usable tier; None: the target is empty.
     fn content(&self, request: &TargetRequest, source: &Source) -> Result<Option<Superblock>, Fault> {
         let superblock = match find(&self.fd, self.bytes).map_err(Fault::Io)? {
             Found::Ours(superblock) => superblock,
@@ -416,7 +418,7 @@ impl File {
         if self.bytes < tier {
             return Err(Fault::Short { bytes: self.bytes, tier });
         }
-        // Or it was resized to that.
+        // The division may come from a resize.
         let is_so = |asked| {
             planned(asked).map(|new| {
                 new == superblock.geometry || superblock.geometry.resized(asked) == Some(superblock.geometry)
@@ -431,13 +433,14 @@ impl File {
         Ok(Some(superblock))
     }
 
-    /// Whether a block device has nothing where others leave marks at the end. A file has none there.
+    /// Whether the end of a block device, with the marks of other formats, is zero. Files have no marks
+    /// there.
     fn has_zero_end(&self) -> io::Result<bool> {
         let (from, to) = self.end();
         is_zero(&medium(&self.fd, self.bytes), from, to)
     }
 
-    /// Makes it an empty tier.
+    /// Formats it as an empty tier.
     fn format(&self, request: &TargetRequest, source: Source) -> Result<(Superblock, bool), Fault> {
         refuse_to_lose(&find(&self.fd, self.bytes).map_err(Fault::Io)?)?;
         let bytes = request.size.unwrap_or(self.bytes);
@@ -457,7 +460,7 @@ impl File {
         write().map_err(Fault::Io)
     }
 
-    /// Zeros where others leave their marks, so that no other program takes the target for what it was before.
+    /// Zeroes the marks of other formats, so that no program takes the target for its old content.
     fn erase_marks(&self) -> io::Result<()> {
         let (from, to) = self.end();
         let medium = medium(&self.fd, self.bytes.max(MARKS_WITHIN));
@@ -465,7 +468,7 @@ impl File {
         erase(&medium, from, to)
     }
 
-    /// From where to where marks may stand at the end, bytes; nothing for a file.
+    /// Byte range at the end of a block device that may hold marks; empty for a file.
     fn end(&self) -> (u64, u64) {
         let page = PAGE_SIZE as u64;
         let to = self.bytes / page * page;
@@ -473,7 +476,7 @@ impl File {
     }
 }
 
-/// Gives a file its size, and all of the space; `was`: its size before.
+/// Sets the size of a file and allocates its space. `was`: the old size.
 fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
     let stat = rustix::fs::fstat(&fd).map_err(io)?;
     let has = (stat.st_blocks as u64 * 512).min(bytes);
@@ -486,7 +489,7 @@ fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
     rustix::fs::ftruncate(&fd, bytes).map_err(io)?;
     let allocate = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes);
     match rustix::io::retry_on_intr(allocate) {
-        // Its file system cannot: a write may find it full later, and turns the tier off then.
+        // A file system without fallocate: a later write may find it full, which turns the tier off.
         Ok(()) | Err(Errno::OPNOTSUPP) => Ok(()),
         Err(err) => {
             let _ = rustix::fs::ftruncate(&fd, was);
@@ -496,7 +499,7 @@ fn allocate(fd: impl AsFd, was: u64, bytes: u64) -> Result<(), Fault> {
 }
 
 impl Fault {
-    /// Whether a target of which this is wrong can be used once it is formatted.
+    /// Whether a format removes this fault.
     pub fn is_cured_by_formatting(&self) -> bool {
         matches!(
             self,
@@ -510,14 +513,14 @@ impl Fault {
     }
 }
 
-/// Why it cannot be opened.
+/// The fault of a failed open.
 fn not_opened(err: Errno, path: &Path, create: bool) -> Fault {
     match err {
         Errno::ROFS | Errno::ACCESS | Errno::PERM => Fault::ReadOnly(err.into()),
         Errno::ISDIR => Fault::Directory,
         Errno::BUSY => Fault::Busy,
         Errno::INVAL => {
-            // The file is made before the kernel finds that its file system has no direct I/O.
+            // The kernel creates the file before it finds that the file system has no direct I/O.
             if create && std::fs::metadata(path).is_ok_and(|meta| meta.len() == 0) {
                 let _ = std::fs::remove_file(path);
             }
@@ -536,20 +539,20 @@ fn is_device(path: &Path) -> Result<bool, Fault> {
     Ok(FileType::from_raw_mode(meta.mode()) == FileType::BlockDevice)
 }
 
-/// The contents of a target of `bytes` bytes.
+/// Content of a target of `bytes` bytes.
 fn find(fd: impl AsFd, bytes: u64) -> io::Result<Found> {
     let medium = medium(&fd, bytes);
     if bytes >= 2 * PAGE_SIZE as u64 {
         return superblock::find(&medium);
     }
-    // Shorter than its superblocks would be.
+    // Too short for superblocks.
     AlignedBuf::default().with(2 * PAGE_SIZE, |buf| {
         let n = rustix::io::retry_on_intr(|| rustix::io::pread(fd.as_fd(), &mut *buf, 0))?;
         Ok(if buf[..n].iter().all(|byte| *byte == 0) { Found::Empty } else { Found::Foreign })
     })
 }
 
-/// Valid as long as the descriptor is.
+/// A medium, valid as long as the descriptor is open.
 fn medium(fd: impl AsFd, bytes: u64) -> FileMedium {
     FileMedium::new(fd.as_fd().as_raw_fd(), Arc::new(BlockingIo::default()), bytes)
 }

@@ -1,18 +1,18 @@
-//! Per-file backoff: after 16 failed tries, most further ones are skipped; one page in 64 is tried.
+//! Per-file backoff: after 16 failed attempts, only one page in 64 is tried.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Failed tries, less successful ones, after which only one in so many is tried.
+/// Balance of failed over successful attempts from which on most are skipped.
 const TRIES: u16 = 16;
 const REPROBE: u16 = 64;
 
-/// The last tries with pages of one file.
+/// Balance of the last attempts with pages of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff(AtomicU16);
 
 impl Backoff {
-    /// Whether to skip the next try. Skipped tries are counted, too, so that one in so many is made. (Two bytes: each object has one.
-    /// When they overflow, tries begin anew.)
+    /// Whether to skip the next attempt. Skipped attempts are counted, too, so that one in several is made.
+    /// (Two bytes, for each object has one. On overflow attempts begin again.)
     pub(crate) fn should_skip(&self) -> bool {
         let failed = self.0.load(Ordering::Relaxed);
         if failed < TRIES {
@@ -22,7 +22,7 @@ impl Backoff {
         !(failed - TRIES).is_multiple_of(REPROBE)
     }
 
-    /// Records the result of a try. A success cancels `outweighs` failures.
+    /// Records the result of an attempt. A success cancels `outweighs` failures.
     pub(crate) fn note(&self, worked: bool, outweighs: u16) {
         if worked {
             let failed = self.0.load(Ordering::Relaxed).min(TRIES);
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn rare_success_does_not_end_the_backoff() {
-        // Of 1000 pages each `one_in`th would do.
+        // One in `one_in` of 1000 pages would compress.
         let tried = |one_in: u32| {
             let vain = Backoff::default();
             (1..=1000)

@@ -1,38 +1,38 @@
-//! Which pages of one file the source does not have for certain.
+//! Unwritten and unstable pages of one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Pages of one object that the source does not have. Only `state/dirty.rs` changes them; it counts all
-/// objects together. (`superseded`, which is not counted, is emptied by `path/permit.rs`.)
+/// Pages of one object that the source lacks, or may lack. Only `state/dirty.rs` changes them; it counts all
+/// objects together. (`superseded` is not counted; `path/permit.rs` empties it.)
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
     pub dirty: BTreeSet<u64>,
-    /// Dirty pages whose content is durable on a target, likewise; not among the former.
+    /// Dirty pages whose content is durable on a target; not in `dirty`.
     pub owed: BTreeSet<u64>,
-    /// Pages of which the file's target has an older version, until it is told that nothing is owed.
+    /// Pages with an older version on the file's target, until the target has a paid record.
     pub superseded: BTreeSet<u64>,
-    /// Since when the oldest of both is (ns, engine clock).
+    /// Time since which the oldest page of both sets has been dirty (ns, engine clock).
     pub dirty_since: u64,
     /// Pages under writeback.
     pub writeback: u64,
     /// Unstable pages, and the round of `DirtyAccounting::sync_round` in which they became so.
     pub unstable: BTreeMap<u64, u64>,
-    /// Since when the oldest of them is.
+    /// Time since which the oldest unstable page has been so.
     pub unstable_since: u64,
-    /// errno of the last writeback, if it failed; else 0.
+    /// errno of the last writeback, if it failed; 0: success.
     pub errno: i32,
-    /// When it failed.
+    /// Time of that failure.
     pub failed_at: u64,
 }
 
 impl DirtyPages {
-    /// Pages that the source does not show yet.
+    /// Pages whose content the source does not show yet.
     pub fn unwritten(&self) -> u64 {
         (self.dirty.len() + self.owed.len()) as u64 + self.writeback
     }
-    /// The first dirty pages of a range, at most so many, in file order.
+    /// The first dirty pages of a range, at most `most`, in file order.
     pub fn first(&self, range: Range<u64>, most: usize) -> Vec<u64> {
         let mut first: Vec<u64> = self.dirty.range(range.clone()).take(most).copied().collect();
         if !self.owed.is_empty() {
@@ -42,7 +42,6 @@ impl DirtyPages {
         }
         first
     }
-    /// How many pages are in each state.
     pub fn totals(&self) -> DirtyTotals {
         let (dirty, owed) = ((self.dirty.len() + self.owed.len()) as u64, self.owed.len() as u64);
         let failing = if self.errno == 0 { 0 } else { dirty };
@@ -50,11 +49,10 @@ impl DirtyPages {
     }
 }
 
-/// Pages in each state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyTotals {
     pub dirty: u64,
-    /// Of these, those whose content is durable on a target.
+    /// Owed pages among them.
     pub owed: u64,
     pub writeback: u64,
     pub unstable: u64,
@@ -67,7 +65,7 @@ impl DirtyTotals {
     pub fn all(&self) -> u64 {
         self.dirty + self.writeback + self.unstable
     }
-    /// Pages that writeback, or a sync, makes clean if it is asked to.
+    /// Pages that a writeback or sync can make clean.
     pub fn reclaimable(&self) -> u64 {
         self.dirty - self.failing + self.unstable
     }

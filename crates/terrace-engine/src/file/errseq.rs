@@ -11,11 +11,10 @@ struct Errors {
     seen: bool,
 }
 
-/// Failed writebacks so far.
 #[derive(Debug)]
 pub(crate) struct ErrorSequence(Mutex<Errors>);
 
-/// The failed writebacks that one open file has reported.
+/// Failures reported so far through one open file.
 #[derive(Debug)]
 pub struct ErrorCursor(AtomicU64);
 
@@ -23,7 +22,7 @@ impl ErrorSequence {
     pub(crate) fn new() -> ErrorSequence {
         ErrorSequence(Mutex::new(Errors { count: 0, last: 0, seen: true }))
     }
-    /// The cursor of a new handle. A failure that no handle has reported yet is still reported to it.
+    /// The cursor of a new handle. It reports failures that no handle has reported yet.
     pub(crate) fn cursor(&self) -> ErrorCursor {
         let e = self.0.lock();
         ErrorCursor(AtomicU64::new(if e.seen { e.count } else { e.count - 1 }))
@@ -34,7 +33,7 @@ impl ErrorSequence {
         e.last = error.raw_os_error().unwrap_or(libc::EIO);
         e.seen = false;
     }
-    /// Reports a failure that this handle has not heard of.
+    /// Reports a failure that this handle has not reported yet.
     pub(crate) fn take(&self, cursor: &ErrorCursor) -> io::Result<()> {
         let mut e = self.0.lock();
         if cursor.0.swap(e.count, Ordering::Relaxed) == e.count {

@@ -1,4 +1,4 @@
-//! Identity of a file and its state: its pages on a device are valid only while it is the same.
+//! Identity of a file and its state: pages on a device are valid only while the identity stays the same.
 
 use crate::file::naming::{Naming, name_of};
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp, statx};
@@ -7,35 +7,37 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 use terrace_policy::mix;
 
-/// Youngest change that is sure to have another time than one that comes now: the kernel's clock for files ticks each 10 ms at the
-/// longest. (The same rule as git's for entries that are "racily clean".)
+/// Age from which on a change is sure to differ in time from a change now: the kernel's clock for files ticks
+/// at least every 10 ms. (Git's rule for "racily clean" entries.)
 const TICKS_NS: i64 = 20_000_000;
-/// The same where times have whole seconds, or two, or come from another machine's clock.
+/// The same for times in whole seconds, or two, or from another machine's clock.
 const COARSE_TICKS_NS: i64 = 2_100_000_000;
-/// After so long a change is settled, where times are fine.
+/// Time after which a change is settled, with fine times.
 pub const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
 
-/// Identity of a file at its last look, and how long that look counts.
+/// Identity of a file when last examined, and its validity.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// None: no tier exists, or a later change may have the same identity.
+    /// None: no tier exists, or a later change may produce the same identity.
     pub identity: Option<u64>,
-    /// None for now: until then, by [`Clock::now_ns`](crate::Clock::now_ns). 0: for good.
+    /// End of the state None, by [`Clock::now_ns`](crate::Clock::now_ns). 0: permanent.
     pub until: u64,
 }
 
 /// Identity and state of a file at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
-    /// Of birth time, inode, size, mtime and ctime; of the path instead of inode and birth where numbers do not last. Never 0.
+    /// Digest of birth time, inode, size, mtime and ctime. Without lasting inode numbers, the path replaces
+    /// inode and birth. Never 0.
     pub digest: u64,
-    /// When it last changed, ns since 1970.
+    /// Time of the last change, ns since 1970.
     pub ctime: i64,
-    /// A mark of the file itself, whatever its state; 0: the file system knows no time of birth.
+    /// Mark of the file, independent of its state; 0: the file system has no birth times.
     pub birth: u16,
-    /// Another file, and another state of this one, is sure to have another digest, also after a restart of the machine.
+    /// Any other file, or state of this one, is sure to have another digest, also after a reboot.
     pub is_lasting: bool,
-    /// The last change that the times tell, and the time in which a second change may get the same times, ns.
+    /// The last change by the file's times, and the time within which a second change may get the same times,
+    /// ns.
     changed: i64,
     ticks: i64,
 }
@@ -47,7 +49,7 @@ impl Identity {
     /// The file system's.
     pub fn of(fd: impl AsFd) -> io::Result<Identity> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
-        // The server's answer: its kernel's copy may be a minute old.
+        // From the server: the kernel's copy may be a minute old.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         let st = statx(&fd, c"", flags, wanted)?;
         Ok(match Naming::of(&fd, &st) {
@@ -60,14 +62,15 @@ impl Identity {
     fn by_number(st: &Statx) -> Identity {
         let born = birth(st);
         let (mtime, ctime) = (ns(st.stx_mtime), ns(st.stx_ctime));
-        // Not its device's number, which may be another after a restart of the machine.
+        // Without the device number, which may change at a reboot.
         let words = [st.stx_ino, st.stx_size, born as u64, mtime as u64, ctime as u64];
         let birth = if born == 0 { 0 } else { digest(&[st.stx_ino, born as u64]) as u16 | 1 };
         let ticks = if is_fine(st) { TICKS_NS } else { COARSE_TICKS_NS };
         Identity { digest: digest(&words), ctime, birth, is_lasting: true, changed: ctime, ticks }
     }
 
-    /// On any other: the number may be another file's after a restart, and the server gives the times that it likes.
+    /// Identity by path, for all other file systems: a number may be reused after a restart, and times are
+    /// the server's choice.
     fn by_name(st: &Statx, name: Option<&[u8]>) -> Identity {
         let (mtime, ctime) = (ns(st.stx_mtime), ns(st.stx_ctime));
         let mut words = vec![st.stx_size, mtime as u64, ctime as u64];
@@ -82,19 +85,19 @@ impl Identity {
             digest: digest(&words),
             ctime,
             birth: 0,
-            // Whole seconds are what archives give to all of their files.
+            // Archives give whole seconds to all of their files.
             is_lasting: name.is_some() && is_fine(st),
             changed: mtime.max(ctime),
             ticks: COARSE_TICKS_NS,
         }
     }
 
-    /// Whether a change from `now` (ns since 1970) on is sure to give it another identity.
+    /// Whether a change at `now` (ns since 1970) or later is sure to produce another identity.
     pub fn is_settled(&self, now: i64) -> bool {
         now.saturating_sub(self.changed) > self.ticks
     }
 
-    /// After so long, ns, a change that comes now is settled. The clock of stamps may be a tick behind.
+    /// Time, ns, after which a change of now is settled. The clock of stamps may be a tick behind.
     pub fn settles_in(&self) -> u64 {
         (self.ticks + TICKS_NS).unsigned_abs()
     }
@@ -104,24 +107,24 @@ fn ns(time: StatxTimestamp) -> i64 {
     time.tv_sec.wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec.into())
 }
 
-/// When it was made, ns since 1970; 0: the file system does not know.
+/// Birth time, ns since 1970; 0: the file system has none.
 fn birth(st: &Statx) -> i64 {
     let knows = StatxFlags::from_bits_retain(st.stx_mask).contains(StatxFlags::BTIME);
     if knows { ns(st.stx_btime) } else { 0 }
 }
 
-/// Whether its times are finer than whole seconds.
+/// Whether the times are finer than whole seconds.
 fn is_fine(st: &Statx) -> bool {
     st.stx_mtime.tv_nsec != 0 || st.stx_ctime.tv_nsec != 0
 }
 
-/// A digest of some words, the same for ever; never 0.
+/// A digest of words, stable over versions; never 0.
 fn digest(words: &[u64]) -> u64 {
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     words.iter().fold(GOLDEN, |sum, word| mix((sum ^ word).wrapping_mul(GOLDEN))).max(1)
 }
 
-/// An identity as a test wants it.
+/// An identity for tests.
 #[cfg(test)]
 pub fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
     Identity { digest, ctime, birth, is_lasting: true, changed: ctime, ticks: TICKS_NS }
@@ -175,7 +178,7 @@ mod tests {
     fn coarse_times_settle_after_their_seconds() {
         let at = Identity::by_number(&file_with_times((1000, 0), (1000, 0)));
         assert!(at.is_lasting && !at.is_settled(1_001_999_000_000) && at.is_settled(1_002_200_000_000));
-        // The time of the server, and that of the file, which may be later.
+        // The later one of the server's time and the file's time counts.
         let at = Identity::by_name(&file_with_times((1000, 5), (0, 0)), Some(b"/s/f"));
         assert!(at.is_lasting && !at.is_settled(1_001_999_000_000) && at.is_settled(1_002_200_000_000));
     }

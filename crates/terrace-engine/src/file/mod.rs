@@ -1,4 +1,4 @@
-//! A file of the source as the cache knows it: its descriptors and its state in the cache.
+//! A file of the source in the cache: its descriptors and its state.
 
 pub(crate) mod backoff;
 pub(crate) mod burst;

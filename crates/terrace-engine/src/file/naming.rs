@@ -1,14 +1,15 @@
-//! What names a file over restarts: its number, or only its path.
+//! Name of a file that lasts over restarts: its inode number, or only its path.
 //!
-//! Local file systems of the kernel keep inode numbers and stamp each change by their own clock. FUSE, network file systems and others may give
-//! numbers anew at each mount, in the order of look-ups, and times as their server likes.
+//! Local file systems of the kernel keep inode numbers and stamp each change by their own clock. FUSE,
+//! network file systems and others may assign numbers anew at each mount, in the order of look-ups, and their
+//! times come from the server.
 
 use rustix::fs::{Statx, fstatfs};
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 
-/// Types of file systems (statfs(2)) with an inode number for the life of a file and a kernel stamp for each change.
+/// File system types (statfs(2)) with lasting inode numbers and a kernel stamp for each change.
 const LASTING: [u32; 9] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // xfs
@@ -21,7 +22,6 @@ const LASTING: [u32; 9] = [
     0x794c_7630, // overlayfs
 ];
 
-/// What names files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// Inode numbers.
@@ -31,12 +31,12 @@ pub(crate) enum Naming {
 }
 
 thread_local! {
-    /// The file system of the last file, as device and mount: a question to a server takes a while.
+    /// Device, mount and result of the last file: statfs(2) of a server takes long.
     static LAST: Cell<Option<((u64, u64), Naming)>> = const { Cell::new(None) };
 }
 
 impl Naming {
-    /// That of the file system of an open file.
+    /// Naming on the file system of an open file.
     pub(crate) fn of(fd: impl AsFd, st: &Statx) -> Naming {
         let device = u64::from(st.stx_dev_major) << 32 | u64::from(st.stx_dev_minor);
         let place = (device, st.stx_mnt_id);
@@ -51,18 +51,18 @@ impl Naming {
         naming
     }
 
-    /// That of a type of file systems (statfs(2)).
+    /// Naming on a type of file systems (statfs(2)).
     pub(crate) fn of_type(kind: u32) -> Naming {
         if LASTING.contains(&kind) { Naming::Numbers } else { Naming::Paths }
     }
 }
 
-/// The path of an open file; none: it has no name, or none in this namespace.
+/// The path of an open file. None: it has no name, or none in this mount namespace.
 pub(crate) fn name_of(fd: impl AsFd) -> Option<Vec<u8>> {
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     let path = std::fs::read_link(link).ok()?.into_os_string();
     let path = path.as_bytes();
-    // A file may really be named so: then its pages begin anew at each start.
+    // A file may really have such a name: then its pages are dropped at each start.
     (path.starts_with(b"/") && !path.ends_with(b" (deleted)")).then(|| path.to_owned())
 }
 

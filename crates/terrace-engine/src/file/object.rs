@@ -1,4 +1,4 @@
-//! An object: a regular file as the cache knows it.
+//! An object: the cached content of one regular file, and its state.
 
 use crate::file::backoff::Backoff;
 use crate::file::burst::Burst;
@@ -25,44 +25,45 @@ pub struct Object {
     slot: u32,
     seg: Arc<Segment>,
     source: SourceFile,
-    /// Held (write) while content or size changes; readers that must not see a half-done change hold it
-    /// (read).
+    /// Held (write) while content or size changes, and (read) by readers that must not see a change in part.
     pub(crate) content: RwLock<()>,
-    /// Held while pages of the object are on their way to the source.
+    /// Held during writeback of the object's pages.
     pub(crate) writeback: Mutex<()>,
     /// Held (write) while unstable pages are made stable, and (read) by other syncs. The kernel reports each
-    /// failure once a descriptor, and a thread that did not get the report must not take the pages for
-    /// stable.
+    /// failure once per descriptor. A thread that missed the report must not take the pages for stable.
     pub(crate) syncing: RwLock<()>,
     /// Pages that the source does not have yet. Locked inside the state lock, or alone.
     pub(crate) dirty: Mutex<DirtyPages>,
-    /// Size that a write under way has given the source already; 0: none. Writeback must not cut or lengthen that.
+    /// Size that a write under way has already given to the source; 0: none. Writeback keeps that size.
     pub(crate) growing: AtomicU64,
-    /// Its readers' streams. Locked outside the state lock.
+    /// Streams of the object's readers. Locked outside the state lock.
     pub(crate) prefetcher: Mutex<Prefetcher>,
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
-    /// It was published soon after a change, and gets its identity later ([`crate::path::park`]): not before then. 0: it has one, or gets none.
+    /// Time from which on the object can get an identity ([`crate::path::park`]), if it was published soon
+    /// after a change. 0: it has one, or gets none.
     pub(crate) unproved_until: AtomicU64,
-    /// What is known of its state in the source. Locked inside the writeback lock, outside those of targets and the state.
+    /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and
+    /// state.
     pub(crate) burst: Mutex<Burst>,
     /// Guards the times in the slot.
     pub(super) times: Mutex<()>,
-    /// Changed since its file was last made stable.
+    /// The file has changed since it was last made stable.
     pub(crate) unsynced: AtomicBool,
-    /// Changed since the source last answered a close of it.
+    /// The file has changed since the source last answered a close of it.
     pub(crate) unheard: AtomicBool,
-    /// The last answer that was heard is a refusal: the next close has one of its own, as a copy of the descriptor in a child may have had that.
+    /// The last reported close answer was an error. The next close queries the source again: a copy of the
+    /// descriptor in a child may have got the report.
     refused: AtomicBool,
-    /// errno of such an answer that no program, sync or unmount has; 0: none.
+    /// errno of a close answer that no program, sync or unmount has reported yet; 0: none.
     close_errno: AtomicI32,
-    /// The last name is gone: dirty pages are useless once the last handle is closed.
+    /// The last name is gone: dirty pages are dropped once the last handle is closed.
     pub(crate) doomed: AtomicBool,
-    /// Tries to compress a page of it, and to do so with LZ4.
+    /// Backoffs for the compression of its pages: with any codec, and with LZ4.
     pub(crate) compressing: Backoff,
     pub(crate) lz4: Backoff,
-    /// Taken out of the books, its slot and descriptors may be another's. Set under the writeback lock.
+    /// The object is dropped: slot and descriptors may belong to another one. Set under the writeback lock.
     pub(crate) gone: AtomicBool,
 }
 
@@ -102,25 +103,25 @@ impl Object {
     pub fn slot_index(&self) -> u32 {
         self.slot
     }
-    /// Its slot.
     pub(crate) fn slot(&self) -> &ObjectSlot {
         self.seg.object(self.slot)
     }
-    /// Has the processor fetch bytes that a read will copy soon, if they are in memory.
+    /// Prefetches the frames of a coming read into the processor's cache.
     pub fn prefetch(&self, offset: u64, len: usize) {
         terrace_shm::client::prefetch(&self.seg, self.slot(), offset, len);
     }
-    /// Notes what a look at the file told of its identity. Nothing that was read before is cached.
+    /// Stores the identity found in the file. Called before any content is cached.
     pub(crate) fn set_known(&self, known: &Known) {
         self.set_identity(known.identity);
         self.unproved_until.store(known.until, Ordering::Relaxed);
     }
-    /// Notes the identity of the file. The segment has a mark of it, for the next terraced.
+    /// Stores the identity. The segment gets its low 32 bits, for the next terraced.
     fn set_identity(&self, identity: Option<u64>) {
         self.identity.store(identity.unwrap_or(0), Ordering::Relaxed);
         self.slot().identity.store(identity.unwrap_or(0) as u32, Ordering::Release);
     }
-    /// Takes over the identity that a dead terraced published. A file changed since gets none: its pages in memory are older.
+    /// Takes over the identity published by a dead terraced. A file changed since gets none: its pages in
+    /// memory are older.
     pub(crate) fn take_over_identity(&self, now: Option<u64>) {
         let published = self.slot().identity.load(Ordering::Acquire);
         self.set_identity(now.filter(|now| published != 0 && *now as u32 == published));
@@ -141,35 +142,37 @@ impl Object {
             self.slot().flags.fetch_and(!flag, Ordering::SeqCst);
         }
     }
-    /// Sends the preload path's readers of this file to the mount path, or no longer: somebody has it open for writing behind the kernel's page cache.
+    /// Sends the preload path's readers to the mount path, or back: another writer, invisible to the cache,
+    /// may have the file open.
     pub fn set_slow(&self, slow: bool) {
         self.set_flag(FLAG_SLOW, slow);
     }
-    /// Likewise, because somebody may have mapped it through a descriptor that a client opened for writing. The preload server sets it, too, when the
-    /// client announces it; who counts the writers takes it back.
+    /// Sends the preload path's readers to the mount path, or back: a writable mapping may exist. The preload
+    /// server sets this flag, too, when a client announces such a mapping; the counter of writers clears it.
     pub fn set_mapped(&self, mapped: bool) {
         self.set_flag(FLAG_MAPPED, mapped);
     }
-    /// Are the preload path's readers of this file sent to the mount path?
+    /// Whether the preload path's readers use the mount path for this file.
     pub fn is_slow(&self) -> bool {
         self.slot().flags.load(Ordering::SeqCst) != 0
     }
-    /// Likewise, and because of a mapping?
+    /// Whether they do so because of a mapping.
     pub fn is_mapped(&self) -> bool {
         self.slot().flags.load(Ordering::SeqCst) & FLAG_MAPPED != 0
     }
-    /// Pages that the source does not show yet, those on their way among them.
+    /// Pages whose content the source does not show yet, with those under writeback.
     pub fn dirty_pages(&self) -> u64 {
         self.dirty.lock().unwritten()
     }
-    /// Whether something of it may have to be written, or written once more.
+    /// Whether the object has pages that are to be written, perhaps for the second time.
     pub fn is_unsettled(&self) -> bool {
         self.dirty.lock().totals().all() > 0
     }
-    /// Gives up the writer after the last close for writing, unless data are left to be written. The writer is closed when the result
-    /// is dropped.
+    /// Gives up the writer after the last close for writing, if no unwritten data remain. The writer is
+    /// closed when the result is dropped.
     pub fn close_writer(&self) -> Option<Arc<DataFd>> {
-        // Writes and writebacks use plain descriptor numbers under these locks. If one is under way, the next close does it.
+        // Writes and writebacks use raw descriptor numbers under these locks. If one is under way, the next
+        // close gives up the writer.
         let (_content, _writeback) = (self.content.try_write()?, self.writeback.try_lock()?);
         if self.dirty_pages() > 0 {
             return None;
@@ -177,20 +180,20 @@ impl Object {
         self.note_close();
         self.source.close_writer(self.is_unsettled())
     }
-    /// The source's file is about to be changed.
+    /// Notes a change of the source's file that is about to begin.
     pub(crate) fn note_change(&self) {
         self.unsynced.store(true, Ordering::Relaxed);
         self.unheard.store(true, Ordering::Relaxed);
     }
-    /// Has the source still to answer a close of what was written, or waits its answer for a report?
+    /// Whether the source has yet to answer a close after writes, or its answer is not reported yet.
     pub fn is_unheard(&self) -> bool {
         let waits = [&self.unheard, &self.refused].iter().any(|flag| flag.load(Ordering::Relaxed));
         waits || self.close_errno.load(Ordering::Relaxed) != 0
     }
-    /// The source's answer to a close of all that was written, for a program, a sync or an unmount to report.
+    /// The source's answer to a close after all writes, for a program, a sync or an unmount.
     ///
     /// # Errors
-    /// The source's error: some of the data that it accepted is missing.
+    /// The source's error: it lost some of the data that it had accepted.
     pub fn hear_close(&self) -> std::io::Result<()> {
         if self.refused.swap(false, Ordering::Relaxed) {
             self.unheard.store(true, Ordering::Relaxed);
@@ -204,7 +207,8 @@ impl Object {
             }
         }
     }
-    /// Has the source answer before its descriptors are closed. The answer waits for the next one that can report it.
+    /// Gets the source's close answer before the descriptors are closed. The next caller that can
+    /// report it gets an error.
     fn note_close(&self) {
         if !self.unheard.swap(false, Ordering::Relaxed) {
             return;
@@ -213,30 +217,31 @@ impl Object {
         if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) {
             self.unheard.store(true, Ordering::Relaxed); // The source has not answered.
         } else {
-            tracing::warn!("object {}: the source refused at the close what was written: {e}", self.id);
+            tracing::warn!("object {}: the source reports a write error at the close: {e}", self.id);
             self.close_errno.store(e.raw_os_error().unwrap_or(libc::EIO), Ordering::Relaxed);
         }
     }
-    /// The source's file has no name left. A server may not even know it then, and the kernel's copy of its attributes may be older.
+    /// Whether the source's file has no name left, by the server: the kernel's copy of the attributes may
+    /// be older, and the server may not know the file any more.
     pub(crate) fn is_nameless(&self) -> bool {
         match self.source.links() {
             Ok(links) => links == 0,
             Err(err) => matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ESTALE)),
         }
     }
-    /// errno of its last writeback, if that failed.
+    /// errno of the last writeback, if it failed.
     pub(crate) fn failing(&self) -> Option<i32> {
         Some(self.dirty.lock().errno).filter(|&errno| errno != 0)
     }
 
-    /// The cursor of a new handle. A failure that no handle has reported yet is still reported to it.
+    /// The cursor of a new handle. It reports failures that no handle has reported yet.
     pub fn error_cursor(&self) -> ErrorCursor {
         self.errors.cursor()
     }
     pub(crate) fn note_error(&self, error: &std::io::Error) {
         self.errors.note(error);
     }
-    /// Reports a failure that this handle has not heard of.
+    /// Reports a failure that this handle has not reported yet.
     pub(crate) fn take_error(&self, cursor: &ErrorCursor) -> std::io::Result<()> {
         self.errors.take(cursor)
     }

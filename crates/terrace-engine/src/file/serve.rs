@@ -1,14 +1,15 @@
-//! Who takes files into service that clients show, where no mount tells of opens.
+//! Callback that starts serving a file at a client's request. Used without a mount, where opens are not
+//! visible.
 
 use crate::file::object::ObjectRef;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 
-/// Takes files into service.
+/// Starts to serve files.
 pub trait Serve: Send + Sync + std::fmt::Debug {
-    /// The object of the file that a client shows: published, and kept from going stale as long as its clients are not sent to the source.
+    /// The object of a client's file: published, and kept coherent until its clients are sent to the source.
     ///
     /// # Errors
-    /// BUSY if somebody has the file open for writing; XDEV, ENFILE ... if it cannot be served.
+    /// BUSY if the file is open for writing; XDEV, ENFILE ... if it cannot be served.
     fn serve(&self, shown: BorrowedFd<'_>) -> Result<ObjectRef, Errno>;
 }

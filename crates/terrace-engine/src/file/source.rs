@@ -1,8 +1,8 @@
-//! A file of the source, reached through an O_PATH descriptor that the engine's user holds.
+//! A file of the source, reached through an O_PATH descriptor of the engine's user.
 //!
-//! Data descriptors are opened when a program opens the file, or else when first needed, and closed at the
-//! last close of the file. An open descriptor is used for everything that it allows, because the mode, and
-//! with it what a daemon without root may open, can change at any time.
+//! Data descriptors are opened when a program opens the file, or when first needed, and closed at the last
+//! close of the file. An open descriptor is used for everything that it allows: the mode can change at any
+//! time, and with it what a daemon without root may open.
 
 use rustix::fs::{Access, AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, open, statx};
 use rustix::io::Errno;
@@ -21,9 +21,9 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 /// The O_PATH descriptor of a source file.
 #[derive(Debug, Clone)]
 pub enum PathFd {
-    /// Open as long as anybody who holds this: the number cannot become another file's.
+    /// Owned in common: the descriptor's number cannot become another file's.
     Shared(Arc<OwnedFd>),
-    /// Of whoever made this, who keeps it open as long.
+    /// Borrowed from the creator of this value, which keeps the descriptor open.
     Borrowed(RawFd),
 }
 
@@ -39,7 +39,7 @@ impl From<RawFd> for PathFd {
     }
 }
 
-/// A descriptor, and whether the kernel's page cache may be bypassed: in one word and a half, for there are as many as files.
+/// A descriptor, and whether direct I/O may be used. In one word and a half, for there is one per file.
 #[derive(Debug)]
 enum Named {
     Shared(Arc<OwnedFd>, bool),
@@ -69,17 +69,17 @@ impl AsFd for DataFd {
 }
 
 impl DataFd {
-    /// The descriptor, open as long as this is.
+    /// The raw descriptor, open as long as this value lives.
     pub fn raw(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Does it bypass the page cache? Not for ever: the source may refuse that at a call (`io::page_cache`).
+    /// Whether it uses direct I/O. This can change: the source may refuse it at a call (`io::page_cache`).
     pub fn direct(&self) -> bool {
         fcntl_getfl(&self.0).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
     }
 
-    /// No longer bypasses the page cache.
+    /// Changes to buffered I/O.
     fn make_buffered(&self) -> io::Result<()> {
         Ok(fcntl_setfl(&self.0, fcntl_getfl(&self.0)? - OFlags::DIRECT)?)
     }
@@ -107,7 +107,7 @@ impl SourceFile {
             cached: Slot::default(),
         }
     }
-    /// May the kernel's page cache be bypassed?
+    /// Whether direct I/O may be used.
     fn bypass(&self) -> bool {
         match self.named {
             Named::Shared(_, bypass) | Named::Borrowed(_, bypass) => bypass,
@@ -124,7 +124,8 @@ impl SourceFile {
     pub(crate) fn as_path(&self) -> BorrowedFd<'_> {
         self.borrowed()
     }
-    /// Status of the file. On a server's file system a data descriptor holds a file without names; an O_PATH descriptor does not.
+    /// Status of the file. On a server's file system a data descriptor keeps a file without names alive; an
+    /// O_PATH descriptor does not.
     pub fn stat(&self) -> io::Result<rustix::fs::Stat> {
         match rustix::fs::fstat(self.borrowed()) {
             Err(Errno::NOENT | Errno::STALE) => {}
@@ -133,7 +134,7 @@ impl SourceFile {
         let open = self.any_open().ok_or(Errno::STALE)?;
         Ok(rustix::fs::fstat(&*open)?)
     }
-    /// The number of its names, as its server says now.
+    /// Number of names, by the server's present answer.
     ///
     /// # Errors
     /// The server does not know the file, or does not answer.
@@ -141,7 +142,7 @@ impl SourceFile {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
         Ok(statx(self.borrowed(), "", flags, StatxFlags::NLINK)?.stx_nlink)
     }
-    /// Any of its data descriptors, the writer first.
+    /// Any open data descriptor, the writer first.
     fn any_open(&self) -> Option<Arc<DataFd>> {
         [&self.write, &self.tail, &self.read, &self.cached].into_iter().find_map(|slot| slot.lock().clone())
     }
@@ -157,30 +158,31 @@ impl SourceFile {
     pub fn times(&self) -> Option<(i64, i64)> {
         Some(times_of(&self.stat().ok()?))
     }
-    /// For reading, past the page cache where the source allows it.
+    /// For reading, with direct I/O where the source allows it.
     pub fn reader(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.read, || self.open_direct(OFlags::RDONLY));
-        // A file that may be written and not read; the writer can do both.
+        // A file that may be written and not read: the writer is open for both.
         opened.or_else(|err| self.open_writer().ok_or(err))
     }
     /// For reading through the kernel's page cache.
     pub fn cached_reader(&self) -> io::Result<Arc<DataFd>> {
         get_or_open(&self.cached, || Ok(DataFd(self.open_read_only()?)))
     }
-    /// Is the file open for writing anywhere, or mapped so? Told by a read lease, which the kernel gives on no such file (fcntl(2), "Leases"). The
-    /// caller has closed the writer.
+    /// Whether the file is open for writing or mapped writable anywhere. The test is a read lease, which the
+    /// kernel refuses on such a file (fcntl(2), "Leases"). The caller has closed the writer.
     ///
     /// # Errors
     /// The file system has no leases, or the file cannot be opened.
     pub fn has_writers(&self) -> io::Result<bool> {
         let fd = self.open_read_only()?;
-        // SAFETY: plain numbers. A program that opens the file while the lease is held makes the kernel send the signal, and SIGURG does nothing.
+        // SAFETY: plain numbers. A program that opens the file while the lease is held makes the kernel send
+        // the signal, and SIGURG does nothing.
         let leased = unsafe {
             libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG);
             libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK)
         };
         match (leased, io::Error::last_os_error()) {
-            (0, _) => Ok(false), // Given back with the descriptor.
+            (0, _) => Ok(false), // The lease ends with the descriptor.
             (_, err) if err.kind() == io::ErrorKind::WouldBlock => Ok(true),
             (_, err) => Err(err),
         }
@@ -188,7 +190,7 @@ impl SourceFile {
     fn open_read_only(&self) -> io::Result<OwnedFd> {
         Ok(open(self.proc_path(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
-    /// For writing (and for changing the file otherwise), past the page cache where the source allows it.
+    /// For writing (and other changes of the file), with direct I/O where the source allows it.
     pub fn writer(&self) -> io::Result<Arc<DataFd>> {
         let mut opened = false;
         let writer = get_or_open(&self.write, || {
@@ -200,14 +202,15 @@ impl SourceFile {
         }
         Ok(writer)
     }
-    /// After the first open for writing: union file systems copy a file to their upper layer then, and descriptors from before read the lower one.
+    /// Reopens the readers after the first open for writing: union file systems copy the file to their upper
+    /// layer then, and older descriptors read the lower one.
     fn open_readers_again(&self) {
         if self.data_held() == 1 || !self.may_copy_up() {
             return;
         }
         let again = |slot: &Slot, open: &dyn Fn() -> io::Result<DataFd>| {
             let mut slot = slot.lock();
-            // The mode may forbid it by now: then the old one has to do.
+            // The mode may forbid it by now. The old reader stays in use then.
             if slot.is_some()
                 && let Ok(fd) = open()
             {
@@ -217,18 +220,18 @@ impl SourceFile {
         again(&self.read, &|| self.open_direct(OFlags::RDONLY));
         again(&self.cached, &|| Ok(DataFd(self.open_read_only()?)));
     }
-    /// Is the file system one that may give a file other content when it is opened for writing? The kernel's own union file system gives all
-    /// descriptors the new one.
+    /// Whether an open for writing may change a file's content for other descriptors: on FUSE. The kernel's
+    /// own union file system redirects all descriptors.
     fn may_copy_up(&self) -> bool {
         rustix::fs::fstatfs(self.borrowed()).is_ok_and(|fs| fs.f_type == FUSE_MAGIC)
     }
-    /// For fsync: whichever is open.
+    /// Any descriptor, for fsync.
     pub fn any(&self) -> io::Result<Arc<DataFd>> {
         self.open_writer().map_or_else(|| self.reader(), Ok)
     }
-    /// The descriptor for making stable what went through the page cache: the same one if it is still open,
-    /// because the kernel reports to each descriptor the failures since its open; else a new one, to which
-    /// the kernel reports the failures that no descriptor has reported.
+    /// The descriptor for syncs of data written through the page cache: the same one while it is open,
+    /// because the kernel reports to a descriptor the failures since its open. A new one gets the failures
+    /// that no descriptor has reported.
     pub(crate) fn syncer(&self) -> io::Result<Arc<DataFd>> {
         if let Some(open) = self.tail.lock().clone() {
             return Ok(open);
@@ -236,15 +239,16 @@ impl SourceFile {
         let fresh = self.open_direct(OFlags::RDONLY).map(Arc::new);
         fresh.or_else(|err| self.any_open().ok_or(err))
     }
-    /// For writing through the page cache: the last page of a file whose size is no multiple of the page size.
+    /// For writing through the page cache: the last page of a file whose size is no multiple of the page
+    /// size.
     pub fn buffered(&self) -> io::Result<Arc<DataFd>> {
         let opened = get_or_open(&self.tail, || {
             let fd = open(self.proc_path(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
             Ok(DataFd(fd))
         });
         opened.or_else(|err| {
-            // The mode no longer allows it, or descriptors are short: from now on data are written through
-            // the page cache.
+            // The mode no longer allows it, or descriptors are short: from now on the writer goes through the
+            // page cache.
             let writer = self.open_writer().ok_or(err)?;
             writer.make_buffered()?;
             Ok(writer)
@@ -254,12 +258,12 @@ impl SourceFile {
     pub fn open_writer(&self) -> Option<Arc<DataFd>> {
         self.write.lock().clone()
     }
-    /// Takes over a descriptor, open for reading and writing, from the creator of the file, or from an
-    /// earlier daemon.
+    /// Takes over a descriptor, open for reading and writing, from the creator of the file or an earlier
+    /// daemon.
     pub fn adopt_writer(&self, fd: OwnedFd) {
         let mut writer = self.write.lock();
         if writer.is_some() {
-            return; // Somebody has opened it meanwhile, and may be using that.
+            return; // Another thread has opened it meanwhile, and may be using it.
         }
         if self.bypass() && takes_pages(self.borrowed()) {
             // Where the source has no direct I/O, the descriptor stays as it is.
@@ -267,10 +271,10 @@ impl SourceFile {
         }
         *writer = Some(Arc::new(DataFd(fd)));
     }
-    /// A fresh read-only direct descriptor to hand to a client.
+    /// A new read-only direct descriptor for a client.
     ///
     /// # Errors
-    /// The client would read what was there before a copy-up: it has to use the mount.
+    /// The descriptor would read the content before a copy-up: the client has to use the mount.
     pub fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {
         if self.may_copy_up() {
             return Err(Errno::OPNOTSUPP.into());
@@ -279,21 +283,21 @@ impl SourceFile {
         let direct = opened.direct();
         Ok((opened.0, direct))
     }
-    /// Data descriptors that are open.
+    /// Number of open data descriptors.
     pub fn data_held(&self) -> usize {
         [&self.read, &self.write, &self.tail, &self.cached]
             .into_iter()
             .filter(|slot| slot.lock().is_some())
             .count()
     }
-    /// Closes the readers when their last user is done.
+    /// Closes the readers. Calls under way keep theirs open.
     pub fn close_reader(&self) {
         drop(self.read.lock().take());
         drop(self.cached.lock().take());
     }
     /// Closes the descriptors for writing. The writer itself closes when the result and all other references
-    /// are dropped. It stays open if no other descriptor can make the file stable, and, if the file is
-    /// `unstable`, because its pages may have to be written again.
+    /// are dropped. It stays open if no other descriptor can make the file stable, or write it again while it
+    /// is `unstable`.
     pub fn close_writer(&self, unstable: bool) -> Option<Arc<DataFd>> {
         if self.write.lock().is_none() && self.tail.lock().is_none() {
             return None;
@@ -307,8 +311,8 @@ impl SourceFile {
         self.write.lock().take()
     }
 
-    /// What a close of the descriptors for writing answers, which stay open. A file system on a network or of a server tells only there of writes that it
-    /// could not make (close(2)); on others this does nothing.
+    /// The answer of a close of the descriptors for writing, which stay open. File systems of networks and
+    /// servers report failed writes only there (close(2)); on others this has no effect.
     pub(crate) fn answer_to_close(&self) -> io::Result<()> {
         let open = [&self.write, &self.tail].map(|slot| slot.lock().clone());
         open.iter().flatten().try_for_each(|fd| {
@@ -332,7 +336,7 @@ impl SourceFile {
         };
         if self.bypass() && takes_pages(self.borrowed()) {
             match open(OFlags::DIRECT) {
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => {} // The source cannot do that.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {} // The source has no direct I/O.
                 opened => return Ok(DataFd(opened?)),
             }
         }
@@ -340,7 +344,8 @@ impl SourceFile {
     }
 }
 
-/// Does the file system take direct calls for single pages, as far as it says so (statx(2), STATX_DIOALIGN)?
+/// Whether the file system takes direct I/O of single pages, as far as it reports so (statx(2),
+/// STATX_DIOALIGN).
 fn takes_pages(file: BorrowedFd<'_>) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let Ok(stat) = statx(file, c"", flags, StatxFlags::DIOALIGN) else { return true };
@@ -349,10 +354,10 @@ fn takes_pages(file: BorrowedFd<'_>) -> bool {
     !says || fits(stat.stx_dio_offset_align) && fits(stat.stx_dio_mem_align)
 }
 
-/// How old a change of the source must be, so that the next one gives another ctime on any file system.
+/// Age of a change after which the next change gets another ctime on any file system.
 const CTIME_DIFFERS_AFTER_S: i64 = 2;
 
-/// Will every change from now on move the ctime?
+/// Whether every change from now on moves the ctime.
 pub fn differs_from_now_on(stat: &rustix::fs::Stat) -> bool {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
     stat.st_ctime + CTIME_DIFFERS_AFTER_S < now.tv_sec

@@ -1,12 +1,13 @@
-//! The directory that the mount serves, by which everything on its file system is made stable at once.
+//! The directory that the mount serves, by which everything on its file system is made stable with one
+//! syncfs.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use terrace_sync::Mutex;
 
-/// File systems without a block device of their own that make all files stable at syncfs(2), by statfs's type: btrfs, bcachefs, zfs, ubifs, overlay, tmpfs,
-/// ramfs, NFS, Ceph.
+/// File systems without a block device of their own that make all files stable at syncfs(2), by statfs's
+/// type: btrfs, bcachefs, zfs, ubifs, overlay, tmpfs, ramfs, NFS, Ceph.
 const SYNCED_WHOLE: [u64; 9] = [
     0x9123_683e,
     0xca45_1a4e,
@@ -19,7 +20,7 @@ const SYNCED_WHOLE: [u64; 9] = [
     0x00c3_6400,
 ];
 
-/// Does syncfs(2) make the files of this device stable, with this type?
+/// Whether syncfs(2) makes the files of this device and type stable.
 fn is_synced_whole(dev: u64, kind: u64) -> bool {
     rustix::fs::major(dev) != 0 || SYNCED_WHOLE.contains(&kind)
 }
@@ -27,17 +28,18 @@ fn is_synced_whole(dev: u64, kind: u64) -> bool {
 /// The source's directory, opened for syncfs.
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
-    /// Number of its file system.
+    /// Device number of the file system.
     pub dev: u64,
-    /// A sync of the file system makes its files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is synced by itself.
+    /// A syncfs makes the files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is
+    /// synced by itself.
     pub reaches_files: bool,
     pub fd: OwnedFd,
-    /// Held while it is synced.
+    /// Held during a syncfs.
     pub syncing: Mutex<()>,
 }
 
 impl SourceRoot {
-    /// Opens the directory anew.
+    /// Opens the directory again, for reading.
     ///
     /// # Errors
     /// It cannot be opened for reading.
@@ -50,7 +52,7 @@ impl SourceRoot {
         Ok(SourceRoot { dev, reaches_files, fd, syncing: Mutex::new(()) })
     }
 
-    /// Does a sync of this reach a file of that device?
+    /// Whether a syncfs reaches the files of device `dev`.
     pub(crate) fn reaches(&self, dev: u64) -> bool {
         self.reaches_files && self.dev == dev
     }

@@ -1,7 +1,7 @@
 //! Times of an object.
 //!
-//! Writeback comes later than the write, so the cache knows mtime and ctime better than the source. They lie in the
-//! object's slot: an acknowledged utimens outlives terraced, as the data do.
+//! Writeback comes later than the write, so the cache has newer mtime and ctime than the source. They lie in
+//! the object's slot: an acknowledged utimens survives a crash of terraced, as the data do.
 
 use crate::file::object::Object;
 use crate::file::source::times_of;
@@ -13,7 +13,7 @@ use terrace_shm::layout::{TIMES_KNOWN, TIMES_RESTORE};
 const COARSEST_NS: i64 = 2_000_000_000;
 
 impl Object {
-    /// mtime and ctime (ns since 1970) where the cache knows better than the source.
+    /// mtime and ctime (ns since 1970) where the cache's are newer than the source's.
     pub fn times(&self) -> Option<(i64, i64)> {
         let _times = self.times.lock();
         self.known_times()
@@ -24,25 +24,25 @@ impl Object {
         let time = |t: &AtomicU64| t.load(Ordering::Relaxed).cast_signed();
         known.then(|| (time(&slot.mtime), time(&slot.ctime)))
     }
-    /// Sets the times, then the flag that they are valid. The caller holds `times`.
+    /// Sets the times, then the flag that they are valid. The caller holds the lock `times`.
     fn set_times(&self, (mtime, ctime): (i64, i64), restore: bool) {
         let slot = self.slot();
         slot.mtime.store(mtime.cast_unsigned(), Ordering::Relaxed);
         slot.ctime.store(ctime.cast_unsigned(), Ordering::Relaxed);
         slot.times_known.store(TIMES_KNOWN | if restore { TIMES_RESTORE } else { 0 }, Ordering::Release);
     }
-    /// Whether the source is to get the time of a write.
+    /// Whether the source still lacks the mtime of a write.
     pub(crate) fn restore_due(&self) -> bool {
         self.slot().times_known.load(Ordering::Relaxed) & TIMES_RESTORE != 0
     }
 
-    /// A program wrote at `now`.
+    /// Notes a write by a program at `now`.
     pub(crate) fn note_write(&self, now: i64) {
         let _times = self.times.lock();
         self.set_times((now, now), true);
     }
-    /// A program set the mtime through the mount; the source has it already, unless a writeback has just put the old one
-    /// back.
+    /// Notes an mtime set by a program through the mount. The source has it already, unless a writeback has
+    /// just restored the old one.
     pub fn adopt_mtime(&self, mtime: i64) {
         let times = self.times.lock();
         let Some((_, ctime)) = self.known_times() else { return };
@@ -50,14 +50,14 @@ impl Object {
         drop(times);
         self.restore_times();
     }
-    /// A program changed metadata through the mount (chmod, link, ...): the source's ctime is the newest.
+    /// Notes a change of metadata through the mount (chmod, link, ...): the source's ctime is the newest.
     pub fn adopt_ctime(&self) {
         let _times = self.times.lock();
         if let (Some((mtime, _)), Some((_, ctime))) = (self.known_times(), self.source().times()) {
             self.set_times((mtime, ctime), self.restore_due());
         }
     }
-    /// The source itself was changed (fallocate, ...): its times are the newest.
+    /// Notes a change of the source itself (fallocate, ...): its times are the newest.
     pub(crate) fn adopt_times(&self) {
         let _times = self.times.lock();
         if let (Some(_), Some(newest)) = (self.known_times(), self.source().times()) {
@@ -65,21 +65,22 @@ impl Object {
         }
     }
 
-    /// After a writeback: gives the source the mtime of the write, not of the writeback.
+    /// After a writeback: gives the source the mtime of the write instead of that of the writeback.
     pub(crate) fn restore_times(&self) {
         let _times = self.times.lock();
         let Some((mtime, ctime)) = self.known_times().filter(|_| self.restore_due()) else { return };
         if let Err(e) = self.set_mtime_of_source(mtime) {
             tracing::debug!("object {}: mtime not restored: {e}", self.id());
         }
-        // A file system with coarse times cuts them. A difference beyond its granularity is another program's
-        // change.
+        // A file system with coarse times truncates them. A difference beyond its granularity is another
+        // program's change.
         let cut = |told: &i64| (0..COARSEST_NS).contains(&(mtime - told));
         let told = self.source().times().map(|(told, _)| told).filter(cut);
         self.set_times((told.unwrap_or(mtime), ctime), self.dirty_pages() > 0);
     }
 
-    /// Pages that the source has been given already go to it again: after that its mtime is to be restored, too.
+    /// Notes a second writeback of pages that were already written: the mtime must be restored again
+    /// afterwards.
     pub(crate) fn owe_times(&self) {
         let _times = self.times.lock();
         if let Some(times) = self.known_times()
@@ -89,9 +90,8 @@ impl Object {
         }
     }
 
-    /// True if another program has changed the source, whose current state is `stat`, since its mtime was
-    /// restored after a writeback. (Also true if the mtime could not be restored, as for a file of another
-    /// owner.)
+    /// Whether another program has changed the source since its mtime was restored after a writeback; `stat`:
+    /// the present state. (Also true if the mtime could not be restored, as for a file of another owner.)
     pub fn is_changed_behind(&self, stat: &rustix::fs::Stat) -> bool {
         let _times = self.times.lock();
         let (newest, _) = times_of(stat);
@@ -99,14 +99,14 @@ impl Object {
         self.known_times().is_some_and(|(mtime, _)| !self.restore_due() && (newest != mtime || resized))
     }
 
-    /// Gives the source's file a new ctime, and leaves all else of it.
+    /// Gives the source's file a new ctime and changes nothing else.
     pub(crate) fn renew_ctime(&self) -> std::io::Result<()> {
         let _times = self.times.lock();
         let (mtime, _) = times_of(&self.source().stat()?);
         self.set_mtime_of_source(mtime)
     }
 
-    /// By path, for no descriptor that writes need be open any more.
+    /// By path, for no descriptor may be open for writing.
     fn set_mtime_of_source(&self, mtime: i64) -> std::io::Result<()> {
         let time =
             Timespec { tv_sec: mtime.div_euclid(1_000_000_000), tv_nsec: mtime.rem_euclid(1_000_000_000) };

@@ -1,4 +1,4 @@
-//! A buffer that direct I/O takes.
+//! A page-aligned buffer for direct I/O.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -6,14 +6,14 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
 
-/// From this length on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory at a time, and
-/// its time depends on their number: with 1 MiB in one piece a virtual disk read at 2.1 to 2.8 GiB/s, with 256 scattered
-/// pages at 0.9 to 1.2.
+/// Length from which on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory
+/// at a time, and its time depends on their number. A virtual disk read 1 MiB in one piece at 2.1 to 2.8
+/// GiB/s, in 256 scattered pages at 0.9 to 1.2.
 const LONG: usize = 256 << 10;
-/// Two threads share a huge page: their requests are not longer than this.
+/// Two threads share a huge page. Longer requests get separate memory.
 const HALF: usize = HUGE / 2;
 
-/// Unused halves of huge pages. The list keeps as many as were once in use.
+/// Unused halves of huge pages. The list keeps the largest number that was once in use.
 static HALVES: Mutex<Vec<Half>> = Mutex::new(Vec::new());
 
 /// Half of a huge page: initialised, page-aligned, `HALF` bytes, owned by the holder alone.
@@ -35,7 +35,7 @@ impl Half {
     }
 }
 
-/// A page-aligned buffer that grows when a longer slice is asked for.
+/// A page-aligned buffer that grows on demand.
 #[derive(Debug, Default)]
 pub struct AlignedBuf(Memory);
 
@@ -44,7 +44,7 @@ enum Memory {
     #[default]
     None,
     Half(Half),
-    /// Of its own, so many bytes.
+    /// A separate allocation, and its bytes.
     Own(NonNull<u8>, usize),
 }
 
@@ -52,12 +52,13 @@ enum Memory {
 unsafe impl Send for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Runs `act` on the first `len` bytes, whose content is whatever was left there. Half a huge page goes back to the stock
-    /// afterwards: so there are as many as requests of that length at one time, and not one for each thread that ever had such a request.
+    /// Runs `act` on the first `len` bytes; their content is left over from earlier uses. Afterwards half a
+    /// huge page returns to the stock. So the stock grows with the number of concurrent long requests, not
+    /// with the number of threads.
     pub fn with<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> T) -> T {
         self.with_or_leak(len, |buf| (act(buf), false))
     }
-    /// As [`AlignedBuf::with`]; true: the kernel may still use the memory, which is never used again.
+    /// As [`AlignedBuf::with`]. If `act` returns true, the kernel may still use the memory, and it is leaked.
     pub fn with_or_leak<T>(&mut self, len: usize, act: impl FnOnce(&mut [u8]) -> (T, bool)) -> T {
         let (done, is_used) = act(self.slice(len));
         if is_used {
@@ -66,7 +67,7 @@ impl AlignedBuf {
         self.shrink();
         done
     }
-    /// Gives half a huge page back to the stock.
+    /// Returns half a huge page to the stock.
     pub(super) fn shrink(&mut self) {
         if matches!(self.0, Memory::Half(_)) {
             *self = AlignedBuf::default();
@@ -109,7 +110,7 @@ fn layout(bytes: usize, align: usize) -> Layout {
     Layout::from_size_align(bytes, align).expect("buffers are small")
 }
 
-/// New memory, in huge pages if it is aligned for them and there are some.
+/// New zeroed memory, in huge pages if aligned for them and available.
 fn zeroed(bytes: usize, align: usize) -> NonNull<u8> {
     let layout = layout(bytes, align);
     // SAFETY: the layout has a non-zero size.
@@ -153,7 +154,7 @@ mod tests {
                 scope.spawn(move || {
                     let at = BUF.with_borrow_mut(|buf| buf.with(HALF, |slice| slice.as_ptr() as usize));
                     say.send(at).unwrap();
-                    hold.wait(); // All 32 threads live on.
+                    hold.wait(); // All 32 threads stay alive.
                 });
                 said.recv().unwrap()
             });
@@ -161,7 +162,7 @@ mod tests {
             hold.wait();
             seen
         });
-        // Other tests of this process may hold some meanwhile.
+        // Other tests of this process may hold buffers meanwhile.
         assert!(seen.len() < 24, "{} buffers for 32 threads", seen.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Plain preadv and pwritev on the calling thread: the fastest way to do one thing at a time.
+//! Plain preadv and pwritev on the calling thread: the fastest way for a single operation.
 
 use super::page_cache::{borrow, is_refusal, leave_direct, through_page_cache};
 use super::scattered::Scattered;
@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_shm::PAGE_SIZE;
 
-/// The plain twin.
+/// The implementation with plain system calls.
 #[derive(Debug, Default)]
 pub struct BlockingIo {
-    /// Kernel or file system do not know RWF_DONTCACHE.
+    /// Kernel or file system lack RWF_DONTCACHE.
     keeps_all: AtomicBool,
     #[cfg(any(test, feature = "testing"))]
     short: ShortCalls,
@@ -25,7 +25,7 @@ pub struct BlockingIo {
 
 /// IOV_MAX of Linux.
 const VECS_MAX: usize = 1024;
-/// Reads that may end inside the same page before they count as failed.
+/// Number of reads that may end inside the same page before the read fails.
 const STALLS_MAX: u32 = 8;
 
 fn check(n: isize) -> Result<usize, Errno> {
@@ -37,13 +37,13 @@ fn check(n: isize) -> Result<usize, Errno> {
 }
 
 impl BlockingIo {
-    /// The plain twin over a kernel some of whose calls fall short.
+    /// The same, over a simulated kernel with short reads and writes.
     #[cfg(any(test, feature = "testing"))]
     pub fn with_short_calls(short: ShortCalls) -> BlockingIo {
         BlockingIo { short, ..BlockingIo::default() }
     }
 
-    /// The part of `bufs` for the next call: all of it, unless a test wants a short call.
+    /// The part of `bufs` for the next call: all of it, except for a test's short call.
     pub(super) fn part<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         #[cfg(any(test, feature = "testing"))]
         return self.short.cut(bufs);
@@ -51,7 +51,7 @@ impl BlockingIo {
         Cow::Borrowed(bufs)
     }
 
-    /// Reads on after `done` bytes; all that is read in the end.
+    /// Continues a read after `done` bytes. Returns the total.
     ///
     /// # Safety
     /// As [`Io::read`].
@@ -80,7 +80,8 @@ impl BlockingIo {
                 Err(Errno::IO) if buffered.is_none() => {
                     buffered = Some(through_page_cache(fd, OFlags::RDONLY).ok_or(Errno::IO)?);
                 }
-                // A direct read does not go on inside a block: the one before ended there, as a rule with the file.
+                // A direct read cannot continue inside a block. The one before ended there, usually at the
+                // end of the file.
                 Err(Errno::INVAL) if !done.is_multiple_of(PAGE_SIZE) => {
                     if rustix::fs::fstat(borrow(fd))?.st_size as u64 <= at {
                         break;
@@ -127,7 +128,7 @@ impl BlockingIo {
                 Err(e) => return Err(e.into()),
             }
         }
-        // The device has to tell now whether it can, as it does in a direct call.
+        // The device must report its failure now, as in a direct call.
         Ok(match buffered {
             Some(buffered) => rustix::fs::fdatasync(buffered),
             None if refused => rustix::fs::fdatasync(borrow(fd)),
@@ -191,7 +192,7 @@ mod tests {
 
     const BYTES: usize = 256 * PAGE_SIZE;
 
-    /// Touches each page of a mapping of the whole of a sparse file and makes holes of them again, until `over`.
+    /// Touches each page of a mapping of a sparse file, and punches holes again, until `over`.
     fn touch_holes(file: BorrowedFd<'_>, over: &AtomicBool) {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping.
@@ -205,7 +206,7 @@ mod tests {
             }
             fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, BYTES as u64).unwrap();
         }
-        // SAFETY: mapped above, used by nobody else.
+        // SAFETY: mapped above, and not used elsewhere.
         unsafe { munmap(map, BYTES) }.unwrap();
     }
 
@@ -234,7 +235,7 @@ mod tests {
         });
     }
 
-    /// The memory is no place for a direct call: the file system answers EINVAL.
+    /// The buffer is not aligned for a direct call: the file system answers EINVAL.
     #[test]
     fn refused_direct_calls_go_through_the_page_cache() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();

@@ -1,4 +1,4 @@
-//! The only way to the source's data: one trait, and its real twins; those for tests are in `testing`.
+//! I/O on the source's data: one trait and its implementations; those for tests are in `testing`.
 
 mod aligned;
 mod blocking;
@@ -18,7 +18,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-/// A piece of memory that takes part in an operation. The caller keeps it valid until the operation has returned.
+/// A buffer of an operation. The caller keeps it valid until the operation has returned.
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub struct IoVec {
@@ -36,29 +36,29 @@ unsafe impl Sync for IoVec {}
 /// One write of a batch.
 #[derive(Debug)]
 pub struct WriteOp {
-    /// Where to.
+    /// Destination file.
     pub fd: RawFd,
     /// Byte offset in the file.
     pub offset: u64,
     /// The data.
     pub bufs: Vec<IoVec>,
-    /// Through the kernel's page cache, which begins to write them at once and keeps none of them (RWF_DONTCACHE of pwritev2(2), Linux 6.14;
-    /// elsewhere as any other write).
+    /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
+    /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
     pub drop_behind: bool,
-    /// Filled in: bytes written, all of `bufs`, or the error.
+    /// Result: success if all of `bufs` was written.
     pub result: io::Result<()>,
 }
 
 /// One read of a batch.
 #[derive(Debug)]
 pub struct ReadOp {
-    /// Where from.
+    /// Source file.
     pub fd: RawFd,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Where to.
+    /// Destination buffers.
     pub bufs: Vec<IoVec>,
-    /// Filled in: bytes read, short only at the end of the file, or the error.
+    /// Result: bytes read, short only at the end of the file.
     pub result: io::Result<usize>,
 }
 
@@ -73,7 +73,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// Each of `bufs` must be valid for writes until the call returns.
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize>;
 
-    /// Does several reads, at once where the twin can.
+    /// Does several reads, concurrently where the implementation can.
     ///
     /// # Safety
     /// As [`Io::read`], for each operation.
@@ -93,7 +93,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// Each of `bufs` must be valid for reads until the call returns.
     unsafe fn write(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<()>;
 
-    /// Does several writes, at once where the twin can.
+    /// Does several writes, concurrently where the implementation can.
     ///
     /// # Safety
     /// As [`Io::write`], for each operation.
@@ -104,7 +104,8 @@ pub trait Io: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// Does several reads, each within its limit (one for each), where the twin can: a late one fails with `TimedOut`.
+    /// Does several reads, each within its time limit where the implementation can. A late read fails with
+    /// `TimedOut`.
     ///
     /// # Safety
     /// As [`Io::read`], for each operation.
@@ -113,7 +114,8 @@ pub trait Io: Send + Sync + std::fmt::Debug {
         unsafe { self.read_batch(ops) };
     }
 
-    /// As [`Io::write`], within a limit where the twin can: a late write fails with `TimedOut`, and the device may still take other content from the buffer.
+    /// As [`Io::write`], within a time limit where the implementation can. A late write fails with
+    /// `TimedOut`, and the device may still read the buffer, with later content.
     ///
     /// # Errors
     /// As [`Io::write`].
@@ -125,7 +127,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
         unsafe { self.write(fd, offset, &[buf]) }
     }
 
-    /// fdatasync, within a limit where the twin can.
+    /// fdatasync, within a time limit where the implementation can.
     ///
     /// # Errors
     /// The device's error; `TimedOut`.
@@ -142,7 +144,7 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// syncfs: makes everything on the file system of `fd` stable.
     ///
     /// # Errors
-    /// The device's error, reported once a descriptor.
+    /// The device's error, reported once per descriptor.
     fn sync_fs(&self, fd: RawFd) -> io::Result<()>;
 
     /// Sets the size of a source file.
@@ -151,10 +153,11 @@ pub trait Io: Send + Sync + std::fmt::Debug {
     /// The file system's error.
     fn truncate(&self, fd: RawFd, size: u64) -> io::Result<()>;
 
-    /// Takes room on the device for a range of a source file, which keeps size and content. Twins without a device have nothing to take.
+    /// Allocates space for a range of a source file, which keeps size and content. No effect in
+    /// implementations without a device.
     ///
     /// # Errors
-    /// The file system's: it has no room, or does not know how.
+    /// The file system has no space, or no fallocate.
     fn allocate(&self, _fd: RawFd, _range: Range<u64>) -> io::Result<()> {
         Ok(())
     }

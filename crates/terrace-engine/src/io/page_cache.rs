@@ -1,4 +1,4 @@
-//! The kernel's page cache of a source file: a way to its data beside direct calls.
+//! The kernel's page cache of a source file, as an alternative to direct I/O.
 
 use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl, open};
 use rustix::io::Errno;
@@ -9,27 +9,30 @@ pub(super) fn borrow(fd: RawFd) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// A descriptor of the same file through the kernel's page cache, if `fd` goes past it and the file may be opened again.
+/// A descriptor of the same file through the kernel's page cache, if `fd` uses direct I/O and the file may be
+/// opened again.
 ///
-/// Also for a direct call that failed with EIO, which it does where a program has just touched a page in its mapping of a hole: the page waits for its block,
-/// sometimes for long, and nothing that was to be written before the call is dirty (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
+/// Also used after a direct call that failed with EIO, which can happen when a program has just touched a
+/// hole through its mapping. The page waits for its block, sometimes for long, without being dirty
+/// (fs/iomap/direct-io.c, IOMAP_DELALLOC). A broken device fails again.
 pub(super) fn through_page_cache(fd: RawFd, access: OFlags) -> Option<OwnedFd> {
     let direct = fcntl_getfl(borrow(fd)).ok()?.contains(OFlags::DIRECT);
     let path = format!("/proc/self/fd/{fd}");
     direct.then(|| open(path, access | OFlags::CLOEXEC, Mode::empty()).ok()).flatten()
 }
 
-/// Is this the refusal of a direct call by a file system, or a server, that took O_DIRECT at the open?
+/// Whether `errno` is the refusal of direct I/O by a file system or server that accepted O_DIRECT at the
+/// open.
 pub(super) fn is_refusal(errno: Errno) -> bool {
     matches!(errno, Errno::INVAL | Errno::OPNOTSUPP)
 }
 
-/// Has a descriptor go through the kernel's page cache from now on, because its file system refuses direct calls. True: it does. Another open file takes its
-/// number: a server may go by the flags of the open.
+/// Changes a descriptor to buffered I/O because its file system refuses direct calls. True: done. A new open
+/// file takes the descriptor's number: a server may look at the flags of the open.
 pub(super) fn leave_direct(fd: RawFd) -> bool {
     let Ok(flags) = fcntl_getfl(borrow(fd)) else { return false };
     if !flags.contains(OFlags::DIRECT) {
-        return true; // Another thread was first.
+        return true; // Another thread has done it.
     }
     let Some(cached) = through_page_cache(fd, flags & OFlags::RWMODE) else {
         return fcntl_setfl(borrow(fd), flags - OFlags::DIRECT).is_ok();
@@ -43,7 +46,7 @@ pub(super) mod tests {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     use terrace_shm::PAGE_SIZE;
 
-    /// Pages of the first bytes of a file in the kernel's page cache.
+    /// Number of pages in the kernel's page cache, of the first `bytes` bytes of a file.
     pub(in crate::io) fn cached_pages(file: &std::fs::File, bytes: usize) -> usize {
         // SAFETY: a new mapping.
         let map =
@@ -51,7 +54,7 @@ pub(super) mod tests {
         let mut resident = vec![0u8; bytes / PAGE_SIZE];
         // SAFETY: the mapping of above, and a byte for each of its pages.
         assert_eq!(unsafe { libc::mincore(map, bytes, resident.as_mut_ptr()) }, 0);
-        // SAFETY: mapped above, used by nobody else.
+        // SAFETY: mapped above, and not used elsewhere.
         unsafe { munmap(map, bytes) }.unwrap();
         resident.iter().filter(|page| **page & 1 != 0).count()
     }

@@ -1,8 +1,10 @@
-//! Many small writes at a time, without a ring: through the kernel's page cache, which gives them to the device together and keeps none of them.
+//! Batches of small writes through the kernel's page cache, which passes them to the device together and
+//! keeps none of them.
 //!
-//! A direct write of a page is one request to the device and one wait for it. 1,900 pages in random places of a file of 100 MiB (ext4 on a virtual disk) took 28 us of
-//! processor time each, and 80 to 125 us; this way takes 10 and 30. The outcome is that of direct writes: the device has the data, the page cache has
-//! not, and nothing is under way when the call has returned.
+//! A direct write of a page is one request to the device and one wait. 1,900 pages at random places of a file
+//! of 100 MiB (ext4 on a virtual disk) took 28 us of processor time each, and 80 to 125 us; through the page
+//! cache they take 10 and 30. The result is that of direct writes: the data are on the device and not in the
+//! page cache, and no write is under way when the call returns.
 
 use super::page_cache::through_page_cache;
 use super::{WriteOp, total};
@@ -11,21 +13,21 @@ use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-/// Bytes of a small write at the most.
+/// Largest small write, bytes.
 const SMALL: usize = 16 << 10;
-/// So many small writes make it worth while: it opens the file once more.
+/// Small writes that make this way worth while: it opens the file once more.
 const MANY: usize = 16;
 
-/// The way of the small writes of one batch.
+/// Small writes of one batch.
 #[derive(Debug)]
 pub(super) struct Scattered {
-    /// The descriptor that they name.
+    /// Their direct descriptor.
     direct: RawFd,
     cached: OwnedFd,
 }
 
 impl Scattered {
-    /// If the batch has many small direct writes.
+    /// None: the batch has few small direct writes.
     pub(super) fn of(ops: &[WriteOp]) -> Option<Scattered> {
         let direct = ops.first()?.fd;
         let small = ops.iter().filter(|op| is_small(op, direct)).count();
@@ -33,12 +35,13 @@ impl Scattered {
         Some(Scattered { direct, cached })
     }
 
-    /// The descriptor for this write, if it goes this way.
+    /// The buffered descriptor for this write, if it is a small one.
     pub(super) fn descriptor(&self, op: &WriteOp) -> Option<RawFd> {
         is_small(op, self.direct).then(|| self.cached.as_raw_fd())
     }
 
-    /// After they are written: has the device take them and the page cache forget them. If that fails all of them have failed.
+    /// After the writes: starts the writeback, waits for it, and drops the pages from the page cache. If that
+    /// fails, all these writes have failed.
     pub(super) fn settle(&self, ops: &mut [WriteOp]) {
         let ours = |op: &&mut WriteOp| is_small(op, self.direct) && op.result.is_ok();
         let range = |op: &WriteOp| (op.offset, op.offset + total(&op.bufs) as u64);
@@ -49,7 +52,7 @@ impl Scattered {
         let settled = self.write_out(begin, end - begin);
         for op in ops.iter_mut().filter(ours) {
             match &settled {
-                // A hint: what stays is clean.
+                // A hint: pages that stay are clean.
                 Ok(()) => drop(fadvise(
                     &self.cached,
                     op.offset,
@@ -89,7 +92,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use terrace_shm::PAGE_SIZE;
 
-    /// Each second page of these, and at the end a large write.
+    /// Each second page of these, and a large write at the end.
     const PAGES: usize = 128;
     const LARGE: usize = 2 * SMALL;
 
@@ -139,7 +142,7 @@ mod tests {
         });
     }
 
-    /// What takes no sync of a range stands for a device that fails.
+    /// A file that refuses sync_file_range simulates a failing device.
     #[test]
     fn writes_that_the_device_does_not_take_have_failed() {
         let mut content = vec![1; PAGES * PAGE_SIZE + LARGE];

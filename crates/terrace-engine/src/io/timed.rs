@@ -1,8 +1,9 @@
-//! Calls on a target, each within a time: a device that hangs must not hold up programs that the source can answer.
+//! I/O on a target with a time limit: a hanging device must not block programs that the source can serve.
 //!
-//! A call under way cannot be taken back, so its memory has to outlive it. Each thread has a ring and memory of its own: reads go there first. When a call
-//! does not end in time, ring and memory are put aside until it does, and the thread makes new ones. The thread itself begins its calls and waits for them:
-//! no other thread has to wake.
+//! A call under way cannot be cancelled, so its memory has to outlive it. Each thread has its own ring and
+//! buffer, and reads go into that buffer first. If a call is late, ring and buffer are put aside until it
+//! ends, and the thread makes new ones. The thread itself submits its calls and waits for them: no other
+//! thread has to wake.
 
 use super::{AlignedBuf, IoVec, ReadOp, total};
 use io_uring::{IoUring, opcode, squeue, types};
@@ -14,29 +15,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use terrace_sync::Mutex;
 
-/// Calls under way at once on the ring of a thread.
+/// Maximum calls in flight on a thread's ring.
 const DEPTH: usize = 32;
-/// Bytes on their way at once on the ring of a thread: those of the longest request of a program.
+/// Maximum bytes in flight on a thread's ring: the longest request of a program.
 const BYTES: usize = 1 << 20;
 
-/// How long a call on a target may take, and how many took longer and have not ended.
+/// Time limit of calls on a target, and the number of late calls that have not ended.
 #[derive(Debug, Clone)]
 pub struct Limit {
-    /// The longest time of a call.
+    /// Time limit.
     pub time: Duration,
     late: Arc<AtomicUsize>,
 }
 
 impl Limit {
-    /// So long.
+    /// A limit without late calls.
     pub fn new(time: Duration) -> Limit {
         Limit { time, late: Arc::default() }
     }
-    /// Another time, and the same late calls.
+    /// Another time limit that shares the count of late calls.
     pub fn for_time(&self, time: Duration) -> Limit {
         Limit { time, late: self.late.clone() }
     }
-    /// Whether a call is late.
+    /// Whether a late call is still under way.
     pub fn is_passed(&self) -> bool {
         if self.late.load(Ordering::Acquire) == 0 {
             return false;
@@ -44,24 +45,24 @@ impl Limit {
         ASIDE.lock().retain_mut(|aside| !aside.has_ended());
         self.late.load(Ordering::Acquire) > 0
     }
-    /// The error of a call that is late.
+    /// The error of a late call.
     pub fn error(&self) -> io::Error {
         let why = format!("it has not answered for {} s", self.time.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, why)
     }
 }
 
-/// Rings with calls that are late.
+/// Rings with late calls.
 static ASIDE: Mutex<Vec<Aside>> = Mutex::new(Vec::new());
 
 struct Aside {
     own: Own,
-    /// Of each call that has not ended.
+    /// Counters of the calls that have not ended.
     late: Vec<Option<Arc<AtomicUsize>>>,
 }
 
 impl Aside {
-    /// Looks which calls have ended; whether all have.
+    /// Reaps completions. True: all calls have ended.
     fn has_ended(&mut self) -> bool {
         for ended in self.own.ring.completion() {
             if let Some(late) = self.late.get_mut(ended.user_data() as usize).and_then(Option::take) {
@@ -76,10 +77,10 @@ thread_local! {
     static OWN: RefCell<Option<Own>> = const { RefCell::new(None) };
 }
 
-/// Ring and memory of a thread for its calls.
+/// Ring and buffer of a thread.
 struct Own {
     ring: IoUring,
-    /// The kernel's until the calls of the ring have ended.
+    /// Used by the kernel until all calls of the ring have ended.
     memory: AlignedBuf,
 }
 
@@ -93,7 +94,8 @@ impl Own {
         }
     }
 
-    /// Does calls until all have ended, or until then: their results, in order. None: it is under way. EAGAIN: it never began, and the ring still has it.
+    /// Does calls until all have ended or `time` has passed. Returns their results in order. None: under way.
+    /// EAGAIN: never begun, and still queued in the ring.
     ///
     /// # Safety
     /// The memory of the calls lives until they have ended.
@@ -119,14 +121,15 @@ impl Own {
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
         }
-        // The kernel takes calls in order.
+        // The kernel takes calls in order: the last ones of the queue have not begun.
         let begun = calls.len() - self.ring.submission().len();
         ended[begun..].fill(Some(-libc::EAGAIN));
         ended
     }
 }
 
-/// Has the thread's ring do calls on `len` bytes of memory; results that are missing are of late calls. None: there is no ring.
+/// Does calls on the thread's ring with `len` bytes of its buffer. A missing result means a late call. None:
+/// no ring.
 ///
 /// # Safety
 /// The memory of the calls lives until they have ended, late or not.
@@ -147,7 +150,7 @@ unsafe fn run(
         let ended = unsafe { own.run(&calls, limits[0].time) };
         use_memory(memory, &ended);
         if ended.iter().all(Option::is_some) {
-            // A ring with calls that never began is closed: it would begin them with the next.
+            // A ring with queued calls is closed: it would begin them with the next ones.
             if own.ring.submission().is_empty() {
                 own.memory.shrink();
                 *slot = Some(own);
@@ -166,14 +169,14 @@ unsafe fn run(
     })
 }
 
-/// Part of a read: of which, from where in it, how long.
+/// Part of a read: index of the operation, offset in it, length.
 struct Part {
     of: usize,
     from: usize,
     len: usize,
 }
 
-/// Does reads, each within its limit, in order: how much of each came, or why not. None: there is no ring.
+/// Does reads in order, each within its limit. Returns their bytes read or errors. None: no ring.
 ///
 /// # Safety
 /// As [`super::Io::read`], for each operation.
@@ -204,9 +207,9 @@ pub(super) unsafe fn read(ops: &[ReadOp], limits: &[&Limit]) -> Option<Vec<io::R
             let before = done[part.of].as_ref().ok().copied();
             done[part.of] = match (ended, before) {
                 (None, _) => Err(limits[part.of].error()),
-                // One before it has failed, or ended early.
+                // An earlier part of the same read has failed, or was short.
                 (_, before) if before != Some(part.from) => continue,
-                // The plain call that comes next would not return.
+                // The following plain call would hang.
                 (Some(n), _) if n == -libc::EAGAIN && limits[part.of].is_passed() => {
                     Err(limits[part.of].error())
                 }
@@ -218,7 +221,7 @@ pub(super) unsafe fn read(ops: &[ReadOp], limits: &[&Limit]) -> Option<Vec<io::R
     Some(done)
 }
 
-/// The calls for parts, one behind the other in memory.
+/// Reads for parts, adjacent in memory.
 fn reads(ops: &[ReadOp], parts: &[Part], memory: *mut u8) -> Vec<squeue::Entry> {
     let mut at = 0;
     let call = |part: &Part| {
@@ -230,7 +233,7 @@ fn reads(ops: &[ReadOp], parts: &[Part], memory: *mut u8) -> Vec<squeue::Entry> 
     parts.iter().map(call).collect()
 }
 
-/// Copies what has come to where it belongs.
+/// Copies the results to the buffers of the operations.
 fn copy(ops: &[ReadOp], parts: &[Part], memory: *const u8, ended: &[Option<i32>]) {
     let mut at = 0;
     for (part, ended) in parts.iter().zip(ended) {
@@ -239,16 +242,18 @@ fn copy(ops: &[ReadOp], parts: &[Part], memory: *const u8, ended: &[Option<i32>]
         let mut left = ended.map_or(0, |n| n.max(0) as usize);
         for IoVec { ptr, len } in super::advance(&ops[part.of].bufs, part.from) {
             let n = len.min(left);
-            // SAFETY: the caller of `read` vouches for the buffers; the call has ended, and left as many bytes in the thread's memory.
+            // SAFETY: the caller of `read` vouches for the buffers; the call has ended, and left as many
+            // bytes in the thread's memory.
             unsafe { std::ptr::copy_nonoverlapping(from, ptr, n) };
             (from, left) = (from.wrapping_add(n), left - n);
         }
     }
 }
 
-/// Writes a buffer, within its limit: bytes written. None: there is no ring.
+/// Writes a buffer, within its limit. Returns the bytes written. None: no ring.
 ///
-/// The kernel may read the buffer as long as the call is late. What the target gets of another content then, checksums tell.
+/// The kernel may read the buffer while the call is late. Checksums detect the later content that the target
+/// may get then.
 ///
 /// # Safety
 /// `buf` is valid for reads until the call returns.
@@ -257,12 +262,12 @@ pub(super) unsafe fn write(fd: RawFd, offset: u64, buf: IoVec, limit: &Limit) ->
         return Some(Err(limit.error()));
     }
     let call = opcode::Write::new(types::Fd(fd), buf.ptr, buf.len as u32).offset(offset).build();
-    // SAFETY: the kernel checks the addresses of what it reads late.
+    // SAFETY: the kernel checks the addresses of a late read of the buffer.
     let ended = unsafe { run(0, |_| vec![call], &[limit], |_, _| ()) }?;
     Some(result(ended[0], limit))
 }
 
-/// fdatasync, within its limit. None: there is no ring.
+/// fdatasync, within its limit. None: no ring.
 pub(super) fn sync(fd: RawFd, limit: &Limit) -> Option<io::Result<()>> {
     if limit.is_passed() {
         return Some(Err(limit.error()));
@@ -320,7 +325,7 @@ mod tests {
         let mut bufs: Vec<_> = pipes.iter().map(|_| vec![vec![0; 256 << 10]]).collect();
         let ops: Vec<_> =
             pipes.iter().zip(&mut bufs).map(|(pipe, buf)| op(pipe.as_raw_fd(), 0, buf)).collect();
-        // The first has its answer after all others.
+        // The first descriptor gets its data after all others.
         let answers = std::thread::spawn(move || {
             sinks.iter_mut().rev().for_each(|sink| {
                 sink.write_all(b"x").unwrap();

@@ -1,6 +1,6 @@
 //! io_uring for batches of reads and writes, so that the device sees them at once. Single operations use
-//! plain system calls, which are cheaper at depth one. There are a few rings; a thread that finds none free
-//! does not wait, but also uses plain calls.
+//! plain system calls, which are cheaper at depth one. There are a few rings. A thread that finds no free
+//! ring uses plain calls instead of waiting.
 
 #[cfg(any(test, feature = "testing"))]
 use super::testing::ShortCalls;
@@ -15,23 +15,23 @@ use terrace_sync::Mutex;
 
 /// Maximum number of operations in flight on one ring.
 const DEPTH: u32 = 32;
-/// Rings: batches on their way at one time.
+/// Rings, and so concurrent batches.
 const RINGS: usize = 6;
-/// Of these, the last, which are for reads alone: a program waits for a read, and writeback has many batches.
+/// Rings at the end of the list for reads alone: programs wait for reads, and writeback has many batches.
 const READ_RINGS: usize = 2;
-/// Errors of a ring that are not final.
+/// Temporary errors of a ring.
 const TRIED_AGAIN: [i32; 5] = [libc::EINTR, libc::EAGAIN, libc::EIO, libc::EINVAL, libc::EOPNOTSUPP];
-/// How long to leave a kernel alone that is out of something.
+/// Pause while the kernel is short of a resource.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Is this descriptor a ring?
+/// Whether this descriptor is a ring.
 pub fn is_ring(fd: RawFd) -> bool {
     std::fs::read_link(format!("/proc/self/fd/{fd}"))
         .is_ok_and(|link| link.as_os_str() == "anon_inode:[io_uring]")
 }
 
-/// True if a ring has accepted operations that are not done yet. For rings of a dead process: operations that
-/// it began go on while any descriptor of the ring is open.
+/// Whether a ring has accepted operations that are not done. Used for rings of a dead process: operations
+/// continue while a descriptor of the ring is open.
 ///
 /// # Errors
 /// The ring's state cannot be read, for example for lack of a free descriptor.
@@ -44,15 +44,14 @@ fn says_busy(fdinfo: &str) -> bool {
     match (number("CachedSqHead:"), number("CqTail:")) {
         // Each operation ends with one entry in the other queue.
         (Some(taken), Some(done)) => taken != done,
-        // A kernel before 5.16 does not report it. A later one reports nothing while an operation of the ring
-        // is under way.
+        // Kernels before 5.16 do not report the counts. Later ones omit them while an operation is under way.
         _ => !fdinfo.contains("SqThread:"),
     }
 }
 
-/// The io_uring twin.
+/// The implementation with io_uring.
 pub struct UringIo {
-    /// None: broken, and given up.
+    /// None: broken and given up.
     rings: Vec<Mutex<Option<IoUring>>>,
     plain: BlockingIo,
 }
@@ -72,7 +71,7 @@ impl UringIo {
         UringIo::over(BlockingIo::default())
     }
 
-    /// The same over a kernel some of whose calls fall short.
+    /// The same, over a simulated kernel with short reads and writes.
     ///
     /// # Errors
     /// As [`UringIo::new`].
@@ -86,13 +85,13 @@ impl UringIo {
         Ok(UringIo { rings: rings?, plain })
     }
 
-    /// The rings that writes may take.
+    /// The rings for writes.
     fn for_writes(&self) -> &[Mutex<Option<IoUring>>] {
         &self.rings[..RINGS - READ_RINGS]
     }
 
-    /// Does a batch on a free ring of `rings`, the last first, if there is one; operations that were not done
-    /// have no result.
+    /// Does a batch on a free ring of `rings`, if there is one, the last first. An operation that was not
+    /// done has no result.
     ///
     /// # Safety
     /// The memory of the operations lives until the call returns.
@@ -112,7 +111,7 @@ impl UringIo {
         done
     }
 
-    /// Completes a write that fell short or was interrupted, or that was never begun, the plain way.
+    /// Completes a write with plain calls if it was short, interrupted or never begun.
     ///
     /// # Safety
     /// As [`Io::write`].
@@ -125,7 +124,7 @@ impl UringIo {
         unsafe { self.plain.write(op.fd, op.offset + done as u64, &advance(&op.bufs, done)) }
     }
 
-    /// Likewise a read, whose end may be that of the file: the plain way tells.
+    /// Completes a read likewise. A short one may be at the end of the file, which the plain call finds out.
     ///
     /// # Safety
     /// As [`Io::read`].
@@ -139,25 +138,26 @@ impl UringIo {
     }
 }
 
-/// How far an operation has come that ended so, if it ended at all; it may be taken up there.
+/// Bytes that an operation has done, from where plain calls continue.
 fn bytes_done(res: Option<i32>) -> io::Result<usize> {
     match res {
         None => Ok(0),
         Some(n) if n >= 0 => Ok(n as usize),
-        // Plain calls tell whether the others stay (`blocking`).
+        // A plain call finds out whether the other errors persist (`blocking`).
         Some(e) if TRIED_AGAIN.contains(&-e) => Ok(0),
         Some(e) => Err(io::Error::from_raw_os_error(-e)),
     }
 }
 
-/// Does a batch on one ring. False if the ring is broken; operations that were not done then have no result.
+/// Does a batch on one ring. False: the ring is broken, and operations that were not done have no result.
 ///
 /// # Safety
 /// The memory of the operations lives until the call returns.
 unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i32>]) -> bool {
     for (i, sqe) in batch.iter().enumerate() {
         let sqe = sqe.clone().user_data(i as u64);
-        // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole batch.
+        // SAFETY: buffers and lists live until the batch has completed below; the queue has room for a whole
+        // batch.
         unsafe { ring.submission().push(&sqe).expect("submission queue is as deep as a batch") };
     }
     let (mut left, mut works) = (batch.len(), true);
@@ -169,8 +169,8 @@ unsafe fn run(ring: &mut IoUring, batch: &[squeue::Entry], done: &mut [Option<i3
             left -= 1;
         }
         match waited.map_err(|e| e.raw_os_error()) {
-            // Broken. Operations that it has not accepted never begin; accepted ones end, and the memory must
-            // last until then.
+            // Broken. Operations that the ring has not accepted never begin. Accepted ones end, and the
+            // memory must last until then.
             Err(errno) if !matches!(errno, Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {
                 tracing::error!("io_uring: errno {errno:?}; this ring is given up");
                 works = false;
@@ -255,7 +255,8 @@ impl Io for UringIo {
     }
     unsafe fn write_batch(&self, ops: &mut [WriteOp]) {
         if ops.iter().any(|op| op.drop_behind) {
-            // One after another under the file's lock in any case, and each is a copy: the ring would give them to its worker threads.
+            // Buffered writes take the file's lock one after another, and each is a copy: the ring would pass
+            // them to its worker threads.
             // SAFETY: the caller's promise.
             return unsafe { self.plain.write_batch(ops) };
         }
@@ -319,7 +320,7 @@ mod tests {
         assert!(back == pages.concat());
     }
 
-    /// Reads 100 pieces of 5000 bytes at once, the last of them across the end of the file and beyond it.
+    /// Reads 100 pieces of 5000 bytes in one batch. The last one extends beyond the end of the file.
     fn read(io: &UringIo) {
         let content: Vec<u8> = (0..98u32 * 5000 + 123).map(|i| (i / 7) as u8).collect();
         let file = tempfile::tempfile().unwrap();
@@ -355,7 +356,8 @@ mod tests {
     fn end_of_a_file_is_not_read_again_from_the_start() {
         let calls = ShortCalls::new(1, 0);
         read(&UringIo::with_short_calls(calls.clone()).unwrap());
-        // One for each of the batch, and one more for that which ended early: at its end there is nothing left to read.
+        // One call for each operation, and one more for the short one, which reads nothing at the end of the
+        // file.
         assert_eq!(calls.calls(), 100 + 1);
     }
 
@@ -435,7 +437,7 @@ mod tests {
     fn a_ring_that_is_broken_is_given_up_and_the_batch_is_written() {
         let io = UringIo::new().unwrap();
         for ring in &io.rings {
-            // Another kind of file under the ring's descriptor: entering it fails for good.
+            // Puts another kind of file at the ring's descriptor: entering it fails permanently.
             let ring = ring.lock();
             let null = std::fs::File::open("/dev/null").unwrap();
             // SAFETY: both descriptors are open; the ring's is the ring's alone.

@@ -1,28 +1,31 @@
-//! Moves threads of other programs to nodes, and gives them their own processors back.
+//! Moves threads of programs to nodes, and restores their affinity masks.
 //!
-//! A thread is moved by its affinity: the processors of the node that its own affinity allows. The old mask is saved before and put back
-//! at the end. **A program's own affinity wins**: a thread whose mask is not that of all processors was bound by its program and is left
-//! alone, and so is one whose mask has changed since it was moved.
+//! A thread is moved by its affinity: it gets the processors of the node that its own mask allows. The old
+//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread whose mask is
+//! not that of all processors was bound by its program, and stays there. So does a thread whose mask has
+//! changed since it was moved.
 //!
-//! The system's calls are behind a trait, [`Affinity`]: tests use a double.
+//! The system calls are behind a trait, [`Affinity`]: tests use a double.
 
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 
-/// Operations of the kernel.
+/// System calls for affinity.
 pub trait Affinity: Send + std::fmt::Debug {
     /// Processors that a thread may use.
     ///
     /// # Errors
-    /// ESRCH: it is gone.
+    /// ESRCH: the thread has ended.
     fn get(&self, tid: u32) -> Result<CpuSet, Errno>;
-    /// Lets it use these only.
+    /// Restricts a thread to `cpus`.
     ///
     /// # Errors
-    /// ESRCH: it is gone; EPERM: another user's; EINVAL: none of them is in its control group.
+    /// ESRCH: the thread has ended; EPERM: another user's thread; EINVAL: none of the processors is in its
+    /// control group.
     fn set(&self, tid: u32, cpus: &CpuSet) -> Result<(), Errno>;
-    /// When it began, in ticks since the machine did: a number used again has another. None: it is gone.
+    /// Start time of a thread, in ticks since boot: it differs after a reuse of the thread ID. None: the
+    /// thread has ended.
     fn began(&self, tid: u32) -> Option<u64>;
 }
 
@@ -58,69 +61,69 @@ pub fn list_of(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
-/// A thread that is moved.
+/// A moved thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moved {
-    /// When it began.
+    /// Start time.
     pub began: u64,
-    /// Its own mask.
+    /// The thread's own mask.
     pub own: CpuSet,
-    /// The one that it was given, or gets.
+    /// The mask set by the daemon, or about to be set.
     pub given: CpuSet,
-    /// The one that it has as long as it does not have `given` yet.
+    /// The mask in force until `given` is set.
     pub before: CpuSet,
 }
 
 impl Moved {
-    /// Whether this mask is by us.
+    /// Whether the daemon has set this mask.
     fn is_ours(&self, mask: &CpuSet) -> bool {
         self.given == *mask || self.before == *mask
     }
 }
 
-/// Processes whose threads are moved, and how they are put back.
+/// Moves threads and restores their masks.
 #[derive(Debug)]
 pub struct Actor {
     affinity: Box<dyn Affinity>,
-    /// All processors: a mask with fewer is a program's own.
+    /// All processors: a smaller mask is a program's own.
     all: CpuSet,
     all_list: Vec<usize>,
     moved: BTreeMap<u32, Moved>,
-    /// The thread from which on it is looked next for threads that are gone.
+    /// Thread ID from which the next search for ended threads starts.
     next: u32,
-    /// `moved` is not what it was when it was last asked about.
+    /// `moved` has changed since the last call of `has_changed`.
     changed: bool,
 }
 
-/// Why a thread is not moved.
+/// Reason why a thread is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
-    /// Its program has bound it.
+    /// Bound by its program.
     Bound,
-    /// It is gone.
+    /// The thread has ended.
     Gone,
-    /// The kernel refuses.
+    /// The kernel refuses the move.
     Refused(Errno),
 }
 
-/// Threads of which it is asked at once whether they are gone.
+/// Threads checked in one search for ended ones.
 const ASKED_MAX: usize = 32;
 
 impl Actor {
-    /// Of threads that may use `all` processors if nobody has bound them; `moved`: what a predecessor that died has moved.
+    /// `all`: processors of threads that no program has bound; `moved`: threads moved by a dead predecessor.
     pub fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> Actor {
         Actor { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
-    /// Whether a thread may be moved: its mask is that of all processors, or the one that it was given.
+    /// Whether a thread may be moved: its mask is that of all processors, or the one set by the daemon.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason against a move.
     pub fn may_move(&self, tid: u32, began: u64) -> Result<(), Kept> {
         self.known(tid, began).map(|_| ())
     }
 
-    /// Its mask, and what is known of it.
+    /// A thread's mask, and its record if it was moved.
     fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), Kept> {
         let mask = self.affinity.get(tid).map_err(kept)?;
         let moved = self.moved.get(&tid).filter(|moved| moved.began == began);
@@ -132,11 +135,11 @@ impl Actor {
         }
     }
 
-    /// Notes that a thread will be let run on `cpus` only; [`Actor::finish`] does it. What is noted is to be saved in between: then it is known
-    /// after a crash whose masks are not their own.
+    /// Records that a thread is to be restricted to `cpus`; [`Actor::finish`] does it. Save the records
+    /// between the two calls: after a crash they show which masks to restore.
     ///
     /// # Errors
-    /// Why it stays as it is.
+    /// The reason against a move.
     pub fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), Kept> {
         let (mask, moved) = self.known(tid, began)?;
         let own = moved.map_or(mask, |moved| moved.own);
@@ -149,14 +152,14 @@ impl Actor {
         Ok(())
     }
 
-    /// Lets a thread that is prepared run where it should.
+    /// Moves a prepared thread.
     ///
     /// # Errors
-    /// Why it stays as it is.
+    /// The reason why it stays.
     pub fn finish(&mut self, tid: u32) -> Result<(), Kept> {
         let Some(moved) = self.moved.get_mut(&tid) else { return Err(Kept::Gone) };
         self.changed = true;
-        // The mask that the kernel accepted: processors outside its control group are missing.
+        // Reads the mask back: the kernel omits processors outside the thread's control group.
         let set = self.affinity.set(tid, &moved.given).and_then(|()| self.affinity.get(tid));
         let failed = match set {
             Ok(given) => {
@@ -172,17 +175,17 @@ impl Actor {
         Err(failed)
     }
 
-    /// Threads that have another mask than their own by us, or get one.
+    /// Threads with a mask set by the daemon, or about to be set.
     pub fn moved(&self) -> &BTreeMap<u32, Moved> {
         &self.moved
     }
 
-    /// Whether they are others than at the last call.
+    /// Whether these threads have changed since the last call.
     pub fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
-    /// Forgets threads that are gone; of many some at each call.
+    /// Forgets ended threads; checks a limited number at each call.
     pub fn forget_gone(&mut self) {
         let asked: Vec<(u32, u64)> =
             self.moved.range(self.next..).take(ASKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
@@ -195,7 +198,7 @@ impl Actor {
         }
     }
 
-    /// Gives all threads their own masks back, but those that have got another one since.
+    /// Restores the masks of all moved threads, except those changed by others since.
     pub fn restore(&mut self) {
         self.changed |= !self.moved.is_empty();
         for (tid, moved) in std::mem::take(&mut self.moved) {
@@ -224,7 +227,7 @@ pub(super) mod tests {
 
     type Cpus = Vec<usize>;
 
-    /// Threads: when they began, and their masks. It refuses to move the thread 13.
+    /// Threads with their start times and masks. Moves of thread 13 are refused.
     #[derive(Debug, Clone, Default)]
     struct Double(Arc<Mutex<BTreeMap<u32, (u64, Cpus)>>>);
 
@@ -260,7 +263,7 @@ pub(super) mod tests {
         (double, actor)
     }
 
-    /// A move of a thread that began at 7.
+    /// Moves a thread with start time 7.
     fn moves(actor: &mut Actor, tid: u32, cpus: &[usize]) -> Result<(), Kept> {
         actor.prepare(tid, 7, cpus)?;
         actor.finish(tid)
@@ -306,7 +309,7 @@ pub(super) mod tests {
         actor.prepare(5, 7, &[0, 1]).unwrap();
         actor.prepare(6, 7, &[0, 1]).unwrap();
         let left = actor.moved().clone();
-        // It dies between the two.
+        // The thread ends between the two calls.
         actor.finish(6).unwrap();
         std::mem::forget(actor);
         drop(Actor::new(Box::new(double.clone()), set_of(0..4), left));
@@ -337,7 +340,7 @@ pub(super) mod tests {
         assert_eq!(actor.moved().keys().copied().collect::<Vec<_>>(), [60]);
     }
 
-    /// A thread that waits, its number, and what ends it.
+    /// A waiting thread, its ID, and the channel that ends it.
     pub(in crate::numa) fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
         let (tell, tid) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel();
@@ -366,7 +369,7 @@ pub(super) mod tests {
         assert_eq!(Kernel.get(u32::MAX), Err(Errno::SRCH));
     }
 
-    /// The figures are printed (`--nocapture`): the call of the kernel, and a move with its checks.
+    /// Prints costs (`--nocapture`): of the system call alone, and of a move with its checks.
     #[test]
     fn move_costs_microseconds() {
         let own = Kernel.get(std::process::id()).unwrap();

@@ -1,26 +1,29 @@
-//! On which node the memory of each chunk of frames lies: a byte a chunk, as the kernel says (move_pages without targets).
+//! Memory nodes of the chunks of frames, by the kernel's answer (move_pages without targets): one byte per
+//! chunk.
 
 use crate::context::Context;
 use crate::numa::topology::Topology;
 use std::io;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// The kernel does not say.
+/// Node not known to the kernel.
 const UNKNOWN: u8 = u8::MAX;
-/// Chunks that the kernel is asked about at once, and of those that nobody reads in a period: with a large cache, all of them were too many.
+/// Chunks per query of the kernel, and of unread chunks per period: a large cache has too many for a query of
+/// all.
 const ASKED_MAX: usize = 1024;
 
-/// The places of the nodes of all chunks that have memory, as far as they are known.
+/// Nodes of all populated chunks, as far as known.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     nodes: Vec<u8>,
-    /// From where on the kernel is asked next.
+    /// Chunk with which the next query of unread chunks starts.
     next: usize,
 }
 
 impl Chunks {
-    /// Asks about the chunks that are `used`, new ones, and some others. The frames' homes are the nodes that their memory is on, if
-    /// `notes`: a full node gives a chunk away, and a dead daemon's are not known.
+    /// Queries the nodes of the chunks in `used`, of new ones, and of some others. With `notes` it updates
+    /// the frames' home nodes: a full node gives a chunk to another, and those left by a dead daemon are not
+    /// known.
     pub(super) fn look(&mut self, cx: &Context, topology: &Topology, used: &[u32], notes: bool) {
         let count = (cx.state.lock().frames.populated() as usize).div_ceil(CHUNK_FRAMES);
         let known = self.nodes.len().min(count);
@@ -53,20 +56,20 @@ impl Chunks {
         known.for_each(|&chunk| state.frames.set_home(first(chunk), self.nodes[chunk].into()));
     }
 
-    /// The place of the node of a chunk.
+    /// Node of a chunk, by its index.
     pub(super) fn node_of(&self, chunk: u32) -> Option<usize> {
         let node = self.nodes.get(chunk as usize).copied()?;
         (node != UNKNOWN).then_some(node.into())
     }
 
-    /// For tests: a chunk is on this node.
+    /// For tests: sets the node of a chunk.
     #[cfg(test)]
     pub(super) fn set(&mut self, chunk: usize, node: u8) {
         self.nodes.resize(self.nodes.len().max(chunk + 1), UNKNOWN);
         self.nodes[chunk] = node;
     }
 
-    /// Bytes of frames on each node.
+    /// Frame bytes on each node.
     pub(super) fn bytes(&self, nodes: usize) -> Vec<u64> {
         let on = |node: usize| self.nodes.iter().filter(|&&chunk| usize::from(chunk) == node).count();
         (0..nodes).map(|node| (on(node) * terrace_shm::layout::HUGE) as u64).collect()
@@ -78,7 +81,7 @@ pub(super) fn chunk_of(frame: u32) -> u32 {
     frame / CHUNK_FRAMES as u32
 }
 
-/// Moves the memory of a chunk to a node. What is read meanwhile waits for a moment: the kernel moves pages, and their content stays.
+/// Moves the memory of a chunk to a node. Readers of its pages wait for a moment; the content stays.
 pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
     let first = chunk * CHUNK_FRAMES as u32;
     cx.nodes.relocate(&cx.handles, first, node)?;
@@ -86,16 +89,17 @@ pub(super) fn move_to(cx: &Context, chunk: u32, node: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The kernel's number of the node of each page; below zero: none.
+/// The kernel's node number for each page; negative: none.
 fn ask(pages: &[*mut u8]) -> Vec<i32> {
     let mut status = vec![-libc::ENOENT; pages.len()];
-    // SAFETY: without target nodes the kernel reads the list of addresses, which it only looks up, and writes a status for each.
+    // SAFETY: without target nodes the kernel reads the list of addresses, only looks them up, and writes a
+    // status for each.
     let asked = unsafe {
         let nowhere = std::ptr::null::<i32>();
         libc::syscall(libc::SYS_move_pages, 0, pages.len(), pages.as_ptr(), nowhere, status.as_mut_ptr(), 0)
     };
     if asked < 0 {
-        // A kernel without NUMA, or a filter of system calls.
+        // A kernel without NUMA, or a seccomp filter.
         status.fill(-libc::ENOSYS);
     }
     status

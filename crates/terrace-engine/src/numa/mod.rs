@@ -1,5 +1,6 @@
-//! Threads to their data, on Linux: [`topology`] reads the machine, `observe` what threads do, `terrace_policy::numa` decides, [`act`]
-//! moves threads and gives them their processors back; `service` is the daemon's thread.
+//! NUMA placement of threads: [`topology`] reads the machine, `observe` measures threads,
+//! `terrace_policy::numa` decides, [`act`] moves threads and restores their masks. `service` is the daemon's
+//! thread for all of this.
 
 pub mod act;
 mod chunks;

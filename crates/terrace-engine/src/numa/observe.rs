@@ -1,10 +1,12 @@
-//! Input of a decision: which threads read and write how much, from which node, and how busy processors are.
+//! Input of placement decisions: bytes read and written by each thread, on which node, and the load of
+//! processors.
 //!
-//! Bytes come from a recording (`observe/trace.rs`) that is under way for a short window of each period: clients then leave word of each
-//! read with the number of their thread, and the mount path knows the thread of each request. Between windows a hit costs nothing more
-//! than without all this. The node of a read is that of the frame which holds its first page; a miss is read from the source's device.
+//! Bytes come from a recording (`observe/trace.rs`) during a short window of each period. Clients then record
+//! each read with its thread ID, and the mount path knows the thread of each request. Between windows a hit
+//! has no extra cost. The node of a read is that of the frame with its first page; a miss is read from the
+//! source's device.
 //!
-//! Numbers from clients are claims: threads that belong to no client are passed over.
+//! Thread IDs from clients are untrusted: threads that belong to no client are skipped.
 
 use crate::access_log::{Kind, Noted};
 use crate::config::NumaConfig;
@@ -19,36 +21,35 @@ use terrace_policy::numa::{ANYWHERE, Node, Region, Thread, User, View};
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
 
-/// Spans that are looked up under one lock.
+/// Spans looked up under one lock.
 const LOCKED_MAX: usize = 128;
-/// From here on, numbers of regions are those of chunks of frames.
+/// Region numbers from here on mean chunks of frames.
 const CHUNK_IDS: u64 = 1 << 63;
-/// Threads of a period at the most: those that move most bytes.
+/// Largest number of threads in a period: those with most bytes.
 const THREADS_MAX: usize = 1024;
 
-/// Bytes of a thread in a window.
+/// Traffic of a thread in a window, bytes per second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bytes {
-    /// Read, by node.
+    /// Reads by node.
     pub reads: Vec<f64>,
-    /// Read from no node that is known.
+    /// Reads from an unknown node.
     pub elsewhere: f64,
-    /// Written.
     pub writes: f64,
-    /// By file: read, written.
+    /// Reads and writes by file.
     pub files: HashMap<ObjectId, (f64, f64)>,
-    /// Read by chunk of frames.
+    /// Reads by chunk of frames.
     pub chunks: HashMap<u32, f64>,
 }
 
 impl Bytes {
-    /// All of them.
+    /// Total.
     fn all(&self) -> f64 {
         self.reads.iter().sum::<f64>() + self.elsewhere + self.writes
     }
 }
 
-/// A thread of a period.
+/// A thread in a period.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSeen {
     pub tid: u32,
@@ -62,27 +63,26 @@ pub(super) struct ThreadSeen {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Period {
     pub view: View,
-    /// Facts about the view's threads that the view itself does not hold, in the order of its threads.
+    /// Further facts on the view's threads, in the same order.
     pub seen: Vec<ThreadSeen>,
-    /// Threads that are gone.
+    /// Ended threads.
     pub gone: Vec<u32>,
-    /// Bytes of frames on each node.
+    /// Frame bytes on each node.
     pub frame_bytes: Vec<u64>,
 }
 
-/// Where a span was read from.
+/// Origin of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spot {
     /// A frame of this chunk.
     Chunk(u32),
     /// The source's device.
     Source,
-    /// Not known.
     Nowhere,
 }
 
-/// Sums samples by thread: spans, each with how many it stands for. `spots`: where they were read from, in their order; `node_of`: the node of
-/// a spot; `factor`: by which bytes of the window become bytes a second.
+/// Sums samples by thread. Each sample is a span with its weight. `spots`: the spans' origins; `node_of`:
+/// node of an origin; `factor`: converts bytes of the window into bytes per second.
 pub(super) fn sum(
     samples: &[(Noted, f64)],
     spots: &[Spot],
@@ -108,7 +108,7 @@ pub(super) fn sum(
     threads
 }
 
-/// Where each span was read from. Of what clients claim only pages of files that exist are left.
+/// Origins of the spans. Clients' spans are cut to pages of files that exist.
 pub(super) fn locate(cx: &Context, samples: &mut [(Noted, f64)]) -> Vec<Spot> {
     let mut spots = Vec::with_capacity(samples.len());
     for part in samples.chunks_mut(LOCKED_MAX) {
@@ -132,14 +132,14 @@ pub(super) fn locate(cx: &Context, samples: &mut [(Noted, f64)]) -> Vec<Spot> {
     spots
 }
 
-/// Ticks of processors at the last look.
+/// Processor ticks at the last call.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     ticks: Vec<(usize, u64, u64)>,
 }
 
 impl Clocks {
-    /// Processors busy on each node since the last call.
+    /// Busy processors on each node since the last call.
     pub(super) fn busy(&mut self, topology: &Topology) -> Vec<f64> {
         let (now, before) = (proc::cpu_ticks(), std::mem::take(&mut self.ticks));
         let before: HashMap<usize, (u64, u64)> =
@@ -157,13 +157,13 @@ impl Clocks {
     }
 }
 
-/// Bytes of threads over the last windows, of which each counts half as much as the next: a window is short, and a thread that reads little has
-/// few accesses in one.
+/// Exponential average over windows; each counts half as much as the next one. A window is short, and a slow
+/// reader has few accesses in it.
 #[derive(Debug, Default)]
 pub(super) struct Average(HashMap<u32, Bytes>);
 
 impl Average {
-    /// Takes in a window.
+    /// Adds a window.
     pub(super) fn with(&mut self, window: HashMap<u32, Bytes>) -> HashMap<u32, Bytes> {
         let mut before = std::mem::take(&mut self.0);
         for (tid, now) in window {
@@ -172,18 +172,18 @@ impl Average {
                 None => self.0.insert(tid, now),
             };
         }
-        // No access in this window.
+        // Threads without an access in this window.
         let faded = before.into_iter().map(|(tid, old)| (tid, mean(old, &Bytes::default())));
         self.0.extend(faded.filter(|(_, bytes)| bytes.all() >= PAGE_SIZE as f64));
         self.0.clone()
     }
 
-    /// These threads are gone: their numbers may soon be those of others.
+    /// Drops ended threads: their IDs may be reused soon.
     pub(super) fn forget(&mut self, gone: &[u32]) {
         gone.iter().for_each(|tid| drop(self.0.remove(tid)));
     }
 
-    /// The next window is the first.
+    /// Drops all windows.
     pub(super) fn begin_anew(&mut self) {
         self.0.clear();
     }
@@ -211,7 +211,8 @@ fn mean(old: Bytes, now: &Bytes) -> Bytes {
     }
 }
 
-/// Puts a period of `period_ns` together. `is_bound`: whether a program has bound a thread itself, by its number and when it began.
+/// Assembles a period of `period_ns`. `is_bound`: whether its program has bound a thread, by thread ID and
+/// start time.
 pub(super) fn period(
     topology: &Topology,
     config: &NumaConfig,
@@ -270,8 +271,9 @@ pub(super) fn period(
     period
 }
 
-/// Chunks of frames, which can be moved as a whole. Their numbers do not meet those of files. `read_only` is never set, so that no copy is decided
-/// upon: the entry of a page names one frame, and a copy on another node would have none.
+/// Chunks of frames, which move as a whole. Their numbers differ from those of files. `read_only` is never
+/// set, which rules out copies: the entry of a page names one frame, so no reader would find a copy on
+/// another node.
 fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &Chunks) -> Vec<Region> {
     let region = |(chunk, users): (u32, Vec<User>)| {
         let node = chunks.node_of(chunk)?;
@@ -291,12 +293,12 @@ fn chunk_regions(users: HashMap<u32, Vec<User>>, chunks: &Chunks) -> Vec<Region>
     regions
 }
 
-/// The chunk of a region's number, if it is one.
+/// The chunk of a region; None: the region is a file.
 pub(super) fn chunk_of_region(id: u64) -> Option<u32> {
     u32::try_from(id.checked_sub(CHUNK_IDS)?).ok()
 }
 
-/// Files that more than one thread used. Their frames move by chunks.
+/// Files used by more than one thread. Their frames move by chunks.
 fn shared(files: HashMap<ObjectId, Vec<User>>) -> Vec<Region> {
     let mut regions: Vec<Region> = files
         .into_iter()

@@ -1,7 +1,7 @@
-//! The masks of moved threads in a file, so that they are put back after a crash of the daemon: by the next one, or by the command that
-//! finds it dead.
+//! File with the masks of moved threads. After a crash of the daemon its successor restores them, or the
+//! command that finds it dead.
 //!
-//! A line a thread: `tid began own given before`, with processors as the kernel lists them.
+//! One line per thread: `tid began own given before`, with lists of processors.
 
 use super::act::{Actor, Kernel, Moved, list_of, set_of};
 use super::topology::parse_list;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::io;
 use std::path::Path;
 
-/// Puts the file in place; without threads it is removed.
+/// Replaces the file; without threads it is removed.
 pub(super) fn write(path: &Path, moved: &BTreeMap<u32, Moved>) -> io::Result<()> {
     if moved.is_empty() {
         return match std::fs::remove_file(path) {
@@ -28,7 +28,7 @@ pub(super) fn write(path: &Path, moved: &BTreeMap<u32, Moved>) -> io::Result<()>
     std::fs::rename(&new, path)
 }
 
-/// The saved moves by thread; none if the file cannot be read.
+/// Saved threads; none if the file cannot be read.
 pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
     let line = |line: &str| {
         let mut words = line.split(' ');
@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
     std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(line).collect()
 }
 
-/// Gives threads that a dead daemon has moved their own masks back, and removes the file.
+/// Restores the masks of threads moved by a dead daemon, and removes the file.
 pub fn restore(path: &Path) {
     let moved = read(path);
     if !moved.is_empty() {

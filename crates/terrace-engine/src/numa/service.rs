@@ -1,4 +1,4 @@
-//! The daemon's part: a period a second, what should move, and moves.
+//! The NUMA thread of the daemon: each second it measures a period, decides, and moves threads and frames.
 
 use super::act::{Actor, Affinity, Kept, Kernel};
 use super::chunks::{self, Chunks};
@@ -25,22 +25,23 @@ use terrace_sync::Mutex;
 
 /// Length of a period.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Of which accesses are recorded so long.
+/// Length of the recorded window in each period.
 const WINDOW: Duration = Duration::from_millis(40);
-/// How often a window is looked at. Lanes of fast readers are full by then: what they had no room for is counted.
+/// Interval of samples within a window. Fast readers fill their lanes in this time; lost records are counted.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
-/// Spans of a window that are looked up, more or less; of more, every second, third, ... one.
+/// Approximate number of sampled spans in a window; of more, every second, third, ... one is taken.
 const SAMPLES_MAX: u64 = 4096;
-/// How long a window is that somebody waits for who asks once.
+/// Window of a single report on request.
 const WINDOW_ASKED: Duration = Duration::from_millis(500);
-/// Two threads share a file from this part of a node's bandwidth on, each: 16 MB/s of 40 GB/s.
+/// Traffic of each of two threads from which on they share a file, as a part of a node's bandwidth: 16 MB/s
+/// of 40 GB/s.
 const SHARE_MIN: f64 = 0.0004;
-/// Windows further apart than this have nothing to do with each other.
+/// Largest distance between windows that are averaged.
 const AVERAGED_MAX: Duration = Duration::from_secs(3);
-/// Threads in a report at the most.
+/// Largest number of threads in a report.
 const SHOWN_MAX: usize = 256;
 
-/// Watches, decides, moves.
+/// Measures, decides and moves.
 #[derive(Debug)]
 pub(crate) struct Service {
     cx: Arc<Context>,
@@ -49,9 +50,9 @@ pub(crate) struct Service {
     clients: Arc<Clients>,
     config: NumaConfig,
     topology: Topology,
-    /// A window is under way: it will soon be over.
+    /// A window is under way and ends soon.
     observing: AtomicBool,
-    /// The engine ends.
+    /// Signalled when the engine stops.
     pub(crate) wakeup: Wakeup,
     inner: Mutex<Inner>,
 }
@@ -78,7 +79,7 @@ impl Service {
         let config = cx.config.numa.clone();
         let topology = Topology::read(&config.sys);
         let left = config.saved.as_deref().map(saved::read).unwrap_or_default();
-        // Threads that nobody has bound have the processors that this program was given.
+        // Threads that no program has bound have the processors of this process.
         let own = Kernel.get(std::process::id()).unwrap_or_default();
         let mut actor = Actor::new(Box::new(Kernel), own, left);
         if config.mode != NumaMode::Auto {
@@ -102,34 +103,35 @@ impl Service {
         Service { cx, rings, recording, clients, config, topology, observing, wakeup, inner }
     }
 
-    /// Whether there is anything to place.
+    /// Whether placement is on and the machine has several nodes.
     pub(crate) fn is_needed(&self) -> bool {
         self.config.mode != NumaMode::Off && self.topology.nodes.len() > 1
     }
 
-    /// Whether a window is under way, which is a recording and soon over.
+    /// Whether a window is under way. It is a recording, and ends soon.
     pub(crate) fn is_observing(&self) -> bool {
         self.observing.load(Ordering::Acquire)
     }
 
-    /// Until the engine stops.
+    /// Body of the thread, until the engine stops.
     pub(crate) fn serve(&self) {
         while !self.cx.is_stopping() {
             self.look(WINDOW, self.config.mode == NumaMode::Auto);
-            // Not always at the same moment of a second, at which a program may always do the same.
+            // The pause varies, so that a program with a period of a second is not always measured in the
+            // same phase.
             self.wakeup.wait(PERIOD - WINDOW + Duration::from_millis(self.cx.clock.now_ns() / 1000 % 50));
         }
         self.end();
     }
 
-    /// Gives all threads their own processors back.
+    /// Restores the masks of all threads.
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
         inner.actor.restore();
         self.save(&mut inner.actor);
     }
 
-    /// The last period; if none is looked at each second, one now.
+    /// The last period. Without periodic measurement, measures one now.
     pub(crate) fn report(&self) -> Numa {
         if !self.is_needed() && self.topology.nodes.len() > 1 {
             self.look(WINDOW_ASKED, false);
@@ -170,7 +172,7 @@ impl Service {
         }
     }
 
-    /// Bytes a second of each thread, after samples of so many seconds.
+    /// Traffic of each thread, from samples of a window of `seconds`.
     fn threads(
         &self,
         samples: &mut [(Noted, f64)],
@@ -191,7 +193,8 @@ impl Service {
         observe::sum(samples, &spots, node_of, self.topology.nodes.len(), 1.0 / seconds)
     }
 
-    /// Samples of the accesses during a window, and its length in seconds; none: somebody else records.
+    /// Samples of the accesses during a window, and its length in seconds. None: another recording is under
+    /// way.
     fn record(&self, window: Duration) -> Option<(Vec<(Noted, f64)>, f64)> {
         self.observing.store(true, Ordering::Release);
         let begun = Instant::now();
@@ -207,7 +210,7 @@ impl Service {
         });
         self.observing.store(false, Ordering::Release);
         let mut samples = samples?;
-        // A thread's number in a ring is a claim of a client.
+        // Thread IDs in a ring are untrusted.
         let mut known = HashMap::new();
         samples.retain(|(span, _)| {
             let is_claim = matches!(span.kind, Kind::FastHit | Kind::FastMiss);
@@ -223,7 +226,7 @@ impl Service {
         self.topology.node_of_device(&self.config.sys, major, minor)
     }
 
-    /// Moves threads if `moves`, and tells of all that should move.
+    /// Moves threads if `moves`. Reports all recommended moves.
     fn act(&self, decision: &Decision, period: &Period, moves: bool, inner: &mut Inner) -> Vec<NumaMove> {
         let began: HashMap<u32, u64> = period.seen.iter().map(|seen| (seen.tid, seen.began)).collect();
         let prepared = decision.threads.iter().map(|m| {
@@ -263,7 +266,7 @@ impl Service {
         }
     }
 
-    /// Moves chunks of frames if `moves`; bytes moved.
+    /// Moves chunks of frames if `moves`. Returns the bytes moved.
     fn move_frames(&self, decision: &Decision, moves: bool) -> u64 {
         let chunks = decision.frames.iter().filter(|m| m.what == What::MoveFrames && moves);
         let chunks = chunks.filter_map(|m| Some((observe::chunk_of_region(m.id)?, m.to)));
@@ -312,7 +315,7 @@ impl Service {
     }
 }
 
-/// The nodes with nothing going on.
+/// The nodes without load.
 fn idle(topology: &Topology) -> Vec<NumaNode> {
     let node = |node: &super::topology::NodeInfo| NumaNode {
         node: node.number,
@@ -340,7 +343,7 @@ mod tests {
     use std::sync::Arc;
     use terrace_api::numa::NumaMode;
 
-    /// An engine on a machine with these processors on its nodes.
+    /// An engine on a simulated machine with these processors on its nodes.
     fn engine(mode: NumaMode, sys: &Path, nodes: &[&str]) -> Arc<Engine> {
         terrace_testkit::nodes::feign(sys, nodes);
         let config = EngineConfig {
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn threads_are_found_with_what_they_read() {
         let sys = tempfile::tempdir().unwrap();
-        // A second node without processors: nothing can move there.
+        // The second node has no processors: no thread can move there.
         let engine = engine(NumaMode::Off, sys.path(), &["0-1023", ""]);
         let file = tempfile::tempfile().unwrap();
         let object = engine.object(7, file.as_raw_fd(), 1 << 20).unwrap();
@@ -389,7 +392,7 @@ mod tests {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         let tid = reads.join().unwrap();
         let thread = numa.threads.iter().find(|thread| thread.tid == tid).expect("it has read");
-        // A kernel without NUMA does not say where memory lies.
+        // A kernel without NUMA does not report the nodes of memory.
         let read = thread.reads_bytes_s.iter().sum::<f64>() + thread.reads_elsewhere_bytes_s;
         assert!(read > 0.0 && thread.writes_bytes_s == 0.0, "{thread:?}");
         assert!(numa.moves.is_empty() && !numa.stale);
@@ -400,7 +403,7 @@ mod tests {
         let sys = tempfile::tempdir().unwrap();
         let engine = engine(NumaMode::Auto, sys.path(), &["0-1023", ""]);
         engine.serve().unwrap();
-        // A recording waits for a window, and the observer for the recording.
+        // The recording waits for the end of a window, and the observer for that of the recording.
         let recorder = engine.record().expect("a window is soon over");
         drop(recorder);
         engine.halt();

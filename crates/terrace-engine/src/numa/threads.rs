@@ -1,22 +1,23 @@
-//! What the kernel says of threads that are watched. Their files of /proc stay open: reading one takes a third of the time that opening it takes.
+//! Statistics of watched threads in /proc. Their files stay open: a read takes a third of the time of an
+//! open.
 
 use crate::proc::{self, Stat};
 use rustix::process::{Resource, getrlimit};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 
-/// Threads whose files stay open at the most, two each; of others they are opened each time.
+/// Largest number of threads with open files, two each. The files of other threads are opened at each read.
 const OPEN_MAX: usize = 128;
 
-/// A thread, looked at once.
+/// One measurement of a thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Look {
     pub stat: Stat,
-    /// Processors that it kept busy since the look before; 0 at the first.
+    /// Processors kept busy since the measurement before; 0 at the first one.
     pub cpu: f64,
 }
 
-/// The threads that are watched.
+/// The watched threads.
 #[derive(Debug)]
 pub(super) struct Threads {
     known: HashMap<u32, Known>,
@@ -34,7 +35,7 @@ struct Known {
 
 impl Default for Threads {
     fn default() -> Threads {
-        // A small table of descriptors is for files of programs.
+        // A small limit on descriptors is left to files of programs.
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let open_max = usize::try_from(limit / 16).map_or(OPEN_MAX, |part| part.min(OPEN_MAX));
         Threads { known: HashMap::new(), open: 0, open_max }
@@ -42,7 +43,7 @@ impl Default for Threads {
 }
 
 impl Threads {
-    /// Looks at a thread `period_ns` after the look before; none: it is gone.
+    /// Measures a thread `period_ns` after the measurement before. None: the thread has ended.
     pub(super) fn look(&mut self, tid: u32, period_ns: u64) -> Option<Look> {
         let mut known = self.known.remove(&tid).unwrap_or_else(|| self.open(tid));
         let (stat, ran_ns) = match &known.files {
@@ -67,7 +68,7 @@ impl Threads {
         Known { files, ..Known::default() }
     }
 
-    /// Closes the files of all others.
+    /// Closes the files of all threads except `threads`.
     pub(super) fn forget_but(&mut self, threads: &HashSet<u32>) {
         self.known.retain(|tid, _| threads.contains(tid));
         self.open = self.known.values().filter(|known| known.files.is_some()).count();
@@ -108,7 +109,7 @@ mod tests {
         assert!(threads.look(tid, 1).is_some() && threads.open == 1);
         drop(end);
         waits.join().unwrap();
-        // The kernel takes a thread off its lists a moment after it has ended.
+        // The kernel removes a thread from /proc a moment after its end.
         let gone = terrace_testkit::wait::holds_within(std::time::Duration::from_secs(5), || {
             threads.look(tid, 1).is_none()
         });

@@ -1,7 +1,9 @@
-//! The machine as its kernel describes it in /sys: nodes, their processors and distances, caches, kinds of memory, and on which node a device is.
+//! The machine's topology from /sys: nodes, their processors and distances, caches, kinds of memory, and the
+//! nodes of devices.
 //!
-//! Parsed by hand: it is a handful of small files, and no C library is needed. The root directory is an argument, so that tests can lay
-//! out other machines. Missing files have one meaning: a kernel without NUMA has one node with all processors.
+//! The few small files are parsed by hand, which saves a C library. The root directory is an argument, so
+//! that tests can simulate other machines. Missing files always mean a kernel without NUMA: one node with all
+//! processors.
 
 use std::fs;
 use std::path::Path;
@@ -11,27 +13,27 @@ use std::path::Path;
 pub struct NodeInfo {
     /// The kernel's number.
     pub number: u32,
-    /// Its processors; none: memory only (CXL, persistent memory as memory).
+    /// Processors; none: memory only (CXL, persistent memory as memory).
     pub cpus: Vec<usize>,
-    /// Bytes of its memory; 0: unknown.
+    /// Memory, bytes; 0: unknown.
     pub memory_bytes: u64,
-    /// The kernel's distance to each node of [`Topology::nodes`]; 10: itself.
+    /// The kernel's distance to each node of [`Topology::nodes`]; 10: the node itself.
     pub distances: Vec<u32>,
-    /// The kernel's tier of its memory, the fastest has the lowest number; none: the kernel has no tiers.
+    /// The kernel's memory tier, 0 is the fastest; None: the kernel has no tiers.
     pub memory_tier: Option<u32>,
 }
 
-/// A machine.
+/// Topology of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Topology {
-    /// Nodes that are online, by number. Everything else counts nodes by their place here.
+    /// Online nodes, by number. All other code uses indexes of this list.
     pub nodes: Vec<NodeInfo>,
     /// Processors that share a last-level cache.
     pub l3: Vec<Vec<usize>>,
 }
 
 impl Topology {
-    /// The machine below `sys`, which is /sys but in tests.
+    /// Reads the topology below `sys`: /sys, except in tests.
     pub fn read(sys: &Path) -> Topology {
         let at = sys.join("devices/system/node");
         let numbers = text(&at.join("online")).map(|list| parse_list(&list)).unwrap_or_default();
@@ -49,25 +51,25 @@ impl Topology {
         topology
     }
 
-    /// Place of the node of a processor.
+    /// Index of a processor's node.
     pub fn node_of_cpu(&self, cpu: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu))
     }
 
-    /// Place of a node by the kernel's number.
+    /// Index of the node with the kernel's number `number`.
     pub fn place_of(&self, number: u32) -> Option<usize> {
         self.nodes.iter().position(|node| node.number == number)
     }
 
-    /// Place of the node of a block device, if it has one: persistent memory, and devices on a socket's own bus.
+    /// Index of a block device's node, if it has one: persistent memory, and devices on a socket's own bus.
     pub fn node_of_device(&self, sys: &Path, major: u32, minor: u32) -> Option<usize> {
         let at = sys.join(format!("dev/block/{major}:{minor}"));
-        // A partition's own directory has no device; that of its disk is above it.
+        // A partition's directory has no `device`; its disk's directory, one level above, has.
         let found = ["device/numa_node", "../device/numa_node"].iter().find_map(|name| text(&at.join(name)));
         self.place_of(found?.trim().parse().ok()?)
     }
 
-    /// The file has one line for each node online: distances to the nodes online, in their order.
+    /// Each file has the distances of its node to all online nodes, in their order.
     fn read_distances(&mut self, at: &Path) {
         let known = self.nodes.len();
         for node in &mut self.nodes {
@@ -118,9 +120,9 @@ fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// The numbers of a list as the kernel writes it: `0-3,8,10-11`. Fields that are no numbers are skipped.
+/// Parses a list of numbers in the kernel's format: `0-3,8,10-11`. Fields that are no numbers are skipped.
 pub fn parse_list(list: &str) -> Vec<usize> {
-    /// More processors or nodes than any kernel has.
+    /// More than any kernel's number of processors or nodes.
     const NUMBER_MAX: usize = 1 << 16;
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
@@ -134,7 +136,7 @@ pub fn parse_list(list: &str) -> Vec<usize> {
 mod tests {
     use super::*;
 
-    /// A machine as /sys shows it: files and their texts.
+    /// A simulated /sys: files and their contents.
     fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         for (name, content) in files {

@@ -1,4 +1,4 @@
-//! Walks index, frames, policy and dirty sets, and reports inconsistencies.
+//! Consistency check of index, frames, policy and dirty sets.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceSlot, Entry, State};
 
-/// A resident page as the index has it.
+/// A resident page by the index.
 struct Found {
     page: u64,
     place: Place,
@@ -22,7 +22,7 @@ struct Found {
     flags: u8,
 }
 
-/// A contradiction about one resident page.
+/// Disagreements about one resident page.
 fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: Found) -> Vec<String> {
     let Found { page, place, frame, flags } = found;
     let mut bad = Vec::new();
@@ -39,7 +39,7 @@ fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: F
     expect(agree, &|| format!("dirty set and flags ({flags}) disagree"));
     let known = state.pages.index.get(place).state() != State::Present || state.lru.policy.contains(frame);
     expect(known, &|| "unknown to the policy".into());
-    // A truncate makes the file shorter for readers first, and drops the pages when the source is shorter, too.
+    // A truncate lowers the size for readers first, and drops the pages after the source's truncate.
     let within = page * (terrace_shm::PAGE_SIZE as u64) < o.size() || flags & HELD != 0;
     expect(within || o.content.try_read().is_none(), &|| {
         format!("beyond the end of the file ({})", o.size())
@@ -47,7 +47,7 @@ fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: F
     bad
 }
 
-/// The slots of a device that something names.
+/// Slots of devices named by an entry or a parked key.
 #[derive(Default)]
 struct Slots(Vec<DeviceSlot>);
 
@@ -56,7 +56,7 @@ impl Slots {
         let Some(targets) = &state.targets else { return };
         self.0.extend(targets.slot_of(place, e));
     }
-    /// Each slot is named once, and the log of its target counts those that are.
+    /// Checks that each slot is named once, and that the log of its target counts as many.
     fn check(mut self, state: &CacheState, bad: &mut Vec<String>) {
         let Some(targets) = &state.targets else { return };
         for device in targets.all.iter().filter(|device| !device.is_scanning()) {
@@ -85,8 +85,8 @@ pub(crate) fn check(cx: &Context) -> Vec<String> {
     bad
 }
 
-/// Checks the keys that a start would read from a target: an entry names each, or a tombstone waits for the next batch. Nothing is written to
-/// the target meanwhile.
+/// Checks the keys that a start would read from a target: an entry names each, or a tombstone is queued. The
+/// target's writer is locked meanwhile.
 fn check_keys(cx: &Context, device: &DeviceIo) -> Vec<String> {
     let writer = device.writer.lock();
     let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);

@@ -1,28 +1,27 @@
-//! Time that the cache saves: input of the decision about its size.
+//! Time that the cache saves, as input for its sizing.
 
 use crate::context::Context;
 use crate::observe::mrc::Sampling;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bounds of the measured cost of a miss, ns: clients count, and may count nonsense.
+/// Bounds of the measured cost of a miss, ns: the counters of clients are untrusted.
 const MISS_NS: std::ops::RangeInclusive<u64> = 10_000..=20_000_000;
 
-/// Activity of the cache; counters since the daemon started.
+/// Activity of the cache, since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Earning {
     /// Pages found.
     pub hits: u64,
     /// Pages not found.
     pub misses: u64,
-    /// Misses of pages that were here before.
+    /// Misses of pages that were cached before.
     pub refaults: u64,
-    /// Estimated share of accesses that would miss with a chunk of frames (2 MiB) less.
+    /// Estimated share of accesses that would become misses with one chunk of frames (2 MiB) less.
     pub chunk_saves: f64,
-    /// Cost of a miss, ns: the mean time of a client's read of the source, or what is configured.
+    /// Cost of a miss, ns: the mean time of a client's read of the source, or the configured value.
     pub miss_ns: u64,
 }
 
-/// As of now.
 pub(crate) fn earning(cx: &Context, sampling: &Sampling) -> Earning {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let clients = cx.read_totals();

@@ -1,4 +1,4 @@
-//! How far the lanes of clients have been read: all of their records, or a part that stands for the rest.
+//! Readers of the clients' trace lanes: all records, or a sample that stands for the rest.
 
 use std::sync::atomic::Ordering;
 use terrace_api::capture::Lost;
@@ -6,27 +6,28 @@ use terrace_shm::protocol::queue;
 use terrace_shm::ring::Ring;
 use terrace_shm::trace::{LANE_BYTES, LANE_RECORDS, LANES, Span};
 
-/// A reserved place of a lane that is still empty after this was left behind by a thread that died.
+/// Time after which an empty reserved place of a lane counts as left behind by a dead thread.
 const ABANDONED_NS: u64 = 50_000_000;
-/// So many times the pages that its records name may a lane have lost in a sample.
+/// Upper bound of the loss in a sample, as a multiple of the pages in its records.
 const LOST_MAX: f64 = 64.0;
 
-/// How far the lanes of one client have been read. The daemon's own: the client could write to the shared one.
+/// Read positions in the lanes of one client. The daemon keeps its own: the client can write to the shared
+/// ones.
 #[derive(Debug, Default)]
 pub(crate) struct Cursors([Cursor; LANES]);
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Cursor {
     next: u64,
-    /// The lane's count of lost pages when it was last looked at.
+    /// The lane's count of lost pages at the last read.
     lost: u64,
-    /// Since when the next place has been reserved and empty; 0: it is not.
+    /// Time since which the next place is reserved and empty; 0: it is not.
     stuck_ns: u64,
     used: bool,
 }
 
 impl Cursors {
-    /// Skips earlier records in the lanes.
+    /// Starts at the ends of the lanes; earlier records are skipped.
     pub(super) fn begin(ring: &Ring) -> Cursors {
         let mut cursors = Cursors::default();
         for (i, c) in cursors.0.iter_mut().enumerate() {
@@ -51,7 +52,7 @@ impl Cursors {
             }
             c.used = true;
             if head.wrapping_sub(c.next) > LANE_RECORDS as u64 {
-                // No client of ours writes that.
+                // No client of terrace produces this.
                 lost.unclear += LANE_RECORDS as u64;
                 c.next = head;
             }
@@ -72,18 +73,19 @@ impl Cursors {
         }
     }
 
-    /// Records that are there.
+    /// Number of records ready.
     pub(super) fn ready(&self, ring: &Ring) -> u64 {
         let ready =
             |(i, c): (usize, &Cursor)| ring.lane(i).ends.head.load(Ordering::Acquire).wrapping_sub(c.next);
         self.0.iter().enumerate().map(ready).filter(|&ready| ready <= LANE_RECORDS as u64).sum()
     }
 
-    /// Takes each `every`th record in the lanes, from the one at `first` on, with how many it stands for: those between, and those for which its
-    /// lane had no room. The others are not even looked at: they lie in the caches of other processors.
+    /// Takes every `every`th record of the lanes, starting with `first`. Its weight covers the records
+    /// between, and those lost for lack of room. The other records are not read: they lie in the caches of
+    /// other processors.
     ///
-    /// A record that a client still writes is passed over, and its place is free for the next one. Two threads may then write there at once, and
-    /// what is read is neither's: a claim like all others.
+    /// A record still being written is skipped, and its place becomes free. Two threads may then write there
+    /// at once, and produce a mixed record: an untrusted claim, as all of them are.
     pub(super) fn sample(&mut self, ring: &Ring, first: u64, every: u64, take: &mut impl FnMut(Span, f64)) {
         let mut spans = Vec::new();
         for (i, c) in self.0.iter_mut().enumerate() {
@@ -101,13 +103,13 @@ impl Cursors {
             queue::release(&lane.ends.tail, head);
             let pages: u64 = spans.iter().map(|span: &Span| u64::from(span.pages)).sum();
             let lost_share = lost as f64 / (pages * every).max(1) as f64;
-            // A client counts what it loses: more than its lanes hold a few times over is a claim, too.
+            // The loss is counted by the client. More than a few times the lanes' capacity is not credible.
             let weight = every as f64 * (1.0 + lost_share.min(LOST_MAX));
             spans.drain(..).for_each(|span| take(span, weight));
         }
     }
 
-    /// Memory of the lanes that have records.
+    /// Memory of the lanes in use.
     pub(super) fn bytes(&self) -> u64 {
         self.0.iter().filter(|c| c.used).count() as u64 * LANE_BYTES as u64
     }
@@ -127,7 +129,7 @@ mod tests {
         Span { object: 7, page, pages: 2, miss: false, at_ns: 5, thread }
     }
 
-    /// Records taken, and the pages that they stand for.
+    /// Number of records taken, and of pages that they stand for.
     fn sampled(cursors: &mut Cursors, ring: &Ring, first: u64, every: u64) -> (u64, f64) {
         let (mut count, mut pages) = (0, 0.0);
         cursors.sample(ring, first, every, &mut |span, weight| {
@@ -161,7 +163,7 @@ mod tests {
         }
         let (count, pages) = sampled(&mut cursors, &ring, 0, 8);
         assert_eq!((count, pages), (LANE_RECORDS as u64 / 8, 2.0 * all as f64));
-        // What a client claims beyond reason counts for little.
+        // An incredible count of lost pages is bounded.
         ring.lane(0).push(span(0, 1));
         ring.lane(0).ends.lost.fetch_add(1 << 60, Ordering::Relaxed);
         assert_eq!(sampled(&mut cursors, &ring, 0, 1), (1, 2.0 * (1.0 + LOST_MAX)));

@@ -1,15 +1,15 @@
-//! The policy's lists from outside: their content, and the two commands of the kernel's `lru_gen` file.
+//! The policy's lists for administrators: their content, and the two commands of the kernel's `lru_gen` file.
 //!
-//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"): `lru_gen_full`
-//! shows generations, tiers and their counters; `+` opens a generation, so that the next look shows which
-//! pages were used meanwhile (working-set estimation); `-` evicts generations up to a given one (proactive
-//! reclaim). Ours differs: there is one list set and one type of page, and a policy without generations gives
-//! an error instead of an empty file.
+//! Source: Linux, Documentation/admin-guide/mm/multigen_lru.rst ("Experimental features"). `lru_gen_full`
+//! shows generations, tiers and their counters. `+` opens a generation, so that the next output shows which
+//! pages were used meanwhile (working-set estimation). `-` evicts generations up to a given one (proactive
+//! reclaim). Difference: there is one set of lists and one type of page, and a policy without generations
+//! gives an error instead of an empty file.
 //!
-//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation that holds pages is younger,
-//! nothing is evicted. Where the kernel then kills a process, terrace applies back pressure: a miss is read
-//! and not kept, and a writer waits. The oldest generation grows older meanwhile, so no writer waits longer
-//! than `min_ttl` for the first eviction.
+//! `min_ttl` is `/sys/kernel/mm/lru_gen/min_ttl_ms`: while the oldest generation with pages is younger,
+//! nothing is evicted. Where the kernel then kills a process, terrace applies back pressure: a miss bypasses
+//! the cache, and a writer waits. The oldest generation ages meanwhile, so no writer waits longer than
+//! `min_ttl` for the first eviction.
 
 use crate::context::Context;
 use crate::segment::flag;
@@ -19,21 +19,21 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use terrace_api::lru::{Evicted, Kinds, ListRow, Lru, Schema, TierRow};
 
-/// Frames looked at under one state lock.
+/// Frames visited under one state lock.
 const WALK: u32 = 4096;
 /// Pages evicted under one state lock.
 const BATCH: usize = 64;
 
-/// Why a command to the lists is refused.
+/// Reason for a refused command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refused {
     /// The policy has no generations.
     NoGenerations(&'static str),
     /// The generation is one of the two youngest, which are never evicted by command (the kernel's EINVAL).
     TooYoung {
-        /// The generation asked for.
+        /// The requested generation.
         seq: u64,
-        /// Those open.
+        /// Open generations.
         open: RangeInclusive<u64>,
     },
 }
@@ -53,7 +53,7 @@ impl std::fmt::Display for Refused {
     }
 }
 
-/// Counts a page by its frame's flags.
+/// Counts a page by the flags of its frame.
 fn count(kinds: &mut Kinds, flags: u8) {
     *match flags {
         f if f & flag::DIRTY != 0 => &mut kinds.dirty,
@@ -63,8 +63,8 @@ fn count(kinds: &mut Kinds, flags: u8) {
     } += 1;
 }
 
-/// The policy's lists. Pages are counted in pieces, so that no request waits for the whole; the sums are off
-/// by the number of pages that come and go meanwhile.
+/// The policy's lists. Pages are counted piecewise, so that no request waits for the whole. The sums are off
+/// by the pages that come and go meanwhile.
 pub(crate) fn show(cx: &Context) -> Lru {
     let mut kinds = kinds(cx);
     let state = cx.state.lock();
@@ -101,7 +101,7 @@ pub(crate) fn show(cx: &Context) -> Lru {
     }
 }
 
-/// Pages of each generation by their state; under None, pages in no generation.
+/// Pages of each generation by their state; None: pages in no generation.
 fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     let mut kinds: HashMap<Option<u64>, Kinds> = HashMap::new();
     let mut from = 0;
@@ -121,8 +121,8 @@ fn kinds(cx: &Context) -> HashMap<Option<u64>, Kinds> {
     }
 }
 
-/// Opens a generation; pages used since the last one was opened join the youngest before. Returns the new
-/// one's number.
+/// Opens a generation; pages used since the last aging join the youngest one before. Returns the new
+/// generation's number.
 ///
 /// # Errors
 /// The policy has no generations.
@@ -134,8 +134,8 @@ pub(crate) fn age(cx: &Context) -> Result<u64, Refused> {
     state.lru.policy.age(&mut touches).ok_or(Refused::NoGenerations(name))
 }
 
-/// Evicts the generations up to `seq`, at most `pages`. Unwritten pages stay, as do pages used since they
-/// were last looked at: they move to younger generations.
+/// Evicts the generations up to `seq`, at most `pages` pages. Unwritten and recently used pages move to
+/// younger generations instead.
 ///
 /// # Errors
 /// No generations; a generation that is too young.
@@ -230,7 +230,7 @@ mod tests {
     fn aging_tells_the_working_set_and_evicting_takes_the_rest() {
         for policy in ["strata", "mglru"] {
             let s = stage(policy, Duration::ZERO);
-            // More than probation holds, so that the first ones are in generations.
+            // More pages than probation holds: the first ones are in generations.
             s.read(0..=1999);
             let used = s.engine.lru_age().unwrap();
             s.read(0..=99);
@@ -274,7 +274,8 @@ mod tests {
         }
     }
 
-    /// While all is younger than `min_ttl`, misses pass and nothing leaves; a writer waits until it is old enough.
+    /// While all pages are younger than `min_ttl`, misses bypass the cache and nothing is evicted. A writer
+    /// waits until a page is old enough.
     #[test]
     fn the_young_stay_and_others_wait() {
         let s = stage("strata", Duration::from_secs(10));

@@ -1,9 +1,9 @@
-//! Hit ratios at other sizes of memory, from a sample of live accesses: the miss-ratio curve of `terrace stat
-//! --mrc`.
+//! Miss-ratio curve of `terrace stat --mrc`: hit ratios at other sizes of memory, estimated from a sample of
+//! live accesses.
 //!
-//! Estimators: [`terrace_policy::minisim::Miniature`], which is the policy in force at other sizes, and
-//! [`terrace_policy::mrc::Shards`] for the LRU curve beside it. Both get their input from two sources;
-//! counters tell them how many accesses they do not see:
+//! Estimators: [`terrace_policy::minisim::Miniature`] simulates the policy in force at other sizes, and
+//! [`terrace_policy::mrc::Shards`] gives the LRU curve beside it. Both have two inputs. Counters give them
+//! the number of accesses outside the sample:
 //!
 //! ```text
 //!   state lock: a page enters ── sampled? ──► event: used          (misses, writes)
@@ -11,13 +11,12 @@
 //!   this thread, some 50 times a second: touch counts of watched frames ──► used since the last look   (hits of both paths)
 //!                                        hits + misses counted on both paths ──► accesses that passed unsampled
 //! ```
-//! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
-//! new ones (`state/sampler.rs`), so its decisions do not depend on the sample. A hit costs nothing more, a
-//! miss one hash.
+//! *Touch counts are the policy's*. For watched frames it gets the counts that the sample took over and the
+//! new ones (`state/sampler.rs`), so its decisions do not depend on the sample. A hit has no extra cost, a
+//! miss costs one hash.
 //!
-//! Not known: how often a page was used between two looks (one use is fed, the rest counts as hits of a cache
-//! of any size, which they are), and the order of such uses; a page fill that was dropped is left out. Writes
-//! count as uses.
+//! Limits: of several uses between two looks one is fed, and the rest counts as hits at any size, which they
+//! are. The order of such uses is unknown. Dropped page fills are missing. Writes count as uses.
 
 use crate::context::Context;
 use crate::state::sampler::Sampled;
@@ -32,27 +31,27 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_sync::Mutex;
 
-/// Minimum time between two looks; the time while nothing happens; the maximum.
+/// Interval between two looks: minimum, value while idle, maximum.
 const LOOK_MIN: Duration = Duration::from_millis(20);
 const LOOK_IDLE: Duration = Duration::from_millis(500);
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// A look takes at most this share of the time: 1/150.
+/// Largest share of processor time for looks: 1/150.
 const COST_DIVISOR: u32 = 150;
 /// Observations count half after this long.
 const HALF_LIFE: Duration = Duration::from_secs(300);
-/// How often it is made to count less.
+/// Interval at which the weights are reduced.
 const FADE_EVERY: Duration = Duration::from_secs(1);
 /// Minimum memory for each sampled key, so that the sample stays small beside a small cache.
 const BYTES_PER_SAMPLE: usize = 16 << 10;
 const SAMPLES_MIN: usize = 1024;
-/// Minimum slots of the miniature of the cache as it is, and minimum memory for each slot.
+/// Minimum slots of the miniature at the present size, and minimum memory for each slot.
 const SLOTS_MIN: usize = 128;
 const SLOTS_MAX: usize = 1024;
 const BYTES_PER_SLOT: usize = 64 << 10;
 
-/// How long to wait after a look that took so long.
+/// Pause after a look that took `took`.
 fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
-    // Of a machine that was suspended meanwhile a look takes hours.
+    // A look during which the machine was suspended seems to take hours.
     let least = (took.min(LOOK_IDLE) * COST_DIVISOR).clamp(LOOK_MIN, LOOK_MAX);
     if busy { least } else { (last * 2).min(LOOK_IDLE).max(least) }
 }
@@ -62,23 +61,23 @@ fn next_pause(last: Duration, busy: bool, took: Duration) -> Duration {
 struct Counted {
     hits: u64,
     misses: u64,
-    /// Of the misses, those that the sample can know of.
+    /// Misses that the sample can cover.
     known_misses: u64,
     written: u64,
 }
 
-/// The estimate, and how far its feeding has come. Behind a lock of its own.
+/// The estimate and its input counters, behind its own lock.
 #[derive(Debug)]
 pub(crate) struct Estimate {
     shards: Shards,
-    /// The policy in force at these sizes, pages.
+    /// Miniatures of the policy in force, at these sizes in pages.
     mini: Miniature,
     sizes: Vec<usize>,
     policy: String,
     counted: Counted,
-    /// Uses fed that the counters have not shown yet.
+    /// Uses fed, but not in the counters yet.
     ahead: u64,
-    /// Reads that hit, reads, all accesses, and the seconds they took, faded like the estimate.
+    /// Hits of reads, reads, all accesses, and the seconds covered; faded like the estimate.
     hits: f64,
     reads: f64,
     accesses: f64,
@@ -107,7 +106,7 @@ impl Estimate {
         }
     }
 
-    /// Begins anew if the cache is another size by now. The curve of stack distances is that of all sizes.
+    /// Restarts the miniatures if the size of the cache has changed. The LRU curve covers all sizes.
     fn fit(&mut self, frames: usize) {
         if frames.abs_diff(self.sizes[NOW]) > self.sizes[NOW] / 8 {
             (self.sizes, self.mini) = miniature(&self.policy, frames);
@@ -115,13 +114,13 @@ impl Estimate {
         }
     }
 
-    /// Keys whose hash is below this are wanted.
+    /// Hash below which keys are sampled.
     fn threshold(&self) -> u64 {
         self.shards.threshold().max(self.mini.threshold())
     }
 
-    /// Takes in the uses of a sample that covers a share of the pages that entered, and the counters of both
-    /// paths; true if anything happened.
+    /// Adds the uses of a sample, which covers the share `kept` of the entered pages, and the counters of
+    /// both paths. True: there were accesses.
     fn feed(&mut self, used: &[u64], kept: f64, now: Counted, now_ns: u64) -> bool {
         for &key in used {
             self.shards.feed(key);
@@ -162,7 +161,7 @@ impl Estimate {
     }
 }
 
-/// Miniatures of `policy` for a cache of so many frames, and the sizes that they stand for.
+/// Miniatures of `policy` around a cache of `frames` frames, and their sizes.
 fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
     let slots = (frames * PAGE_SIZE / BYTES_PER_SLOT).clamp(SLOTS_MIN, SLOTS_MAX);
     let mut sizes = FACTORS.map(|factor| (frames as f64 * factor) as usize).to_vec();
@@ -173,14 +172,14 @@ fn miniature(policy: &str, frames: usize) -> (Vec<usize>, Miniature) {
     (sizes, mini)
 }
 
-/// Sizes in the output, as factors of the present one.
+/// Sizes in the output, as factors of the present size.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 const NOW: usize = 1;
-/// Accesses below which the curve tells nothing.
+/// Number of accesses below which the curve has no meaning.
 const ACCESSES_MIN: f64 = 1000.0;
 const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
 
-/// The sample of a live instance: an estimate, and the thread that feeds it.
+/// Estimate of a live instance, and the thread that feeds it.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     cx: Arc<Context>,
@@ -191,7 +190,7 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// Begins the estimate for the pool as it is.
+    /// Starts the estimate at the present size of the pool.
     pub(crate) fn new(cx: Arc<Context>) -> Sampling {
         let bytes = Arc::new(AtomicU64::new(0));
         let counted = bytes.clone();
@@ -212,18 +211,18 @@ impl Sampling {
         }
     }
 
-    /// One look at the sample: true if there were accesses.
+    /// Reads the sample once. True: there were accesses.
     pub(crate) fn sample(&self) -> bool {
         let Sampled { watch, events: mut used, dropped, written } = self.cx.state.lock().sampler.take();
-        // The estimate knows only this share of the pages that entered.
+        // The estimate gets only this share of the entered pages.
         let entered = used.len() as u64;
         let kept = if dropped > 0 { entered as f64 / (entered + dropped) as f64 } else { 1.0 };
         let mut from = Some(0);
         while let Some(at) = from {
             from = watch.look(at, &mut used);
         }
-        // After the look: the uses that are fed have then been counted, except for those that happen just
-        // now.
+        // Read after the sample: the counters then cover the uses that are fed, except for the most recent
+        // ones.
         let now = self.counted(written);
         let mut estimate = self.estimate.lock();
         estimate.fit(self.cx.pool_frames() as usize);
@@ -234,7 +233,8 @@ impl Sampling {
         busy
     }
 
-    /// Share of accesses that an LRU cache of so many frames would miss with a chunk less: the mean of its last eighth.
+    /// Share of accesses that an LRU cache of `frames` frames would miss with one chunk less: the mean over
+    /// its last eighth.
     pub(crate) fn chunk_saves(&self, frames: usize) -> f64 {
         let curve = self.estimate.lock().shards.curve();
         let part = (frames / 8).max(CHUNK_FRAMES).min(frames);
@@ -249,7 +249,8 @@ impl Sampling {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);
         let (c, clients) = (&self.cx.counters, self.cx.read_totals());
         let (main_misses, filled) = (get(&c.miss_pages), get(&c.fills_taken) + get(&c.fills_read));
-        // Memory of that size without a compressed tier would have missed them. Those that were promoted have entered.
+        // Reads of compressed pages: memory of this size without a compressed tier would miss them. Promoted
+        // pages have entered.
         let below = self.cx.compressed_hits(&clients);
         let promoted = self.cx.state.lock().compressed.as_ref().map_or(0, |c| c.counts.promoted);
         Counted {
@@ -274,7 +275,7 @@ impl Sampling {
             lru_hit_ratio: 1.0 - curve.miss_ratio(estimate.sizes[i] as f64),
         };
         let per_second = if estimate.seconds > 0.0 { estimate.accesses / estimate.seconds } else { 0.0 };
-        // More than four times the memory: only the curve goes so far.
+        // The miniatures end at four times the memory: beyond it the LRU curve is used.
         let frames = estimate.sizes[NOW] as f64;
         let on_curve = || curve.miss_ratio(frames) - curve.miss_ratio(frames + GIB_PAGES as f64);
         let saved = ratios.get(FACTORS.len()).map_or_else(on_curve, |more| more - ratios[NOW]);
@@ -345,7 +346,7 @@ mod tests {
         fn read(&self, pages: impl Iterator<Item = u64>) {
             let mut buf = [0; 512];
             for (i, page) in pages.enumerate() {
-                // In the middle, where nothing is read ahead.
+                // The middle of a page, where no readahead starts.
                 self.engine.read(&self.o, page * 4096 + 1024, &mut buf, AccessPath::FuseDirect).unwrap();
                 if i % 250 == 0 {
                     self.clock.advance(LOOK_MIN);
@@ -353,7 +354,7 @@ mod tests {
                 }
             }
         }
-        /// Forgets all observations.
+        /// Drops all observations.
         fn forget_the_past(&self) {
             let mut e = self.engine.sampling.estimate.lock();
             e.shards.fade(0.0);
@@ -367,7 +368,7 @@ mod tests {
         }
     }
 
-    /// Estimates for the same memory and for twice as much, and what the same memory did.
+    /// Estimates for the same memory and for twice as much, and the measured ratio.
     #[derive(Debug)]
     struct Told {
         same: MrcPoint,
@@ -387,7 +388,7 @@ mod tests {
         move || {
             let at = rng.unit() * sum;
             let rank = cdf.partition_point(|&c| c < at) as u64;
-            // Ranks spread over the file.
+            // Spreads the ranks over the file.
             rank * 7919 % PAGES
         }
     }
@@ -409,7 +410,7 @@ mod tests {
         );
     }
 
-    /// The prediction for twice the memory agrees with a cache of twice the memory: 30 MiB hold twice the
+    /// The estimate for twice the memory agrees with a cache of twice the memory: 30 MiB hold twice the
     /// frames of 16 MiB.
     #[test]
     fn twice_the_memory_does_what_was_predicted() {
@@ -428,7 +429,7 @@ mod tests {
         }
     }
 
-    /// In a loop over more than the cache holds, LRU has no hits, and strata has some.
+    /// In a loop over more pages than the cache holds, LRU has no hits, and strata has some.
     #[test]
     fn the_policy_in_force_is_the_one_that_is_estimated() {
         let round = |pages: u64| {
@@ -445,7 +446,8 @@ mod tests {
         assert!(half.same.lru_hit_ratio < 0.05 && half.measured > 0.2, "{half:?}");
     }
 
-    /// More sampled pages enter between two looks than are noted: those left out are left out altogether.
+    /// Between two looks more sampled pages enter than fit in the list. The surplus is left out of all
+    /// counts.
     #[test]
     fn a_flood_of_misses_is_no_flood_of_hits() {
         let s = stage("lru", 16);

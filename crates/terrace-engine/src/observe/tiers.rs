@@ -1,6 +1,7 @@
-//! The tiers as rows of `terrace stat`: DRAM, compressed DRAM, each target on a device.
+//! Rows of `terrace stat` for the tiers: DRAM, compressed DRAM, each target on a device.
 //!
-//! Reads are counted where the page was found. A page that went down is counted by the tier that it came to, so that nothing is counted twice.
+//! A read counts for the tier where the page was found. A demotion counts for the tier that receives the
+//! page, so that it counts once.
 
 use crate::config::DeviceConfig;
 use terrace_api::stats::{CompressedTier, Stats};
@@ -9,22 +10,23 @@ use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const MS_PER_DAY: f64 = 86_400_000.0;
-/// A rate of writes is told only after this time, ms: the first minute fills the tier.
+/// Minimum age of the counters for a rate of writes, ms: the first minute fills the tier.
 const RATE_AFTER_MS: u64 = 60_000;
 
-/// A target of a tier on devices: its configuration and its counts.
+/// A target of a device tier: configuration and counters.
 pub type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 
-/// Sums of removed targets: their work does not count as DRAM's.
+/// Sums over removed targets, which are not DRAM's work.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Removed {
-    /// Page reads that they served.
+    /// Page reads served.
     pub hits: u64,
-    /// Pages that came to them from DRAM.
+    /// Pages received from DRAM.
     pub demoted: u64,
 }
 
-/// All tiers, from DRAM down. Hits of `stats` are those of all tiers together. `devices`: the fastest first. `uptime_ms`: the age of the counters.
+/// All tiers, from DRAM down. `stats` has the hits of all tiers together. `devices`: the fastest first.
+/// `uptime_ms`: age of the counters.
 pub fn rows(stats: &Stats, devices: &[Device<'_>], removed: Removed, uptime_ms: u64) -> Vec<TierRow> {
     let reads = page_reads(stats);
     let compressed = stats.compressed.as_ref().map(|tier| compressed_row(tier, reads));
@@ -33,18 +35,19 @@ pub fn rows(stats: &Stats, devices: &[Device<'_>], removed: Removed, uptime_ms: 
     [dram_row(stats, &below, removed)].into_iter().chain(below).collect()
 }
 
-/// Page reads, hits and misses.
+/// Page reads: hits and misses.
 fn page_reads(stats: &Stats) -> u64 {
     let (preload, fuse) = (&stats.preload, &stats.fuse);
     preload.hits + preload.misses + fuse.hits + fuse.misses
 }
 
-/// Frames served the hits that `below` and removed targets did not, and evicted pages that came to neither left the cache.
+/// The DRAM row: hits that neither `below` nor removed targets served. Evicted pages that reached neither
+/// have left the cache.
 fn dram_row(stats: &Stats, below: &[TierRow], removed: Removed) -> TierRow {
     let memory = &stats.memory;
     let hits_below = below.iter().map(|row| row.hits).sum::<u64>().saturating_add(removed.hits);
     let hits = (stats.preload.hits + stats.fuse.hits).saturating_sub(hits_below);
-    // A page that went on from one device to the next came from DRAM once.
+    // A page demoted from one device to the next came from DRAM once.
     let moved: u64 = below.iter().map(|row| row.moved_down).sum();
     let demoted = below.iter().map(|row| row.demoted).sum::<u64>().saturating_sub(moved) + removed.demoted;
     TierRow {
@@ -80,7 +83,7 @@ fn compressed_row(tier: &CompressedTier, reads: u64) -> TierRow {
     }
 }
 
-/// The row of a target. `reads`: page reads of the whole cache; `uptime_ms`: the age of the counters.
+/// The row of a target. `reads`: page reads of the whole cache; `uptime_ms`: age of the counters.
 pub fn device_row((config, counts): Device<'_>, reads: u64, uptime_ms: u64) -> TierRow {
     TierRow {
         name: config.name.clone(),

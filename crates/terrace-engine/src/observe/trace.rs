@@ -1,13 +1,13 @@
-//! Records of accesses to a live mount, page by page, for the simulator.
+//! Recorder of page accesses to a live instance, for the simulator.
 //!
 //! *Picture*: the mount path notes spans of pages in a list. Each client of the preload path notes its own,
 //! hits and misses, in lanes of its ring ([`terrace_shm::trace`]), because only the client sees a hit. Every
-//! millisecond the recorder gathers both, holds them back for a moment, sorts them by time, and passes them
+//! millisecond the recorder collects both, holds them back for a moment, sorts them by time, and passes them
 //! on.
 //!
-//! Everything is bounded, no read or write waits for the recorder, and accesses without room are counted as
-//! lost. Records in a lane are a client's claims: objects and pages that do not exist are dropped, and times
-//! are used for order only. While nothing is recorded, a request on the mount path costs one load more.
+//! All buffers are bounded, no read or write waits for the recorder, and accesses without room are counted as
+//! lost. Records in a lane are untrusted: objects and pages that do not exist are dropped, and times only
+//! determine the order. Without a recording, a request on the mount path costs one more load.
 
 pub use crate::access_log::Kind;
 use crate::access_log::{NOTED_MAX, Noted};
@@ -27,60 +27,59 @@ use terrace_shm::ring::Ring;
 use terrace_shm::trace::Span;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Spans held back for the sake of order.
+/// Largest number of spans held back for sorting.
 const PENDING_MAX: usize = 32_768;
-/// How long a span is held back, since threads and processes report theirs at different times.
+/// Time for which a span is held back, since threads and processes report at different times.
 const HOLD_NS: u64 = 5_000_000;
 
-/// How often a recorder should look: lanes are made for the fastest reader at this pace.
+/// Interval of calls of the recorder. The lanes are dimensioned for the fastest reader at this rate.
 pub const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// One access to one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Access {
-    /// Since the recording began, nanoseconds.
+    /// Time since the start of the recording, ns.
     pub at_ns: u64,
     /// The file: its inode number on the mount.
     pub object: ObjectId,
     /// Page index in the file.
     pub page: u64,
-    /// How.
+    /// Path and result.
     pub kind: Kind,
 }
 
-/// Whether a recording is under way, and its memory.
+/// State of recordings: whether one is under way, and its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
-    /// There is a recorder.
+    /// A recorder exists.
     taken: AtomicBool,
-    /// Memory of the recording.
     bytes: AtomicU64,
 }
 
 impl Recording {
-    /// Memory that the recording takes just now.
+    /// Memory in use by the recording.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Gathers a recording. Call it every [`LOOK_EVERY`].
+/// Collects a recording. Call [`Recorder::look`] every [`LOOK_EVERY`].
 #[derive(Debug)]
 pub struct Recorder {
     cx: Arc<Context>,
     rings: Arc<Rings>,
     recording: Arc<Recording>,
-    /// The clients whose lanes are read, and how far.
+    /// Clients and the read positions in their lanes.
     lanes: Vec<(Arc<Ring>, Cursors)>,
     start_ns: u64,
-    /// In order of time, except for records since the last look.
+    /// Sorted by time, except for records since the last call.
     pending: Vec<Noted>,
     gathered: Vec<Noted>,
     lost: Lost,
 }
 
 impl Recorder {
-    /// Begins a recording; it ends when the recorder is dropped. None: there is one already.
+    /// Starts a recording; it ends when the recorder is dropped. None: another one is under way.
     pub(crate) fn begin(cx: Arc<Context>, rings: Arc<Rings>, recording: Arc<Recording>) -> Option<Recorder> {
         if recording.taken.swap(true, Ordering::AcqRel) {
             return None;
@@ -100,17 +99,17 @@ impl Recorder {
     /// Passes on records that are old enough, in order of time.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// As `sink`.
     pub fn look(&mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<()> {
         let now = self.cx.clock.now_ns();
         self.gather(now);
         self.hand_on(now.saturating_sub(HOLD_NS), sink)
     }
 
-    /// Ends the recording and passes on the rest of it.
+    /// Ends the recording and passes on the rest.
     ///
     /// # Errors
-    /// Those of `sink`.
+    /// As `sink`.
     pub fn finish(mut self, sink: &mut dyn FnMut(Access) -> io::Result<()>) -> io::Result<Lost> {
         self.cx.handles.segment.header().tracing.store(0, Ordering::Release);
         self.gather(self.cx.clock.now_ns());
@@ -118,14 +117,15 @@ impl Recorder {
         Ok(self.lost)
     }
 
-    /// Takes some `max` of the spans that are there, evenly chosen, in no order and as clients claim them; and how many each stands for.
+    /// Takes a sample of about `max` of the present spans with their weights, evenly chosen. They are neither
+    /// sorted nor checked.
     pub(crate) fn sample(&mut self, max: u64, samples: &mut Vec<(Noted, f64)>) {
         let now = self.cx.clock.now_ns();
         let (main, lost) = self.cx.access_log.take();
         let live = self.follow_clients();
         let in_lanes: u64 = self.lanes.iter().map(|(ring, cursors)| cursors.ready(ring)).sum();
         let every = (main.len() as u64 + in_lanes).div_ceil(max).max(1);
-        // By chance: who always comes first in a millisecond shall not always be chosen.
+        // Random, so that a thread that is always the first in a millisecond is not always chosen.
         let first = RandomState::new().hash_one(now) % every;
         let pages: u64 = main.iter().map(|noted| noted.pages).sum();
         let weight = every as f64 * (1.0 + lost as f64 / pages.max(1) as f64);
@@ -142,7 +142,7 @@ impl Recorder {
         self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
     }
 
-    /// Accesses missing so far.
+    /// Lost accesses so far.
     pub fn lost(&self) -> Lost {
         self.lost
     }
@@ -153,7 +153,8 @@ impl Recorder {
         self.lost.fuse = self.lost.fuse.saturating_add(lost);
         let bytes = self.gather_lanes(now_ns);
         self.check(now_ns);
-        // Within one path the order is known even where its clock is too coarse.
+        // Appended in order: the sort is stable, and keeps the order within a path where the clock is too
+        // coarse.
         let all = main.into_iter().chain(self.gathered.drain(..));
         for n in all {
             if self.pending.len() < PENDING_MAX {
@@ -169,7 +170,7 @@ impl Recorder {
         self.recording.bytes.store(bytes + held as u64, Ordering::Relaxed);
     }
 
-    /// Takes the records of clients, also of clients that have ended. Returns the memory of their lanes.
+    /// Takes the records of clients, also of ended ones. Returns the memory of their lanes.
     fn gather_lanes(&mut self, now_ns: u64) -> u64 {
         let live = self.follow_clients();
         let mut bytes = 0;
@@ -182,11 +183,12 @@ impl Recorder {
         bytes
     }
 
-    /// Looks at the lanes of clients that came, too, and of those that have ended since; returns those that live.
+    /// Adds the lanes of new clients, and of clients that have ended since. Returns the live clients.
     fn follow_clients(&mut self) -> Vec<Arc<Ring>> {
         let live = self.rings.all();
         let leaving = self.rings.take_leaving();
-        // By address: a thousand clients are looked at every millisecond. Whose address is known is held, so that nobody else gets it.
+        // By address: this runs for up to a thousand clients every millisecond. `lanes` holds the rings, so
+        // no address is reused.
         let mut known: HashSet<*const Ring> = self.lanes.iter().map(|(ring, _)| Arc::as_ptr(ring)).collect();
         // A client that leaves between the two listings is in both.
         let new = live.iter().chain(&leaving).filter(|ring| known.insert(Arc::as_ptr(ring)));
@@ -199,7 +201,8 @@ impl Recorder {
         self.lanes.retain(|(ring, _)| live.contains(&Arc::as_ptr(ring)));
     }
 
-    /// Keeps only possible records of clients: pages of files that exist, times within the recording.
+    /// Drops impossible records of clients: only pages of existing files and times within the recording
+    /// remain.
     fn check(&mut self, now_ns: u64) {
         let mut ends: HashMap<ObjectId, u64> = self.gathered.iter().map(|n| (n.object, 0)).collect();
         if ends.is_empty() {
@@ -236,7 +239,7 @@ impl Recorder {
     }
 }
 
-/// A client's record as the daemon keeps it.
+/// Converts a client's record.
 fn noted(span: Span, now_ns: u64) -> Noted {
     let span = span.since(now_ns.saturating_add(HOLD_NS));
     let kind = if span.miss { Kind::FastMiss } else { Kind::FastHit };

@@ -1,4 +1,5 @@
-//! What is read ahead of programs: decided at misses and by hints, fetched along with a miss or by the workers ([`prefetch`](super::prefetch)).
+//! Readahead decisions, at misses and by hints. The pages are fetched along with a miss, or by the workers
+//! ([`prefetch`](super::prefetch)).
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
@@ -8,12 +9,14 @@ use terrace_policy::prefetch::{Limits, Span};
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Several workers share the steps of a stride: on a source that is a FUSE mount, io_uring does one read of a batch after the other.
+/// Spans per job, so that several workers share the steps of a stride: on a FUSE source, io_uring does the
+/// reads of a batch one after the other.
 const SPANS_A_JOB: usize = 4;
-/// Smaller windows are those of readers of which little is known: they are not marked.
+/// Smallest window with a mark. Smaller ones belong to readers with a short history.
 const MARKED_MIN: u64 = 32;
 
-/// What to read beside a miss of `[first, first + pages)`: pages behind it, to be read along with it. Others are left to the workers.
+/// Readahead after a miss of `[first, first + pages)`. Returns the number of pages behind it to read along
+/// with it. Other spans go to the workers.
 pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) -> u64 {
     let mut state = None;
     let is_used = |page| state.get_or_insert_with(|| cx.state.lock()).is_page_used(o, page);
@@ -38,22 +41,23 @@ pub(crate) fn after_miss(cx: &Context, o: &ObjectRef, first: u64, pages: u64) ->
     }
 }
 
-/// A sequential reader has come to its window, and goes on: what is to be fetched from `next` on, where its next miss is expected.
+/// A sequential reader has reached its mark. Returns the next window, from `next` on, where its next miss is
+/// expected.
 pub(crate) fn reached(cx: &Context, o: &Object, next: u64) -> Option<Span> {
     o.prefetcher.lock().reached(next, limits(cx, o))
 }
 
-/// A program will read the span. Nobody waits.
+/// Hint: the span will be read. Returns at once.
 pub(crate) fn will_need(cx: &Context, o: &ObjectRef, span: Span) {
     cx.jobs.push(Job::Fetch(o.clone(), vec![span]));
 }
 
-/// A program needs the span no longer. Nobody waits.
+/// Hint: the span is no longer needed. Returns at once.
 pub(crate) fn wont_need(cx: &Context, o: &ObjectRef, span: Span) {
     cx.jobs.push(Job::Drop(o.clone(), span));
 }
 
-/// A program will read from `page` on in order.
+/// Hint: pages from `page` on will be read in order.
 pub(crate) fn sequential(cx: &Context, o: &Object, page: u64) {
     o.prefetcher.lock().expect(page, limits(cx, o).window_max);
 }

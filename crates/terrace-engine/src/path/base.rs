@@ -1,11 +1,14 @@
-//! The base of a file: its identity in the source, durable there, over which a target's pages are to be written after a power cut.
+//! The base of a file: its identity in the source, durable there, over which a target's owed pages are to be
+//! written after a power cut.
 //!
-//! Two ways lead to one. *All is in the source*, durably (`burst::bring_home`). Or *only pages are missing there*: a write lengthens the source at once
-//! (`path/write.rs`), and a new file is one that has grown from nothing. So an fsync of the source that carries no data makes size, existence and times
-//! durable, as cheaply as the source commits them, and the pages go to the target: [`renew`].
+//! A base arises in two ways. *All content is in the source*, durably (`burst::bring_home`). Or *only pages
+//! are missing there*: a write extends the source at once (`path/write.rs`), and a new file has grown from
+//! nothing. An fsync of the source without data then makes size, existence and times durable, at the cost of
+//! the source's commit, and the pages go to the target: [`renew`].
 //!
-//! What the target already holds of the file counts over the new base, too. So it has to be the newest that was acknowledged, which it is not if pages have
-//! gone to the source since ([`Burst::must_settle`]): then the first way is taken, which ends with a paid record.
+//! Pages of the file that the target already holds count over the new base, too. So they have to be the
+//! newest acknowledged ones, which is false if pages have gone to the source since ([`Burst::must_settle`]).
+//! Then the first way is taken, which ends with a paid record.
 
 use crate::context::Context;
 use crate::file::burst::Burst;
@@ -18,16 +21,16 @@ use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// The source as it is has been made durable.
+/// The source's state that was made durable.
 pub(crate) struct Durable {
-    /// How it was found after that.
+    /// Identity after that.
     identity: Option<Identity>,
-    /// Changes that had begun before, and whether all had ended.
+    /// Changes begun before, and whether all had ended.
     changes: u64,
     calm: bool,
 }
 
-/// Makes durable what the source has. The caller holds the file's writeback lock.
+/// Makes the source's content durable. The caller holds the file's writeback lock.
 pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
     let (changes, calm) = {
         let burst = o.burst.lock();
@@ -42,8 +45,8 @@ pub(crate) fn make_durable(cx: &Context, o: &Object) -> io::Result<Durable> {
     Ok(Durable { identity, changes, calm })
 }
 
-/// Takes it for the file's base, if nothing has begun to change it meanwhile, and its clock is this machine's. `since`: how many changes had begun before the
-/// ones that tell this.
+/// Takes this state as the file's base, unless a change of the source has begun since, or its clock differs
+/// from this machine's. `since`: number of changes before those that serve to compare the clocks.
 pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable, since: u64) {
     let Durable { identity, changes, calm } = durable;
     let same = calm && burst.changing == 0 && burst.changes == changes;
@@ -56,8 +59,8 @@ pub(crate) fn take(cx: &Context, o: &Object, burst: &mut Burst, durable: Durable
     burst.base = identity.filter(|identity| is_base && identity.is_lasting).map(|identity| identity.digest);
 }
 
-/// Gives a file a base of which a target may take many pages, and which has none because this run has changed the source, or has not looked. The caller holds
-/// its writeback lock.
+/// Gives a base to a file that has many pages for a target, and lacks a base because this run has changed the
+/// source, or has not examined it. The caller holds the file's writeback lock.
 ///
 /// # Errors
 /// The source's.
@@ -67,7 +70,7 @@ pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
     }
     let change = permit::change(cx, o);
     let pages: Vec<u64> = o.dirty.lock().dirty.iter().copied().collect();
-    // If not, the source is asked for all, and tells.
+    // On failure all pages go to the source, which reports the error.
     let may_owe = reserve(cx, o, &pages).is_ok() && is_in_step(cx, o);
     drop(change);
     if may_owe {
@@ -80,17 +83,18 @@ pub(crate) fn renew(cx: &Context, o: &Object) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes room in the source for pages that it is to get: what is acknowledged must not fail there later. A change of the file.
+/// Allocates space in the source for pages that it will get: acknowledged data must not fail there later.
+/// This is a change of the file.
 ///
 /// # Errors
-/// It has none.
+/// The source has no space.
 pub(crate) fn reserve(cx: &Context, o: &Object, pages: &[u64]) -> io::Result<()> {
     let writer = o.source().writer()?;
     let size = o.size().max(o.growing.load(Ordering::Acquire));
     for run in pages.chunk_by(|page, next| page + 1 == *next) {
         let range = run[0] * PAGE..((run[0] + run.len() as u64) * PAGE).min(size);
         match cx.io.allocate(writer.raw(), range) {
-            // Such a source tells when it gets them.
+            // Such a source reports the lack of space at the write.
             Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => break,
             done => done?,
         }
@@ -98,7 +102,8 @@ pub(crate) fn reserve(cx: &Context, o: &Object, pages: &[u64]) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the source's clock is this machine's now, which a change tells: the last write may be long ago, by a clock that is ahead.
+/// Whether the source's clock agrees with this machine's now. It makes a change to find out: the last write
+/// may be long ago, by a clock that is ahead.
 fn is_in_step(cx: &Context, o: &Object) -> bool {
     let changed = o.renew_ctime().and_then(|()| Identity::of(o.source().as_path()));
     let mut burst = o.burst.lock();
@@ -110,13 +115,13 @@ fn is_in_step(cx: &Context, o: &Object) -> bool {
 
 fn lacks_only_a_base(cx: &Context, o: &Object, burst: &Burst) -> bool {
     let is_there = !o.gone.load(Ordering::Relaxed) && !o.doomed.load(Ordering::Relaxed);
-    // Whoever waits for a source that fails is to hear of it.
+    // Callers that wait for a failing source must get its error.
     let is_well = o.failing().is_none() && o.dirty_pages() >= cx.config.tier_fsync_min;
     let lacks = burst.base.is_none() && !burst.must_settle;
     lacks && is_there && is_well && (burst.target.is_some() || permit::choose(cx, o).is_some())
 }
 
-/// Whether the file's number leads to it after a restart: it is that of its inode.
+/// Whether the file's number is that of its inode, and so leads to it after a restart.
 fn is_found_again(cx: &Context, o: &Object) -> bool {
     let of_root = |dev: u64| cx.source_root.get().is_none_or(|root| root.dev == dev);
     o.source().stat().is_ok_and(|stat| stat.st_ino == o.id() && of_root(stat.st_dev))

@@ -1,4 +1,5 @@
-//! The burst buffer: with `[dirty] durable = "tier"` an fsync is answered when the file's dirty pages are durable on a device.
+//! The burst buffer: with `[dirty] durable = "tier"` an fsync is answered when the file's dirty pages are
+//! durable on a device.
 //!
 //! ```text
 //!   fsync ──► source durable as the base says? ──yes──► new dirty pages as an owed batch ──► flush of the target ──► answer
@@ -6,11 +7,13 @@
 //!                 ├──► only grown: fsync there ─────┘ a new base
 //!                 └──► all dirty pages to the source, fsync there, paid record, flush of the target ──► answer, and a new base
 //! ```
-//! Owed pages stay dirty in memory until the source has them: a target is read only after a power cut (`path/replay.rs`). So a page that is owed is evicted,
-//! changed, cut and written home as any dirty page is, and the target's part is told by three records (`device/scan/owed.rs`, `path/permit.rs`).
+//! Owed pages stay dirty in memory until the source has them: a target is read only after a power cut
+//! (`path/replay.rs`). So an owed page is changed, cut and written back like any dirty page. Three kinds of
+//! records keep the target up to date (`device/scan/owed.rs`, `path/permit.rs`).
 //!
-//! An fsync promises the file's size and existence, too: what grows a file, or changes it in another way than by writes within its end, has the source made
-//! durable without the pages that it lacks, and then be the base of these (`path/base.rs`).
+//! An fsync promises the file's size and existence, too. After growth, or any change other than writes within
+//! the end, the source is made durable without the missing pages. That state becomes the base of these pages
+//! (`path/base.rs`).
 
 use crate::context::Context;
 use crate::device::format::Record;
@@ -29,13 +32,14 @@ use crate::state::owed::OwedBooks;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// A target keeps at most one in so many of its pages for the source.
+/// Owed pages take at most 1/`OWED_PART` of a target.
 const OWED_PART: u64 = 4;
 
-/// Makes all that was written so far durable, in the source or on a target, and reports writebacks that failed since `seen`.
+/// Makes all data written so far durable, in the source or on a target, and reports writebacks that failed
+/// since `seen`.
 ///
 /// # Errors
-/// A failure that this handle has not heard of.
+/// A failure that this handle has not reported yet.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     if !cx.may_owe() {
         return sync::fsync(cx, o, data_only, seen);
@@ -63,12 +67,13 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
     o.take_error(seen)
 }
 
-/// Metadata of the file in the source are about to change: its mode, names, times.
+/// Announces a change of metadata in the source: mode, names, times.
 pub(crate) fn change_metadata(cx: &Context, o: &Object) {
     drop(permit::change(cx, o));
 }
 
-/// Makes the dirty pages of a file durable on a target. False: the source has to. The caller holds its writeback lock.
+/// Makes the dirty pages of a file durable on a target. False: the source has to take them. The caller holds
+/// the file's writeback lock.
 fn owe(cx: &Context, o: &Object) -> bool {
     let mut burst = o.burst.lock();
     if !put(cx, o, &mut burst) {
@@ -80,28 +85,29 @@ fn owe(cx: &Context, o: &Object) -> bool {
     let device = burst.target.and_then(|number| cx.devices.get(number));
     let owed = device.is_some_and(|device| permit::flush(cx, &device));
     if !owed {
-        // Pages that count as owed may not be durable: no later fsync may rely on them.
+        // The owed pages may not be durable: no later fsync may rely on them.
         burst.base = None;
     }
     owed
 }
 
-/// Whether the file has enough new dirty pages for its target, and owes others, as one does that is synced again and again. False also if somebody is at it.
-/// So the next fsync has little left to write: during it the kernel lets nobody write the file through the mount.
+/// Whether the file already owes pages, and has enough new dirty ones for a write ahead of the next fsync.
+/// Such files are synced again and again. During an fsync the kernel lets no program write the file through
+/// the mount, so little should be left to write. False also if the burst lock is taken.
 fn is_ahead(cx: &Context, o: &Object) -> bool {
     let takes = |burst: &Burst| burst.target.is_some() && !burst.must_settle;
     o.dirty.lock().dirty.len() >= cx.config.tier_ahead_min
         && o.burst.try_lock().is_some_and(|burst| takes(&burst))
 }
 
-/// A file was written: perhaps some of it is to go to the target now.
+/// After a write: wakes the writeback thread if pages should go to the target ahead of an fsync.
 pub(crate) fn note_write(cx: &Context, o: &Object) {
     if cx.config.durable_in_tier && is_ahead(cx, o) {
         cx.writeback_wakeup.signal();
     }
 }
 
-/// Writes dirty pages to targets before the fsync that will ask for it. By the writeback thread.
+/// Writes dirty pages to targets ahead of the next fsync. Called by the writeback thread.
 pub(crate) fn write_ahead(cx: &Context) {
     if !cx.config.durable_in_tier {
         return;
@@ -116,8 +122,9 @@ fn put_ahead(cx: &Context, o: &Object) {
     put_ahead_locked(cx, o);
 }
 
-/// The file has a base on the target, and what has changed its source since had a permit. So the target's pages need none, and writers that make the file grow
-/// meanwhile do not wait: no lock of the books is held while the target is written to. The caller holds the file's writeback lock.
+/// Writes a file's dirty pages ahead. The file has a base on the target, and later changes of its source had
+/// a permit. So the pages need none, and writers that extend the file do not wait: the burst lock is not held
+/// during the write to the target. The caller holds the file's writeback lock.
 fn put_ahead_locked(cx: &Context, o: &Object) {
     let (device, is_changed) = {
         let mut burst = o.burst.lock();
@@ -134,18 +141,19 @@ fn put_ahead_locked(cx: &Context, o: &Object) {
     let put = (!is_changed || has_room())
         && (!affords(cx, &device, pages.len()) || spread(cx, o, &device, pages, since, is_changed));
     if !put {
-        // Not again with the next write.
+        // Prevents another attempt at the next write.
         o.burst.lock().must_settle = true;
     }
 }
 
-/// Dirty pages that are not durable anywhere, and since when the oldest is dirty.
+/// Dirty pages that are durable nowhere, and the time since which the oldest is dirty.
 fn dirty_pages(o: &Object) -> (Vec<u64>, u64) {
     let dirty = o.dirty.lock();
     (dirty.dirty.iter().copied().collect(), dirty.dirty_since)
 }
 
-/// Writes the dirty pages of a file to a target, where they are not durable yet. False: it takes none. The caller holds its writeback lock.
+/// Writes a file's dirty pages to a target, unless they are durable there. False: the target takes none. The
+/// caller holds the file's writeback lock.
 fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     let Some(base) = burst.base else { return false };
     let is_base = || Identity::of(o.source().as_path()).is_ok_and(|identity| identity.digest == base);
@@ -167,7 +175,7 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     burst.unflushed = true;
     let record = [Record::Base { object: o.id(), digest: base }];
     let put = match pages.is_empty() {
-        // All of them went ahead.
+        // All pages were written ahead.
         true => permit::append_owed(cx, &device, &[], &record).is_some(),
         false => append_all(cx, o, &device, &pages, &record, since),
     };
@@ -178,7 +186,7 @@ fn put(cx: &Context, o: &Object, burst: &mut Burst) -> bool {
     put
 }
 
-/// Takes them out of what may be written to the target.
+/// Takes pages from the target's write budget. False: not enough is left.
 fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     let mut state = cx.state.lock();
     if let Some(targets) = &mut state.targets {
@@ -187,7 +195,8 @@ fn affords(cx: &Context, device: &DeviceIo, pages: usize) -> bool {
     on_target(&mut state, device.number, |of| of.affords(pages as u32)) == Some(true)
 }
 
-/// Makes everything of a file durable in the source. What a target has of it is settled then. The caller holds its writeback lock.
+/// Makes all of a file durable in the source, which settles its owed pages. The caller holds the file's
+/// writeback lock.
 fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
     let before = o.burst.lock().changes;
     writeback::write_back_locked(cx, o, 0..u64::MAX, Route::Direct)?;
@@ -201,10 +210,10 @@ fn bring_home(cx: &Context, o: &Object) -> io::Result<()> {
     Ok(())
 }
 
-/// What a target has of the file is settled. The caller holds its writeback lock.
+/// Settles the file's owed pages on its target. The caller holds the file's writeback lock.
 ///
 /// # Errors
-/// The source does not take it: it is owed as before.
+/// The source fails: the pages are owed as before.
 pub(crate) fn settle_locked(cx: &Context, o: &Object) -> io::Result<()> {
     if o.burst.lock().target.is_none() {
         return Ok(());
@@ -212,7 +221,8 @@ pub(crate) fn settle_locked(cx: &Context, o: &Object) -> io::Result<()> {
     bring_home(cx, o)
 }
 
-/// The file is no more. It owes until the source's file system is sure to know that: until then a power cut could bring it back.
+/// The file is deleted. It stays owed until the deletion is durable in the source's file system: until then a
+/// power cut could bring it back.
 pub(crate) fn let_go(cx: &Context, o: &Object) {
     let mut burst = o.burst.lock();
     if let Some(number) = burst.end(o.slot()) {
@@ -220,7 +230,7 @@ pub(crate) fn let_go(cx: &Context, o: &Object) {
     }
 }
 
-/// [`sync::flush_all`]; with `sync` nothing is owed any more.
+/// [`sync::flush_all`]; with `sync` no page is owed afterwards.
 ///
 /// # Errors
 /// The first failure, after everything was tried.
@@ -246,11 +256,11 @@ fn owing(cx: &Context, device: &DeviceIo) -> Vec<ObjectId> {
 fn settle(cx: &Context, id: ObjectId) -> io::Result<()> {
     let Some(o) = cx.lookup_object(id) else { return Ok(()) };
     let _writeback = o.writeback.lock();
-    // Nobody can read it any more.
+    // No program can read it any more.
     if o.doomed.load(Ordering::Relaxed) { Ok(()) } else { settle_locked(cx, &o) }
 }
 
-/// Tells the target of files that are no more, once the source's file system is sure to know.
+/// Records on the target that deleted files owe nothing, after a sync of the source's file system.
 fn settle_gone(cx: &Context, device: &DeviceIo) {
     let gone = on_target(&mut cx.state.lock(), device.number, |of| of.owed.gone.clone()).unwrap_or_default();
     if gone.is_empty() || cx.source_root.get().is_none() || sync::sync_root(cx).is_err() {
@@ -262,14 +272,15 @@ fn settle_gone(cx: &Context, device: &DeviceIo) {
     });
 }
 
-/// Tells the target of files that the source has, but for which it had no room.
+/// Writes the paid records for which the target had no room before.
 fn settle_untold(cx: &Context, device: &DeviceIo) {
     let untold =
         on_target(&mut cx.state.lock(), device.number, |of| of.owed.untold.clone()).unwrap_or_default();
     tell_paid(cx, device, &untold, |owed, some| owed.untold.retain(|object| !some.contains(object)));
 }
 
-/// Tells the target durably that it owes nothing of these files, some at a time; `told` notes each time which. Ends where the target takes no more.
+/// Writes paid records of files durably, in groups; `told` gets each group. Stops when the target takes no
+/// more records.
 fn tell_paid(
     cx: &Context,
     device: &DeviceIo,
@@ -285,7 +296,8 @@ fn tell_paid(
     }
 }
 
-/// Settles files of a target: those of which nothing is dirty any more, and the oldest while they are in the way. By the target's own thread.
+/// Settles files of a target: those without dirty pages, and the oldest ones while they block its log. Called
+/// by the target's own thread.
 pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
     if !device.may_owe() {
         return;
@@ -300,20 +312,20 @@ pub(crate) fn settle_due(cx: &Context, device: &DeviceIo) {
         let in_the_way = on_target(&mut cx.state.lock(), device.number, |of| {
             let most = of.log.capacity() / OWED_PART;
             let due = of.log.due().map(|region| of.fillings[region as usize].0);
-            // One that has failed keeps nothing.
+            // A failed target keeps no owed pages.
             !of.is_on() || of.owed.pages() > most || due.is_some_and(|lap| of.owed.blocks(lap))
         });
         if in_the_way == Some(true) || !o.is_unsettled() {
-            // Its handles report a failure.
+            // The file's handles report a failure.
             let _ = settle(cx, id);
         }
     }
 }
 
-/// No more pages come to a target that goes, and those that it has go to the source.
+/// Stops new owed pages on a target to be removed, and settles the present ones.
 ///
 /// # Errors
-/// The source does not take them; it has some of an earlier run that were not to be written.
+/// The source fails; the target has pages of an earlier run that were not to be written.
 pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     refuse_left(cx, device)?;
     on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = true);
@@ -324,31 +336,30 @@ pub(crate) fn close(cx: &Context, device: &DeviceIo) -> io::Result<()> {
         return Ok(());
     }
     on_target(&mut cx.state.lock(), device.number, |of| of.owed.closed = false);
-    settled.and_then(|()| {
-        Err(io::Error::other("files that were deleted may come back until the source is synced"))
-    })
+    settled.and_then(|()| Err(io::Error::other("deleted files may reappear until the source is synced")))
 }
 
-/// What an earlier run has left on a target stays there.
+/// Refuses the removal of a target with owed pages of an earlier run.
 ///
 /// # Errors
-/// It has some.
+/// The target has such pages.
 pub(crate) fn refuse_left(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     match on_target(&mut cx.state.lock(), device.number, |of| of.owed.pages_left()) {
         None | Some(0) => Ok(()),
         _ => Err(io::Error::other(
-            "it has data of an earlier run that the source lacks: unmount, and see `terrace recover`",
+            "the tier has data of an earlier run that the source lacks: unmount, and see `terrace recover`",
         )),
     }
 }
 
-/// What a scan has found. Files that a dead terraced of the same segment owed do so still: what is owed of them is dirty in memory, or was written to the
-/// source. Of all others only the target has it, also if they are in memory: what a start has not written to them is kept.
+/// Takes over the owed pages found by a scan. Files of a dead terraced with the same segment still owe: their
+/// owed pages are dirty in memory, or were written to the source. Owed pages of all other files exist only on
+/// the target, even if the files are in memory: the pages that no replay has written are kept.
 pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
     let name = &device.name;
     if owed.hidden || owed.damaged > 0 {
         tracing::error!(
-            "tier {name}: damaged keys, and {} damaged pages: they may have been written by programs and acknowledged, and the source lacks them",
+            "tier {name}: damaged keys, and {} damaged pages: acknowledged writes that the source lacks may be lost",
             owed.damaged
         );
     }
@@ -371,7 +382,8 @@ pub(crate) fn adopt(cx: &Context, device: &DeviceIo, owed: Owed) {
     }
 }
 
-/// Nobody knows what the target has that a dead terraced used: any file may owe that owed something somewhere.
+/// For a target that could not be scanned: each file of a dead terraced that owed pages anywhere may owe
+/// pages here.
 pub(crate) fn adopt_unknown(cx: &Context, device: &DeviceIo) {
     on_target(&mut cx.state.lock(), device.number, |of| {
         of.owed.is_unknown = device.may_owe() && device.medium.takes_owed();

@@ -1,4 +1,4 @@
-//! How the daemon decodes compressed pages: with all codecs.
+//! Decompression in the daemon, with all codecs.
 
 use crate::segment::SegmentHandles;
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ thread_local! {
     static UNZSTD: RefCell<Option<Counted>> = const { RefCell::new(None) };
 }
 
-/// A thread's decoder, which counts while it lives.
+/// A thread's decoder, counted while it lives.
 struct Counted {
     unzstd: Unzstd,
     bytes: u64,
@@ -34,7 +34,7 @@ impl Drop for Counted {
     }
 }
 
-/// Memory that the decoders of this process's threads keep, bytes.
+/// Memory of the decoders of this process's threads, bytes.
 pub(crate) fn decoder_bytes() -> u64 {
     BYTES.load(Ordering::Relaxed)
 }
@@ -46,18 +46,18 @@ fn make_unzstd(decoder: &mut Option<Counted>) -> Option<&mut Unzstd> {
     decoder.as_mut().map(|decoder| &mut decoder.unzstd)
 }
 
-/// Makes the calling thread's decoder, so that no page waits for it.
+/// Creates the calling thread's decoder before the first page needs it.
 pub(crate) fn prepare_thread() {
     UNZSTD.with_borrow_mut(|unzstd| _ = make_unzstd(unzstd));
 }
 
-/// Reads compressed pages for a program, and lists those that are worth a frame.
+/// Reads compressed pages for a program, and lists those to be promoted.
 #[derive(Debug)]
 pub(crate) struct CompressedReader {
     /// Pages read.
     pub served: u64,
     promote_at: u32,
-    /// Pages that were read often enough of late to be promoted.
+    /// Pages read often enough lately to be promoted.
     pub worthy: Vec<u64>,
 }
 
@@ -88,7 +88,7 @@ mod tests {
     fn decoders_count_while_their_threads_live() {
         const THREADS: usize = 3;
         let own = THREADS as u64 * 90_000;
-        // Tests beside this one have decoders, too.
+        // Other tests of this process have decoders, too.
         let (before, mut alive) = (decoder_bytes(), 0);
         let all = std::sync::Barrier::new(THREADS + 1);
         std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Pages from the source into frames.
+//! Reads pages from the source and from targets into frames.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;
@@ -15,7 +15,7 @@ use terrace_shm::{DeviceSlot, DeviceTable, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Consecutive pages of a file, and the claimed frames for them.
+/// Consecutive pages of a file, with claimed frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece<'a> {
     pub object: &'a Object,
@@ -32,7 +32,7 @@ pub(crate) fn read_frames(cx: &Context, o: &Object, first: u64, frames: &[u32]) 
     Ok(())
 }
 
-/// [`read_frames`] of several pieces at once; how each of them ended.
+/// [`read_frames`] of several pieces at once, with a result for each.
 pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<()>> {
     if let [one] = pieces {
         return vec![read_frames(cx, one.object, one.first, one.frames)];
@@ -56,16 +56,16 @@ pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<
     pieces.iter().zip(readers).map(end).collect()
 }
 
-/// How pages were read from their slots.
+/// Result of a read of slots.
 #[derive(Debug, Default)]
 pub(crate) struct OfSlots {
-    /// Whether each of them is what was written there.
+    /// Whether each page matches its checksum.
     pub arrived: Vec<bool>,
-    /// Target, pages and time, ns.
+    /// Target, number of pages, and time in ns.
     pub costs: Vec<(usize, u64, u64)>,
 }
 
-/// Reads pages from their slots into frames: those of all targets at once.
+/// Reads pages from their slots into frames, from all targets at once.
 pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
     let mut done = OfSlots { arrived: vec![false; pages.len()], costs: Vec::new() };
     let its = |device: Arc<DeviceIo>| {
@@ -96,7 +96,7 @@ pub(crate) fn read_slots(cx: &Context, pages: &[(DeviceSlot, u32)]) -> OfSlots {
 struct OfTarget {
     device: Arc<DeviceIo>,
     table: Arc<DeviceTable>,
-    /// Numbers of pages that lie one behind the other.
+    /// Indexes of pages in adjacent slots.
     runs: Vec<Vec<usize>>,
     reads: Vec<ReadPiece>,
 }
@@ -123,7 +123,7 @@ impl OfTarget {
     }
 }
 
-/// Does the reads of all targets: those of files and block devices are under way together.
+/// Does the reads of all targets. Those of files and block devices are in flight together.
 ///
 /// # Safety
 /// As [`Medium::read_vectored`](crate::device::Medium::read_vectored), for each piece.
@@ -166,7 +166,7 @@ unsafe fn read_parts(cx: &Context, parts: &mut [OfTarget]) {
     }
 }
 
-/// Whether a claimed frame holds what the slot should hold.
+/// Whether a claimed frame holds the content recorded for the slot.
 fn is_intact(cx: &Context, table: &DeviceTable, slot: DeviceSlot, frame: u32) -> bool {
     // SAFETY: the frame is claimed by this thread; in bounds of the frame.
     let content = unsafe { std::slice::from_raw_parts(cx.handles.segment.frame(frame), PAGE_SIZE) };
@@ -174,7 +174,7 @@ fn is_intact(cx: &Context, table: &DeviceTable, slot: DeviceSlot, frame: u32) ->
     table.check(slot).is_some_and(|known| known.load(Ordering::Relaxed) == check)
 }
 
-/// The memory of frames; adjacent ones are one piece.
+/// The memory of frames; adjacent frames form one piece.
 fn vectors(cx: &Context, frames: &[u32]) -> Vec<IoVec> {
     let mut bufs: Vec<IoVec> = Vec::new();
     for &f in frames {
@@ -208,7 +208,7 @@ mod tests {
     fn write_reads_both_its_ends_at_once() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
-        // How many reads come at once.
+        // Number of reads in each batch.
         let reads = Arc::new(Mutex::new(Vec::new()));
         let noted = reads.clone();
         let device = HookIo::new(NullIo, move |call| {

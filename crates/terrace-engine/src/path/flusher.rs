@@ -1,4 +1,5 @@
-//! Background writeback: a thread that writes pages that are dirty for too long, or too many.
+//! Background writeback: a thread that writes back old dirty pages, and the oldest ones while there are too
+//! many.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectRef};
@@ -8,12 +9,13 @@ use std::time::Duration;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Up to this many objects with unstable pages are synced by themselves; with more of them, the whole source
-/// is.
+/// Largest number of objects with unstable pages that are synced one by one. With more, one syncfs covers the
+/// whole source.
 const SYNC_EACH_MAX: usize = 8;
-/// How long the writeback thread leaves an object alone whose writeback has failed: a failing device is not hammered.
+/// Pause after a failed writeback of an object, which spares a failing device.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
-/// How long no target must have answered an fsync before closed files that it has are made stable in the source, which would delay the commits of further ones.
+/// Time without an fsync answered by a target after which a burst is over. Closed files with pages on a
+/// target are then made stable in the source. Earlier this would delay further commits.
 const BURST_OVER: Duration = Duration::from_secs(1);
 
 /// Unwritten data at one moment.
@@ -21,9 +23,9 @@ const BURST_OVER: Duration = Duration::from_secs(1);
 pub struct DirtyReport {
     /// Bytes, all files together.
     pub bytes: u64,
-    /// Files that have some.
+    /// Number of files with unwritten data.
     pub files_total: u64,
-    /// Those with most, most first: path and bytes.
+    /// Files with most unwritten data, in descending order: path and bytes.
     pub files: Vec<(String, u64)>,
 }
 
@@ -44,7 +46,7 @@ pub(crate) fn writeback_loop(cx: &Context) {
     }
 }
 
-/// More pages are dirty than background writeback allows, or a writer waits.
+/// Whether more pages are dirty than background writeback allows, or a writer waits.
 fn too_much(cx: &Context) -> bool {
     throttle::is_much(cx, &cx.state.lock())
 }
@@ -53,7 +55,7 @@ fn is_old(cx: &Context, since: u64) -> bool {
     cx.clock.now_ns().saturating_sub(since) >= cx.config.dirty_expire.as_nanos() as u64
 }
 
-/// Writes back pages that are too old, and the oldest objects while there are too many.
+/// Writes back expired pages, and the oldest objects while there are too many.
 fn write_back_due(cx: &Context) {
     let mut objects: Vec<(u64, ObjectRef)> = cx
         .unwritten_objects()
@@ -84,12 +86,13 @@ fn write_back_due(cx: &Context) {
     }
 }
 
-/// Makes pages stable that are unstable for too long, or too many, or of closed files that a target has, once no burst is under way.
+/// Makes unstable pages stable that are old or too many. After a burst also those of closed files with pages
+/// on a target.
 pub(crate) fn stabilize_due(cx: &Context) {
     let much = too_much(cx);
     let since = cx.clock.now_ns().saturating_sub(cx.last_owed_ns.load(Ordering::Relaxed));
     let is_over = since >= BURST_OVER.as_nanos() as u64;
-    // If somebody has the lock, a burst is.
+    // A locked burst is in progress.
     let owes = |o: &Object| o.burst.try_lock().is_some_and(|burst| burst.target.is_some());
     let mut due = cx.unwritten_objects();
     due.retain(|o| {
@@ -111,8 +114,8 @@ pub(crate) fn stabilize_due(cx: &Context) {
 pub(crate) fn dirty_report(cx: &Context, files_max: usize) -> DirtyReport {
     let mut sizes: Vec<(u64, ObjectRef)> =
         cx.unwritten_objects().into_iter().map(|o| (o.dirty_pages() * PAGE, o)).collect();
-    // Data of a file without a name cannot be lost. Only failing files are asked for their links: asking all
-    // would load the source.
+    // Data of a file without a name cannot be lost. Only failing files are asked for their link count: asking
+    // all files would load the source.
     let lost = |o: &Object| !(o.doomed.load(Ordering::Relaxed) || o.failing().is_some() && o.is_nameless());
     sizes.retain(|(bytes, o)| *bytes > 0 && lost(o));
     sizes.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));

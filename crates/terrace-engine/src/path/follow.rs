@@ -1,10 +1,11 @@
-//! Follows a program along a recorded schedule: fetches by the workers what it will want next. The decisions are [`terrace_policy::follow`]'s.
+//! Follower of a recorded schedule: the workers fetch the pages that a program will read next. The decisions
+//! are [`terrace_policy::follow`]'s.
 //!
 //! ```text
 //! misses, page fills ─┐                    ┌─► jobs ──► workers ──► frames, on probation
 //! touches of frames ──┴─► follower (1 ms) ─┴─► files, opened ahead and compared with what was recorded
 //! ```
-//! Nobody waits for it. Files that are gone or have changed since are passed over, and counted.
+//! No program waits for the follower. Files that are gone or have changed since are skipped, and counted.
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
@@ -17,29 +18,30 @@ use terrace_api::stats::{self, ScheduleState};
 use terrace_policy::follow::{End, Follower, PIECE_PAGES, Piece};
 use terrace_policy::prefetch::Span;
 
-/// How often it looks while a program is on its way, and when nothing has happened for so many looks.
+/// Interval between looks while a program is on its way; number of looks without events that end this phase;
+/// interval afterwards.
 const NAP: Duration = Duration::from_millis(1);
 const LONG_NAP: Duration = Duration::from_millis(50);
 const BUSY_LOOKS: u32 = 50;
-/// Jobs that may wait: the rest of the queue is for hints and strides.
+/// Largest number of queued jobs: the rest of the queue is for hints and strides.
 const JOBS_WAITING_MAX: usize = 32;
-/// Pieces of a job, once that many are ahead that all workers have enough to do.
+/// Pieces per job, once enough pieces are ahead to keep all workers busy.
 const PIECES_A_JOB: usize = 4;
 const PIECES_FOR_ALL: u64 = 64;
-/// Files that are held at once.
+/// Largest number of files held at once.
 const FILES_MAX: usize = 64;
-/// Part of all memory that a schedule may take; the rest of a longer one is left out.
+/// Largest share of memory for a schedule. The end of a longer one is omitted.
 const MEMORY_SHARE: u64 = 16;
 
-/// The files of a schedule, for the engine knows no names.
+/// Access to the files of a schedule: the engine does not know names.
 pub trait ScheduledFiles: Send {
-    /// Holds a file; None: it is not there, or is not as it was recorded.
+    /// Holds a file. None: it does not exist, or differs from the recorded one.
     fn hold(&mut self, file: u32) -> Option<ObjectRef>;
-    /// Gives a held file back.
+    /// Releases a held file.
     fn release(&mut self, file: u32);
 }
 
-/// The schedule in pieces, at most so many.
+/// The schedule cut into pieces, as many as memory allows.
 pub(crate) fn pieces(schedule: &Schedule, memory_bytes: u64) -> Vec<Piece> {
     let max = memory_bytes / MEMORY_SHARE / Follower::bytes(1);
     let cut = |span: &terrace_api::schedule::Span| {
@@ -53,7 +55,7 @@ pub(crate) fn pieces(schedule: &Schedule, memory_bytes: u64) -> Vec<Piece> {
     schedule.spans.iter().flat_map(cut).take(usize::try_from(max).unwrap_or(usize::MAX)).collect()
 }
 
-/// A file that is held, and the last piece that was asked for.
+/// A held file, and the last piece requested of it.
 struct Held {
     object: ObjectRef,
     last: u32,
@@ -93,7 +95,7 @@ impl Walk<'_> {
         }
     }
 
-    /// One look; whether anything has happened.
+    /// One look. True: there were events.
     fn look(&mut self, nap: Duration, long: bool) -> bool {
         let told = self.cx.followed.take(nap, long);
         let now_ns = self.cx.clock.now_ns();
@@ -113,7 +115,7 @@ impl Walk<'_> {
         asked || !used.is_empty() || !told.landed.is_empty() || !told.missed.is_empty()
     }
 
-    /// Watched pieces that a program has used.
+    /// Watched pieces with pages that a program has used.
     fn used(&self) -> Vec<u32> {
         let watched = self.follower.watched();
         if watched.is_empty() {
@@ -144,9 +146,9 @@ impl Walk<'_> {
         }
     }
 
-    /// Has the workers fetch what may be ahead now.
+    /// Queues the pieces that may be fetched now.
     fn ask(&mut self, now_ns: u64) -> bool {
-        // A quarter of what may be ahead of programs is left to hints and strides.
+        // A quarter of the readahead room is left to hints and strides.
         let pages_max = u64::from(self.cx.pool_frames()) / u64::from(crate::state::ahead::SHARE) * 3 / 4;
         let mut asked = false;
         while self.cx.jobs.waiting() < JOBS_WAITING_MAX {
@@ -164,7 +166,7 @@ impl Walk<'_> {
         asked
     }
 
-    /// Asks for pieces of one file.
+    /// Queues pieces of one file.
     fn ask_for(&mut self, numbers: &[u32]) {
         let file = self.follower.piece(numbers[0]).file;
         let spans = numbers.iter().map(|&number| {

@@ -1,11 +1,12 @@
-//! Sequential readers that go on: the next window is fetched when they come to the last one, not when they have read it.
+//! Readahead marks: the next window of a sequential reader is fetched when the reader reaches the last
+//! window, before it has read all of it.
 //!
 //! ```text
 //! miss ■□□□□□□□□□□□ next        □ read along with the miss, or fetched by workers
 //!       ▲ marked: once it is touched, the workers fetch the window from `next` on, whose first page is marked then
 //! ```
-//! A hit is one store of a client and tells nobody, so the marks are looked at once a millisecond, as long as they are young. A reader that is
-//! faster misses at `next`, and goes on as without a mark.
+//! A hit is one store of a client and causes no event, so the marks are polled once per millisecond while
+//! they are young. A faster reader misses at `next`, and continues as without a mark.
 
 use crate::context::Context;
 use crate::jobs::Job;
@@ -16,14 +17,14 @@ use std::time::Duration;
 use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 
-/// How often they are looked at.
+/// Polling interval.
 const EVERY: Duration = Duration::from_millis(1);
-/// A reader that has not come so long does not come.
+/// A mark expires after 200 ms: the reader has stopped or jumped.
 const YOUNG_NS: u64 = 200_000_000;
-/// Pages of the window before the mark by which the reader is judged.
+/// Largest sample of the window before the mark, pages.
 const JUDGED: u64 = 32;
 
-/// Looks at the marks until the engine stops.
+/// Polls the marks until the engine stops.
 pub(crate) fn mark_loop(cx: &Context) {
     while !cx.is_stopping() {
         if cx.marks.wait(Duration::from_secs(60)) {
@@ -33,7 +34,7 @@ pub(crate) fn mark_loop(cx: &Context) {
     }
 }
 
-/// Whether the reader has used at least half of what it should have read before the mark, by a sample.
+/// Whether the reader has used at least half of the pages before the mark, by a sample.
 fn has_read_before(state: &State, mark: &Mark) -> bool {
     let every = (mark.before.pages / JUDGED).max(1) as usize;
     let sample = (mark.before.first..mark.before.end()).step_by(every);
@@ -41,12 +42,12 @@ fn has_read_before(state: &State, mark: &Mark) -> bool {
     used * 2 >= sample.count()
 }
 
-/// One look.
+/// Polls the marks once.
 fn look(cx: &Context) {
     let now_ns = cx.clock.now_ns();
     let (mut touched, mut wanted) = (Vec::new(), 0);
     {
-        // No lock is taken under that of the marks but that of the state.
+        // Only the state lock may be taken inside the lock of the marks.
         let mut waiting = cx.marks.waiting.lock();
         let mut state = cx.state.lock();
         waiting.retain(|mark| {
@@ -56,7 +57,7 @@ fn look(cx: &Context) {
             }
             !is_touched && now_ns.saturating_sub(mark.since_ns) < YOUNG_NS
         });
-        // A window of which a part would find no room is better read by its reader.
+        // If a part of the window has no room, the reader reads it better by itself.
         let window_max = cx.config.readahead_max_bytes / PAGE_SIZE + 1;
         touched.retain(|(_, page, next)| {
             let with_it = wanted + window_max.min(2 * (next - page) as usize);
@@ -87,7 +88,7 @@ mod tests {
 
     const PAGES: u64 = 20_000;
 
-    /// An engine without threads: marks are looked at, and jobs done, after each read.
+    /// An engine without threads: after each read the marks are polled and the jobs done.
     struct World {
         engine: Arc<Engine>,
         o: ObjectRef,
@@ -112,7 +113,7 @@ mod tests {
             look(&self.engine.cx);
             prefetch::do_all(&self.engine.cx);
         }
-        /// Misses, and pages that workers have fetched.
+        /// Number of misses, and of pages fetched by workers.
         fn counts(&self) -> (u64, u64) {
             let stats = self.engine.stats();
             (stats.fuse.misses, stats.prefetch.fetched)
@@ -139,7 +140,7 @@ mod tests {
         assert!(misses <= 16, "{misses} misses, {fetched} pages fetched");
     }
 
-    /// Where a sixteenth of the pool has no room for the windows of all, some read their own.
+    /// A sixteenth of the pool is too small for the windows of all readers: some read their own.
     #[test]
     fn readers_without_room_are_no_worse_than_without_marks() {
         let w = World::new(16);

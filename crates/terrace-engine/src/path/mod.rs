@@ -1,4 +1,4 @@
-//! Operations of programs: reads, writes, syncs, and their parts.
+//! Requests of programs: reads, writes, syncs, and their parts.
 
 pub(crate) mod ahead;
 pub(crate) mod base;

@@ -1,4 +1,4 @@
-//! Objects come and go with the inodes that the kernel knows.
+//! Creation and end of objects, along with the kernel's inodes.
 
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
@@ -7,7 +7,8 @@ use crate::path::{burst, park, sync, writeback};
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is the file's; `flags`: of its slot.
+/// The object `id`, published now if it was not. `path_fd`: an O_PATH descriptor of the file; `size`: the
+/// file's; `flags`: for its slot.
 ///
 /// # Errors
 /// ENFILE if the object table has no room near the object's hash.
@@ -18,14 +19,14 @@ pub(crate) fn object(
     size: u64,
     flags: u32,
 ) -> io::Result<ObjectRef> {
-    // With a device a look at the file comes first, which is no use if it is published.
+    // With devices, the file's identity is read first, which is needless for a published object.
     if cx.has_devices()
         && let Some(o) = cx.lookup_object(id)
     {
         return Ok(o);
     }
     let source = SourceFile::new(path_fd);
-    // Before anything of it is read: what is read later is not older.
+    // Before any content is read: later content is not older than this identity.
     let known = park::identity_of(cx, source.as_path());
     let mut state = cx.state.lock();
     if let Some(o) = state.objects.get(&id) {
@@ -41,8 +42,8 @@ pub(crate) fn object(
     Ok(o)
 }
 
-/// The kernel has forgotten the inode: writes its dirty pages back and drops everything of it. If the writeback
-/// fails the object stays, and writeback goes on trying.
+/// Drops an object whose inode the kernel has forgotten, after writeback of its dirty pages. If the writeback
+/// fails the object stays, and is retried.
 ///
 /// # Errors
 /// The failed writeback.
@@ -67,7 +68,7 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
     Ok(())
 }
 
-/// The last name and the last handle are gone: no program can read the object again, so dirty pages are
+/// Drops an object whose last name and last handle are gone: no program can read it again, so dirty pages are
 /// dropped unwritten.
 pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let Some(o) = cx.lookup_object(id) else { return };

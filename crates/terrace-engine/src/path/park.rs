@@ -1,5 +1,5 @@
-//! Files come and go, and their pages on the device stay: parked while the file is not published, believed again when it comes back
-//! with the identity that it had.
+//! Parking: pages of unpublished files stay on the device. They become valid again when the file is published
+//! with the same identity.
 
 use crate::context::Context;
 use crate::file::identity::{Identity, Known};
@@ -10,18 +10,18 @@ use std::sync::Once;
 use std::sync::atomic::Ordering;
 use terrace_shm::device_table::TARGETS_MAX;
 
-/// The log names the first file of which a tier keeps nothing.
+/// Logs once that a tier cannot keep files without a lasting identity.
 static UNPROVED: Once = Once::new();
 
-/// Parked pages that come back under one lock.
+/// Parked pages restored under one lock.
 const BATCH: usize = 1024;
 
-/// A file up to this size is read once more for the sake of an identity.
+/// Largest file that is read again for an identity.
 pub(crate) const FEW_BYTES: u64 = 1 << 20;
-/// The same for what was read of a larger one until then, since a change that had to settle.
+/// For larger files: longest time of reads, after a change has settled, that are done again.
 const FEW_NS: u64 = 100_000_000;
 
-/// Identity of a file before anything of it is read.
+/// Identity of a file, taken before any content is read.
 pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     if !cx.has_devices() {
         return Known::default();
@@ -30,7 +30,7 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     if !identity.is_lasting {
         UNPROVED.call_once(|| {
             tracing::warn!(
-                "tier: the source gives neither lasting file numbers nor times finer than seconds; what the tier has of such files ends with this run"
+                "tier: the source has neither lasting inode numbers nor times finer than seconds; the next start drops the pages of such files"
             );
         });
         return Known::default();
@@ -41,7 +41,7 @@ pub(crate) fn identity_of(cx: &Context, path_fd: BorrowedFd<'_>) -> Known {
     }
 }
 
-/// Looks again at a file that was published soon after a change, when the change has settled.
+/// Looks for the identity of a file that was published soon after a change, once the change has settled.
 #[inline]
 pub(crate) fn look_again(cx: &Context, o: &Object) {
     let until = o.unproved_until.load(Ordering::Relaxed);
@@ -50,7 +50,8 @@ pub(crate) fn look_again(cx: &Context, o: &Object) {
     }
 }
 
-/// Gives a file its identity late. Pages read before may be older than it: few are dropped, and many are worth more than an identity.
+/// Gives a file its identity late. Pages read before may be older than the identity. Few are dropped for it;
+/// many are worth more.
 #[cold]
 fn prove(cx: &Context, o: &Object, until: u64) {
     let Some(_content) = o.content.try_write() else { return };
@@ -60,7 +61,7 @@ fn prove(cx: &Context, o: &Object, until: u64) {
     let has_few = o.size() <= FEW_BYTES
         || cx.clock.now_ns() < until.saturating_add(FEW_NS)
         || cx.state.lock().pages.index.is_empty(o.slot_index());
-    // Times of the cache's own tell as much as an identity.
+    // With times of the cache's own, `believable` needs no identity.
     if !has_few || o.times().is_some() || o.is_unsettled() {
         return;
     }
@@ -71,7 +72,8 @@ fn prove(cx: &Context, o: &Object, until: u64) {
     o.set_known(&known);
 }
 
-/// The identity of a file for what the device holds of it: None if its present state is not certainly what the cache has seen.
+/// The identity under which a file's pages on the device stay valid. None: its present state may differ from
+/// the cached one.
 pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
     let wrote = o.slot().write_clock.load(Ordering::Acquire);
     if o.is_unsettled() {
@@ -79,7 +81,7 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
     }
     let (identity, stat) = (Identity::of(o.source().as_path()).ok()?, o.source().stat().ok()?);
     let ours = match o.times() {
-        // Written through the cache: the source has the times that the cache gave it.
+        // Written through the cache: the source has the times set by the cache.
         Some(_) => !o.is_changed_behind(&stat),
         None => o.identity.load(Ordering::Relaxed) == identity.digest,
     };
@@ -89,7 +91,8 @@ pub(crate) fn believable(cx: &Context, o: &Object) -> Option<u64> {
     (ours && settled && same).then_some(identity.digest)
 }
 
-/// Brings parked pages that target `number` has of published files back into the index, a bounded number under each lock.
+/// Restores parked pages of published files on target `number` to the index, a bounded number under each
+/// lock.
 pub(crate) fn bring_back(cx: &Context, number: usize) {
     let next = || cx.state.lock().next_arriving(number);
     while let Some(id) = next() {
@@ -101,12 +104,12 @@ pub(crate) fn bring_back(cx: &Context, number: usize) {
 }
 
 impl State {
-    /// The object was just published: do its parked pages come back? True if some do.
+    /// Prepares the return of a just published object's parked pages. True: there are some.
     pub(crate) fn welcome(&mut self, o: &Object) -> bool {
-        // Each target, not only the first that has some.
+        // All targets, not only the first one with pages.
         (0..TARGETS_MAX).filter(|number| self.welcome_on(*number, o, &[])).count() > 0
     }
-    /// [`State::welcome`] for one target. `named`: pages that have slots there, and keep them.
+    /// [`State::welcome`] for one target. `named`: pages with slots there, which keep them.
     pub(crate) fn welcome_on(&mut self, number: usize, o: &Object, named: &[u64]) -> bool {
         let id = o.id();
         let device = self.target_mut(number);
@@ -123,7 +126,7 @@ impl State {
     fn next_arriving(&mut self, number: usize) -> Option<ObjectId> {
         self.targets.as_mut()?.at_mut(number)?.arriving.pop()
     }
-    /// Some of the parked pages of a file come back; true if there are more.
+    /// Restores some parked pages of a file. True: more are left.
     fn bring_back(&mut self, number: usize, id: ObjectId, most: usize) -> bool {
         let Some(o) = self.objects.get(&id).cloned() else { return false };
         let device = self.target_mut(number);
@@ -140,11 +143,12 @@ impl State {
         }
         more
     }
-    /// The kernel forgets the object: its pages go, and what the device holds of them is parked. `digest`: its identity, if it is believed.
+    /// Drops an object that the kernel forgets, and parks its pages on devices. `digest`: its identity, if
+    /// valid.
     pub(crate) fn forget(&mut self, o: &Object, digest: Option<u64>) {
         let mut pages = self.take_slots(o);
         for device in self.targets.iter_mut().flat_map(|targets| &mut targets.all) {
-            // Those that had not come back yet.
+            // Pages not restored yet.
             let parked = if device.is_scanning() { None } else { device.parked.remove(&o.id()) };
             pages.extend(parked.map(|parked| parked.pages).unwrap_or_default());
         }

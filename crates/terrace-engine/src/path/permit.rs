@@ -1,12 +1,14 @@
-//! Changes of the source by writeback and truncates, as a target is told of them that has pages which the source lacks.
+//! Permits: records on a target with owed pages before writeback or a truncate changes the source.
 //!
-//! **A permit comes first.** Before the source of such a file is changed, a record says durably that this run may do so until a time. A start after a power
-//! cut finds the file as it was when its pages were written (then nobody has changed it), or changed within the permit (then it was this run), or changed
-//! later: by somebody else, whose change stays.
+//! **A permit comes first.** Before the source of such a file is changed, a durable record states that this
+//! run may do so, up to a time. A start after a power cut finds one of three states. The file is as it was
+//! when its pages were written: nothing has changed it. It was changed within the permit: by this run. It was
+//! changed later: by another program, whose change stays.
 //!
-//! **Nothing is acknowledged by the source before the paid record is durable.** Otherwise the pages would be written over what came after them. If the target
-//! fails, so that no such record can be written, the file is given a time behind the permit first ([`leave_behind`]): a start that finds the target again
-//! finds a conflict.
+//! **The source acknowledges nothing before the paid record is durable.** Otherwise a start would write the
+//! owed pages over newer data. If the target fails, so that no such record can be written, the file first
+//! gets a time after the permit's end ([`leave_behind`]): a start that finds the target again finds a
+//! conflict.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
@@ -22,12 +24,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the source may be changed without another record.
+/// Length of a permit: the source may be changed so long without another record.
 pub(crate) const PERMIT_NS: i64 = 5_000_000_000;
-/// What begins so much before the end of a permit needs another one: its time in the source may be later than the look at the clock.
+/// A change that begins so shortly before the end of a permit needs a new one: its time in the source may be
+/// later than the clock was read.
 pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
 
-/// A change of a file in the source is under way.
+/// A change of a file in the source, under way as long as this value lives.
 #[must_use]
 pub(crate) struct Change<'a>(Option<&'a Object>);
 
@@ -39,7 +42,8 @@ impl Drop for Change<'_> {
     }
 }
 
-/// Until a target that may have been left with pages is known, nobody knows whether the source may be acknowledged.
+/// Waits for the scans of targets that may have owed pages. Until then it is unknown whether the source may
+/// acknowledge.
 pub(crate) fn wait_for_scans(cx: &Context) {
     while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
         std::thread::sleep(Duration::from_millis(1));
@@ -52,12 +56,13 @@ fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
     device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
 }
 
-/// The source of the file is about to be changed: its size, or other metadata. What it has of pages stays.
+/// Announces a change of the file in the source: of its size, or other metadata. The content of its pages
+/// stays.
 pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
     begin(cx, o, false)
 }
 
-/// The source of the file is about to get pages: what a target has of these will be older.
+/// Announces a write of pages to the source: the target's versions of these become older.
 pub(crate) fn change_pages<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
     begin(cx, o, true)
 }
@@ -67,7 +72,7 @@ fn begin<'a>(cx: &Context, o: &'a Object, pages: bool) -> Change<'a> {
         return Change(None);
     }
     if Burst::has_begun(o.slot()) && o.burst.lock().target.is_none() {
-        // A dead terraced has written pages of it to some target, which has to be told before.
+        // A dead terraced has owed pages of the file on some target, which needs a permit first.
         wait_for_scans(cx);
     }
     let mut burst = o.burst.lock();
@@ -94,18 +99,18 @@ fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
         until: until.cast_unsigned(),
         holder: holder(Boot::this(cx).mark, birth),
     };
-    // If it cannot be told, a start finds a file that nobody was to change: a conflict.
+    // Without the record a start finds an unpermitted change: a conflict.
     if cx.devices.get(number).is_some_and(|device| write_records(cx, &device, &[record])) {
         burst.permit = until;
     }
 }
 
-/// This boot of the machine.
+/// The present boot of the machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Boot {
-    /// A mark of it; never 0.
+    /// Mark of the boot; never 0.
     pub mark: u16,
-    /// When it was, ns since 1970: what was changed later was changed after it.
+    /// Begin, ns since 1970: later times of files belong to this boot.
     pub began: i64,
 }
 
@@ -122,7 +127,8 @@ impl Boot {
     }
 }
 
-/// Writes pages that the source lacks, with `others` before them in time. Pages dealt with; None: the target takes none.
+/// Appends owed pages, preceded in time by `others`. Returns the number of pages handled; None: the target
+/// takes none.
 pub(crate) fn append_owed(
     cx: &Context,
     device: &DeviceIo,
@@ -141,7 +147,7 @@ pub(crate) fn append_owed(
     }
 }
 
-/// Makes everything durable that was written to a target. False: it has failed, and is given up.
+/// Makes all writes to a target durable. False: the flush has failed, and the target is given up.
 pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
     let flushed = device.flush();
     if let Err(e) = &flushed {
@@ -150,12 +156,12 @@ pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
     flushed.is_ok()
 }
 
-/// Writes records durably. False: the target does not take them.
+/// Writes records durably. False: the target refuses them.
 pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record]) -> bool {
     append_owed(cx, device, &[], records).is_some() && flush(cx, device)
 }
 
-/// The source has everything of the file, durably: its target is told.
+/// Records on the target that the source has everything of the file durably.
 pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
     let Some(number) = burst.target else { return Ok(()) };
     let device = cx.devices.get(number);
@@ -164,11 +170,12 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
         leave_behind(cx, o, burst.permit)?;
     }
     on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id(), told));
-    // Also if it is not told: what it has is a conflict then, and the file goes nowhere before it is.
+    // Even without the record: the target's pages are a conflict then, and the file gets no target before the
+    // record is written.
     o.dirty.lock().superseded.clear();
     match told {
         true => _ = burst.end(o.slot()),
-        // The next terraced finds what it has, and tells it.
+        // The next terraced finds the pages, and reports them.
         false => (burst.target, burst.permit, burst.unflushed) = (None, 0, false),
     }
     if let Some(device) = device {
@@ -177,7 +184,8 @@ pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()>
     Ok(())
 }
 
-/// Whether the source's clock is this machine's, by the ctime of a file that was last changed `since` then, if it was. None: it does not tell.
+/// Whether the source's clock agrees with this machine's, by the ctime of a file whose last change began at
+/// `since`, if known. None: no evidence.
 pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<bool> {
     if ctime > now + MARGIN_NS {
         return Some(false);
@@ -185,18 +193,18 @@ pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<boo
     since.map(|since| ctime >= since - MARGIN_NS)
 }
 
-/// Gives the file a time behind the permit, durably: what the target holds of it will be found to be older.
+/// Gives the file a ctime after the permit's end, durably: the target's pages are then recognized as older.
 fn leave_behind(cx: &Context, o: &Object, permit: i64) -> io::Result<()> {
     let rest = (permit - cx.clock.wall_ns()).clamp(0, PERMIT_NS);
     std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
     o.renew_ctime()?;
     if Identity::of(o.source().as_path())?.ctime <= permit {
-        return Err(io::Error::other("the clock stands still"));
+        return Err(io::Error::other("the ctime of the file does not advance"));
     }
     cx.io.sync(o.source().any()?.raw(), false)
 }
 
-/// Does something with a target's books.
+/// Calls `what` with a target's state.
 pub(crate) fn on_target<T>(
     state: &mut State,
     number: usize,
@@ -205,7 +213,7 @@ pub(crate) fn on_target<T>(
     state.target_mut(number).map(what)
 }
 
-/// The fastest target that takes pages which the source lacks of this file. None: none does, or one has some already.
+/// The fastest target that takes owed pages of this file. None: none takes any, or a target already has some.
 pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
     let number = {
         let state = cx.state.lock();

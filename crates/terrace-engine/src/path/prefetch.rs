@@ -1,10 +1,11 @@
-//! The prefetch workers: pages are fetched before programs ask for them, and clean pages dropped that programs need no longer.
+//! The prefetch workers: they fetch pages before programs need them, and drop clean pages that programs no
+//! longer need.
 //!
 //! ```text
-//! a miss, a hint ──► jobs (bounded: what finds them full is dropped) ──► workers ──► frames, on probation
+//! a miss, a hint ──► jobs (bounded: dropped when full) ──► workers ──► frames, on probation
 //! ```
-//! A program that wants a page that is on its way waits for that read. Nothing else waits for a worker, and its errors are nobody's: the
-//! program reads the page itself.
+//! A program that wants a page under prefetch waits for that read. Nothing else waits for a worker. Its
+//! errors are not reported: the program reads the page itself.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -17,7 +18,7 @@ use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Pages of a batch of reads, and of a look for clean pages, at the most.
+/// Largest number of pages in a batch of reads, or in a search for clean pages.
 const BATCH_MAX: u64 = 256;
 
 /// Does jobs until the engine stops.
@@ -27,7 +28,7 @@ pub(crate) fn work_loop(cx: &Context) {
     }
 }
 
-/// Does the jobs that wait.
+/// Does all queued jobs.
 #[cfg(test)]
 pub(crate) fn do_all(cx: &Context) {
     while let Some(job) = cx.jobs.try_take() {
@@ -38,7 +39,7 @@ pub(crate) fn do_all(cx: &Context) {
 fn run(cx: &Context, job: &Job) {
     match job {
         Job::Fetch(o, spans) => {
-            // Until there is no room.
+            // Stops when there is no room.
             let mut batches = batches(spans, o.size().div_ceil(PAGE)).take_while(|_| !cx.is_stopping());
             while batches.next().is_some_and(|batch| fetch(cx, o, &batch, &mut |_| {})) {}
         }
@@ -47,7 +48,7 @@ fn run(cx: &Context, job: &Job) {
     }
 }
 
-/// The pages of the spans before the file's end, in batches of reads.
+/// The pages of the spans within the file, in batches of reads.
 fn batches(spans: &[Span], end: u64) -> impl Iterator<Item = Vec<Span>> {
     let pieces = move |span: &Span| {
         let (first, end) = (span.first, span.end().min(end));
@@ -67,7 +68,7 @@ fn batches(spans: &[Span], end: u64) -> impl Iterator<Item = Vec<Span>> {
     })
 }
 
-/// Fetches pieces of a schedule, and tells its follower what came.
+/// Fetches pieces of a schedule, and notifies its follower.
 fn fetch_pieces(cx: &Context, o: &Object, pieces: &[(u32, Span)]) {
     let spans: Vec<Span> = pieces.iter().map(|(_, span)| *span).collect();
     let mut masks = vec![0; pieces.len()];
@@ -81,7 +82,7 @@ fn fetch_pieces(cx: &Context, o: &Object, pieces: &[(u32, Span)]) {
     cx.followed.landed(pieces.iter().map(|(number, _)| *number).zip(masks));
 }
 
-/// Reads those pages of the spans that are absent; `came` is told each. False: there is no room for more.
+/// Reads the absent pages of the spans, and calls `came` for each. False: there is no room for more.
 fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) -> bool {
     let mut state = cx.state.lock();
     let mut absent = absent(&mut state, o, spans);
@@ -105,7 +106,7 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
     let mut state = cx.state.lock();
     for (p, arrived) in plan.iter().zip(arrived) {
         let published = read::publish_planned(&mut state, o, p, arrived, InsertReason::Readahead);
-        // Without a place in the index it is not kept.
+        // A page without a place in the index is not kept.
         if published && state.lru.policy.contains(p.frame) {
             state.ahead.add(p.frame);
             came(p.page);
@@ -117,14 +118,16 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
     fits
 }
 
-/// Pages of the spans that are absent, and that nobody reads now.
+/// Absent pages of the spans that no thread is reading.
 fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
-    // A writer behind the kernel's page cache: what is read now may be old soon, and clients do not look at it.
+    // The file has a writer invisible to the cache: prefetched content may be outdated soon, and clients do
+    // not read it.
     if !state.objects.is_known(o) || o.is_slow() {
         return Vec::new();
     }
     let slot = o.slot_index();
-    // The file may have become shorter since the spans were cut to its size: a truncate drops what is claimed before it, and sets the size before that.
+    // The file may have shrunk since the spans were cut to its size. A truncate sets the size first, and
+    // drops the frames claimed before.
     let end = o.size().div_ceil(PAGE);
     let mut absent = Vec::new();
     for page in spans.iter().flat_map(|span| span.first..span.end().min(end)) {
@@ -138,7 +141,7 @@ fn absent(state: &mut State, o: &Object, spans: &[Span]) -> Vec<Absent> {
     absent
 }
 
-/// Drops the clean pages of a span; how many.
+/// Drops the clean pages of a span. Returns their number.
 pub(crate) fn drop_clean(cx: &Context, o: &Object, span: Span) -> u64 {
     let end = span.end().min(o.size().div_ceil(PAGE));
     let drop = |first: u64| cx.state.lock().drop_clean(o, first, (first + BATCH_MAX).min(end) - 1);
@@ -147,7 +150,8 @@ pub(crate) fn drop_clean(cx: &Context, o: &Object, span: Span) -> u64 {
     dropped
 }
 
-/// Keeps the pages of a span that are in DRAM there until a time, as far as half of the pool allows; how many.
+/// Pins the resident pages of a span until `until_ns`, as far as half of the pool allows. Returns their
+/// number.
 pub(crate) fn pin(cx: &Context, o: &Object, span: Span, until_ns: u64) -> u64 {
     let end = span.end().min(o.size().div_ceil(PAGE));
     let pin = |first: u64| {
@@ -170,7 +174,7 @@ mod tests {
 
     const PAGES: u64 = 10_000;
 
-    /// An engine without threads: jobs are done when [`World::work`] is called.
+    /// An engine without threads: [`World::work`] does the jobs.
     struct World {
         engine: Arc<Engine>,
         o: ObjectRef,
@@ -198,7 +202,7 @@ mod tests {
             assert_eq!(n, PAGE_SIZE);
             buf
         }
-        /// Pages fetched by workers and misses so far.
+        /// Number of pages fetched by workers, and of misses.
         fn counts(&self) -> (u64, u64) {
             let stats = self.engine.stats();
             (stats.prefetch.fetched, stats.fuse.misses)
@@ -236,7 +240,7 @@ mod tests {
         w.finish();
     }
 
-    /// A worker looked at the size, then the file was cut.
+    /// The file is truncated after a worker has read its size.
     #[test]
     fn nothing_is_fetched_beyond_an_end_that_came_meanwhile() {
         let w = World::new(BlockingIo::default());

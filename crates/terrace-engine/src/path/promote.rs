@@ -1,5 +1,6 @@
-//! Compressed pages come back to DRAM, in two phases: a frame is claimed under the state lock, the page is decompressed into it without,
-//! and published under the lock again, unless its entry has changed meanwhile.
+//! Promotion of compressed pages to DRAM in two phases: a frame is claimed under the state lock, the page is
+//! decompressed into it without the lock, and published under the lock again. A changed entry cancels the
+//! promotion.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -9,13 +10,14 @@ use std::sync::atomic::Ordering;
 use terrace_shm::codec::Page;
 use terrace_shm::tier::{Found, load};
 
-/// A page is asked for once, when its count comes to the mark: if compaction moves it just then, it is tried again, so often in all.
+/// Attempts of a promotion. It is requested once, when the page's count reaches the mark; compaction may move
+/// the page just then.
 const TRIES_MAX: usize = 3;
 
 /// Promotes one page.
 pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
     let tries = (0..TRIES_MAX).map(|_| try_to_promote(cx, o, page));
-    // The next try fails before it decompresses if the page is not compressed any more.
+    // A retry fails before the decompression if the page is no longer compressed.
     tries.into_iter().find(|tried| *tried != Err(NotPromoted::Gone)).unwrap_or(Err(NotPromoted::Gone))
 }
 
@@ -30,7 +32,7 @@ fn try_to_promote(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted
     cx.state.lock().finish_promotion(&promotion, found == Found::Content)
 }
 
-/// Decompresses a page into the frame that was claimed for it. Without the state lock.
+/// Decompresses a page into its claimed frame, without the state lock.
 fn decompress(cx: &Context, promotion: &Promotion) -> Found {
     #[cfg(test)]
     tests::before_decompression(cx);
@@ -41,14 +43,15 @@ fn decompress(cx: &Context, promotion: &Promotion) -> Found {
     load(seg, promotion.place, promotion.seen, &mut CompressedReader::new(&cx.handles), out)
 }
 
-/// Promotes pages that are asked for often. A page without a free frame, or one that has moved meanwhile, stays where it is.
+/// Promotes frequently read pages. A page stays compressed if there is no free frame, or if it has moved
+/// meanwhile.
 pub(crate) fn promote_pages<'a>(cx: &Context, pages: impl IntoIterator<Item = (&'a Object, u64)>) {
     for (o, page) in pages {
         let _ = promote_page(cx, o, page);
     }
 }
 
-/// After a read: counts hits of compressed pages, and promotes pages that were read there often enough.
+/// After a read: counts hits of compressed pages, and promotes those read often enough.
 pub(crate) fn finish_read(cx: &Context, o: &Object, reader: CompressedReader) {
     if reader.served == 0 {
         return;
@@ -76,7 +79,8 @@ mod tests {
         static DECOMPRESSED: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Before each decompression: this thread does not hold the lock, and no other has a reason to.
+    /// Called before each decompression. This thread does not hold the state lock, and no other thread has a
+    /// reason to.
     pub(super) fn before_decompression(cx: &Context) {
         assert!(cx.state.try_lock().is_some(), "decompression under the state lock");
         DECOMPRESSED.set(DECOMPRESSED.get() + 1);
@@ -103,7 +107,7 @@ mod tests {
         s.agrees();
     }
 
-    /// Promotes page 3 while `happens` changes it; the page then reads as `expected`, if it is there.
+    /// Promotes page 3 while `happens` changes it. The page then reads as `expected`, if it is resident.
     fn promoted_while(what: &str, expected: Option<Vec<u8>>, happens: fn(&Arc<Engine>, &ObjectRef)) {
         for codec in [CompressionMode::Lz4, CompressionMode::Dense] {
             let s = Squeezed::new(codec);
@@ -166,7 +170,7 @@ mod tests {
         let s = Squeezed::new(CompressionMode::Lz4);
         let (engine, o) = (s.engine.clone(), s.o.clone());
         INTERRUPTION.set(Some(Box::new(move || {
-            // As compaction does: the page's entry says something else, and so does not agree any more.
+            // As compaction does: the page's entry changes, and so does not match any more.
             let state = engine.cx.state.lock();
             let index = &state.pages.index;
             let place = index.find(o.slot_index(), 3).unwrap();
@@ -180,7 +184,7 @@ mod tests {
         s.agrees();
     }
 
-    /// No device is served yet: what an entry says to be on one is read from the source, and written as any other.
+    /// Before a device is served, pages on it are read from the source, and written as usual.
     #[test]
     fn page_on_a_device_that_nobody_serves_is_read_from_the_source() {
         let s = Squeezed::new(CompressionMode::Lz4);

@@ -1,8 +1,8 @@
-//! A read: resident pages are copied out, absent ones are read from the source and published.
+//! Reads: resident pages are copied out, absent ones are read from the source and published.
 //!
-//! Life of a miss: [`read`] -> `plan` (under the state lock: which pages, which frames) -> I/O without any
-//! lock -> `fill` (under the state lock: publish unless the page changed meanwhile), or `pass_on` for a page
-//! that is not kept.
+//! Path of a miss: [`read`] -> `plan` (under the state lock: pages and frames) -> I/O without a lock ->
+//! `fill` (under the state lock: publishes pages that have not changed meanwhile), or `pass_on` for pages
+//! that are not kept.
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -22,18 +22,18 @@ use terrace_shm::device_table::GAP_MAX;
 use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Failed tries of a page before a read excludes writers: the page changes faster than the source can be
-/// read.
+/// Failed attempts for a page after which a read excludes writers: the page changes faster than the source
+/// can be read.
 const VAIN_MAX: u32 = 3;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = RefCell::new(AlignedBuf::default());
 }
 
-/// The path of a request.
+/// Path of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessPath {
-    /// A mount open behind the kernel's page cache: terrace is the second level.
+    /// A mount open behind the kernel's page cache: terrace is the second-level cache.
     Fuse,
     /// A mount open that bypasses the kernel's page cache (clients of the preload library).
     FuseDirect,
@@ -46,14 +46,14 @@ pub(super) struct Planned {
     pub page: u64,
     before: PageVersion,
     pub frame: u32,
-    /// None: it is read from the source.
+    /// None: to be read from the source.
     on_device: Option<DeviceSlot>,
 }
 
-/// A page that is not in memory, and what is known of it.
+/// An absent page, and the state of its entry.
 pub(super) type Absent = (u64, NotInMemory);
 
-/// A read that comes to an absent page.
+/// A read that has reached an absent page.
 #[derive(Clone, Copy)]
 struct Miss {
     at: u64,
@@ -63,13 +63,13 @@ struct Miss {
     calm: bool,
 }
 
-/// How to serve the pages at the start of a miss.
+/// Plan for the pages at the start of a miss.
 enum Plan {
-    /// Another thread was faster, or reads them now: look again.
+    /// Another thread was faster, or is reading the pages: retry.
     Again,
-    /// Read into these frames and publish. Most of them have been here before, or not.
+    /// Read into these frames and publish. The flag: most of the pages were cached before.
     Fill(Vec<Planned>, bool),
-    /// Pass on the source's content, and only leave a shadow.
+    /// Pass on the source's content, and leave only a shadow.
     PassOn(Vec<Absent>),
 }
 
@@ -115,7 +115,7 @@ pub(crate) fn read(
                 done += n + n2;
                 vain = if n + n2 == 0 { vain + 1 } else { 0 };
             }
-            // A write is under way, or the page moves faster than we copy: wait for the writer.
+            // A write is under way, or the page changes during each copy: wait for the writer.
             Outcome::MountPath { done: n } => {
                 done += n;
                 if calm.is_none() {
@@ -123,7 +123,7 @@ pub(crate) fn read(
                 }
                 vain = if n == 0 { vain + 1 } else { 0 };
                 if vain >= VAIN_MAX {
-                    // Compressed, and not to be read as it is: damaged. The source has it.
+                    // A compressed page that cannot be decoded is damaged. The source has it.
                     cx.state.lock().invalidate_page(o, (offset + done as u64) / PAGE);
                 }
             }
@@ -145,7 +145,8 @@ fn count_read(cx: &Context, done: usize, missed: usize) {
     cx.counters.hit_pages.fetch_add(pages.saturating_sub(missed) as u64, Ordering::Relaxed);
 }
 
-/// Serves the absent pages at the start of `[at, at + buf.len())`: bytes delivered, 0 = look again; and how many pages of them the device gave.
+/// Serves the absent pages at the start of `[at, at + buf.len())`. Returns the bytes delivered (0: retry),
+/// and how many pages of them came from a device.
 fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<(usize, usize)> {
     let Miss { at, access, .. } = miss;
     park::look_again(cx, o);
@@ -157,7 +158,8 @@ fn fault(cx: &Context, o: &ObjectRef, miss: Miss, buf: &mut [u8]) -> io::Result<
     let mut pages = (end.div_ceil(PAGE) - first).min((cx.config.io_max_bytes / PAGE_SIZE) as u64);
     cx.followed.miss(o.id(), first, pages);
     if access != AccessPath::Fuse {
-        // Behind the kernel's page cache the kernel reads ahead; here it is up to us. What is on its way was asked for then.
+        // On a buffered open the kernel reads ahead; otherwise terrace does. Pages in flight had their
+        // readahead already.
         let is_coming = cx.state.lock().in_flight.contains(&(o.slot_index(), first));
         let more = if is_coming { 0 } else { ahead::after_miss(cx, o, first, pages) };
         pages = (pages + more).min(size.div_ceil(PAGE) - first);
@@ -183,14 +185,14 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
         return Plan::Again;
     }
     // Only an entry distinguishes a change of its page from a change of its neighbours: without leaves, every
-    // write to the file would invalidate reads that are under way.
+    // write to the file would invalidate reads in flight.
     if state.objects.is_known(o) {
         for page in (first..first + pages).step_by(BLOCK_PAGES).chain([first + pages - 1]) {
             state.pages.index.ensure(slot, page);
         }
     }
-    // Behind the kernel's page cache pages that were in memory before are kept and others are not, so they are not one run. Those on the device
-    // go with either.
+    // On a buffered open, pages cached before are kept and others are not, so they form separate runs. Pages
+    // on the device go with either.
     let is_known = |seen: &NotInMemory| {
         (access == AccessPath::Fuse && seen.on_device.is_none()).then_some(seen.shadow != 0)
     };
@@ -212,7 +214,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     let known = absent.iter().filter(was_here).count();
     close_gaps(&mut absent);
     if of_run == Some(false) {
-        // Only what the device has is kept.
+        // Only pages on the device are kept.
         let of_source = absent[0].1.on_device.is_none();
         let other = absent.iter().position(|(_, seen)| seen.on_device.is_none() != of_source);
         absent.truncate(other.unwrap_or(absent.len()));
@@ -222,7 +224,7 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     }
     let plan = claim_frames(&mut state, &absent, near);
     if plan.is_empty() {
-        // Everything is dirty or in use: do without.
+        // All frames are dirty or in use: no caching.
         return Plan::PassOn(absent);
     }
     state.in_flight.extend(plan.iter().map(|p| (slot, p.page)));
@@ -230,7 +232,8 @@ fn plan(cx: &Context, o: &Object, first: u64, pages: u64, access: AccessPath) ->
     Plan::Fill(plan, known * 2 >= absent.len())
 }
 
-/// Has the source read pages of the device that are a short gap between pages of its own, or beside some: one long request instead of three.
+/// Reads short runs of pages on the device from the source instead, between or beside pages of the source:
+/// one long request replaces three.
 fn close_gaps(run: &mut [Absent]) {
     let pages = run.len();
     let place = |seen: &NotInMemory| seen.on_device.is_some();
@@ -253,26 +256,26 @@ fn fill(
     let at = miss.at;
     let Fetched { arrived, failure, costs, source_ns } = read_planned(cx, o, plan);
     let mut good = arrived.iter().take_while(|arrived| **arrived).count();
-    // Only this thread uses the frames: copy before they are published and can be evicted.
+    // Only this thread uses the frames: it copies before they are published and can be evicted.
     copy_out(cx, at, end, buf, &plan[..good]);
     let mut state = cx.state.lock();
     for (i, p) in plan.iter().enumerate() {
         let asked_for = p.page * PAGE < end;
         let reason = if asked_for { InsertReason::Read } else { InsertReason::Readahead };
         let valid = publish_planned(&mut state, o, p, arrived[i], reason);
-        // A slot may be another page's by now; what the source gave was the page's content.
+        // The slot may belong to another page by now. Content from the source was the page's content.
         if !valid && (!miss.calm || p.on_device.is_some()) {
             good = good.min(i);
         }
     }
-    // Behind its page cache the kernel reads ahead: two such reads are under way at once.
+    // On a buffered open the kernel reads ahead: two such reads are in flight at once.
     let at_once = if miss.access == AccessPath::Fuse && plan.len() > 1 { 2 } else { 1 };
     if failure.is_none() {
         note_cost(&mut state, plan, known, at_once, (&costs, source_ns));
     }
     drop(state);
     cx.fault_done.notify_all();
-    // Pages further on are asked for again when a program wants them.
+    // Later pages are requested again when a program needs them.
     let first_failed = !arrived[0] && plan[0].on_device.is_none();
     if let Some(failure) = failure.filter(|_| first_failed) {
         return Err(failure);
@@ -281,7 +284,7 @@ fn fill(
     Ok(until.min(end).saturating_sub(at) as usize)
 }
 
-/// Ends the read of a page: publishes it, unless it did not arrive or has changed meanwhile. True if it was the page's content.
+/// Ends the read of a page: publishes it if it has arrived unchanged. True: the frame had the page's content.
 pub(super) fn publish_planned(
     state: &mut State,
     o: &Object,
@@ -292,7 +295,7 @@ pub(super) fn publish_planned(
     state.in_flight.remove(&(o.slot_index(), p.page));
     let current = state.is_current(o, p.page, p.before);
     if !arrived && current && p.on_device.is_some() {
-        // The source has it.
+        // Reads fall back to the source.
         state.lose_slot(o, p.page);
     }
     let valid = arrived && current;
@@ -303,18 +306,18 @@ pub(super) fn publish_planned(
     valid
 }
 
-/// Content of a plan's pages in their frames.
+/// Result of the reads of a plan.
 pub(super) struct Fetched {
-    /// Which of them arrived.
+    /// Whether each page has arrived.
     pub arrived: Vec<bool>,
-    /// Why the first of the source's that did not failed.
+    /// Error of the first failed read of the source.
     failure: Option<io::Error>,
-    /// Targets, pages of each, and the time for them, ns; time for those of the source.
+    /// Targets, number of pages, and time of each in ns; time for the source.
     costs: Vec<(usize, u64, u64)>,
     source_ns: u64,
 }
 
-/// Reads the pages of a plan into their frames, first those of the device.
+/// Reads the pages of a plan into their frames, those on devices first.
 pub(super) fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetched {
     let slots: Vec<(DeviceSlot, u32)> = plan.iter().filter_map(|p| Some((p.on_device?, p.frame))).collect();
     let fetch::OfSlots { arrived: of_device, costs } = fetch::read_slots(cx, &slots);
@@ -347,7 +350,8 @@ pub(super) fn read_planned(cx: &Context, o: &Object, plan: &[Planned]) -> Fetche
     Fetched { arrived, failure, costs, source_ns: ended.saturating_sub(between) }
 }
 
-/// Notes what it cost to read pages from targets and from the source; `known`: most of them had been in memory before. So many such reads are under way at once.
+/// Notes the cost of reads from targets and source. `known`: most of the pages were cached before. `at_once`:
+/// number of such reads in flight.
 fn note_cost(
     state: &mut State,
     plan: &[Planned],
@@ -356,7 +360,7 @@ fn note_cost(
     (costs, source_ns): (&[(usize, u64, u64)], u64),
 ) {
     let on_device: u64 = costs.iter().map(|(_, pages, _)| pages).sum();
-    // They were read together.
+    // The targets were read concurrently.
     let device_ns = costs.iter().map(|(_, _, ns)| ns / at_once).max().unwrap_or(0);
     let (of_source, source_ns) = (plan.len() as u64 - on_device, source_ns / at_once);
     if let Some(targets) = &mut state.targets {
@@ -384,7 +388,7 @@ fn copy_out(cx: &Context, at: u64, end: u64, buf: &mut [u8], plan: &[Planned]) {
     }
 }
 
-/// Passes source pages on without keeping them; the ghost remembers them, so that a second read admits them.
+/// Passes on source pages without keeping them. The ghost remembers them, so that a second read admits them.
 fn pass_on(
     cx: &Context,
     o: &Object,
@@ -400,7 +404,8 @@ fn pass_on(
     let fd = o.source().reader()?;
     let direct = at.is_multiple_of(PAGE) && want == len && (buf.as_ptr() as usize).is_multiple_of(512);
     let read = |ptr: *mut u8| {
-        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce buffer.
+        // SAFETY: `ptr` is the start of `len` writable bytes: the caller's buffer or this thread's bounce
+        // buffer.
         unsafe { cx.io.read(fd.raw(), first * PAGE, &[IoVec { ptr, len }]) }
     };
     if direct {
@@ -432,7 +437,7 @@ fn pass_on(
     Ok(((first + good) * PAGE).min(until).saturating_sub(at) as usize)
 }
 
-/// Leaves a shadow for a page that was passed on.
+/// Leaves a shadow for a passed-on page.
 fn remember(state: &mut State, o: &Object, page: u64) {
     let Some(shadow) = state.lru.policy.shadow().map(|s| s.0).or(NonZeroU32::new(1)) else { return };
     if let Some(place) = state.pages.index.ensure(o.slot_index(), page) {
@@ -443,7 +448,7 @@ fn remember(state: &mut State, o: &Object, page: u64) {
     }
 }
 
-/// Frames for consecutive pages, adjacent within each run where the pool has them.
+/// Claims frames for consecutive pages, adjacent within each run where the pool has them.
 pub(super) fn claim_frames(state: &mut State, absent: &[Absent], near: Option<usize>) -> Vec<Planned> {
     let mut plan: Vec<Planned> = Vec::with_capacity(absent.len());
     let mut i = 0;
@@ -477,8 +482,8 @@ mod tests {
     use std::time::Duration;
     use terrace_sync::Mutex;
 
-    /// During each read of the source, another thread is asked to change the file, and waited for (with a
-    /// limit: it may be excluded).
+    /// Makes another thread change the file during each read of the source, and waits for it (with a limit:
+    /// it may be excluded).
     #[derive(Debug, Default)]
     struct Meddling {
         reads: AtomicU32,
@@ -502,7 +507,7 @@ mod tests {
         }
     }
 
-    /// Source reads that it takes to read the first 16 pages of a file that `meddle` changes during each of them.
+    /// Number of source reads for the first 16 pages of a file that `meddle` changes during each of them.
     fn reads_needed(access: AccessPath, meddle: impl Fn(&Engine, &ObjectRef) + Send) -> u32 {
         let config = EngineConfig {
             memory_bytes: 16 << 20,

@@ -1,12 +1,12 @@
-//! A restarted daemon takes over the segment of its predecessor.
+//! Recovery: a restarted daemon takes over the segment of its predecessor.
 //!
-//! 1. The engine's user, who knows the inodes, calls [`reattach_object`] for each regular file.
-//! 2. [`recover_pages`] walks their trees: a page that was Present stays; a Busy one stays if it is dirty
-//!    (its write was not acknowledged and will be sent again) and is dropped if it is clean (the source has
-//!    its content). Unstable pages are written again, unless another program has changed the file since.
+//! 1. The engine's user, which has the inodes, calls [`reattach_object`] for each regular file.
+//! 2. [`recover_pages`] walks their trees. A Present page stays. A Busy page stays if it is dirty (its write
+//!    was not acknowledged and will be sent again), and is dropped if it is clean (the source has its
+//!    content). Unstable pages are written again, unless another program has changed the file since.
 //! 3. Pages beyond the end of a file are dropped: a truncate may have cut the source and died before it cut
 //!    the cache.
-//! 4. Slots whose object was not claimed are emptied.
+//! 4. Slots of objects that were not reattached are emptied.
 //!
 //! The daemon may be killed after each step; the next one starts over.
 
@@ -30,7 +30,7 @@ pub struct Recovered {
     pub pages: usize,
     /// Of these, dirty ones.
     pub dirty: usize,
-    /// Pages that were being changed and could be read from the source again.
+    /// Pages dropped in the middle of a change. The source has their content.
     pub dropped: usize,
 }
 
@@ -45,17 +45,17 @@ pub(crate) fn reattach_object(cx: &Context, id: ObjectId, path_fd: PathFd) -> Op
     let object = Object::new(id, slot, seg.clone(), SourceFile::new(path_fd));
     let known = park::identity_of(cx, object.source().as_path());
     object.take_over_identity(known.identity);
-    // Changes of the dead daemon that it did not make stable are unknown.
+    // The dead daemon may have left unsynced changes.
     object.unsynced.store(true, Ordering::Relaxed);
-    // The flags stay: clients obey them meanwhile, and whoever knows the open handles sets them again.
-    // A dead writer may have extended the source before it published the size.
+    // The flags stay: clients obey them meanwhile, and the holder of the open handles sets them again. A dead
+    // writer may have extended the source before it published the size.
     if let Ok(st) = object.source().stat() {
         seg.object(slot).size.store(st.st_size as u64, Ordering::Release);
     }
     Some(state.objects.adopt(object))
 }
 
-/// Takes over all pages of the reattached objects, and empties the slots of all others.
+/// Takes over all pages of the reattached objects. Empties the slots of all others.
 pub(crate) fn recover_pages(cx: &Context) -> Recovered {
     let mut state = cx.state.lock();
     empty_unclaimed_slots(cx, &state);
@@ -104,7 +104,7 @@ fn empty_unclaimed_slots(cx: &Context, state: &CacheState) {
     }
 }
 
-/// A page that the index names with its frame.
+/// A page with a frame, by the index.
 struct Resident {
     page: u64,
     place: Place,
@@ -112,10 +112,11 @@ struct Resident {
     entry: Entry,
 }
 
-/// The resident pages of each object. Pages below DRAM become absent: they were clean, and the pool of this daemon is empty.
+/// The resident pages of each object. Compressed pages become absent: they were clean, and this daemon's pool
+/// is empty.
 fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectRef, Vec<Resident>)> {
     let mut below = Vec::new();
-    // Entries that name slots stay: the scan of their target will tell whether they are right (`State::install`). A target may be gone.
+    // Entries with slots stay: the scan of their target checks them (`State::install`). A target may be gone.
     let is_known = |slot| state.targets.as_ref().is_some_and(|targets| targets.of(slot).is_some());
     let of_object = |o: &ObjectRef| {
         let mut pages = Vec::new();
@@ -139,7 +140,8 @@ fn resident_pages(state: &mut CacheState, objects: &[ObjectRef]) -> Vec<(ObjectR
     found
 }
 
-/// Takes over one page; false if it is dropped. `changed`: another program has changed the file since. Dirty pages are as old as `since`.
+/// Takes over one page. False: it is dropped. `changed`: another program has changed the file since. `since`:
+/// age of dirty pages.
 fn take_over(
     cx: &Context,
     state: &mut CacheState,
@@ -189,8 +191,8 @@ mod tests {
         Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), Arc::new(NullIo)).unwrap()
     }
 
-    /// A daemon that is killed during recovery leaves its progress to the next: a thread takes the role of
-    /// that next one.
+    /// A daemon killed during recovery leaves its progress to the next one. A thread plays the role of that
+    /// next one.
     #[test]
     fn a_dirty_page_is_one_at_every_moment_of_a_recovery() {
         let config = EngineConfig { memory_bytes: 48 << 20, ..EngineConfig::default() };
@@ -234,8 +236,8 @@ mod tests {
         }
     }
 
-    /// Killed between a writeback and the restoring of the source's time after it: no page is left that would
-    /// cause that.
+    /// Killed between a writeback and the restoring of the source's mtime: no dirty page is left that would
+    /// cause it.
     #[test]
     fn the_time_of_a_write_is_put_right_by_the_next_daemon() {
         let config = EngineConfig { memory_bytes: 16 << 20, ..EngineConfig::default() };

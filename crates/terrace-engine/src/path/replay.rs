@@ -1,7 +1,8 @@
-//! After a power cut: pages that only a target has go to the source, before their files are served.
+//! Replay after a power cut: owed pages go to the source, before their files are served.
 //!
-//! A file is written to only if it is what the last run left, or what that run may have made of it (`path/permit.rs`). Otherwise somebody has changed it since:
-//! a *conflict*, which is told and kept until a user decides.
+//! A file is written only if its state is the one that the last run left, or may have made of it
+//! (`path/permit.rs`). Otherwise another program has changed it since. That is a *conflict*, which is
+//! reported, and the pages are kept until a user decides.
 
 use crate::context::Context;
 use crate::device::format::{Record, holder};
@@ -22,29 +23,30 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// What a target has of one file, and the source lacks.
+/// Owed pages of one file on a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwedPages {
-    /// The number of the file: of its inode in the source.
+    /// Number of the file: its inode in the source.
     pub file: ObjectId,
-    /// The name of the target.
+    /// Name of the target.
     pub target: String,
     /// Pages.
     pub pages: u64,
 }
 
-/// Why pages are not written to the source.
+/// Reason why owed pages are not written to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Conflict {
-    /// The file was changed after the end of the run that they are of.
+    /// The file was changed after the run that owed the pages.
     Changed,
-    /// It was changed at that time, and the machine has not been restarted since: by that run, or by another program just after.
+    /// The file was changed within the permit, and the machine was not rebooted since: by that run, or by
+    /// another program just after.
     SameBoot,
-    /// Keys on the target are damaged that may say that the source has them.
+    /// Damaged keys may have recorded that the source has the pages.
     Doubtful,
-    /// Some of them cannot be read.
+    /// Some pages cannot be read.
     Damaged,
-    /// The file was not found, and nobody can be sure that it is gone.
+    /// The file was not found, but may exist.
     NotFound,
 }
 
@@ -53,47 +55,47 @@ impl fmt::Display for Conflict {
         f.write_str(match self {
             Conflict::Changed => "the file was changed since",
             Conflict::SameBoot => "the file may have been changed since",
-            Conflict::Doubtful => "keys are damaged that may say that the source has them",
+            Conflict::Doubtful => "damaged keys may record that the source has them",
             Conflict::Damaged => "some of them cannot be read",
-            Conflict::NotFound => "the file was not found, and may be there all the same",
+            Conflict::NotFound => "the file was not found, but may exist",
         })
     }
 }
 
-/// What became of the pages of a file.
+/// Result of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replayed {
-    /// So many were written to the source, and are durable there.
+    /// Number of pages written to the source durably.
     Written(u64),
-    /// They are kept.
+    /// The pages are kept.
     Kept(Conflict),
-    /// There are none any more: they were given up, or the file is gone.
+    /// No pages are left: they were discarded, or the file is gone.
     Dropped,
 }
 
-/// Where the file of some pages is.
+/// Search result for a file with owed pages.
 #[derive(Debug)]
 pub enum Whereabouts {
     /// An O_PATH descriptor.
     Found(PathFd),
-    /// Nowhere in the source.
+    /// The file is not in the source.
     Gone,
-    /// Not everything could be searched.
+    /// The search was incomplete.
     Unknown,
 }
 
-/// Who decides over a conflict.
+/// Decision on a conflict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// Nobody: they are kept.
+    /// Keep the pages.
     Keep,
-    /// They are written over whatever is there.
+    /// Write the pages over any content.
     Write,
-    /// They are given up.
+    /// Discard the pages.
     Discard,
 }
 
-/// What earlier runs have left, once all targets are known that may have some.
+/// Owed pages of earlier runs, once all targets that may have some are scanned.
 pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
     permit::wait_for_scans(cx);
     let state = cx.state.lock();
@@ -113,7 +115,7 @@ pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
     Ok(all().flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect())
 }
 
-/// Writes what earlier runs have left of a file to it, or decides otherwise.
+/// Writes a file's owed pages of earlier runs to the source, or acts by `decision`.
 ///
 /// # Errors
 /// The source's: the pages are kept.
@@ -135,7 +137,7 @@ pub(crate) fn replay(
     let source = match at {
         Whereabouts::Found(fd) => SourceFile::through_page_cache(fd),
         Whereabouts::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
-        // If the source does not know durably that the file is gone, a power cut could bring it back.
+        // If the deletion is not durable in the source, a power cut could bring the file back.
         Whereabouts::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
         Whereabouts::Gone => {
             sync::sync_root(cx)?;
@@ -143,7 +145,7 @@ pub(crate) fn replay(
             return Ok(Replayed::Dropped);
         }
     };
-    // What is in memory of a file that is served was read before, or is to be written yet.
+    // A served file has pages in memory that were read before, or are still to be written.
     if decision == Decision::Keep && !all.is_empty() && cx.lookup_object(id).is_some() {
         return Ok(Replayed::Kept(Conflict::SameBoot));
     }
@@ -158,7 +160,7 @@ pub(crate) fn replay(
         let until = (cx.clock.wall_ns() + PERMIT_NS).cast_unsigned();
         let permit = Record::Permit { object: id, until, holder: holder(boot.mark, identity.birth) };
         if !write_records(cx, device, &[permit]) {
-            tracing::warn!("tier {}: it cannot be told that file {id} has its pages", device.name);
+            tracing::warn!("tier {}: cannot record the permit to write file {id}", device.name);
         }
         write(cx, &source, content)?;
         settle(cx, device, id);
@@ -167,17 +169,20 @@ pub(crate) fn replay(
     Ok(if written > 0 { Replayed::Written(written) } else { Replayed::Dropped })
 }
 
-/// The source has what it is to have of the file.
+/// Records that the file owes nothing any more.
 fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
     let told = write_records(cx, device, &[Record::Paid { object: id }]);
     if !told {
-        tracing::warn!("tier {}: what it has of file {id} will be found again, and told", device.name);
+        tracing::warn!(
+            "tier {}: cannot record that file {id} is settled; the next start reports its pages again",
+            device.name
+        );
     }
     on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id, told));
     device.wakeup.signal();
 }
 
-/// Whether the pages may be written to a file that is found like this.
+/// Whether the pages may be written to a file with identity `now`.
 fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
     if owed.doubtful {
         return Some(Conflict::Doubtful);
@@ -194,13 +199,13 @@ fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
     }
     match of_boot == u32::from(boot.mark) {
         true => Some(Conflict::SameBoot),
-        // A machine that starts within seconds, or whose clock was set back.
+        // The machine booted within seconds, or its clock was set back.
         false if now.ctime >= boot.began => Some(Conflict::Changed),
         false => None,
     }
 }
 
-/// Pages with their content. None: some are damaged.
+/// The owed pages with their content. None: some are damaged.
 fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
     let geometry = device.writer.lock().superblock.geometry;
     let mut buf = AlignedBuf::default();
@@ -218,7 +223,7 @@ fn write(cx: &Context, source: &SourceFile, content: Vec<(u64, Vec<u8>)>) -> io:
     let size = source.stat()?.st_size as u64;
     let fd = source.buffered()?;
     for (page, mut content) in content {
-        // What is behind the end was cut off.
+        // The file has been truncated since.
         let len = size.saturating_sub(page * PAGE).min(PAGE) as usize;
         if len == 0 {
             continue;
@@ -236,7 +241,7 @@ mod tests {
     use crate::file::identity::found;
     use std::collections::BTreeMap;
 
-    /// What the last run has certainly left, or made itself, is written over; nothing else is.
+    /// Only a state that the last run has certainly left, or made itself, is written over.
     #[test]
     fn only_what_the_run_left_is_written_over() {
         const S: i64 = 1_000_000_000;

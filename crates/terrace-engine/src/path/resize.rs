@@ -1,4 +1,4 @@
-//! The frame pool's size: the memory limit minus all else that is kept for the user, in chunks of 2 MiB.
+//! Size of the frame pool: the memory limit minus all other memory of the instance, in chunks of 2 MiB.
 
 use crate::config::{CompressedConfig, EngineConfig, MEMORY_MIN};
 use crate::context::Context;
@@ -15,18 +15,19 @@ use terrace_shm::layout::{CHUNK_FRAMES, HUGE, ZSPAGE_SIZE};
 use terrace_shm::ring::Ring;
 use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
-/// Minimum ceiling: less memory holds no pool.
+/// Minimum ceiling: a pool needs this much.
 const CEILING_MIN: u64 = MEMORY_MIN / 4;
-/// A ceiling that falls by more at once is haste: to move the used pages of a chunk takes ten times as long as to drop them.
+/// A ceiling that falls by more at once frees frames hastily: moving the used pages of a chunk takes ten
+/// times as long as dropping them.
 const HASTE_ABOVE: u64 = 4 * HUGE as u64;
-/// Chunks that the pool keeps whatever other users of memory want: reads and writes need frames.
+/// Minimum chunks of the pool, whatever other users of memory need: reads and writes need frames.
 const CHUNKS_MIN: u64 = 2;
-/// Tries to write back what keeps frames in use, for one wish for memory.
+/// Attempts at writeback of pages that block a resize.
 const TRIES_MAX: u32 = 50;
 /// Bytes of metadata that a page costs in a densely cached file.
 const METADATA_PER_PAGE: u64 = 22;
 
-/// Bytes of the index for a page on a device, in a file that is held whole.
+/// Index bytes for a page on a device, if the file is there completely.
 const SLOT_INDEX: u64 = 9;
 
 /// Memory of files, clients and observers, bytes: objects, tables of inodes and handles, rings, the recording
@@ -42,8 +43,8 @@ fn objects_bytes(cx: &Context, state: &State) -> u64 {
     (slots + objects) as u64
 }
 
-/// Fits the pool into the budget: called when the budget or another user of it has changed, and regularly.
-/// False if pages that are dirty or in use prevent it; the next call continues.
+/// Fits the pool into the budget. Called when the budget or another user of it has changed, and regularly.
+/// False: pages that are dirty or in use prevent it; the next call continues.
 pub(crate) fn adjust_pool(cx: &Context) -> bool {
     let hasty = cx.hasty.load(Ordering::Relaxed);
     set_compressed_limits(cx);
@@ -55,7 +56,7 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
     if hasty {
         cx.hasty.store(false, Ordering::Relaxed);
         shrink_compressed(cx);
-        // Frames had to go for what it has given back by now.
+        // The compressed tier has given memory back by now, for which frames had to go before.
         limit_frames(cx);
     }
     if !done {
@@ -64,25 +65,25 @@ pub(crate) fn adjust_pool(cx: &Context) -> bool {
     done
 }
 
-/// Sets the frames that the pool may hold.
+/// Sets the number of frames of the pool.
 fn limit_frames(cx: &Context) {
     {
         let mut state = cx.state.lock();
-        // Under the lock: of two limits that are set at once, the last one counts.
+        // Read under the lock: of two limits set at once, the last one counts.
         let limit = cx.budget();
         let devices_bytes = state.targets.as_ref().map_or(0, Targets::devices_bytes);
         let on_device = devices_bytes / PAGE_SIZE as u64 * SLOT_INDEX;
         let index_max = (limit / 16 + on_device).max(1 << 20) as usize;
         state.pages.index.set_limit(index_max);
-        // The minimum that a full pool needs, so that it does not grow only to shrink again; and a reserve,
-        // so that metadata may grow, and a client may come, between two calls.
+        // The minimum of a full pool, which avoids growth followed by shrinking, and a reserve, so that
+        // metadata may grow and a client may register between two calls.
         let full = limit / PAGE_SIZE as u64 * METADATA_PER_PAGE;
         let reserve = limit / 400 + (64 << 10) + Ring::bytes(cx.config.ring_slots) as u64;
         let tier =
             state.compressed.as_ref().map_or(0, |t| t.target().max(t.pool.bytes()) + t.metadata_bytes());
         let (books, users) = (state.metadata(), cx.counted_memory());
         let others = objects_bytes(cx, &state) + reserve + state.device_bytes();
-        // The index may grow up to its limit. All that the compressed tier has can be given back.
+        // The index may grow up to its limit. The compressed tier can give back all its memory.
         let index_growth = (index_max as u64).saturating_sub(books.index.total() as u64);
         let least = books.total() + index_growth + others + CHUNKS_MIN * HUGE as u64;
         cx.users_max.store(limit.saturating_sub(least), Ordering::Relaxed);
@@ -96,12 +97,12 @@ fn limit_frames(cx: &Context) {
     }
 }
 
-/// Drops the chunks above the limit; pages that are used move to others. False if one has to stay.
+/// Drops the chunks above the limit; their used pages move to other chunks. False: a chunk cannot be dropped.
 fn drop_chunks(cx: &Context) -> bool {
     loop {
         let mut state = cx.state.lock();
         if !state.frames.must_shrink() {
-            // Now that frames have made room for it.
+            // Frames have made room for it.
             state.compressed.iter_mut().for_each(|tier| tier.pool.set_limit(tier.target()));
             return true;
         }
@@ -111,7 +112,7 @@ fn drop_chunks(cx: &Context) -> bool {
     }
 }
 
-/// Gives back the memory of all clean pages above the limit. False if others are there.
+/// Frees all clean pages above the limit. False: other pages are there.
 fn drop_hastily(cx: &Context) -> bool {
     let mut end = u32::MAX;
     loop {
@@ -125,11 +126,11 @@ fn drop_hastily(cx: &Context) -> bool {
     }
 }
 
-/// Sets the memory limit of a live instance and waits until it holds.
+/// Sets the memory limit of a live instance and waits until it is in force.
 ///
 /// # Errors
-/// `InvalidInput` under the minimum or over what the segment has room for; a writeback that fails: the old limit is
-/// in force again then.
+/// `InvalidInput` under the minimum or beyond the segment's size; a failed writeback, which restores the old
+/// limit.
 pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     let frames_max = u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64;
     if bytes < MEMORY_MIN || bytes > frames_max {
@@ -141,9 +142,9 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     let old = set_limit(cx, bytes, false);
     while !adjust_pool(cx) {
         if cx.budget() < bytes {
-            return Ok(()); // The machine has less at the moment: reclaim sees to that.
+            return Ok(()); // Less memory in the machine at the moment: reclaim shrinks the pool.
         }
-        // Whatever keeps its frames is in the way.
+        // Unwritten pages hold on to their frames.
         if let Err(e) = sync::write_all_back(cx, false, |_| true) {
             set_limit(cx, old.0, old.1);
             adjust_pool(cx);
@@ -155,8 +156,8 @@ pub(crate) fn resize(cx: &Context, bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the pool smaller by what users of memory keep by now; false: they keep too much, or would with `spare` bytes more. See
-/// [`crate::Engine::make_room`].
+/// Shrinks the pool by the memory that its other users keep by now. False: they keep too much, or would with
+/// `spare` more bytes. See [`crate::Engine::make_room`].
 pub(crate) fn make_room(cx: &Context, spare: u64) -> bool {
     for _ in 0..TRIES_MAX {
         let fits = adjust_pool(cx);
@@ -174,7 +175,7 @@ pub(crate) fn make_room(cx: &Context, spare: u64) -> bool {
     false
 }
 
-/// Bounds memory below the limit; see [`crate::Engine::set_ceiling`].
+/// Sets the ceiling; see [`crate::Engine::set_ceiling`].
 pub(crate) fn set_ceiling(cx: &Context, bytes: u64) {
     let bytes = if bytes < cx.memory.load(Ordering::Relaxed) { bytes.max(CEILING_MIN) } else { u64::MAX };
     let before = cx.budget();
@@ -187,7 +188,7 @@ pub(crate) fn set_ceiling(cx: &Context, bytes: u64) {
     }
 }
 
-/// Puts another limit into force, also for a daemon that takes over; the one before, and whether a user had set that.
+/// Sets the limit, also for a successor. Returns the old one, and whether it was automatic.
 fn set_limit(cx: &Context, bytes: u64, auto: bool) -> (u64, bool) {
     let header = cx.handles.segment.header();
     let was_auto = header.limit_is_auto.swap(auto.into(), Ordering::Relaxed) != 0;
@@ -195,7 +196,7 @@ fn set_limit(cx: &Context, bytes: u64, auto: bool) -> (u64, bool) {
     (cx.memory.swap(bytes, Ordering::Relaxed), was_auto)
 }
 
-/// The limit of a daemon's predecessor, or else that of the configuration.
+/// The limit of the daemon's predecessor, or else that of the configuration.
 pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -> u64 {
     let header = handles.segment.header();
     let limit = &header.limit_bytes;
@@ -208,14 +209,14 @@ pub(crate) fn inherited_limit(config: &EngineConfig, handles: &SegmentHandles) -
     }
 }
 
-/// From now on only the ceiling limits the cache.
+/// Leaves the limit to the ceiling from now on.
 pub(crate) fn resize_auto(cx: &Context) {
-    // Until the ceiling is set anew the pool stays as it is.
+    // The pool keeps its size until the next ceiling.
     let _ = cx.ceiling.compare_exchange(u64::MAX, cx.budget(), Ordering::Relaxed, Ordering::Relaxed);
     set_limit(cx, u64::from(cx.handles.segment.geometry().frames_max) * PAGE_SIZE as u64, true);
 }
 
-/// Backs a chunk of frames with memory, a huge page if possible. Not under the lock: it takes a while.
+/// Backs a chunk of frames with memory, if possible a huge page. Slow, therefore without the lock.
 pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
     if !cx.config.huge_pages {
         return Backed::Small;
@@ -226,8 +227,8 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error()),
     };
-    // Collapsing fills the rest of a chunk, but needs one populated page. Populating the whole chunk
-    // first took twelve times as long: 1.8 ms a chunk against 0.15.
+    // Collapsing fills the rest of a chunk, but needs one populated page. Populating the whole chunk first
+    // took twelve times as long: 1.8 ms a chunk against 0.15.
     let collapsed =
         advise(PAGE_SIZE, libc::MADV_POPULATE_WRITE).and_then(|()| advise(HUGE, libc::MADV_COLLAPSE));
     let backed = match collapsed {
@@ -239,11 +240,11 @@ pub(crate) fn back_with_memory(cx: &Context, first_frame: u32) -> Backed {
     backed
 }
 
-/// Fits the tier's share to the limit on all memory.
+/// Fits the compressed tier's share to the memory limit.
 fn set_compressed_limits(cx: &Context) {
     let limit = cx.budget().saturating_sub(cx.counted_memory());
     let all = u32::try_from(limit / HUGE as u64).unwrap_or(u32::MAX);
-    // The pool has no room for more: a target beyond it would take memory from DRAM and leave it unused.
+    // A target beyond the pool's capacity would take memory from DRAM and leave it unused.
     let pool_max = u64::from(cx.handles.segment.geometry().zspages_max) * ZSPAGE_SIZE as u64 / HUGE as u64;
     let share = |percent: u32| (u64::from(all) * u64::from(percent) / 100).min(pool_max) as u32;
     let CompressedConfig { min_percent, max_percent, .. } = cx.config.compressed;
@@ -253,14 +254,14 @@ fn set_compressed_limits(cx: &Context) {
     tier.pool.set_limit(tier.target().min(tier.pool.limit()));
 }
 
-/// Brings the pool down to its limit, a bounded piece under each lock.
+/// Shrinks the compressed pool to its limit, in bounded steps under each lock.
 pub(crate) fn shrink_compressed(cx: &Context) {
     let mut vain = 0;
     loop {
         let mut state = cx.state.lock();
         let Some(tier) = &state.compressed else { return };
         let (before, pages) = (tier.pool.bytes(), tier.pool.stored_pages() as usize);
-        // Pages that were touched stay at the first look: as long as it may take to look at all of them, and again.
+        // Touched pages survive the first visit. The loop ends after a whole round without progress.
         if before <= tier.pool.limit() || vain * SHRINK_BATCH > pages {
             return;
         }
@@ -271,7 +272,7 @@ pub(crate) fn shrink_compressed(cx: &Context) {
     }
 }
 
-/// Gives up all that is compressed, a bounded piece under each lock. Pages dropped.
+/// Drops all compressed pages, in bounded steps under each lock. Returns their number.
 pub(crate) fn empty_compressed(cx: &Context) -> u64 {
     let mut dropped = 0;
     loop {

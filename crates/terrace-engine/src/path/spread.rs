@@ -1,12 +1,15 @@
-//! New pages of a burst go two ways at the same time: to the target, and to the source as many as it writes meanwhile.
+//! Spreads the new pages of a burst over two ways: to the target, and to the source as many as it writes
+//! meanwhile.
 //!
-//! This is the placement `min-io-time` of two devices: both end at the same time. No estimate says how many pages each gets. The target takes them from the
-//! front of the list and the source from its end, until they meet; the source leaves a piece alone that it would end later than the target all the rest
+//! This is the placement `min-io-time` of two devices: both finish at the same time. No estimate fixes the
+//! number of pages for each. The target takes them from the front of the list and the source from its end,
+//! until they meet. The source skips a piece that it would finish later than the target all the rest
 //! ([`Speeds`](crate::speeds::Speeds)).
 //!
-//! What the source takes is durable there by the commit that the file's next base needs (`path/base.rs`). So it takes pages only of a file that has no base
-//! as it is, most often because it grows: a commit is due then anyway. **It takes no page of which the target has an older version**, which a start would
-//! write over the newer one: `DirtyPages::superseded`.
+//! The commit for the file's next base makes the source's pages durable (`path/base.rs`). So the source takes
+//! only pages of a file without a valid base, usually a growing one: a commit is due then anyway. **It takes
+//! no page of which the target has an older version**, which a start would write over the newer one:
+//! `DirtyPages::superseded`.
 
 use crate::config::SourceShare;
 use crate::context::Context;
@@ -21,15 +24,15 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrace_sync::Mutex;
 
-/// Pages that the source takes at a time: they lie side by side, for others are faster in a log.
+/// Pages that the source takes at a time. They are adjacent: a log is faster for scattered pages.
 const PIECE: usize = 256;
 
-/// Pages that nobody has taken.
+/// Pages that neither side has taken.
 struct Left {
-    /// Those of which the target has older versions come first.
+    /// Pages with older versions on the target come first.
     pages: Vec<u64>,
     rest: Mutex<Range<usize>>,
-    /// How many of them are the target's in any case.
+    /// Number of these pages, which only the target takes.
     superseded: usize,
     ended: AtomicBool,
 }
@@ -49,7 +52,7 @@ impl Left {
         rest.start = (from + most).min(rest.end);
         Some(&self.pages[from..rest.start]).filter(|pages| !pages.is_empty())
     }
-    /// The last `piece` pages, if they lie side by side and `takes` them of so many.
+    /// The last `piece` pages, if they are adjacent and `takes` accepts, given the number left.
     fn back(&self, piece: usize, takes: impl FnOnce(usize) -> bool) -> Option<&[u64]> {
         let mut rest = self.rest.lock();
         let from = rest.end.checked_sub(piece).filter(|from| *from >= rest.start.max(self.superseded))?;
@@ -63,9 +66,10 @@ impl Left {
     }
 }
 
-/// Writes dirty pages of a file that owes some already, so that each is durable on the target after its flush, or in the source after a commit there. False:
-/// the target has not taken its part. Pages that the source has not taken are dirty. The caller holds the file's writeback lock. `is_due`: a commit of the
-/// source is, before this file's next fsync is answered. `since`: when the oldest of them became dirty.
+/// Writes dirty pages of a file with owed pages. Afterwards each is durable on the target after its flush, or
+/// in the source after a commit there. False: the target has not taken its part. Pages that neither took stay
+/// dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a commit of the
+/// source. `since`: time since which the oldest page is dirty.
 pub(crate) fn spread(
     cx: &Context,
     o: &Object,
@@ -89,7 +93,7 @@ pub(crate) fn spread(
             let further = || if once { None } else { left.back(piece, takes) };
             to_source(cx, o, first, further);
         };
-        // Without a thread they stay dirty.
+        // If no thread can be started, these pages stay dirty.
         let source = std::thread::Builder::new().name("share".into()).spawn_scoped(scope, source);
         let taken = to_target(cx, o, device, left, since);
         left.ended.store(true, Ordering::Relaxed);
@@ -100,7 +104,8 @@ pub(crate) fn spread(
     })
 }
 
-/// Whether the source may take pages. One without direct writes would seem fast: its page cache takes them.
+/// Whether the source may take pages. Without direct I/O it would seem fast, because its page cache takes
+/// them.
 fn takes_share(cx: &Context, o: &Object) -> bool {
     let is_direct = || o.source().writer().is_ok_and(|writer| writer.direct());
     let is_wanted = match cx.config.source_share {
@@ -111,7 +116,7 @@ fn takes_share(cx: &Context, o: &Object) -> bool {
     is_wanted && o.failing().is_none()
 }
 
-/// Writes these pages to the target, with records before each batch. False: not all of them.
+/// Appends pages to the target, with `others` before each batch. False: some pages are not written.
 pub(crate) fn append_all(
     cx: &Context,
     o: &Object,
@@ -123,11 +128,11 @@ pub(crate) fn append_all(
     pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
 }
 
-/// Writes some of them to the target. They stay dirty.
+/// Appends one batch to the target. The pages stay dirty.
 fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
     let going = writeback::take_still_dirty(cx, o, pages);
     let content = |going: &InFlightPage| {
-        // A frame under writeback stays where it is. If it is written meanwhile, it is dirty anew.
+        // A frame under writeback keeps its place. A write to it meanwhile makes the page dirty again.
         Content { object: o.id(), page: going.page, from: cx.handles.segment.frame(going.frame) }
     };
     let content: Vec<Content> = going.iter().map(content).collect();
@@ -156,7 +161,7 @@ fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u6
     true
 }
 
-/// Writes a piece, and `further` ones.
+/// Writes a piece to the source, and then the `further` ones.
 fn to_source<'a>(cx: &Context, o: &Object, first: &'a [u64], further: impl Fn() -> Option<&'a [u64]>) {
     let mut next = Some(first);
     while let Some(pages) = next {

@@ -1,4 +1,4 @@
-//! Makes written data visible in the source, or stable: flush, fsync, and syncs of the whole source.
+//! Flush, fsync, and syncs of the whole source: make written data visible there, or stable.
 
 use crate::context::Context;
 use crate::file::errseq::ErrorCursor;
@@ -11,12 +11,13 @@ use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Bytes up to which the kernel's page cache may keep what `flush` gives to it, and write it when it likes: small files are often deleted soon, and
-/// better written many at a time. Of more it keeps nothing, for terrace has it in memory.
+/// Bytes of a `flush` up to which the kernel's page cache may keep the data, and write them later: small
+/// files are often deleted soon, and better written many at a time. Larger data are dropped behind, for
+/// terrace has them in memory.
 const KEPT_MAX: u64 = 256 << 10;
 
-/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). They go through the kernel's page cache, so that nobody waits
-/// for the device; fsync makes data durable.
+/// Makes written data visible to readers of the source (at close, SEEK_HOLE, ...). They go through the
+/// kernel's page cache, so that no caller waits for the device; fsync makes data durable.
 ///
 /// # Errors
 /// The first failure; the pages stay dirty.
@@ -25,17 +26,17 @@ pub(crate) fn flush(cx: &Context, o: &ObjectRef, range: Range<u64>) -> io::Resul
         return Ok(());
     }
     let _writeback = o.writeback.lock();
-    // What a tier has is durable: the source's device is left to those who wait for it.
+    // Owed pages are durable on a target: the source's device is left to urgent requests.
     let is_owed = o.burst.lock().target.is_some();
     let is_lazy = is_owed || o.dirty_pages() * PAGE <= KEPT_MAX;
     let route = if is_lazy { Route::PageCache } else { Route::DropBehind };
     writeback::write_back_locked(cx, o, range, route)
 }
 
-/// Makes all that was written so far durable in the source, and reports writebacks that failed since `seen`.
+/// Makes all data written so far durable in the source, and reports writebacks that failed since `seen`.
 ///
 /// # Errors
-/// A failure that this handle has not heard of.
+/// A failure that this handle has not reported yet.
 pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
     let writeback = o.writeback.lock();
     // Failures are counted for the object; the handle reports them below.
@@ -61,13 +62,13 @@ pub(crate) fn fsync(cx: &Context, o: &ObjectRef, data_only: bool, seen: &ErrorCu
 /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
 ///
 /// # Errors
-/// The first failure, after everything was tried. Failures of a file without a name do not count: it cannot
-/// be found in the source, and programs that have it open still have its pages.
+/// The first failure, after everything was tried. Failures of a file without a name do not count: no path
+/// leads to it in the source, and programs with a descriptor of it still have its pages.
 pub(crate) fn flush_all(cx: &Context, sync: bool) -> io::Result<()> {
     write_all_back(cx, sync, |o| !o.is_nameless())
 }
 
-/// [`flush_all`], with the failures of the objects for which `counts` is true.
+/// [`flush_all`], which reports only failures of objects with `counts`.
 pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) -> bool) -> io::Result<()> {
     let mut first = Ok(());
     let mut note = |o: Option<&Object>, result: io::Result<()>| {
@@ -93,8 +94,7 @@ pub(crate) fn write_all_back(cx: &Context, sync: bool, counts: impl Fn(&Object) 
 }
 
 /// Makes everything on the source's file system stable. The lock is held during the sync: the kernel reports
-/// each failure once a descriptor, and a thread that did not get the report must not take the pages for
-/// stable.
+/// each failure once per descriptor, and a thread that missed the report must not take the pages for stable.
 pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     let Some(root) = cx.source_root.get() else { return Ok(()) };
     let _syncing = root.syncing.lock();
@@ -113,7 +113,8 @@ pub(crate) fn sync_root(cx: &Context) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes an object stable that a sync of the source does not reach: a file system is mounted in the source, or the source is of a server.
+/// Makes an object stable that a syncfs of the source does not reach: its file system is mounted inside the
+/// source, or the source is a server's.
 pub(crate) fn sync_foreign(cx: &Context, o: &Object) -> io::Result<()> {
     if !o.unsynced.load(Ordering::Relaxed) || o.doomed.load(Ordering::Relaxed) {
         return Ok(());
@@ -145,13 +146,14 @@ pub(crate) fn stabilize(cx: &Context, o: &Object) -> io::Result<()> {
     stabilize_locked(cx, o, true)
 }
 
-/// fsync or fdatasync of an object without unstable pages. If it fails, it fails for those too that have become so
-/// meanwhile.
+/// fsync or fdatasync of an object without unstable pages. A failure also applies to pages that have become
+/// unstable meanwhile.
 pub(crate) fn sync(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
     sync_by(cx, o, |fd| cx.io.sync(fd, data_only))
 }
 
-/// A source without fsync keeps what it took as safely as it can: this fails no sync of everything.
+/// Ignores the error of a source without fsync, which keeps data as safely as it can. It must not fail a sync
+/// of everything.
 fn unless_lacking(synced: io::Result<()>) -> io::Result<()> {
     let lacks =
         |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP));
@@ -172,8 +174,8 @@ fn sync_by(cx: &Context, o: &Object, by: impl FnOnce(RawFd) -> io::Result<()>) -
     })
 }
 
-/// As [`stabilize`]; if it fails they are dirty again. The caller holds the object's writeback lock, so that no
-/// page becomes unstable meanwhile.
+/// As [`stabilize`]; on failure the pages are dirty again. The caller holds the object's writeback lock, so
+/// that no page becomes unstable meanwhile.
 pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io::Result<()> {
     if o.dirty.lock().unstable.is_empty() || o.gone.load(Ordering::Relaxed) {
         return Ok(());
@@ -181,11 +183,11 @@ pub(crate) fn stabilize_locked(cx: &Context, o: &Object, data_only: bool) -> io:
     let _syncing = o.syncing.write();
     let synced = match o.source().syncer() {
         Ok(fd) => unless_lacking(cx.io.sync(fd.raw(), data_only)),
-        // Its mode may forbid it. Then with all others, if that reaches it.
+        // The file's mode may forbid the open. Then a syncfs serves, if it reaches the file.
         Err(e) => sync_root(cx).and(if o.dirty.lock().unstable.is_empty() { Ok(()) } else { Err(e) }),
     };
     if synced.as_ref().is_err_and(is_shortage) {
-        return synced; // Nothing was tried: what is unstable stays so.
+        return synced; // Nothing was tried: unstable pages stay so.
     }
     let lost = synced.is_err().then(|| cx.clock.now_ns());
     cx.state.lock().end_sync(o, u64::MAX, lost);

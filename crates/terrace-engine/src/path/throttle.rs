@@ -1,7 +1,7 @@
-//! Writers wait while too many pages are unwritten, as in the kernel's balance_dirty_pages: dirty pages,
-//! pages under writeback and unstable ones count, because their frames cannot be reused.
+//! Throttling of writers while too many pages are unwritten, as in the kernel's balance_dirty_pages. Dirty
+//! pages, pages under writeback and unstable ones count, because their frames cannot be reused.
 //!
-//! A file that cannot be written delays its own writers: its pages count against them and not against others,
+//! A file whose writeback fails delays its own writers: its pages count against them and not against others,
 //! until such files alone exceed the limit. A failure is reported only after a whole pass of writeback.
 
 use crate::context::Context;
@@ -12,49 +12,50 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// How often a waiting writer looks again without a wake-up.
+/// Longest sleep of a waiting writer without a wake-up.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The state before a writer waits.
+/// State of writeback when a writer starts to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritebackWait {
-    /// The pass of writeback that it waits for.
+    /// The pass of writeback to wait for.
     pass: u64,
-    /// Pages that had arrived before.
+    /// Pages written back before.
     arrived: u64,
 }
 
 impl WritebackWait {
     fn new(state: &State) -> WritebackWait {
-        // A pass that has begun already may be past the pages that this writer needs.
+        // A pass already under way may have passed the pages that block this writer.
         WritebackWait { pass: state.dirty.passes_begun + 1, arrived: state.dirty.arrived }
     }
 }
 
-/// Pages above which writers wait.
+/// Number of pages above which writers wait.
 pub(crate) fn dirty_limit(cx: &Context) -> u64 {
     u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_ratio) / 100
 }
 
-/// Pages above which background writeback starts.
+/// Number of pages above which background writeback starts.
 pub(crate) fn dirty_background(cx: &Context) -> u64 {
     u64::from(cx.pool_frames()) * u64::from(cx.config.dirty_background_ratio) / 100
 }
 
-/// More is unwritten than background writeback leaves alone, or writers wait for it. Pages that are durable on a target can wait until writers need their room:
-/// writeback of a file ends its base (`path/burst.rs`), and its fsyncs wait for the source then.
+/// Whether more pages are unwritten than background writeback allows, or writers wait. Owed pages can wait
+/// until writers need their room: writeback of a file voids its base (`path/burst.rs`), and its fsyncs wait
+/// for the source then.
 pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
     let totals = state.dirty.totals;
-    // What is owed of files that fail counts as failing, too.
+    // Owed pages of failing files count as failing, too.
     let hurried = totals.reclaimable().saturating_sub(totals.owed);
-    // Above the limit without a writer that waits: the pool has become smaller.
+    // Above the limit without a waiting writer: the pool has shrunk.
     let is_full = totals.reclaimable() > dirty_limit(cx) || state.dirty.waiting > 0;
     hurried > dirty_background(cx) || is_full
 }
 
 /// Waits until `pages` more of the object may become dirty.
 pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<()> {
-    // Without the state lock, for which writers wait: while few pages are unwritten it does not matter whose they are.
+    // Without the state lock, for which writers wait: with few unwritten pages the limit cannot be reached.
     if cx.unwritten.load(Ordering::Relaxed) + pages <= dirty_limit(cx) {
         return Ok(());
     }
@@ -71,7 +72,7 @@ pub(crate) fn wait_for_room(cx: &Context, o: &Object, pages: u64) -> io::Result<
     Ok(())
 }
 
-/// Waits a while for frames that writeback is to make clean. `wait` is the caller's for the whole of its waiting.
+/// Waits once for frames made clean by writeback. The caller keeps `wait` over all its calls.
 pub(crate) fn wait_for_frames(cx: &Context, o: &Object, wait: &mut Option<WritebackWait>) -> io::Result<()> {
     let mut state = cx.state.lock();
     let wait = wait.get_or_insert_with(|| WritebackWait::new(&state));
@@ -86,11 +87,11 @@ pub(crate) fn wait_for_frames(cx: &Context, o: &Object, wait: &mut Option<Writeb
 fn admits(cx: &Context, state: &State, o: &Object, pages: u64) -> bool {
     let (totals, limit) = (state.dirty.totals, dirty_limit(cx));
     let counted = if o.failing().is_some() { totals.all() } else { totals.all() - totals.failing };
-    // With nothing unwritten, a single write may be as large as it likes.
+    // With nothing unwritten, a single write may exceed the limit.
     totals.failing <= limit && (counted == 0 || counted + pages <= limit)
 }
 
-/// An error if waiting is of no use.
+/// An error if waiting cannot help.
 fn keep_waiting(cx: &Context, state: &State, o: &Object, wait: &mut WritebackWait) -> io::Result<()> {
     if state.dirty.passes_ended < wait.pass {
         return Ok(());

@@ -1,4 +1,5 @@
-//! A target that does not answer, or answers with errors: the source is read instead, and `stat`, `doctor` and the log name the target.
+//! Failing or hanging targets: reads fall back to the source, and `stat`, `doctor` and the log name the
+//! target.
 
 use crate::context::Context;
 use crate::device::io::DeviceIo;
@@ -8,10 +9,10 @@ use crate::state::device::Status;
 use std::io;
 use std::sync::atomic::Ordering;
 
-/// A target is off after so many failed reads, one after the other.
+/// Number of successive failed reads after which a target is turned off.
 const FAILURES_MAX: u32 = 64;
 
-/// Notes how reads of a target ended.
+/// Notes the results of reads of a target.
 pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
     for read in reads {
         match &read.result {
@@ -27,7 +28,7 @@ pub(crate) fn note_reads(cx: &Context, device: &DeviceIo, reads: &[ReadPiece]) {
     }
 }
 
-/// Notes whether a target answers. Clients send reads of a hung target to the daemon.
+/// Notes whether a target hangs. Clients send reads of a hung target to the daemon.
 pub(crate) fn note_trouble(cx: &Context, device: &DeviceIo) {
     let Some((_, limit)) = device.medium.file() else { return };
     let late = limit.is_passed().then(|| limit.error().to_string());

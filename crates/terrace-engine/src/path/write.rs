@@ -1,7 +1,7 @@
-//! Writes, truncates, and operations on the source that the cache must not see half done.
+//! Writes, truncates, and operations on the source that the cache must not see in part.
 //!
-//! Life of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries Busy),
-//! read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).
+//! Path of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries
+//! Busy), read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -25,7 +25,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages changed under one pair of state locks.
 const BATCH: usize = 64;
 
-/// A page that a write is changing.
+/// A page under change by a write.
 struct Changing {
     page: u64,
     place: Place,
@@ -33,18 +33,18 @@ struct Changing {
     /// Bytes of the page that the write covers.
     from: usize,
     to: usize,
-    /// It was resident before, so its frame holds content.
+    /// The page was resident before, so its frame has content.
     resident: bool,
     shadow: u32,
 }
 
-/// Why a batch could not be prepared.
+/// Reason why a batch cannot be prepared.
 enum Obstacle {
     /// No frame: all are dirty or in use.
     Frames,
     /// No index node.
     Index,
-    /// This page is compressed, and the write leaves some of it.
+    /// This page is compressed, and the write covers only a part of it.
     Compressed(u64),
 }
 
@@ -52,8 +52,8 @@ enum Obstacle {
 /// at once. Waits while too many pages are dirty.
 ///
 /// # Errors
-/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when there
-/// is no room for more dirty pages.
+/// EFBIG, ENOSPC and the like when the source cannot grow; the errno of a writeback that keeps failing when
+/// there is no room for more dirty pages.
 pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io::Result<usize> {
     if data.is_empty() {
         return Ok(0);
@@ -62,17 +62,17 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     throttle::wait_for_room(cx, o, data.len().div_ceil(PAGE_SIZE) as u64)?;
     let _content = o.content.write();
     let old_size = o.size();
-    // Opens the source for writing now, so that an error reaches the writer and not only the writeback.
+    // Opens the source for writing now, so that the writer gets an error, and not only the writeback.
     let writer = o.source().writer()?;
     let source = writer.raw();
     let _change = (end > old_size).then(|| permit::change(cx, o));
     if end > old_size {
         cx.io.truncate(source, end)?;
-        // Not before: a writeback of the last page that believed in a growth which then fails would lengthen the file.
+        // After the truncate: if it fails, a writeback of the last page must not extend the file.
         o.growing.store(end, Ordering::Release);
     }
     let written = write_pages(cx, o, old_size, offset, data);
-    // Data written before an error stay written, as with any file system.
+    // Data written before an error stay written, as in any file system.
     let end = offset + *written.as_ref().unwrap_or(&0) as u64;
     if end > old_size {
         o.slot().size.store(end, Ordering::Release);
@@ -89,7 +89,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     Ok(done)
 }
 
-/// Ends the growth of the source; cuts it back if the write was shorter than announced.
+/// Ends the growth of the source. Truncates it if the write was shorter than planned.
 fn end_growth(cx: &Context, o: &Object, source: std::os::fd::RawFd) -> io::Result<()> {
     let announced = o.growing.load(Ordering::Relaxed);
     if announced > o.size() {
@@ -125,7 +125,7 @@ fn write_pages(cx: &Context, o: &Object, old_size: u64, offset: u64, data: &[u8]
     Ok(done)
 }
 
-/// Changes the first pages of a write; bytes done. The object's content lock is held.
+/// Changes the first pages of a write. Returns the bytes done. The object's content lock is held.
 fn write_batch(
     cx: &Context,
     o: &Object,
@@ -173,7 +173,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
         };
         if let Some(below) = state.pages.index.get(place).below() {
             if to - from < PAGE_SIZE && matches!(below, Below::Compressed(_)) {
-                // The rest of the page is needed, and nothing is decompressed under the lock.
+                // The write needs the rest of the page, and decompression must not run under the lock.
                 obstacle = Some(Obstacle::Compressed(page));
                 break;
             }
@@ -198,7 +198,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
         batch.push(Changing { page, place, frame, from, to, resident, shadow: e.shadow() });
         pos += (to - from) as u64;
     }
-    // Now that all of them are Busy: see `protocol::stamp`.
+    // After all entries are Busy: see `protocol::stamp`.
     state.pages.note_change(o);
     cx.wake_reclaim_if_low(&state);
     match obstacle {
@@ -207,8 +207,7 @@ fn prepare(cx: &Context, o: &Object, at: u64, len: usize) -> Result<Vec<Changing
     }
 }
 
-/// Reads the parts of pages that the write does not cover into their frames. On an error: the first page that
-/// failed.
+/// Reads the parts of pages that the write does not cover. On an error: the first failed page.
 fn fill_for_write(
     cx: &Context,
     o: &Object,
@@ -230,7 +229,7 @@ fn fill_for_write(
     if at_source.is_empty() {
         return Ok(());
     }
-    // At most its first page and its last.
+    // At most the first page and the last one.
     let piece = |&i: &usize| {
         let Changing { page, frame, .. } = &batch[i];
         Piece { object: o, first: *page, frames: std::slice::from_ref(frame) }
@@ -256,7 +255,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
     }
 }
 
-/// Undoes `prepare` for pages whose content could not be had.
+/// Undoes `prepare` for pages whose content could not be read.
 fn abandon(cx: &Context, batch: &[Changing]) {
     let mut state = cx.state.lock();
     for c in batch {
@@ -268,7 +267,7 @@ fn abandon(cx: &Context, batch: &[Changing]) {
     }
 }
 
-/// Writes a piece of one page straight to the source, for when the index is full.
+/// Writes a piece of one page directly to the source, when the index is full.
 fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
     let _change = permit::change_pages(cx, o);
     let fd = o.source().buffered()?;
@@ -313,8 +312,8 @@ pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()>
     Ok(())
 }
 
-/// Runs `f` on the source without interference of the cache: dirty pages of `range` are written back
-/// first, cached pages of `range` are dropped after, and the size is read again.
+/// Runs `f` on the source without interference of the cache. Dirty pages of `range` are written back before,
+/// cached pages of `range` are dropped after, and the size is read again.
 ///
 /// # Errors
 /// A failed writeback, or the error of `f`.
@@ -332,8 +331,8 @@ pub(crate) fn with_source<T>(
     let _change = permit::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
-    // Before, so that a thread that read the old content cannot publish it; after, for threads that read
-    // while `f` ran.
+    // Before `f`, so that a thread that has read old content cannot publish it. Again after `f`, for threads
+    // that read during it.
     cx.state.lock().drop_pages(o, first, last);
     o.note_change();
     let result = f(o.source());
@@ -344,10 +343,11 @@ pub(crate) fn with_source<T>(
     result
 }
 
-/// Drops what is cached of a file that other programs have changed, and takes its size anew. Nothing of it is unwritten.
+/// Drops the cached content of a file that other programs have changed, and reads its size again. The file
+/// has no unwritten pages.
 ///
 /// # Errors
-/// The file cannot be looked at.
+/// The file cannot be examined.
 pub(crate) fn reload(cx: &Context, o: &ObjectRef) -> io::Result<()> {
     let _content = o.content.write();
     let size = o.source().stat()?.st_size as u64;

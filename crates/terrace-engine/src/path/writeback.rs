@@ -1,9 +1,8 @@
-//! Dirty pages to the source, in file order and in large pieces.
+//! Writeback: dirty pages go to the source, in file order and in large pieces.
 //!
-//! A page under writeback keeps its frame (flag WRITEBACK) and may be written again meanwhile: it is then
-//! dirty anew. A page whose writeback fails is dirty again, and every open handle reports it at its next
-//! fsync. The same holds for a page that the kernel's page cache has taken and the kernel cannot write: see
-//! [`crate::state::dirty`].
+//! A page under writeback keeps its frame (flag WRITEBACK), and a write meanwhile makes it dirty again. A
+//! page whose writeback fails is dirty again, and every open handle reports the error at its next fsync. The
+//! same holds for a page that the kernel cannot write from its page cache: see [`crate::state::dirty`].
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -21,18 +20,19 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Pages collected under one state lock.
 const BATCH: usize = 2048;
 
-/// How pages reach the source.
+/// Route of pages to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Past the kernel's page cache, where the source allows it: the device has them.
+    /// Direct I/O, where the source allows it: the device has the pages afterwards.
     Direct,
-    /// Into the kernel's page cache, which writes them in its own time. They are unstable.
+    /// Into the kernel's page cache, which writes them later. They are unstable.
     PageCache,
-    /// Through the kernel's page cache, which begins to write them at once and does not keep them. They are unstable, too.
+    /// Through the kernel's page cache, which starts their writeback at once and does not keep them. They are
+    /// unstable, too.
     DropBehind,
 }
 
-/// A page on its way.
+/// A page under writeback.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlightPage {
     pub page: u64,
@@ -45,8 +45,8 @@ pub(crate) fn write_back(cx: &Context, o: &Object, range: Range<u64>) -> io::Res
     write_back_locked(cx, o, range, Route::Direct)
 }
 
-/// As [`write_back`], by a route. The caller holds the object's writeback lock, so
-/// nothing is on its way at the start, and at the end everything has arrived or is dirty.
+/// As [`write_back`], by `route`. The caller holds the object's writeback lock: no page is under writeback at
+/// the start, and at the end each has arrived or is dirty.
 pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, route: Route) -> io::Result<()> {
     if o.gone.load(Ordering::Relaxed) {
         return Ok(());
@@ -65,13 +65,14 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
     result
 }
 
-/// Writes these pages back, if they are dirty still and owed nowhere. No target has an older version of any. If that fails they are dirty as before, and nobody
-/// is told: nothing relied on it. The caller holds the object's writeback lock, and has a permit for the change.
+/// Writes back these pages if they are still dirty and not owed. No target has an older version of them. On
+/// failure they are dirty again, without a report: no caller has relied on them. The caller holds the
+/// object's writeback lock, and a permit for the change.
 pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: Route) -> io::Result<()> {
     write_out(cx, o, &take_still_dirty(cx, o, pages), route)
 }
 
-/// After writebacks.
+/// Restores the source's mtime after writebacks.
 pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
         let _change = permit::change(cx, o);
@@ -95,7 +96,7 @@ pub(crate) fn note_outcome(cx: &Context, o: &Object, result: &io::Result<()>) {
     cx.dirty_done.notify_all();
 }
 
-/// Takes the first dirty pages of a range on their way: clean in the books, but not evictable.
+/// Puts the first dirty pages of a range under writeback: they count as clean, but cannot be evicted.
 fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
     let first = o.dirty.lock().first(pages, BATCH);
@@ -107,7 +108,7 @@ fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> 
     going
 }
 
-/// As [`take_dirty`], of these, without those that a target has.
+/// As [`take_dirty`], for given pages, without owed ones.
 pub(super) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
     let still: Vec<u64> = {
@@ -128,7 +129,7 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
     };
     // SAFETY: frames under writeback stay where they are until `complete_writeback`.
     unsafe { cx.io.write_batch(&mut ops) };
-    // The source may have refused direct calls meanwhile.
+    // The source may have refused direct I/O meanwhile.
     let is_direct = o.source().open_writer().is_some_and(|writer| writer.direct());
     let outcome = |op: &WriteOp| match op.result {
         Err(_) => WritebackOutcome::Failed,
@@ -137,7 +138,7 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
         }
         Ok(()) => WritebackOutcome::Arrived,
     };
-    // Operations are in the order of the pages, and cover each of them.
+    // Operations are in the order of the pages, and cover all of them.
     let outcomes =
         ops.iter().flat_map(|op| std::iter::repeat_n(outcome(op), bytes(&op.bufs).div_ceil(PAGE_SIZE)));
     complete_writeback(cx, o, going, outcomes);
@@ -145,9 +146,9 @@ fn write_out(cx: &Context, o: &Object, going: &[InFlightPage], route: Route) -> 
     ops.into_iter().map(|op| op.result).find(|r| r.is_err()).unwrap_or(Ok(()))
 }
 
-/// Adjacent pages become one operation. The last page of a file whose size is no multiple of a page goes through
-/// the page cache, cut at the size: a direct write would lengthen the file. With it the descriptor of those that go
-/// through the page cache, if there are some.
+/// Adjacent pages become one operation. The last page of a file goes through the page cache, cut at the size,
+/// if the size is no multiple of a page: a direct write would extend the file. Also returns the descriptor
+/// for the page cache, if used.
 fn operations(
     cx: &Context,
     o: &Object,
@@ -204,7 +205,7 @@ fn bytes(bufs: &[IoVec]) -> usize {
     bufs.iter().map(|b| b.len).sum()
 }
 
-/// True if no descriptor was available.
+/// Whether the error is a lack of descriptors.
 pub(crate) fn is_shortage(e: &io::Error) -> bool {
     e.raw_os_error().is_some_and(is_shortage_errno)
 }

@@ -20,7 +20,7 @@ pub(crate) struct Clients {
     rings: Arc<Rings>,
     /// The thread that serves the socket; its closes are not those of programs.
     pub server_tid: AtomicU32,
-    /// A refused process was logged.
+    /// A refusal was logged.
     pub warned: AtomicBool,
 }
 
@@ -35,9 +35,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// False once its connection was closed, by its end or by an exec: the process that has its number now is
-    /// no client. Checked at each open, because the server may learn of the end after the next program with
-    /// that number opens its first file.
+    /// False after its connection was closed, by its end or an exec: another process may have its ID now.
+    /// Checked at each open, because the server may learn of the end late, after that process has opened its
+    /// first file.
     fn is_there(&self) -> bool {
         let mut fds =
             [PollFd::new(&*self.socket, PollFlags::RDHUP), PollFd::new(&self.process, PollFlags::IN)];
@@ -72,18 +72,18 @@ impl Clients {
         list.push(client);
         Ok(())
     }
-    /// A client has ended.
+    /// Removes a client that has ended.
     pub(super) fn leave(&self, client: &Arc<Client>) {
         let mut list = self.list.write();
         list.retain(|c| !Arc::ptr_eq(c, client));
         self.rings.remove(&client.ring);
     }
-    /// Memory of their rings, bytes.
+    /// Memory of all rings, bytes.
     pub(crate) fn bytes(&self) -> u64 {
         (self.count() * Ring::bytes(self.ring_slots)) as u64
     }
 
-    /// True if the thread belongs to a registered client: its opens bypass the kernel's page cache.
+    /// Whether the thread belongs to a registered client: its opens bypass the kernel's page cache.
     pub(crate) fn is_client(&self, tid: u32) -> bool {
         let list = self.list.read();
         if list.is_empty() {
@@ -92,15 +92,16 @@ impl Clients {
         let known = |pid| list.iter().any(|c| c.pid == pid && c.is_there());
         if is_leader(tid) { known(tid) } else { thread_group(tid).is_some_and(known) }
     }
-    /// True for the daemon's own thread that serves clients: when it closes a descriptor that a client passed
-    /// to it, that is no close by a program.
+    /// Whether this is the daemon's own thread that serves clients. Its close of a descriptor that a client
+    /// passed is no close by a program.
     pub(crate) fn is_server_thread(&self, tid: u32) -> bool {
         self.server_tid.load(Ordering::Relaxed) == tid
     }
 }
 
-/// True if the number is that of a process, and not of one of its other threads: what most programs open files with. Signal 0
-/// is sent to nobody; EPERM is an answer as well. A look into /proc costs forty times as much.
+/// Whether the ID is that of a process, and not of one of its other threads: most programs open files with
+/// their main thread. Signal 0 is not delivered; EPERM is an answer as well. A look into /proc costs forty
+/// times as much.
 fn is_leader(tid: u32) -> bool {
     // SAFETY: touches no memory.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, tid, tid, 0) };

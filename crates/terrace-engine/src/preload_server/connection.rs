@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use terrace_shm::proto::{Hint, Reply, Request};
 
-/// How long a connection may stay without a word if it is no client's.
+/// Longest silence of a connection without a registered client.
 const STRANGER_IDLE: Duration = Duration::from_secs(10);
 /// Maximum number of descriptors in one message.
 pub(super) const SHOWN_MAX: usize = 4;
 
-/// A connection, registered once HELLO was said.
+/// A connection; registered after HELLO.
 pub(super) struct Connection {
     pub socket: Arc<OwnedFd>,
     pub client: Option<Arc<Client>>,
@@ -44,15 +44,15 @@ impl Connection {
 }
 
 pub(super) struct Message {
-    /// None: not one of ours.
+    /// None: not a request of this protocol.
     pub request: Option<Request>,
-    /// Instead of a request.
+    /// A hint instead of a request.
     pub hint: Option<Hint>,
     pub cred: Option<UCred>,
     pub fds: Vec<OwnedFd>,
 }
 
-/// Takes one message, without its descriptors if there is no `room` for them.
+/// Receives one message, without its descriptors if there is no `room` for them.
 pub(super) fn receive(socket: &OwnedFd, room: bool) -> Option<Message> {
     let mut bytes = [0u8; 64];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SHOWN_MAX), ScmCredentials(1))];

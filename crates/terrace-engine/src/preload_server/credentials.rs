@@ -1,6 +1,6 @@
-//! The rights of a client process, and the files for which they are known.
+//! Rights of client processes, and the files that they may fill.
 //!
-//! No claim of a client is trusted: credentials come from the kernel, a file from the descriptor that the
+//! Claims of clients are not trusted: credentials come from the kernel, a file from the descriptor that the
 //! client holds.
 
 use crate::context::Context;
@@ -16,11 +16,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use terrace_sync::Mutex;
 
-/// Why content of an object is accepted from a process: it was allowed to write the file when it passed a
+/// Permission to send content of an object: the process was allowed to write the file when it passed a
 /// descriptor of it. Valid until the credentials of the process or the rights of the file change.
 #[derive(Debug)]
 struct Grant {
-    /// This very object: its number may be another file's one day.
+    /// The object itself: its number may be reused for another file.
     object: Weak<Object>,
     rights: Rights,
     file: FileRights,
@@ -31,8 +31,8 @@ struct Grant {
 struct Rights(String);
 
 impl Rights {
-    /// Opened once and read repeatedly: /proc gives the state at the read, and nothing of a later process
-    /// with that number.
+    /// Opened once and read repeatedly: each read gives the present state, and never that of a later process
+    /// with the same ID.
     fn source(pid: Pid) -> io::Result<File> {
         File::open(format!("/proc/{}/status", pid.as_raw_nonzero()))
     }
@@ -40,7 +40,7 @@ impl Rights {
         let mut text = vec![0; 4096];
         let mut len = 0;
         loop {
-            // All of it is one record to the kernel: only its end makes a read short.
+            // The kernel returns the whole file as one record: a short read means its end.
             len += status.read_at(&mut text[len..], len as u64).ok()?;
             if len < text.len() {
                 break;
@@ -51,13 +51,13 @@ impl Rights {
         let text = String::from_utf8_lossy(&text[..len]);
         Some(Rights(text.lines().filter(telling).collect::<Vec<_>>().join("\n")))
     }
-    /// The user id that file permissions are checked with: the fourth one.
+    /// The user ID for checks of file permissions: the fourth one.
     fn uid(&self) -> Option<u32> {
         self.0.strip_prefix("Uid:")?.split_whitespace().nth(3)?.parse().ok()
     }
 }
 
-/// The attributes that decide who may write a file: mode, owner, group.
+/// The attributes that decide on write access to a file: mode, owner, group.
 type FileRights = (u32, u32, u32);
 
 fn file_rights(o: &Object) -> Result<FileRights, Errno> {
@@ -65,26 +65,26 @@ fn file_rights(o: &Object) -> Result<FileRights, Errno> {
     Ok((st.st_mode, st.st_uid, st.st_gid))
 }
 
-/// Objects for which a client may send content now.
+/// Objects for which a client may send content at present.
 pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
 
-/// The rights of one process: as they are now, and those by which content is taken from it.
+/// Credentials and grants of one process.
 #[derive(Debug)]
 pub(super) struct Credentials {
-    /// Its /proc/PID/status.
+    /// /proc/PID/status.
     status: File,
-    /// Objects whose content is taken from it.
+    /// Objects whose content the process may send.
     grants: Mutex<HashMap<ObjectId, Grant>>,
 }
 
 impl Credentials {
-    /// Of the process that has this number now.
+    /// Credentials of the process with this ID at present.
     pub(super) fn of(pid: Pid) -> io::Result<Credentials> {
         Ok(Credentials { status: Rights::source(pid)?, grants: Mutex::default() })
     }
 
-    /// Notes whether the process may write the file: because a descriptor shows it, or by the mode bits. (With an ACL the
-    /// bits say less than the truth, never more: the group bits are then its mask, so a group member counts as a stranger.)
+    /// Grants content of a file if the process may write it: by the access mode of its descriptor, or by the
+    /// mode bits, as root or owner. (Group bits do not count: with an ACL they are its mask.)
     pub(super) fn grant(&self, o: &ObjectRef, writable: bool) -> Result<bool, Errno> {
         let rights = Rights::read(&self.status).ok_or(Errno::SRCH)?;
         let file = file_rights(o)?;
@@ -96,7 +96,7 @@ impl Credentials {
         Ok(writable || by_mode)
     }
 
-    /// Those of these objects whose content is taken: a right that was given up or taken away since the grant ends it.
+    /// The objects with a valid grant. A right lost since the grant ends it.
     pub(super) fn trusted(
         &self,
         objects: &[ObjectId],
@@ -126,8 +126,8 @@ impl Credentials {
     }
 }
 
-/// The inode of a descriptor that is a file of the mount's. From the kernel's memory: the file system that it belongs to
-/// may be one that never answers.
+/// The inode of a descriptor on the mount. From the kernel's memory only: another file system may never
+/// answer.
 pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     use rustix::fs::{AtFlags, StatxFlags, makedev, statx};
     let st = statx(fd, "", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, StatxFlags::INO)?;
@@ -138,7 +138,7 @@ pub(super) fn shown_inode(cx: &Context, fd: &OwnedFd) -> Result<u64, Errno> {
     Ok(st.stx_ino)
 }
 
-/// The object behind a descriptor that a client shows.
+/// The object behind a client's descriptor.
 pub(super) fn shown(cx: &Context, fd: &OwnedFd) -> Result<ObjectRef, Errno> {
     cx.lookup_object(shown_inode(cx, fd)?).ok_or(Errno::NOENT)
 }

@@ -1,4 +1,4 @@
-//! Page fills (fills): pages that clients have read from the source, with their content or only by name.
+//! Page fills: pages read by clients from the source, with content or by name only.
 
 use crate::context::Context;
 use crate::file::object::{ObjectId, ObjectRef};
@@ -21,9 +21,10 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// How long the drainer looks every two milliseconds after the last page fill.
+/// Time after the last page fill during which the drainer polls every two milliseconds.
 const EAGER: Duration = Duration::from_millis(20);
-/// Pause where clients fill their rings sooner: a bell takes two threads' wake-ups, which cost more than to take ten pages.
+/// Pause while clients fill their rings faster: a wake-up costs two thread switches, more than taking ten
+/// pages.
 const BUSY: Duration = Duration::from_micros(300);
 
 pub(super) fn drain_loop(cx: &Context, clients: &Clients, wakeup: &OwnedFd) {
@@ -60,9 +61,9 @@ struct Offer {
     id: ObjectId,
     page: u64,
     before: PageVersion,
-    /// 0: the key alone.
+    /// 0: the page's name only.
     len: u64,
-    /// The node of the thread.
+    /// Node of the client's thread.
     near: Option<usize>,
 }
 
@@ -92,11 +93,11 @@ struct Fill {
     frame: u32,
     /// Bytes of content; None: the daemon reads the page itself.
     len: Option<usize>,
-    /// From where; None: from the source.
+    /// Slot to read from; None: read from the source.
     on_device: Option<DeviceSlot>,
 }
 
-/// Takes the page fills of one client; returns the number of slots emptied.
+/// Takes the page fills of one client. Returns the number of slots emptied.
 fn drain(cx: &Context, client: &Client) -> usize {
     let ring = &client.ring;
     let ready: Vec<usize> = (0..ring.slots()).filter(|&i| slot::is_ready(&ring.fill(i).state)).collect();
@@ -104,7 +105,7 @@ fn drain(cx: &Context, client: &Client) -> usize {
         return 0;
     }
     let offers: Vec<Offer> = ready.iter().map(|&i| Offer::read(ring, i, &cx.nodes)).collect();
-    // Asks the source and /proc: before the lock.
+    // Reads the source's state and /proc: before the lock.
     let with_content: Vec<ObjectId> =
         offers.iter().filter(|offer| offer.len > 0).map(|offer| offer.id).collect();
     let trusted = client.credentials.trusted(&with_content, |id| cx.lookup_object(id));
@@ -147,7 +148,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
         }
         cx.followed.miss(id, page, 1);
         let Some(NotInMemory { before: ours, on_device, .. }) = state.pages.snapshot(&object, page) else {
-            // Only a name, of a page that is in memory: the client has read it in the compressed tier, more
+            // A name only, of a page that is in memory: the client has read it in the compressed tier, more
             // than once.
             asked_back.push((object, page));
             continue;
@@ -166,7 +167,7 @@ fn accept(cx: &Context, offers: &[Offer], trusted: &Trusted) -> Vec<Fill> {
     accepted
 }
 
-/// Brings the content into the claimed frames: from the ring, or from the source. Whether it could be had.
+/// Fills the claimed frames, from the ring or from the source. Returns whether each was filled.
 fn fill(cx: &Context, client: &Client, fills: &[Fill]) -> Vec<bool> {
     let piece = |fill| {
         let Fill { object, page, frame, .. }: &Fill = fill;
@@ -190,8 +191,8 @@ fn fill(cx: &Context, client: &Client, fills: &[Fill]) -> Vec<bool> {
 }
 
 fn copy_from_ring(cx: &Context, client: &Client, fill: &Fill, len: usize) {
-    // SAFETY: the frame is claimed; the ring page is mapped. The client may scribble meanwhile: it may write the file,
-    // so whatever arrives is content that it could have written.
+    // SAFETY: the frame is claimed, and the ring page is mapped. The client may change it meanwhile: it may
+    // write the file, so any result is content that it could have written.
     unsafe {
         let frame = cx.handles.segment.frame(fill.frame);
         std::ptr::copy_nonoverlapping(client.ring.content(fill.slot), frame, len);

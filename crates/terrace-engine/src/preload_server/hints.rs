@@ -1,4 +1,4 @@
-//! Hints of clients: what their programs said of spans of files.
+//! Hints of clients on spans of files.
 
 use crate::context::Context;
 use crate::path::ahead;
@@ -10,16 +10,17 @@ use terrace_shm::proto::{self, Hint};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Takes a hint; false if the connection is over.
+/// Takes a hint. False: the connection ends.
 pub(super) fn take(cx: &Context, c: &Connection, hint: &Hint) -> bool {
     if c.client.is_none() || (hint.op, hint.version) != (proto::HINT, LAYOUT_VERSION) {
         return false;
     }
-    // The file may have gone: nobody is told.
+    // The file may be gone: the hint is dropped.
     let Some(o) = cx.lookup_object(hint.object) else { return true };
     let (size, end) = (o.size(), hint.offset.saturating_add(hint.len));
     let (first, last) = match hint.advice {
-        // Pages that the span only touches are read, and are not dropped, but for the file's last.
+        // Only pages fully inside the span are dropped, and the file's last page. Partly covered ones are
+        // fetched.
         proto::WONT_NEED => {
             (hint.offset.div_ceil(PAGE), if end >= size { size.div_ceil(PAGE) } else { end / PAGE })
         }

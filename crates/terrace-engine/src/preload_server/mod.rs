@@ -1,11 +1,10 @@
-//! The daemon's side of the preload path: registers client processes, passes source descriptors to them,
-//! takes page fills.
+//! Server of the preload path: registers client processes, passes source descriptors to them, takes page
+//! fills.
 //!
-//! No claim of a client is trusted: credentials come from the kernel, a file from the descriptor that the
-//! client holds, content only from a process that may write the file (checked again whenever content is
-//! taken), and each field of a ring is read once. Nor can a client delay others: everything that may take
-//! long (syncs, the close of a descriptor of a foreign file system, what hints ask for) runs on separate threads, and all of it
-//! is bounded.
+//! Claims of clients are not trusted. Credentials come from the kernel, a file from the client's descriptor,
+//! and content only from a process that may write the file (checked at each fill). Each field of a ring is
+//! read once. A client cannot delay others either: slow operations (syncs, the close of a descriptor on a
+//! foreign file system, prefetches) run on separate threads, and all of them are bounded.
 
 mod clients;
 mod connection;
@@ -27,9 +26,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use workers::Workers;
 
-/// Connections beside those of registered clients: questions that take no registration.
+/// Largest number of connections beside those of registered clients, for requests without registration.
 const STRANGERS_MAX: usize = 256;
-/// How long nothing is accepted after the descriptors have run out.
+/// Pause of accepts after a shortage of descriptors.
 const ACCEPT_REST: Duration = Duration::from_millis(200);
 
 /// Serves clients on a listening SOCK_SEQPACKET socket until the engine stops. Starts the drainer.
@@ -46,8 +45,8 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
     };
     let workers = Workers::start(cx, wakeup)?;
     clients.server_tid.store(rustix::thread::gettid().as_raw_nonzero().get() as u32, Ordering::Relaxed);
-    // On the listener: accepted sockets inherit it. Setting it on each of them was too late for the first
-    // message of a quick client, which was then refused.
+    // On the listener: accepted sockets inherit the option. Set on each accepted socket it came too late for
+    // the first message of a fast client, which was then refused.
     rustix::net::sockopt::set_socket_passcred(listener, true)?;
     let mut connections: Vec<Connection> = Vec::new();
     let mut rest_until = Instant::now();
@@ -63,7 +62,7 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
             } else if i == 0 {
                 match rustix::net::accept_with(listener, rustix::net::SocketFlags::CLOEXEC) {
                     Ok(socket) => connections.push(Connection::new(socket)),
-                    // Serve the accepted clients; a listener that stays ready must not keep this loop busy.
+                    // Serve the accepted clients: a listener that stays ready must not keep this loop busy.
                     Err(_) => rest_until = Instant::now() + ACCEPT_REST,
                 }
             }
@@ -73,7 +72,7 @@ pub(crate) fn serve(cx: &Arc<Context>, clients: &Arc<Clients>, listener: &OwnedF
     Ok(())
 }
 
-/// Waits for something to do: 0 for the listener, else 1 + the connection.
+/// Waits for events: 0 is the listener, others are 1 + the connection's index.
 fn ready(listener: &OwnedFd, accepting: bool, connections: &[Connection]) -> io::Result<Vec<usize>> {
     let wanted = if accepting { PollFlags::IN } else { PollFlags::empty() };
     let mut fds = vec![PollFd::new(listener, wanted)];

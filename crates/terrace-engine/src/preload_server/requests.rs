@@ -21,7 +21,7 @@ use terrace_shm::proto::{self, Reply, Request};
 use terrace_shm::ring::Ring;
 use terrace_shm::{Header, PAGE_SIZE};
 
-/// Answers one message; false if the connection is over.
+/// Answers one message. False: the connection ends.
 pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c: &mut Connection) -> bool {
     let Some(message) = receive(&c.socket, workers.has_room()) else { return false };
     c.last_word = Instant::now();
@@ -31,7 +31,7 @@ pub(super) fn answer(cx: &Arc<Context>, clients: &Clients, workers: &Workers, c:
     }
     let goes_on = message.request.is_some_and(|request| {
         match (request.op, request.version) {
-            // Without an answer of this thread's. A client that asks twice at a time has lost count.
+            // A worker thread answers. A second request before the answer is an error of the client.
             (proto::FLUSH, LAYOUT_VERSION) => return workers.flush(c).is_ok(),
             (proto::RING, LAYOUT_VERSION) if c.client.is_some() => {
                 let _ = rustix::io::write(&*workers.wakeup, &1_u64.to_ne_bytes());
@@ -55,7 +55,9 @@ fn reply_to(
 ) -> io::Result<()> {
     let (reply, fds) = handle(cx, clients, c, request, cred, fd).unwrap_or_else(|e| {
         if request.op == proto::HELLO && !clients.warned.swap(true, Ordering::Relaxed) {
-            tracing::warn!("preload path: a process goes by the mount instead: {e} (said once)");
+            tracing::warn!(
+                "preload path: client refused ({e}); it uses the mount. Further refusals are not logged"
+            );
         }
         (Reply { errno: e.raw_os_error() as u32, ..Reply::default() }, Vec::new())
     });
@@ -81,7 +83,7 @@ fn handle(
     if r.version != LAYOUT_VERSION {
         return Err(Errno::PROTO);
     }
-    // A connection made before this server started passes none: use those of its creator.
+    // Without credentials, the connection is older than this server: use those of its creator.
     let cred = cred.map_or_else(|| rustix::net::sockopt::socket_peercred(&c.socket), Ok)?;
     match (r.op, fd) {
         (proto::HELLO, _) => hello(cx, clients, c, &cred),
@@ -124,7 +126,7 @@ fn hello(cx: &Context, clients: &Clients, c: &mut Connection, cred: &UCred) -> A
     Ok((reply, vec![fd]))
 }
 
-/// True if one more client may have a ring: all rings together take at most an eighth of the limit. A client
+/// Whether one more client may have a ring: all rings together take at most an eighth of the limit. A client
 /// without a ring uses the mount path.
 pub(crate) fn admits_ring(cx: &Context, clients: &Clients) -> bool {
     let rings = clients.bytes() + Ring::bytes(clients.ring_slots) as u64;
@@ -136,23 +138,24 @@ fn raw(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }
 
-/// Clients that see all frames may read all slots.
+/// Descriptors of a target and its table. Clients that see all frames may read all slots.
 fn device(cx: &Context, op: u32) -> Answer {
     let number = proto::target_of(op).unwrap_or_default() as usize;
     let device = cx.devices.get(number).ok_or(Errno::NODEV)?;
-    // One that does not answer is read by the daemon, which does not wait for it.
+    // Clients do not get a hanging target: the daemon reads it, with a time limit.
     let file = device.medium.file().filter(|(_, limit)| !limit.is_passed());
     let path = format!("/proc/self/fd/{}", file.ok_or(Errno::OPNOTSUPP)?.0);
     let target = open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
     Ok((Reply::default(), vec![rustix::io::dup(&device.table_files().read_only)?, target]))
 }
 
-/// The ring belongs to the process that said HELLO: a descriptor of another process proves nothing for it.
+/// The client of the connection, if it sends the request itself: a descriptor of another process is no
+/// evidence of its rights.
 fn client<'a>(c: &'a Connection, cred: &UCred) -> Result<&'a Client, Errno> {
     c.client.as_deref().filter(|client| client.pid == raw(cred.pid)).ok_or(Errno::ACCESS)
 }
 
-/// The access of a descriptor by which its holder may read the file.
+/// Access mode of a descriptor that permits reads.
 fn access_of(fd: &OwnedFd) -> Result<OFlags, Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     let access = flags & OFlags::RWMODE;

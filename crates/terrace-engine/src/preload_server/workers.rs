@@ -1,4 +1,4 @@
-//! Threads for slow operations: syncs, and the close of a descriptor of a foreign file system.
+//! Worker threads for slow operations: syncs, and the close of descriptors on foreign file systems.
 
 use crate::context::Context;
 use crate::path::burst;
@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use terrace_shm::proto::Reply;
 
-/// Maximum number of waiting syncs.
+/// Maximum number of queued syncs.
 const WAITING_MAX: usize = 256;
-/// Maximum number of descriptors of foreign file systems that wait to be closed.
+/// Maximum number of descriptors on foreign file systems queued for closing.
 const FOREIGN_MAX: usize = 64;
 
-/// Operations that the server leaves to other threads.
+/// Operations delegated to worker threads.
 pub(super) struct Workers {
     /// Wakes the drainer.
     pub wakeup: Arc<OwnedFd>,
-    /// FLUSHes, each with its connection's mark.
+    /// FLUSHes, each with the flag of its connection.
     syncs: Sender<(Arc<OwnedFd>, Arc<AtomicBool>)>,
     syncs_waiting: Arc<AtomicUsize>,
     /// Descriptors whose close may hang.
@@ -34,7 +34,8 @@ impl Workers {
         let (syncs, sync_queue) = channel();
         let (foreign, foreign_queue) = sync_channel::<OwnedFd>(FOREIGN_MAX);
         let (syncs_waiting, foreign_waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-        // Both end with their queue, as soon as a device or a close allows it: nothing waits for that.
+        // Both threads end with their queues, as soon as a device or a close allows it. Nothing waits for
+        // that.
         let (sync_cx, waiting) = (cx.clone(), syncs_waiting.clone());
         std::thread::Builder::new()
             .name("syncfs".into())
@@ -49,19 +50,19 @@ impl Workers {
         Ok(Workers { wakeup, syncs, syncs_waiting, foreign, foreign_waiting })
     }
 
-    /// Whether there is room for the descriptors of one more message.
+    /// Whether the queue has room for the descriptors of one more message.
     pub(super) fn has_room(&self) -> bool {
         self.foreign_waiting.load(Ordering::Acquire) + SHOWN_MAX <= FOREIGN_MAX
     }
-    /// Closes descriptors that a client passed. Closing a file of a foreign file system may wait for that
-    /// file system, for ever if it is the client's own.
+    /// Closes descriptors passed by a client. The close of a file on a foreign file system may hang, for ever
+    /// if the file system is the client's own.
     pub(super) fn close(&self, cx: &Context, fds: Vec<OwnedFd>) {
         for fd in fds {
             if shown_inode(cx, &fd).is_ok() {
                 drop(fd);
             } else {
                 self.foreign_waiting.fetch_add(1, Ordering::AcqRel);
-                // There is room: no message is received with its descriptors unless there is.
+                // There is room: messages are received with descriptors only if there is.
                 let _ = self.foreign.try_send(fd);
             }
         }
@@ -79,7 +80,7 @@ impl Workers {
     }
 }
 
-/// syncfs takes as long as the device needs. One sync answers all requests that came before it began.
+/// syncfs takes as long as the device needs. One sync answers all requests received before it began.
 fn sync_loop(cx: &Context, queue: &Receiver<(Arc<OwnedFd>, Arc<AtomicBool>)>, waiting: &AtomicUsize) {
     while let Ok(first) = queue.recv() {
         let all: Vec<_> = std::iter::once(first).chain(queue.try_iter()).collect();

@@ -1,8 +1,11 @@
-//! The writer of a device's log: one batch at a time.
+//! Writer of a device's log: one batch at a time.
 //!
-//! 1. The caller has pages whose content does not change, or would be noticed: they are copied behind the place of the keys.
-//! 2. Under the state lock: pages that changed while they were copied are left out, tombstones join, the log gives a place.
-//! 3. Keys and content are written at once, without a lock. A region is opened only after all before it is stable.
+//! 1. The caller names pages whose content is constant, or whose changes are detected. They are copied behind
+//!    the place of the keys.
+//! 2. Under the state lock: pages changed during the copy are left out, tombstones are added, and the log
+//!    gives a place.
+//! 3. Keys and content are written at once, without a lock. A region is opened only after everything before
+//!    it is stable.
 //! 4. The caller, under the state lock, makes entries name the slots, or not.
 
 use crate::context::Context;
@@ -16,13 +19,13 @@ use std::sync::atomic::{Ordering, fence};
 use terrace_policy::device::log::Stretch;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Most pages of content of a batch.
+/// Largest number of content pages of a batch.
 pub(crate) const CONTENT_MAX: usize = (format::BATCH_PAGES_MAX - KEY_PAGES_MAX) as usize;
-/// Most records of a batch that are no pages.
+/// Largest number of other records of a batch.
 const OTHERS_MAX: usize = 64;
-/// Most tombstones of a batch without pages.
+/// Largest number of tombstones of a batch without pages.
 const DEAD_MAX: usize = format::RECORDS_MAX - OTHERS_MAX;
-/// A region with less room than for so many pages is closed.
+/// Smallest room, in pages, for which a region stays open.
 const LEAST: u32 = 32;
 
 /// A page to be written.
@@ -30,33 +33,33 @@ const LEAST: u32 = 32;
 pub(crate) struct Content {
     pub object: u64,
     pub page: u64,
-    /// Start of its 4096 bytes.
     pub from: *const u8,
 }
 
-/// A page that was written: its place in the list, its slot, its checksum.
+/// A written page: its index in the list, its slot, its checksum.
 pub(crate) type Written = (usize, DeviceSlot, u32);
 
-/// Outcome of a write.
+/// Result of a write.
 #[derive(Debug)]
 pub(crate) struct Appended {
-    /// Pages dealt with, from the first on: there may have been no room for more.
+    /// Pages handled, from the first on: there may have been no room for more.
     pub taken: usize,
-    /// Those of them that are on the device; the others changed meanwhile.
+    /// Handled pages that are on the device; the others changed meanwhile.
     pub written: Vec<Written>,
 }
 
-/// Pages to be written one batch after the other.
+/// Pages to be written in successive batches.
 pub(crate) struct Pages<'a, T, C, S> {
     pub all: &'a [T],
-    /// What is to be written of each.
+    /// Content of a page.
     pub content: C,
-    /// Whether one did not change since the caller saw it.
+    /// Whether a page is unchanged since the caller saw it.
     pub is_still: S,
 }
 
-/// Writes pages. `done` is told of each, under the state lock, with its slot and checksum if it was written. `make_room` is called when no region is free;
-/// false: it cannot. Pages dealt with: the target does not take more.
+/// Writes pages. `done` is called for each, under the state lock, with slot and checksum if it was written.
+/// `make_room` is called when no region is free; false: there is no room. Returns the pages handled: the
+/// target may not take more.
 pub(crate) fn append_all<T>(
     cx: &Context,
     device: &DeviceIo,
@@ -87,8 +90,8 @@ pub(crate) fn append_all<T>(
     pages.all.len() - rest.len()
 }
 
-/// Writes pages, tombstones that wait, and `identities`. `is_still(state, i)`: page i did not change since the caller saw it. Returns what was
-/// written. None: nothing could be.
+/// Writes pages, queued tombstones, and `identities`. `is_still(state, i)`: page i is unchanged since the
+/// caller saw it. None: nothing could be written.
 pub(crate) fn append(
     cx: &Context,
     device: &DeviceIo,
@@ -101,7 +104,8 @@ pub(crate) fn append(
     append_batch(cx, device, writer, &Wanted { pages, others: identities, owed: false }, is_still)
 }
 
-/// Writes pages that the source lacks, with `others` before them in time. How many pages were dealt with. None: nothing could be.
+/// Writes owed pages, preceded in time by `others`. Returns the number of pages handled. None: nothing could
+/// be written.
 pub(crate) fn append_owed(
     cx: &Context,
     device: &DeviceIo,
@@ -110,12 +114,13 @@ pub(crate) fn append_owed(
     others: &[Record],
 ) -> Option<usize> {
     bury_all(cx, device, writer)?;
-    // Their frames stay; what is written to one meanwhile is dirty anew.
+    // The frames keep their pages. A page written meanwhile is dirty again.
     let wanted = Wanted { pages, others, owed: true };
     append_batch(cx, device, writer, &wanted, |_, _| true).map(|appended| appended.taken)
 }
 
-/// No page gets a new key before all its tombstones have theirs.
+/// Writes queued tombstones until the rest fits in one batch: no page gets a new key before all its
+/// tombstones.
 fn bury_all(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> {
     while dead(cx, device) > OTHERS_MAX {
         append_batch(cx, device, writer, &Wanted { pages: &[], others: &[], owed: false }, |_, _| false)?;
@@ -123,16 +128,16 @@ fn bury_all(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> Option<()> 
     Some(())
 }
 
-/// What is to be written.
+/// Content of a batch.
 struct Wanted<'a> {
     pages: &'a [Content],
-    /// Records that are no pages.
+    /// Records other than pages.
     others: &'a [Record],
-    /// The source lacks the pages.
+    /// The pages are owed ones.
     owed: bool,
 }
 
-/// Tombstones that wait.
+/// Number of queued tombstones.
 pub(crate) fn dead(cx: &Context, device: &DeviceIo) -> usize {
     let of = |targets: &Targets| targets.at(device.number).map(|device| device.dead().len());
     cx.state.lock().targets.as_ref().and_then(of).unwrap_or(0)
@@ -154,7 +159,7 @@ fn append_batch(
         let (bytes, began) = (u64::from(planned.batch.pages()) * PAGE_SIZE as u64, cx.clock.now_ns());
         match device.queue(bytes, || write(device, writer, &planned, buf)) {
             Ok(()) => {
-                // A flush before the first write of a region is no matter of bandwidth.
+                // The flush before the first write of a region does not count as bandwidth.
                 if !planned.stretch.opens {
                     let took = cx.clock.now_ns().saturating_sub(began);
                     device.note_write(planned.batch.pages().into(), took);
@@ -163,7 +168,7 @@ fn append_batch(
             }
             Err(e) => {
                 give_up(cx, device.number, &e);
-                // The device may still take its content from the buffer of a late write.
+                // The device may still read the buffer of a late write.
                 (None, e.kind() == std::io::ErrorKind::TimedOut)
             }
         }
@@ -172,7 +177,7 @@ fn append_batch(
     written
 }
 
-/// Copies the content behind the place of the keys; the checksums.
+/// Copies the content behind the place of the keys. Returns the checksums.
 fn copy(pages: &[Content], buf: &mut [u8]) -> Vec<u32> {
     let content = buf[KEY_PAGES_MAX as usize * PAGE_SIZE..].chunks_exact_mut(PAGE_SIZE);
     let crcs = pages.iter().zip(content).map(|(page, to)| {
@@ -181,12 +186,12 @@ fn copy(pages: &[Content], buf: &mut [u8]) -> Vec<u32> {
         format::crc(to)
     });
     let crcs = crcs.collect();
-    // Before the looks at the entries.
+    // Orders the copies before the checks of the entries.
     fence(Ordering::Acquire);
     crcs
 }
 
-/// A batch and where it goes.
+/// A batch and its place.
 struct Planned {
     stretch: Stretch,
     batch: Batch,
@@ -220,7 +225,7 @@ fn plan(
     if writer.ended || !device.is_serving() {
         return None;
     }
-    // What settles pages that the source lacks needs room when these have filled all other regions.
+    // The spare region is kept for writes that settle owed pages, once these fill all other regions.
     let has_room = if owed { device.log.has_spare() } else { device.has_room_beside_owed() };
     if !crcs.is_empty() && !has_room {
         return None;
@@ -256,15 +261,15 @@ fn plan(
     Some(Planned { stretch, batch })
 }
 
-/// The log goes on in another region.
+/// Continues the log in another region.
 fn open(writer: &mut Writer) {
-    // The first filling of a run is the one that the scan told.
+    // The first filling of a run comes from the scan.
     if writer.pages > 0 {
         writer.filling = writer.filling.next(writer.pages);
     }
 }
 
-/// The lap of the oldest region that counts.
+/// Lap of the oldest valid region.
 fn oldest(device: &Device, writer: &Writer) -> u64 {
     device.log.oldest().map_or(writer.filling.lap, |oldest| device.fillings[oldest as usize].0)
 }
@@ -272,7 +277,7 @@ fn oldest(device: &Device, writer: &Writer) -> u64 {
 fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) -> io::Result<()> {
     let (Planned { stretch, batch }, geometry) = (planned, writer.superblock.geometry);
     if stretch.opens {
-        // Remains of an older filling do not count from here on.
+        // Invalidates remains of an older filling.
         device.medium.open_region(geometry.byte(stretch.region, 0), &mut buf[..PAGE_SIZE])?;
     }
     let keys = batch.key_pages();
@@ -284,14 +289,13 @@ fn write(device: &DeviceIo, writer: &Writer, planned: &Planned, buf: &mut [u8]) 
     device.medium.write(at, &buf[from..to + batch.content as usize * PAGE_SIZE])
 }
 
-/// A write to a target has failed: from now on it is read only, alone. A restart finds it again as it is.
+/// Turns a target read-only after a failed write. Other targets are not affected. The next start scans it as
+/// it is.
 pub(crate) fn give_up(cx: &Context, number: usize, e: &io::Error) {
     if let Some(device) = cx.state.lock().target_mut(number) {
         let name = &device.config.name;
-        tracing::error!(
-            "tier {name}: {e}; nothing is written to it any more, and what it holds is read until its end"
-        );
-        // One that is being removed goes all the same.
+        tracing::error!("tier {name}: {e}; the tier is read-only from now on");
+        // The removal of a target continues.
         if !device.is_leaving() {
             device.status = Status::Off(e.to_string());
         }

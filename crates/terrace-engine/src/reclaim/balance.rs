@@ -11,16 +11,16 @@ use terrace_policy::balancer::{IDLE_ENOUGH, TierBalancer};
 use terrace_shm::compress::Compressor;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// How often the boundary is looked at.
+/// Interval between checks of the boundary.
 const REBALANCE_EVERY: Duration = Duration::from_millis(50);
 
-/// When the reclaim thread last rebalanced, and its other state for that.
+/// Time of the last rebalancing, and state of the reclaim thread for it.
 #[derive(Debug)]
 pub(crate) struct BalanceClock {
     at_ns: u64,
     headroom: CpuHeadroom,
     workers: IoWorkers,
-    /// Asked once: the answer takes several files of /proc and the control group.
+    /// Read once: it takes several files of /proc and the control group.
     pub processors: usize,
 }
 
@@ -31,16 +31,16 @@ impl BalanceClock {
     }
 }
 
-/// Looks how idle the machine is, now and then. By reclaim's thread, also while it has nothing to do.
+/// Samples the machine's idle processor time at intervals. Called by the reclaim thread, also when idle.
 pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     let own = cx.state.lock().compressed.as_ref().map(|compressed| compressed.counts.compress_ns);
-    // Without a tier nobody asks.
+    // Only a compressed tier needs it.
     let Some(own) = own else { return };
     let Some(free) = clock.headroom.sample(cx.clock.now_ns(), own) else { return };
     let workers_ns = match free.idle < IDLE_ENOUGH {
         true => clock.workers.look(),
         false => {
-            // The whole wait for a read counts, and their work is a part of it.
+            // The whole latency of a read counts, which includes the workers' time.
             clock.workers.forget();
             Some(0)
         }
@@ -51,7 +51,7 @@ pub(crate) fn note_headroom(cx: &Context, clock: &mut BalanceClock) {
     }
 }
 
-/// Judges the last window, and moves the boundary if need be. Returns the number of chunks.
+/// Judges the last window, and moves the boundary if needed. Returns the number of chunks.
 pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     let now = cx.clock.now_ns();
     let past = now.saturating_sub(clock.at_ns);
@@ -72,17 +72,17 @@ pub(crate) fn rebalance(cx: &Context, clock: &mut BalanceClock) -> i64 {
     drop(state);
     if rests {
         tracing::info!(
-            "the compressed tier does not pay, and rests: {costs:?}, {idle:.2} idle, {cpu_share:.2} of the processors given"
+            "the compressed tier does not pay and is suspended: {costs:?}, idle share {idle:.2}, CPU share {cpu_share:.2}"
         );
     }
     moved
 }
 
-/// Adjusts memory after the boundary has moved by so many chunks. Pages that leave DRAM for it are
+/// Adjusts memory after the boundary has moved by `moved` chunks. Pages that leave DRAM for it are
 /// compressed, as under pressure.
 pub(crate) fn follow(cx: &Context, moved: i64, compressor: &mut Compressor) {
     let want = u32::try_from(moved).unwrap_or(0) * CHUNK_FRAMES as u32;
-    // Other threads may take frames that become free.
+    // Other threads may take the freed frames.
     let mut tries = 2 * want as usize / evict::BATCH;
     let mut waiting = evict::Waiting::new();
     while tries > 0

@@ -1,4 +1,4 @@
-//! Compresses pages that leave DRAM, on reclaim's thread and without a lock.
+//! Compresses pages that leave DRAM, on the reclaim thread, without a lock.
 
 use crate::clock::thread_cpu_ns;
 use crate::context::Context;
@@ -8,20 +8,21 @@ use terrace_shm::PAGE_SIZE;
 use terrace_shm::codec::Page;
 use terrace_shm::compress::Compressor;
 
-/// Compresses pages that leave DRAM, and frees their frames. Frames freed.
+/// Compresses pages that leave DRAM, and frees their frames. Returns the frames freed.
 pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: &mut Compressor) -> usize {
     if leaving.is_empty() {
         return 0;
     }
     let mut freed = 0;
     let mut page: Page = [0; PAGE_SIZE];
-    // Processor time decides whether compressing pays: time asleep on a lock or waiting for a processor does
-    // not belong to it.
+    // Processor time decides whether compression pays: sleep on a lock, and waiting for a processor, are not
+    // part of it.
     let mut reader = CompressedReader::new(&cx.handles);
     let began = thread_cpu_ns();
     let mut unpacking = None;
     for l in leaving {
-        // SAFETY: in bounds. A writer may change the page while it is copied: the entry then is another, and `finish_store` refuses it.
+        // SAFETY: in bounds. A writer may change the page during the copy: its entry changes then, and
+        // `finish_store` refuses the result.
         unsafe {
             let frame = cx.handles.segment.frame(l.frame);
             std::ptr::copy_nonoverlapping(frame, page.as_mut_ptr(), PAGE_SIZE);
@@ -30,7 +31,7 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
             true => compressor.compress_beyond_lz4(&page),
             false => compressor.compress(&page),
         };
-        // One page of each batch is decompressed to measure that cost.
+        // One page of each batch is decompressed to measure the cost.
         if unpacking.is_none()
             && let Ok(coded) = coded
         {
@@ -47,10 +48,10 @@ pub(crate) fn compress(cx: &Context, leaving: &[CompressCandidate], compressor: 
     freed
 }
 
-/// A compressor for reclaim's thread, if there is a tier.
+/// Creates the reclaim thread's compressor, if there is a compressed tier.
 pub(crate) fn compressor(cx: &Context) -> Option<Compressor> {
     let mode = cx.config.compressed.codec?;
-    // Before a page waits for it, and before the cost is measured.
+    // Before the first page needs the decoder, and before the cost is measured.
     decompress::prepare_thread();
     let mut state = cx.state.lock();
     let compressed = state.compressed.as_mut()?;

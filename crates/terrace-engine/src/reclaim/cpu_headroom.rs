@@ -1,27 +1,27 @@
-//! How much of the machine's processors would have nothing to do without the compressed tier.
+//! CPU headroom: the share of the machine's processors that would be idle without the compressed tier.
 
 use std::fs;
 use std::time::Duration;
 
-/// How often a look is worth its while.
+/// Minimum interval between samples.
 const EVERY: Duration = Duration::from_secs(1);
-/// The second look comes sooner: until then nothing is known.
+/// Interval before the second sample, without which there is no result.
 const SOON: Duration = Duration::from_millis(100);
 
-/// Since the machine started, ns: idle time and all time of the processors, time that the hypervisor gave to
-/// others, time of the tier's work, and time that its thread waited for a processor.
+/// Sums since boot, ns: idle time and total time of the processors, stolen time, time of the tier's work, and
+/// time for which its thread waited for a processor.
 type Times = [u64; 5];
 
 /// Available processor time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CpuShare {
-    /// The idle share of it, 0 to 1.
+    /// Idle share, 0 to 1.
     pub idle: f64,
-    /// The share of the time for which the hypervisor lets them run, 0 to 1.
+    /// Share of time granted by the hypervisor, 0 to 1.
     pub cpu_share: f64,
 }
 
-/// Looks at the kernel's account from time to time.
+/// Samples the kernel's accounting at intervals.
 #[derive(Debug, Default)]
 pub(crate) struct CpuHeadroom {
     last: Option<Times>,
@@ -40,7 +40,7 @@ impl CpuHeadroom {
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
         let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
-        // A kernel without this account does not report waiting.
+        // Without this accounting in the kernel, waiting counts as zero.
         let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
         let now = [idle, all, stolen, own_ns, waited.unwrap_or(0)];
         share(self.last.replace(now)?, now)
@@ -54,7 +54,7 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     (all > 0).then(|| CpuShare { idle: of(unused, all), cpu_share: of(all, all + stolen) })
 }
 
-/// Idle time, all time, and stolen time (in neither), ns. The first line of /proc/stat: user, nice, system,
+/// Idle, total and stolen time (stolen is in neither), ns. The first line of /proc/stat: user, nice, system,
 /// idle, iowait, irq, softirq, steal, in ticks. A processor that only waits for a device is idle; stolen time
 /// was not available to this machine.
 fn ticks(stat: &str) -> Option<[u64; 3]> {
@@ -64,7 +64,8 @@ fn ticks(stat: &str) -> Option<[u64; 3]> {
     (all.len() == 8).then(|| [all[3] + all[4], all[..7].iter().sum(), all[7]].map(|ticks: u64| ticks * tick))
 }
 
-/// How long a thread has waited for a processor, ns. Its schedstat: time it ran, time it waited, how often it ran.
+/// Time for which a thread has waited for a processor, ns. Its schedstat: run time, wait time, number of
+/// runs.
 fn waited(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().nth(1)?.parse().ok()
 }
@@ -77,7 +78,7 @@ mod tests {
     fn the_kernels_account() {
         let stat = "cpu  10 1 5 70 8 1 2 3000 0 0\ncpu0 1 2 3\n";
         let [idle, all, stolen] = ticks(stat).unwrap();
-        assert_eq!((idle * 97, stolen * 97), (all * 78, all * 3000), "nobody here had what was stolen");
+        assert_eq!((idle * 97, stolen * 97), (all * 78, all * 3000), "stolen time is in neither");
         for bad in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
             assert_eq!(ticks(bad), None, "{bad}");
         }
@@ -106,7 +107,7 @@ mod tests {
         let looked: Vec<u64> =
             [0, 99, 100, 1099, 1100, 9000].into_iter().filter(|ms| looks(start + ms)).collect();
         assert_eq!(looked, [0, 100, 1100, 9000]);
-        // And the kernel answers.
+        // The kernel's accounting works, too.
         std::thread::sleep(Duration::from_millis(300));
         let free = idle.sample((start + 10_000) * 1_000_000, 0);
         let sound = |share: f64| (0.0..=1.0).contains(&share);

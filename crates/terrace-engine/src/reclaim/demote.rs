@@ -1,4 +1,5 @@
-//! Pages that leave DRAM and are worth it are written to a device first: then they leave as pages do that are there already.
+//! Demotion: valuable pages are written to a device before they leave DRAM. Then they leave like pages with a
+//! copy there.
 
 use crate::context::Context;
 use crate::file::object::Object;
@@ -9,10 +10,10 @@ use crate::state::targets::{Speeds, Targets};
 use terrace_policy::placement::Share;
 use terrace_policy::prefetch::Span;
 
-/// Writes the pages that are to go to devices. They leave their frames, or join those to be compressed.
+/// Writes the pages to be demoted. They leave their frames, or join the pages to be compressed.
 pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     let mut all = std::mem::take(&mut leaving.to_device);
-    // Within a tier they stay in their order.
+    // A stable sort: pages of a tier keep their order.
     all.sort_by_key(|page| page.level);
     for of_tier in all.chunk_by(|a, b| a.level == b.level) {
         let level = of_tier[0].level;
@@ -22,8 +23,9 @@ pub(crate) fn demote(cx: &Context, leaving: &mut Leaving) {
     }
 }
 
-/// Writes the clean pages of a span that were used once at the most and have no copy to a tier on devices, whether that would admit them or not, and they leave
-/// their frames. How many pages of the span tiers on devices have then: eviction may have written some before.
+/// Writes the clean pages of a span to a device tier, whatever its admission decides, and frees their frames.
+/// Pages used more than once, or with a copy on a device, are left out. Returns how many pages of the span
+/// are then on device tiers: eviction may have written some before.
 pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64 {
     let pages = cx.state.lock().begin_stage_down(o, span);
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), ..Leaving::default() };
@@ -34,7 +36,7 @@ pub(crate) fn stage_down(cx: &Context, o: &Object, span: Span, level: u8) -> u64
     cx.state.lock().on_devices(o, span)
 }
 
-/// Shares the pages out as `ask` says, and writes them.
+/// Distributes the pages by `ask`, and writes them.
 fn demote_to(
     cx: &Context,
     pages: &[DemoteCandidate],

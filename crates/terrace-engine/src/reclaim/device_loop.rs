@@ -1,4 +1,4 @@
-//! The thread of a target: finds out what the device holds, keeps regions free, records what files the pages are of; and the end.
+//! Thread of a target: scans it, keeps regions free, records identities; and the end of all targets.
 
 use crate::context::Context;
 use crate::device::format::{Geometry, Record};
@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 use terrace_policy::device::log::{Log, Place};
 use terrace_shm::DeviceSlot;
 
-/// How often identities are recorded, and tombstones written that wait for no other write.
+/// Interval of recorded identities, and of tombstones that no other write has taken along.
 const RECORD_EVERY: Duration = Duration::from_secs(30);
-/// Identities of one write.
+/// Identities per write.
 const IDENTITIES: usize = 64;
-/// How often the scan of a target is tried that may work again.
+/// Interval between attempts to scan a target with a temporary failure.
 const TRY_EVERY: Duration = Duration::from_secs(2);
-/// How long the end of an instance waits for a target that does not take writes just then.
+/// Longest wait at the end of an instance for a target that is not ready.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Body of the thread of a target.
@@ -34,7 +34,7 @@ pub(crate) fn device_loop(cx: &Context, device: &DeviceIo) {
         if device.medium.trouble().is_none() {
             burst::adopt_unknown(cx, device);
             append::give_up(cx, device.number, &e);
-            // What it held is unknown, but it may be removed.
+            // Its content is unknown, but it may be removed.
             break;
         }
         trouble::note_trouble(cx, device);
@@ -65,7 +65,7 @@ fn now(cx: &Context) -> u64 {
     cx.clock.wall_ns().max(0) as u64 / 1_000_000_000
 }
 
-/// Finds out what the target holds, and begins to write to it.
+/// Scans the target, and begins to write to it.
 fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     let mut writer = device.writer.lock();
     writer.look_again(device)?;
@@ -91,7 +91,7 @@ fn open(cx: &Context, device: &DeviceIo) -> io::Result<()> {
     Ok(())
 }
 
-/// Results of the scan, in the form of the state.
+/// Converts the results of a scan.
 fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored {
     let (regions, region_pages) = (geometry.regions(), geometry.region_pages());
     let filled: Vec<u32> = scanned.regions.iter().map(|filled| filled.region).collect();
@@ -116,7 +116,7 @@ fn restore(device: &DeviceIo, geometry: Geometry, scanned: Scanned) -> Restored 
     Restored { log, fillings, parked, checks, damaged: scanned.damaged }
 }
 
-/// Records identities of files of which the target has pages, and writes all tombstones that wait.
+/// Records identities of files with pages on the target, and writes all queued tombstones.
 pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
     let number = device.number;
     let unrecorded = match cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)) {
@@ -143,7 +143,7 @@ pub(crate) fn record_identities(cx: &Context, device: &DeviceIo) {
     }
 }
 
-/// The identity of a file for what target `number` holds of it, and the event clock of its last change.
+/// A file's number, its identity for its pages on target `number`, and the event clock of its last change.
 fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64, u64)> {
     let Some(o) = cx.lookup_object(id) else {
         let state = cx.state.lock();
@@ -154,7 +154,7 @@ fn identity(cx: &Context, number: usize, id: ObjectId) -> Option<(ObjectId, u64,
     Some((id, park::believable(cx, &o)?, wrote))
 }
 
-/// The reads of clients count for the costs of source and targets.
+/// Adds clients' reads to the costs of source and targets.
 fn note_client_reads(cx: &Context) {
     let totals = cx.read_totals();
     if let Some(targets) = &mut cx.state.lock().targets {
@@ -162,13 +162,13 @@ fn note_client_reads(cx: &Context) {
     }
 }
 
-/// The instance ends: the hottest pages of DRAM go to the targets, and these are left clean.
+/// Ends the targets with the instance: writes the hottest pages of DRAM to them, and leaves them clean.
 pub(crate) fn close(cx: &Context) {
     if !cx.state.lock().targets.as_ref().is_some_and(Targets::is_on) {
         return;
     }
     hibernate::hibernate(cx);
-    // What the end has just written has no identity yet that a later change is sure to change. The last target would be asked late enough.
+    // Files written just now have no settled identity yet. One pause covers all targets.
     if cx.state.lock().targets.as_ref().is_some_and(|targets| targets.all.iter().any(Device::owes_identities))
     {
         std::thread::sleep(SETTLES);
@@ -177,7 +177,7 @@ pub(crate) fn close(cx: &Context) {
         device.medium.wait_ready(Instant::now() + READY_WITHIN);
         record_identities(cx, device);
         let mut writer = device.writer.lock();
-        // Nothing is written behind the clean superblock.
+        // Nothing is written after the clean superblock.
         let end = |targets: &mut Targets| targets.at_mut(device.number).is_some_and(Device::end);
         let ended = cx.state.lock().targets.as_mut().is_some_and(end);
         let settled = on_target(&mut cx.state.lock(), device.number, |of| of.owed.is_empty()) == Some(true);

@@ -21,7 +21,7 @@ fn pages_that_leave_memory_are_read_from_the_device() {
     let mut w = World::new(without_compression());
     let (engine, objects) = w.start();
     let mut rng = Rng::new(1);
-    // On a busy machine pages leave memory faster than the device takes them, and some are dropped.
+    // On a busy machine pages leave memory faster than the device takes them: some are dropped.
     wait_until("a third of all pages is on the device", || {
         w.read_all(&engine, &objects);
         device_pages(&engine) > PAGES
@@ -101,7 +101,7 @@ fn restart_begins_warm_and_reads_no_source() {
     assert!(found * 10 >= before * 9 && found > 2 * PAGES, "{found} of {before} pages");
     w.read_all(&engine, &objects);
     let row = engine.stats().tiers.pop().unwrap();
-    // With those that were read ahead.
+    // Pages read ahead count, too.
     assert!(row.promoted * 10 >= found * 9, "{} of {found} pages", row.promoted);
     assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
@@ -115,7 +115,7 @@ fn file_changed_meanwhile_is_cold() {
     std::thread::sleep(Duration::from_millis(30));
     engine.shutdown().unwrap();
     drop((engine, objects));
-    // With its old mtime, as a careful forger would.
+    // With the old mtime, as a careful forger would set it.
     let mtime = w.sources[1].metadata().unwrap().modified().unwrap();
     w.sources[1].write_all_at(&content(1, 7, 1), 7 * PAGE as u64).unwrap();
     w.contents[1][7] = 1;
@@ -163,13 +163,13 @@ fn device_that_fails_leaves_the_cache_serving() {
     engine.shutdown().unwrap();
 }
 
-/// A run of pages, some of them on the device, is one read of the source.
+/// A run of pages, some of which are on the device, is read from the source at once.
 #[test]
 fn short_gaps_on_the_device_are_read_from_the_source() {
     let mut w = World::new(without_compression());
     let (engine, objects) = w.start();
     w.work(&engine, &objects, &mut Rng::new(9), 20_000, 0);
-    // Only the source has every fourth page of those that are on the device.
+    // Every fourth page is removed from the device, and remains in the source only.
     let mut cut = Vec::new();
     let mut state = engine.cx.state.lock();
     for page in 0..PAGES {
@@ -184,7 +184,7 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
         cut.push(below.is_some());
     }
     drop(state);
-    // From a page that is absent now to another, with nothing in memory between them.
+    // From one absent page to the next, with no page in memory between them.
     let first =
         (0..PAGES as usize - 5).step_by(4).find(|at| cut[*at..at + 5].iter().all(|there| *there)).unwrap();
     let before = w.source_reads.load(Ordering::Relaxed);
@@ -200,7 +200,7 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
     engine.shutdown().unwrap();
 }
 
-/// What the device has of a long run is read there, and the rest from the source, for one miss.
+/// A miss of a long run reads the pages on the device there, and the rest from the source.
 #[test]
 fn long_run_is_read_from_both_places_at_once() {
     let w = World::new(without_compression());
@@ -217,7 +217,7 @@ fn long_run_is_read_from_both_places_at_once() {
         };
     let all_there = |at: &usize| (*at..at + RUN).all(|page| slot(&state, page).is_some());
     let first = (1..PAGES as usize - RUN).find(all_there).expect("a long run is on the device");
-    // The first third and the last: more than a short gap lies between them.
+    // The first and the last quarter: more than a short gap lies between them.
     for page in (first..first + 12).chain(first + RUN - 12..first + RUN) {
         let slot = slot(&state, page).unwrap();
         state.pages.make_absent(places[page].unwrap(), 0);
@@ -260,7 +260,7 @@ fn device_with_failing_short_or_slow_calls_shows_no_wrong_page() {
     engine.shutdown().unwrap();
 }
 
-/// Neither the state lock nor a file's is held while the device is read.
+/// Neither the state lock nor an object's lock is held during a read of the device.
 #[test]
 fn hanging_read_of_the_device_holds_up_nobody_else() {
     let mut w = World::new(without_compression());
@@ -320,7 +320,7 @@ fn check_finds_a_key_that_nothing_names() {
         Some((page, place, slot))
     };
     let (page, place, slot) = (0..PAGES).find_map(on_device).unwrap();
-    // As if a change of the page had left no tombstone.
+    // Simulates a change of the page without a tombstone.
     state.pages.make_absent(place, 0);
     state.targets.as_mut().unwrap().all[0].kill(slot);
     drop(state);

@@ -1,4 +1,4 @@
-//! Pages leave DRAM: the policy names them; some are written to a device, some are compressed.
+//! Eviction: the policy names pages that leave DRAM. Some are written to a device, some are compressed.
 
 use crate::context::Context;
 use crate::path::resize;
@@ -11,24 +11,24 @@ use terrace_shm::compress::Compressor;
 /// Frames freed under one state lock.
 pub(crate) const BATCH: usize = 64;
 
-/// Fewest pages that are written to a device at once, as long as frames are free: each write has a page of keys.
+/// Minimum number of pages in a write to a device while frames are free: each write has a page of keys.
 const WRITE_MIN: usize = 128;
 
-/// At most this part of the frames leaves at once.
+/// At most 1/`POOL_PART` of the frames leave at once.
 const POOL_PART: usize = 16;
 
-/// Pages that wait for others, to be written to a device with them.
+/// Pages that wait for a joint write to a device.
 pub(crate) type Waiting = Vec<DemoteCandidate>;
 
-/// Evicts some pages, and keeps those below DRAM that are worth it. Frames freed, or used otherwise by now.
+/// Evicts some pages, and keeps valuable ones below DRAM. Returns the frames freed, or already reused.
 pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mut Waiting) -> usize {
     let compresses = compressor.is_some();
     let to_device = std::mem::take(waiting);
     let waited = to_device.len();
     let mut leaving = Leaving { now_ns: cx.clock.now_ns(), compresses, to_device, ..Leaving::default() };
-    // A device takes a long write in the time of a short one.
+    // A device takes as long for a short write as for a long one.
     let batch = if cx.has_devices() { CONTENT_MAX } else { BATCH };
-    // Each of several targets has a part of what is written at once.
+    // With several targets, each gets a part of the batch.
     let at_once = cx.devices.len().min(cx.pool_frames() as usize / (POOL_PART * CONTENT_MAX)).max(1);
     let mut freed = 0;
     for _ in 0..at_once {
@@ -44,7 +44,7 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
         }
     }
     let new = leaving.to_device.len() - waited;
-    // Without other pages that leave, those that wait are in the way.
+    // If only pages for devices leave, waiting would keep their frames.
     if leaving.to_device.len() < WRITE_MIN * at_once && freed > new {
         *waiting = std::mem::take(&mut leaving.to_device);
     }
@@ -55,13 +55,13 @@ pub(crate) fn evict_batch(cx: &Context, compressor: Option<&mut Compressor>, wai
     freed
 }
 
-/// Writes the pages that wait.
+/// Writes the waiting pages.
 pub(crate) fn write_waiting(cx: &Context, waiting: &mut Waiting) {
     let to_device = std::mem::take(waiting);
     demote::demote(cx, &mut Leaving { now_ns: cx.clock.now_ns(), to_device, ..Leaving::default() });
 }
 
-/// Evicts all clean pages. Pages dropped.
+/// Evicts all clean pages. Returns their number.
 pub(crate) fn drop_clean(cx: &Context) -> u64 {
     let mut dropped = 0;
     loop {

@@ -1,4 +1,5 @@
-//! At the end of an instance the hottest pages of DRAM that no device has are written there, so that the next one begins warm.
+//! Hibernation: at the end of an instance the hottest pages without a copy on a device are written there, so
+//! that the next one starts warm.
 
 use crate::context::Context;
 use crate::reclaim::append::CONTENT_MAX;
@@ -6,10 +7,10 @@ use crate::reclaim::{place, regions};
 use crate::state::device::DemoteCandidate;
 use std::time::{Duration, Instant};
 
-/// Longest time that it takes.
+/// Time limit.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
-/// Writes clean pages without a copy, those that were used more than once first, for a bounded time.
+/// Writes clean pages without a copy, those used more than once first, within the time limit.
 pub(crate) fn hibernate(cx: &Context) {
     let until = Instant::now() + TIME_MAX;
     for reused in [true, false] {
@@ -24,7 +25,8 @@ pub(crate) fn hibernate(cx: &Context) {
     }
 }
 
-/// Writes pages to the fastest tier that takes them. Pages on a device are not given up for pages that were used once. False: none was written.
+/// Writes pages to the fastest tier that takes them. Pages on a device are not displaced by pages used once.
+/// False: no page was written.
 fn write(cx: &Context, pages: &[DemoteCandidate], reused: bool, until: Instant) -> bool {
     let levels = cx.state.lock().targets.as_ref().map_or(0, |targets| targets.levels());
     (0..levels).any(|level| {

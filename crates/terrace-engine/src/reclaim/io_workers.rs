@@ -1,45 +1,45 @@
-//! Processor time that the kernel's workers take for a page of a block device: loop devices, encryption and such have work that no reader is
-//! charged with.
+//! Processor time of the kernel's workers per page of a block device: loop devices, encryption and such have
+//! work that is not charged to the reader.
 
 use crate::proc;
 use std::collections::HashMap;
 use std::fs;
 use terrace_shm::PAGE_SIZE;
 
-/// Fewer pages from and to devices tell nothing.
+/// Minimum number of pages transferred for a result.
 const PAGES_MIN: u64 = 1000;
-/// kthreadd, of which all threads of the kernel are children.
+/// kthreadd, the parent of all kernel threads.
 const CHILDREN: &str = "/proc/2/task/2/children";
 
-/// Since the machine started: time of each worker, ns, and pages that devices read or wrote.
+/// Sums since boot: time of each worker, ns, and pages transferred by devices.
 #[derive(Debug)]
 struct Sums {
     workers: HashMap<u32, u64>,
     pages: u64,
 }
 
-/// Looks at the kernel's account from time to time.
+/// Samples the kernel's accounting.
 #[derive(Debug, Default)]
 pub(crate) struct IoWorkers {
     last: Option<Sums>,
 }
 
 impl IoWorkers {
-    /// Their time for a page since the last look, ns. None at the first one, without transfers worth the name, or where the kernel tells
-    /// nothing (its threads are not seen from a container).
+    /// The workers' time per page since the last sample, ns. None: the first sample, few transfers, or no
+    /// data (kernel threads are not visible in a container).
     pub(crate) fn look(&mut self) -> Option<u64> {
         let now = sums();
         let before = std::mem::replace(&mut self.last, now);
         each(&before?, self.last.as_ref()?)
     }
 
-    /// The next look is a first one.
+    /// Discards the last sample.
     pub(crate) fn forget(&mut self) {
         self.last = None;
     }
 }
 
-/// A worker that is new may have run before it was seen: that does not count.
+/// New workers do not count: they may have run before.
 fn each(before: &Sums, now: &Sums) -> Option<u64> {
     let since = |(worker, ns): (&u32, &u64)| Some(ns.saturating_sub(*before.workers.get(worker)?));
     let ns: u64 = now.workers.iter().filter_map(since).sum();
@@ -57,7 +57,7 @@ fn sums() -> Option<Sums> {
     Some(Sums { workers, pages: pages(&fs::read_to_string("/proc/vmstat").ok()?)? })
 }
 
-/// `pgpgin` and `pgpgout` of /proc/vmstat: KiB that block devices were asked to read and write, direct ones included.
+/// `pgpgin` and `pgpgout` of /proc/vmstat: KiB read and written by block devices, including direct I/O.
 fn pages(vmstat: &str) -> Option<u64> {
     let of = |name: &str| vmstat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     Some((of("pgpgin ")? + of("pgpgout ")?) * 1024 / PAGE_SIZE as u64)
@@ -71,7 +71,7 @@ mod tests {
     fn time_of_workers_is_shared_by_the_pages_of_devices() {
         let sums = |workers: &[(u32, u64)], pages| Sums { workers: workers.iter().copied().collect(), pages };
         let before = sums(&[(7, 1_000_000), (8, 500)], 100);
-        // One has ended, one is new.
+        // One worker has ended, one is new.
         let now = sums(&[(7, 9_000_000), (9, 77_000_000)], 100 + PAGES_MIN);
         assert_eq!(each(&before, &now), Some(8_000_000 / PAGES_MIN));
         assert_eq!(each(&before, &Sums { pages: 99 + PAGES_MIN, ..now }), None, "too few pages");

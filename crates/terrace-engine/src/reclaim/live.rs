@@ -1,13 +1,14 @@
-//! Targets come, go and change their size while the engine serves.
+//! Targets are added, removed and resized in a live instance.
 //!
 //! ```text
-//!   add      thread scans ──► Serving                       clients ask for the targets again
+//!   add      thread scans ──► Serving                       clients request the targets again
 //!   remove   Leaving: every region is due ──► each page goes to another target, or is dropped ──► the number is free
 //!   shrink   regions from the new end on are given up ──► superblock says fewer ──► table and log
 //!   grow     superblock says more ──► table and log
 //! ```
-//! Readers are served all the while: entries are withdrawn, or name other slots, before what they named goes. A daemon that is killed within has
-//! changed the superblock, or has not; its successor believes that.
+//! Readers are served meanwhile: entries are withdrawn, or name other slots, before their old slots are
+//! reused. A daemon killed in between has changed the superblock, or has not. Its successor follows the
+//! superblock.
 
 use crate::config::{Access, DeviceConfig, EngineConfig};
 use crate::context::Context;
@@ -28,14 +29,14 @@ use terrace_policy::placement;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::device_table::TARGETS_MAX;
 
-/// How often the thread of a target is asked how far it is.
+/// Polling interval for the progress of a target's thread.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// How long those may take that are reading a target that is gone.
+/// Longest wait for readers of a removed target.
 const READ_WITHIN: Duration = Duration::from_secs(5);
-/// The end of a medium that may grow: reads and writes within it end where the file or device does.
+/// Size of a medium that may grow: the file or device limits its reads and writes.
 const NO_END: u64 = i64::MAX as u64 / PAGE_SIZE as u64 * PAGE_SIZE as u64;
 
-/// The tier of each target, 0 the fastest, by number.
+/// Tiers of the targets by number; 0 is the fastest.
 pub type Levels = [(usize, u8)];
 
 /// The medium of a target.
@@ -50,7 +51,7 @@ pub(crate) fn medium(config: &DeviceConfig, io: &Arc<dyn Io>) -> io::Result<Arc<
     }
 }
 
-/// Begins to use the targets of the configuration.
+/// Begins to use the configured targets.
 ///
 /// # Errors
 /// The devices'.
@@ -65,10 +66,10 @@ pub(crate) fn open(
     config.devices.iter().zip(handles.tables()).map(open).collect()
 }
 
-/// What the state knows of them; None: there are none.
+/// State of the targets; None: there are none.
 ///
 /// # Errors
-/// Numbers above the limit; the placement engine is unknown.
+/// Too many targets; unknown placement engine.
 pub(crate) fn targets(
     config: &EngineConfig,
     devices: &[DeviceIo],
@@ -91,10 +92,10 @@ pub(crate) fn targets(
     Ok(Some(Targets::new(all, frames_max, engines)))
 }
 
-/// Begins to use one more target. The caller starts its thread.
+/// Adds a target. The caller starts its thread.
 ///
 /// # Errors
-/// The device's; the placement engine is unknown.
+/// The device's; unknown placement engine.
 pub(crate) fn add(
     cx: &Context,
     config: DeviceConfig,
@@ -106,7 +107,7 @@ pub(crate) fn add(
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the placement engine is unknown"));
     }
     if !cx.devices.may_have(number, &table.table) {
-        return Err(io::Error::other("the numbers of its regions are taken"));
+        return Err(io::Error::other("its region numbers are in use"));
     }
     let device = Arc::new(DeviceIo::begin(&config, medium(&config, &cx.io)?, table)?);
     let totals = cx.read_totals();
@@ -131,12 +132,13 @@ fn change(cx: &Context, targets: &mut Targets, more: Option<Device>, levels: &Le
     targets.change(more, levels, engine);
 }
 
-/// Clients ask for the targets again before they read of one. Under the state lock, before an entry names a slot of a new one.
+/// Makes clients request the targets again before their next read of one. Called under the state lock, before
+/// an entry names a slot of a new one.
 fn tell_clients(cx: &Context) {
     cx.handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
 }
 
-/// Looks at a target until `is_done`.
+/// Waits until `is_done` holds for a target.
 fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) -> io::Result<()> {
     loop {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
@@ -152,7 +154,8 @@ fn wait_until(cx: &Context, number: usize, is_done: impl Fn(&Device) -> bool) ->
     }
 }
 
-/// Has the thread of a target empty it: pages that are worth it go to other targets. Nothing is written to it any more. What was moved and dropped by that.
+/// Makes the thread of a target empty it: valuable pages go to other targets, and nothing is written to it
+/// any more. Returns the pages moved and dropped.
 ///
 /// # Errors
 /// There is no such target; the instance ends.
@@ -162,7 +165,7 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
         let of = state.targets.as_ref().and_then(|targets| targets.at(number));
         of.map(|device| device.counts(0)).unwrap_or_default()
     };
-    // Before the scan ends nobody knows what it holds; one that cannot be scanned loses it.
+    // Its content is known only after the scan. If the scan fails, the content is lost.
     wait_until(cx, number, |device| !device.is_scanning() || device.config.access.trouble().is_some())?;
     let before = counts();
     if let Some(device) = cx.devices.get(number) {
@@ -177,7 +180,8 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
     Ok(DeviceCounts { moved_down, dropped, ..DeviceCounts::default() })
 }
 
-/// Ends the use of a target that was emptied, and whose thread has ended. `levels`: of those that stay. Its file may be closed then.
+/// Removes an emptied target whose thread has ended. `levels`: tiers of the remaining ones. Its file may be
+/// closed afterwards.
 pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     let Some(device) = cx.devices.get(number) else { return };
     device.writer.lock().ended = true;
@@ -199,11 +203,11 @@ pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     device.medium.close();
 }
 
-/// Gives a target another number of regions: `config` has it. What lies behind the new end goes as in [`empty`]; the file may be cut then. One that grows
-/// has its room already.
+/// Resizes a target to the number of regions in `config`. Pages behind a new end go as in [`empty`]; the file
+/// may be truncated afterwards. A growing file must have its space before the call.
 ///
 /// # Errors
-/// The device's: then nothing more is written to it.
+/// The device's: nothing more is written to it then.
 pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<TargetTable>> {
     let number = config.number;
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
@@ -217,16 +221,14 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     wait_until(cx, number, |device| device.log.is_retired() || !device.is_on())?;
     let mut writer = device.writer.lock();
     if !cx.state.lock().targets.as_ref().and_then(|targets| targets.at(number)).is_some_and(Device::is_on) {
-        return Err(io::Error::other("nothing is written to it any more"));
+        return Err(io::Error::other("the target is read-only"));
     }
     let table = Arc::new(device.table_files().resized(config)?);
     if !cx.devices.may_have(number, &table.table) {
-        return Err(io::Error::other(
-            "the numbers of its regions are taken: remove the target, and add it again",
-        ));
+        return Err(io::Error::other("its region numbers are in use: remove the target, and add it again"));
     }
     let before = writer.superblock.geometry;
-    // Remains of an earlier life of the target do not count.
+    // Invalidates remains of an earlier life of the target.
     let zeros = |buf: &mut [u8]| {
         buf.fill(0);
         let mut new = before.regions()..geometry.regions();
@@ -254,7 +256,7 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
 }
 
 impl State {
-    /// What still names slots of a target that goes: its keys were damaged, or never read.
+    /// Drops entries that still name slots of a removed target: its keys were damaged, or never read.
     fn drop_target(&mut self, number: usize) {
         let Some(of) = self.targets.as_ref().and_then(|targets| targets.at(number)) else { return };
         if of.log.live() > 0 || !of.is_counted() {

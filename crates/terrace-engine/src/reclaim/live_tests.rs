@@ -1,4 +1,4 @@
-//! Targets come and go while programs read, and daemons are killed meanwhile.
+//! Targets are added, removed and resized under readers, with kills of the daemon.
 
 use super::testing::{
     FILES, PAGE, PAGES, Troubled, World, all, content, device_config, device_pages, target,
@@ -21,7 +21,7 @@ use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
 const MIB: u64 = 1 << 20;
-/// Regions of a target are numbered from here on, so that it can grow.
+/// Distance of the targets' region numbers, which leaves room for growth.
 const APART: u32 = 1000;
 
 fn levels(engine: &Engine, more: Option<(usize, u8)>) -> Vec<(usize, u8)> {
@@ -29,7 +29,7 @@ fn levels(engine: &Engine, more: Option<(usize, u8)>) -> Vec<(usize, u8)> {
     all(engine).iter().map(of).chain(more).collect()
 }
 
-/// Adds target number `n` of the world, in a tier.
+/// Adds target number `n` of the world to its tier.
 fn add(w: &World, engine: &Engine, n: usize) {
     let config = device_config(n, &w.targets[n], n as u32 * APART);
     let table = Arc::new(TargetTable::create(&config).unwrap());
@@ -75,7 +75,7 @@ fn world(targets: &[(u64, u8)]) -> World {
     World::with(without_compression(), targets)
 }
 
-/// Targets of the world that an engine does not begin with.
+/// Creates further targets of the world, which the engine does not start with.
 fn later(w: &mut World, targets: &[(u64, u8)]) {
     w.targets.extend(targets.iter().map(|(bytes, level)| (target(*bytes), *level)));
 }
@@ -125,7 +125,7 @@ fn targets_come_and_go_under_readers() {
         assert_eq!(all(&engine).len(), 1);
     }
     assert!(device_pages(&engine) > 1_000, "{}", device_pages(&engine));
-    // The last one, too.
+    // Removes the last target, too.
     remove(&engine, 0);
     w.work(&engine, &objects, &mut rng, 3_000, 10);
     assert!(all(&engine).is_empty());
@@ -187,7 +187,8 @@ fn resized_target_keeps_its_pages_over_a_restart() {
     engine.shutdown().unwrap();
 }
 
-/// Kills at a random moment of each kind of change; the next engine has what the superblocks say, and one that was to go is gone.
+/// Kills at a random moment of each kind of change. The next engine follows the superblocks, and a target
+/// under removal is gone.
 #[test]
 fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
     for (n, killed_amid) in ["removal", "growth", "cut"].into_iter().enumerate() {
@@ -244,7 +245,7 @@ fn daemon_killed_amid_a_change_leaves_no_wrong_page() {
     }
 }
 
-/// Memory has the pages from before the change: no target may keep them for the file as it is.
+/// Memory has pages from before the change: no target may keep them under the file's new identity.
 #[test]
 fn file_changed_while_no_daemon_lives_is_not_believed() {
     let w = world(&[(8 * MIB, 0)]);
@@ -287,7 +288,7 @@ fn parked_pages_go_down_with_their_region() {
     let now = (parked_on(0), parked_on(1));
     assert!(now.0 < above / 2 && now.1 > below + above / 4, "{now:?} after {above}, {below}");
     agrees(&engine);
-    // They are found by the next engine, too, and are the file's content.
+    // A later publication of the file finds them with the right content.
     objects[2] = engine.object(102, w.sources[2].as_raw_fd(), PAGES * PAGE as u64).unwrap();
     wait_until("parked pages", || all(&engine).iter().all(|device| device.parked.is_empty()));
     (0..PAGES).for_each(|page| w.read(&engine, &objects, 2, page));

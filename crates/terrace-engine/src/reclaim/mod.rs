@@ -1,4 +1,4 @@
-//! Free frames ahead of need: the policy names victims, the state withdraws them.
+//! Reclaim: frames are freed ahead of need. The policy names victims, the state withdraws their entries.
 
 pub(crate) mod append;
 pub(crate) mod balance;
@@ -36,23 +36,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;
 
-/// Maximum number of chunks whose huge page is tried again in the next round: a machine that has none is not
-/// asked for ever.
+/// Largest number of chunks whose huge page is tried again in the next round. It bounds attempts on a machine
+/// without huge pages.
 const RETRIES_MAX: usize = 16;
 
-/// Reclaim goes on until this many are free.
+/// Number of free frames at which reclaim stops.
 fn free_high(cx: &Context) -> u32 {
     cx.free_low() * 2
 }
 
-/// Body of the reclaim thread: grows the pool up to its limit, then evicts ahead of need; follows the budget.
+/// Body of the reclaim thread: grows the pool up to its limit, evicts ahead of need, and follows the budget.
 pub(crate) fn reclaim_loop(cx: &Context) {
     let mut compressor = compress::compressor(cx);
     let mut clock = BalanceClock::new();
     let mut waiting = Waiting::new();
     while !cx.stopping.load(Ordering::Acquire) {
         if !cx.reclaim_wakeup.wait(Duration::from_millis(500)) {
-            // No frames are wanted: waiting pages are written as they are.
+            // No frames are needed: the waiting pages are written without further ones.
             evict::write_waiting(cx, &mut waiting);
         }
         cx.state.lock().lru.policy.set_time(cx.uptime_ms());
@@ -70,7 +70,7 @@ pub(crate) fn reclaim_loop(cx: &Context) {
     }
 }
 
-/// Gives huge pages to chunks that came into use without. A chunk whose pages are under I/O is tried again later.
+/// Gives huge pages to chunks that came into use without. A chunk with pages under I/O is tried again later.
 fn back_hasty_chunks(cx: &Context) {
     let chunks = std::mem::take(&mut cx.state.lock().hasty_chunks);
     let mut again = Vec::new();
@@ -86,7 +86,7 @@ fn back_hasty_chunks(cx: &Context) {
     state.hasty_chunks.extend(again.into_iter().filter(|&c| c < populated));
 }
 
-/// One step towards the high watermark; false when there, or when nothing can be freed.
+/// One step towards the high watermark. False: it is reached, or no frame can be freed.
 fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mut Waiting) -> bool {
     let grow = {
         let state = cx.state.lock();
@@ -96,7 +96,7 @@ fn reclaim_batch(cx: &Context, compressor: Option<&mut Compressor>, waiting: &mu
         state.frames.can_grow().then(|| (state.frames.populated(), state.frames.node_of_next()))
     };
     let Some((grow, node)) = grow else { return evict::evict_batch(cx, compressor, waiting) > 0 };
-    // Backing a chunk with memory takes a while: not under the lock.
+    // Backing a chunk with memory is slow: not under the lock.
     cx.nodes.place(&cx.handles, grow, node);
     let backed = resize::back_with_memory(cx, grow);
     let mut state = cx.state.lock();

@@ -1,10 +1,11 @@
-//! What a target gives up goes to others, if it was read here and is worth a write there: to the next tier when its region goes, to all others when the target
-//! is removed.
+//! Organizer of tiers: pages that a target gives up go to others, if they were read there and are worth a
+//! write. A reclaimed region's pages go to the next tier, a removed target's to all others.
 //!
-//! Before the oldest region of a target is reclaimed, by the target's own thread and without its writer: so neither programs nor pages that leave memory
-//! wait for the slower tier. If regions are needed sooner than that is done, they are reclaimed as those of the last tier are, and a page that was copied
-//! meanwhile is found to be gone ([`State::move_down`]). The way up is a hit: the page goes to DRAM, and from there to the fastest tier if it was read
-//! below that twice ([`Targets::rises`](crate::state::targets::Targets::rises)).
+//! It runs before the oldest region of a target is reclaimed, on the target's own thread and without its
+//! writer: neither programs nor pages that leave memory wait for the slower tier. If regions are needed
+//! sooner, they are reclaimed like those of the last tier, and a page copied meanwhile is found to be gone
+//! ([`State::move_down`]). Pages move up by hits: a page goes to DRAM, and from there to the fastest tier if
+//! it was read below that twice ([`Targets::rises`](crate::state::targets::Targets::rises)).
 
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
@@ -16,7 +17,8 @@ use crate::reclaim::{place, regions};
 use crate::state::State;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Reclaims the oldest region by the target's own thread: what other targets take of it goes there before, without the writer. False: none is due.
+/// Reclaims the oldest region on the target's own thread. Other targets take pages of it before, without the
+/// writer. False: no region is due.
 pub(super) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
     let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
     let superblock = device.writer.lock().superblock.clone();
@@ -25,7 +27,7 @@ pub(super) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
         move_away(cx, device, filled, &pages::pages_of(device, keys));
     }
     let mut writer = device.writer.lock();
-    // It may have been reclaimed meanwhile, by one who could not wait.
+    // Another thread may have reclaimed it meanwhile, to make room for a write.
     let is_due = regions::due(&cx.state.lock(), device)
         .is_some_and(|due| (due.region, due.lap) == (filled.region, filled.lap));
     if is_due {
@@ -34,7 +36,7 @@ pub(super) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
     true
 }
 
-/// Moves pages of the region that is reclaimed next.
+/// Moves pages of the next region to be reclaimed to other targets.
 fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]) {
     let (levels, is_leaving) = {
         let state = cx.state.lock();
@@ -48,7 +50,7 @@ fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]
     };
     let mut rest = all.to_vec();
     if !is_leaving && !levels.is_empty() {
-        // In the order of the pages.
+        // Sorted like `all`.
         let mut stay =
             pages::most_read_of(&cx.state.lock(), device, all).into_iter().map(|page| page.slot).peekable();
         rest.retain(|page| stay.next_if_eq(&page.slot).is_none());
@@ -66,7 +68,7 @@ fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]
     }
 }
 
-/// The pages that nothing but the region has and that the tier takes, and those that it refuses.
+/// Of the pages that exist only in the region: those that tier `level` admits, and those that it refuses.
 fn taken_by(cx: &Context, filled: FilledRegion, level: u8, mut all: Vec<Page>) -> (Vec<Page>, Vec<Page>) {
     let now = cx.clock.now_ns();
     let mut state = cx.state.lock();
@@ -79,7 +81,8 @@ fn taken_by(cx: &Context, filled: FilledRegion, level: u8, mut all: Vec<Page>) -
     })
 }
 
-/// Writes them, and has their entries name the new slots, unless they have changed meanwhile, or their region was filled anew.
+/// Writes the pages, and makes their entries name the new slots, unless they have changed or the region was
+/// filled again.
 fn write(cx: &Context, (level, lap): (u8, u64), pages: &[Page], intact: &[bool], content: &[u8]) {
     let shares = place::place(
         cx,

@@ -1,4 +1,4 @@
-//! The pages of a region, as its keys name them.
+//! Pages of a region, by its keys.
 
 use crate::device::format::{self, Record};
 use crate::device::io::DeviceIo;
@@ -18,7 +18,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// As number `i` of those that `content` holds.
+    /// As page `i` of the buffer `content`.
     pub(super) fn content(&self, i: usize, content: &[u8]) -> Content {
         Content { object: self.object, page: self.page, from: content[i * PAGE_SIZE..].as_ptr() }
     }
@@ -33,7 +33,7 @@ pub(super) fn pages_of(device: &DeviceIo, keys: &[(DeviceSlot, Record)]) -> Vec<
     keys.iter().filter_map(page).collect()
 }
 
-/// The pages that were read most, at most so many as the log allows.
+/// The most read pages, as many as the log reinserts.
 pub(super) fn most_read_of(state: &State, device: &DeviceIo, pages: &[Page]) -> Vec<Page> {
     let rated = |page: &Page| Some((state.reinsertion_hits(page.slot, page.object, page.page)?, *page));
     let mut rated: Vec<(u8, Page)> = pages.iter().filter_map(rated).collect();
@@ -43,7 +43,7 @@ pub(super) fn most_read_of(state: &State, device: &DeviceIo, pages: &[Page]) -> 
     rated.into_iter().map(|(_, page)| page).collect()
 }
 
-/// Reads pages from their slots; which of them are what was written there.
+/// Reads pages from their slots. Returns whether each matches its checksum.
 pub(super) fn read(device: &DeviceIo, pages: &[Page], content: &mut [u8]) -> Vec<bool> {
     let adjacent = |a: &Page, b: &Page| a.slot.page() + 1 == b.slot.page();
     let (table, mut rest, mut intact) = (device.table(), content, Vec::with_capacity(pages.len()));

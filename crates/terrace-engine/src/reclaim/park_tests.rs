@@ -1,4 +1,4 @@
-//! Files that are opened soon after a change.
+//! Files opened soon after a change.
 
 use super::testing::{PAGE, World, without_compression};
 use crate::file::identity::SETTLES;
@@ -10,9 +10,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering;
 
-/// Publishes a file that has changed just now; what is known of it settles when the test says so.
+/// Publishes a file that has just changed. The test decides when the change counts as settled.
 fn just_changed(engine: &Engine, file: &File, len: u64) -> ObjectRef {
-    // A busy machine may take so long that the change has settled.
+    // On a busy machine the change may have settled already.
     for id in 1000.. {
         file.set_len(0).unwrap();
         file.set_len(len).unwrap();

@@ -1,4 +1,4 @@
-//! Pages for a tier are shared out over its targets, which are written at the same time.
+//! Placement of pages over the targets of a tier, which are written concurrently.
 
 use crate::context::Context;
 use crate::device::io::{DeviceIo, Writer};
@@ -12,11 +12,11 @@ use terrace_policy::placement::{CUT, Share};
 use terrace_shm::DeviceSlot;
 use terrace_shm::device_table::TARGETS_MAX;
 
-/// Pages of a file that follow each other go to one target together, so many at the most: they are read together, too.
+/// Largest number of successive pages of a file that are placed together: they are read together, too.
 const PIECE_MAX: usize = 64;
 
-/// Numbers of the pages that each target gets. `key`: file and page of each. `ask`: the engine, which is told the lengths of the pieces and the speeds of all
-/// targets.
+/// Indexes of the pages for each target. `key`: file and page; `ask`: calls the placement engine with the
+/// lengths of the pieces and the speeds of all targets.
 pub(super) fn place<T>(
     cx: &Context,
     pages: &[T],
@@ -50,11 +50,11 @@ pub(super) fn place<T>(
         of_target[share.target].extend(from..from + pages);
     }
     let got_some = of_target.into_iter().enumerate().filter(|(_, pages)| !pages.is_empty());
-    // One that was removed a moment ago gets none.
+    // A target removed just now gets no pages.
     got_some.filter_map(|(number, pages)| Some((cx.devices.get(number)?, pages))).collect()
 }
 
-/// Does something for each target that got pages, for all at the same time.
+/// Calls `work` for each target with pages, concurrently.
 pub(super) fn for_each<R: Send>(
     shares: &[(Arc<DeviceIo>, Vec<usize>)],
     work: impl Fn(&DeviceIo, &[usize]) -> R + Sync,
@@ -72,7 +72,7 @@ pub(super) fn for_each<R: Send>(
         for (thread, (device, pages)) in threads.into_iter().zip(others) {
             done.push(match thread {
                 Some(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                // The machine has no more threads.
+                // No thread can be started.
                 None => work(device, pages),
             });
         }
@@ -80,8 +80,8 @@ pub(super) fn for_each<R: Send>(
     })
 }
 
-/// Writes pages that are in frames to a target. `done` is told of each, with its slot and checksum if it was written. Pages dealt with: the target does not take
-/// more.
+/// Writes pages in frames to a target. `done` is called for each, with slot and checksum if it was written.
+/// Returns the pages handled: the target may not take more.
 pub(super) fn write(
     cx: &Context,
     device: &DeviceIo,
@@ -99,7 +99,7 @@ pub(super) fn write(
     dealt_with
 }
 
-/// A page in its frame, to be written.
+/// Content of a page in its frame.
 fn content(cx: &Context, page: &DemoteCandidate) -> Content {
     Content { object: page.object, page: page.page, from: cx.handles.segment.frame(page.frame) }
 }

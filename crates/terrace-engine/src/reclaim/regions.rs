@@ -1,7 +1,7 @@
-//! The oldest region of the log is emptied: what is worth it is written again at the head, the rest is dropped.
+//! Reclaim of the oldest region of a log: valuable pages are written again at the head, the rest is dropped.
 //!
-//! Each entry that names a slot of the region is withdrawn before anything is written to the region: a reader that still reads the
-//! old slot finds its entry changed.
+//! Each entry with a slot of the region is withdrawn before anything is written to the region: a reader of
+//! the old slot finds its entry changed.
 
 use crate::context::Context;
 use crate::device::format::Record;
@@ -18,15 +18,15 @@ use crate::state::targets::Targets;
 use std::io;
 use terrace_shm::{DeviceSlot, PAGE_SIZE};
 
-/// Pages that are dropped under one lock.
+/// Pages dropped under one lock.
 const BATCH: usize = 256;
 
-/// Reclaims regions of a target as long as one is due.
+/// Reclaims all due regions of a target.
 pub(crate) fn reclaim_due(cx: &Context, device: &DeviceIo) {
     while reclaim_one(cx, device, &mut device.writer.lock()) {}
 }
 
-/// Reclaims the oldest region, if one is due. False: none is.
+/// Reclaims the oldest region if it is due. False: none is due.
 pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
     if writer.ended {
         return false;
@@ -39,22 +39,21 @@ pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo, writer: &mut Writer) 
     due.is_some()
 }
 
-/// [`reclaim_one`] for who has something to write.
+/// [`reclaim_one`] to make room for a write.
 pub(crate) fn make_room(cx: &Context, device: &DeviceIo, writer: &mut Writer) -> bool {
     let is_serving = |targets: &Targets| targets.at(device.number).is_some_and(Device::is_serving);
     let is_serving = cx.state.lock().targets.as_ref().is_some_and(is_serving);
     is_serving && reclaim_one(cx, device, writer)
 }
 
-/// The records of a region.
 pub(super) type Keys = io::Result<Vec<(DeviceSlot, Record)>>;
 
-/// Those of the region that is reclaimed next.
+/// The records of the next region to be reclaimed.
 pub(super) fn keys_of(device: &DeviceIo, superblock: Superblock, filled: FilledRegion) -> Keys {
     region_keys(&*device.medium, &superblock, filled)
 }
 
-/// The region of a target that is to be reclaimed next, if one is due.
+/// The next region of a target to be reclaimed, if one is due.
 pub(super) fn due(state: &State, device: &DeviceIo) -> Option<FilledRegion> {
     let of = state.targets.as_ref()?.at(device.number)?;
     let region = of.log.due().filter(|_| of.is_serving() || of.is_leaving())?;
@@ -65,7 +64,7 @@ pub(super) fn due(state: &State, device: &DeviceIo) -> Option<FilledRegion> {
     Some(FilledRegion { region, lap, pages_used })
 }
 
-/// Reclaims the region that is the oldest, of which these are the keys.
+/// Reclaims the oldest region, given its keys.
 pub(super) fn reclaim(
     cx: &Context,
     device: &DeviceIo,
@@ -84,7 +83,7 @@ pub(super) fn reclaim(
             pages.chunks(BATCH).for_each(|pages| drop_pages(cx, pages));
         }
         Err(e) => tracing::warn!(
-            "tier: keys of region {region} cannot be read ({e}); its pages are looked for one by one"
+            "tier: keys of region {region} cannot be read ({e}); the whole index is searched for its pages"
         ),
     }
     let mut state = cx.state.lock();
@@ -94,7 +93,7 @@ pub(super) fn reclaim(
     }
 }
 
-/// Writes the pages again that were read most.
+/// Writes the most read pages again.
 fn reinsert(cx: &Context, device: &DeviceIo, writer: &mut Writer, pages: &[Page]) {
     let again = {
         let mut state = cx.state.lock();

@@ -1,4 +1,4 @@
-//! The engine with several targets: contents, restarts, one that fails, moves between tiers.
+//! The engine with several targets: contents, restarts, a failing target, moves between tiers.
 
 use super::testing::{
     FAILS, FILES, NONE, PAGE, PAGES, Troubled, World, all, content, device_pages, without_compression,
@@ -23,7 +23,7 @@ fn rows(engine: &Engine) -> Vec<TierRow> {
     engine.stats().tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect()
 }
 
-/// The tier that holds a page, alone or beside memory.
+/// The tier that holds a page, also as a copy of a page in memory.
 fn level_of(engine: &Engine, o: &ObjectRef, page: u64) -> Option<u8> {
     let state = engine.cx.state.lock();
     let place = state.pages.index.find(o.slot_index(), page)?;
@@ -38,7 +38,7 @@ fn pages_are_spread_over_targets_and_read_from_each() {
         let mut w =
             World { placement, ..World::with(without_compression(), &[(40 * MIB, 0), (24 * MIB, 0)]) };
         let (engine, objects) = w.start_on(Troubled::of(&w));
-        // The engine that fills one target after the other need not come to the second.
+        // A placement engine that fills the targets in turn may not reach the second one.
         let wanted = if *placement == "min-io-sum" { 1 } else { 2 };
         let is_used = |row: &TierRow| row.pages > PAGES / 4 && row.hits > 100;
         let spread = (0..10).any(|turn| {
@@ -77,7 +77,7 @@ fn what_a_tier_gives_up_goes_to_the_next_one() {
     let [fast, slow] = &rows(&engine)[..] else { panic!("two rows") };
     assert!(fast.moved_down > 100 && slow.demoted >= fast.moved_down, "{fast:?} {slow:?}");
     assert!(slow.hits > 500 && slow.promoted > 500, "{slow:?}");
-    // Together they hold more than the first alone could.
+    // Together the targets hold more than the first one could.
     assert!(device_pages(&engine) > 2 * 16 * MIB / PAGE as u64, "{}", device_pages(&engine));
     assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
@@ -90,7 +90,7 @@ fn page_read_twice_in_a_lower_tier_rises() {
     w.read_all(&engine, &objects);
     let level_of = |page| level_of(&engine, &objects[0], page);
     let low = (0..PAGES).find(|page| level_of(*page) == Some(1)).unwrap();
-    // Read again and again, with enough other pages between that it leaves memory each time.
+    // The page is read repeatedly, with enough other pages between that it leaves memory each time.
     let rose = (0..6).any(|_| {
         w.read(&engine, &objects, 0, low);
         (0..PAGES).for_each(|page| w.read(&engine, &objects, 1, page));
@@ -117,7 +117,7 @@ fn restart_finds_the_pages_of_all_targets() {
         if turn > 0 {
             assert!(rows(&engine).iter().all(|row| row.promoted > 200), "{:?}", rows(&engine));
         }
-        // What changed a moment before the end is found on each of them, too.
+        // Changes just before the end are found on each target, too.
         (0..FILES).for_each(|file| w.write(&engine, &objects, file, turn));
         engine.shutdown().unwrap();
         before = device_pages(&engine);
@@ -125,7 +125,7 @@ fn restart_finds_the_pages_of_all_targets() {
     assert!(before > 2 * PAGES, "{before}");
 }
 
-/// Neither end flushed, nor are the superblocks clean; what was recorded counts.
+/// Killed without a flush or clean superblocks: the recorded identities count.
 #[test]
 fn restart_after_a_kill_shows_no_wrong_page() {
     let mut w = World::with(without_compression(), &[(10 * MIB, 0), (8 * MIB, 0), (20 * MIB, 1)]);
@@ -143,17 +143,18 @@ fn restart_after_a_kill_shows_no_wrong_page() {
     }
 }
 
-/// Files without a recorded identity: what entries name stays, the rest has tombstones, which must leave the former alone.
+/// Files without a recorded identity: pages with entries stay, and the tombstones for all others leave them
+/// out.
 #[test]
 fn pages_kept_after_a_kill_are_there_after_the_next() {
-    // The log never fills: no region is reclaimed, which would drop its pages.
+    // The log never fills: the reclaim of a region would drop pages.
     let mut w = World::with(without_compression(), &[(96 * MIB, 0)]);
     let config = w.config();
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
     let (engine, objects) = w.start_on_files(config.clone(), handles.clone());
     w.read_all(&engine, &objects);
     w.work(&engine, &objects, &mut Rng::new(8), 4_000, 20);
-    // Their tombstones go with the daemon: the next one finds keys of pages that nobody has.
+    // Queued tombstones are lost with the daemon: the next one finds keys without an entry.
     engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
     engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
     engine.halt();
@@ -195,7 +196,7 @@ fn target_that_fails_goes_cold_alone() {
     w.work(&engine, &objects, &mut rng, 2_000, 5);
     assert_eq!(engine.check(), Vec::<String>::new());
     engine.shutdown().unwrap();
-    // The failed one was not left clean, and holds what was recorded of it: the next start sorts it out.
+    // The failed target is not clean, and its recorded identities count: the next start scans it.
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.read_all(&engine, &objects);
     assert_eq!(engine.check(), Vec::<String>::new());
@@ -207,7 +208,7 @@ fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
     let mut w = World::with(without_compression(), &[(24 * MIB, 0), (32 * MIB, 1)]);
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.work(&engine, &objects, &mut Rng::new(8), 3_000, 0);
-    // Its superblock says another run now, as if the file had been replaced: all content is damaged, too.
+    // Overwrites all content, as if the file had been replaced.
     let noise = content(9, 9, 9);
     let bytes = w.targets[0].0.metadata().unwrap().len();
     for at in (MIB..bytes).step_by(PAGE) {
@@ -227,7 +228,7 @@ fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
 fn file_forgotten_comes_back_with_its_pages_of_all_targets() {
     let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, mut objects) = w.start_on(Troubled::of(&w));
-    // A region that is reclaimed late, on a busy machine, is dropped and does not go down.
+    // On a busy machine a late reclaim drops the region's pages instead of moving them down.
     let on_both = || {
         let levels: HashSet<u8> =
             (0..PAGES).filter_map(|page| level_of(&engine, &objects[2], page)).collect();

@@ -1,4 +1,4 @@
-//! An engine with tiers on devices for tests: sources, targets, and what reads must give.
+//! Test world: an engine with device tiers, its sources and targets, and the expected content.
 
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
@@ -28,13 +28,13 @@ pub(super) const TIER_BYTES: u64 = 64 << 20;
 
 const NOISE_BYTES: usize = 256 << 10;
 
-/// Source files of three times the memory, a tier that holds them, and what they should hold.
+/// Source files of three times the memory, targets of device tiers, and the expected versions.
 pub(super) struct World {
-    /// First: its engines end before their files are closed, also where a test fails. Their threads would go on with the numbers of descriptors, which are
-    /// other tests' files soon.
+    /// Dropped first: the engines end before their files are closed, also when a test fails. Otherwise their
+    /// threads would use descriptor numbers that soon belong to other tests' files.
     pub running: Running,
     pub sources: Vec<File>,
-    /// Targets and their tiers.
+    /// Targets with their tiers.
     pub targets: Vec<(File, u8)>,
     /// The placement engine.
     pub placement: &'static str,
@@ -44,7 +44,7 @@ pub(super) struct World {
     pub compressed: CompressedConfig,
 }
 
-/// Engines, which are halted in the end.
+/// Engines, halted at the end.
 #[derive(Default)]
 pub(super) struct Running(Mutex<Vec<Arc<Engine>>>);
 
@@ -54,7 +54,7 @@ impl Drop for Running {
     }
 }
 
-/// Content of a page of a file after so many changes. Hardly compressible.
+/// Content of a page after `version` changes. Hardly compressible.
 pub(super) fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
     static NOISE: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut rng = Rng::new(1);
@@ -90,7 +90,7 @@ impl World {
     pub(super) fn new(compressed: CompressedConfig) -> World {
         World::with(compressed, &[(TIER_BYTES, 0)])
     }
-    /// With targets of these sizes in these tiers.
+    /// A world with targets of these sizes and tiers.
     pub(super) fn with(compressed: CompressedConfig, targets: &[(u64, u8)]) -> World {
         let make = |file: u64| {
             let source = tempfile::tempfile().unwrap();
@@ -100,7 +100,7 @@ impl World {
             source
         };
         let sources = (0..FILES).map(make).collect();
-        // Of files that have changed just now a target keeps nothing.
+        // A target keeps nothing of files that have just changed.
         std::thread::sleep(crate::file::identity::SETTLES);
         World {
             running: Running::default(),
@@ -140,7 +140,7 @@ impl World {
             _ => Ok(()),
         }))
     }
-    /// An engine over a new segment, that has looked at the device.
+    /// An engine over a new segment, after the scan of its targets.
     pub(super) fn start(&self) -> (Arc<Engine>, Vec<ObjectRef>) {
         self.start_on(self.io())
     }
@@ -166,7 +166,7 @@ impl World {
         self.scanned(&engine);
         (engine, objects)
     }
-    /// An engine over these new memory files.
+    /// An engine over the given new memory files.
     pub(super) fn start_on_files(
         &self,
         config: EngineConfig,
@@ -174,7 +174,7 @@ impl World {
     ) -> (Arc<Engine>, Vec<ObjectRef>) {
         self.start_over(config, handles, Troubled::of(self))
     }
-    /// The next engine over the memory files of one that was killed.
+    /// The next engine over the memory files of a killed one.
     pub(super) fn start_after_a_kill(
         &self,
         config: EngineConfig,
@@ -192,7 +192,7 @@ impl World {
         self.scanned(&engine);
         (engine, objects)
     }
-    /// Waits until all targets are known.
+    /// Waits for the scans of all targets.
     pub(super) fn scanned(&self, engine: &Engine) {
         wait_until("the scan", || !all(engine).iter().any(Device::is_scanning));
     }
@@ -209,7 +209,7 @@ impl World {
         let new = content(file, page, *version);
         engine.write(&objects[file as usize], page * PAGE as u64, &new).unwrap();
     }
-    /// Cuts the first file to 1,000 pages and makes it as long as before: what was cut reads as zeros.
+    /// Truncates the first file to 1,000 pages and extends it again: the truncated part reads as zeros.
     pub(super) fn cut(&self, engine: &Engine, objects: &[ObjectRef]) {
         engine.truncate(&objects[0], 1000 * PAGE as u64).unwrap();
         engine.truncate(&objects[0], PAGES * PAGE as u64).unwrap();
@@ -219,7 +219,7 @@ impl World {
             assert!(buf == [0; PAGE], "page {page} is beyond what was cut");
         }
     }
-    /// Reads pages at random, and writes one in `writes_in`, if that is not 0.
+    /// Reads pages at random, and writes one of each `writes_in` (0: none).
     pub(super) fn work(
         &mut self,
         engine: &Engine,
@@ -269,7 +269,8 @@ pub(super) fn without_compression() -> CompressedConfig {
     CompressedConfig { codec: None, ..CompressedConfig::default() }
 }
 
-/// Calls to one target that fail, end after half a page, take long, or do not end until the trouble is over. Sources are slower than targets.
+/// I/O with trouble on one target: errors, short reads, delays, or a hang until the trouble ends. Sources are
+/// slower than targets.
 #[derive(Debug)]
 pub(super) struct Troubled {
     inner: BlockingIo,
@@ -278,7 +279,7 @@ pub(super) struct Troubled {
     pub hanging: Arc<AtomicBool>,
 }
 
-/// So much longer a page of a source takes.
+/// Additional time per page of a source.
 const SOURCE_SLOWER: Duration = Duration::from_micros(40);
 
 pub(super) const NONE: u8 = 0;
@@ -288,7 +289,7 @@ pub(super) const SLOW: u8 = 3;
 pub(super) const HANGS: u8 = 4;
 
 impl Troubled {
-    /// With the first target in trouble.
+    /// The first target may get trouble.
     pub(super) fn of(w: &World) -> Arc<Troubled> {
         let (trouble, hanging) = (Arc::default(), Arc::default());
         let targets = w.targets.iter().map(|(target, _)| target.as_raw_fd()).collect();

@@ -1,18 +1,18 @@
-//! Frames of pages that were fetched before a program asked for them.
+//! Frames with prefetched pages.
 
 use crate::table::Set;
 
-/// Unused pages may have this part of the pool.
+/// Unused prefetched pages take at most 1/`SHARE` of the pool.
 pub(crate) const SHARE: u32 = 16;
 
-/// Frames of pages that were fetched ahead. Their pages may have been used since somebody last looked.
+/// Frames with prefetched pages. Some may have been used since the last check.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     frames: Set<u32>,
 }
 
 impl Ahead {
-    /// The page of a frame leaves it.
+    /// Notes that a page leaves its frame.
     #[inline]
     pub(crate) fn remove(&mut self, frame: u32) {
         if !self.frames.is_empty() {
@@ -20,12 +20,13 @@ impl Ahead {
         }
     }
 
-    /// The page in a frame was fetched ahead.
+    /// Notes a prefetched page in a frame.
     pub(crate) fn add(&mut self, frame: u32) {
         self.frames.insert(frame);
     }
 
-    /// How many more may come into a pool of so many frames; forgets those that are not `unused` any more where there seems to be no room for those that are `wanted`.
+    /// Number of further pages that may be prefetched into a pool of `pool` frames. If `wanted` pages do not
+    /// fit, it first forgets used pages.
     pub(super) fn room(&mut self, pool: u32, wanted: usize, unused: impl Fn(u32) -> bool) -> usize {
         let max = (pool / SHARE) as usize;
         if self.frames.len() + wanted > max {

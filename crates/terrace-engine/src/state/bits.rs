@@ -1,15 +1,15 @@
-//! A set of numbers that finds its lowest member in a few steps: a bitmap, a bitmap of its words that are not empty, and so
-//! on up to a single word. One bit and a 63rd a number.
+//! A set of numbers that finds its lowest member in a few steps: a bitmap, a bitmap of its non-empty words,
+//! and so on up to a single word. It takes 1 1/63 bits per number.
 
 /// A set of numbers below a length given once.
 #[derive(Debug)]
 pub(crate) struct BitSet {
-    /// The numbers themselves first; each further level has a bit for each word of the one below.
+    /// The numbers first; each further level has a bit for each word of the level below.
     levels: Vec<Vec<u64>>,
 }
 
 impl BitSet {
-    /// Empty. Zeroed by the allocator: parts that never had a member take no memory.
+    /// An empty set. The allocator zeroes it: parts without members take no memory.
     pub(crate) fn new(len: usize) -> BitSet {
         let words = |bits: usize| bits.div_ceil(64).max(1);
         let mut levels = vec![vec![0; words(len)]];
@@ -55,7 +55,7 @@ mod tests {
     use std::collections::BTreeSet;
     use terrace_testkit::rng::Rng;
 
-    /// Random insertions and removals, against a set of std.
+    /// Random insertions and removals, compared with a standard set.
     #[test]
     fn the_lowest_member_is_found_at_any_size() {
         let mut rng = Rng::new(1);
@@ -63,7 +63,7 @@ mod tests {
             let (mut set, mut model) = (BitSet::new(len), BTreeSet::new());
             for round in 0..5000 {
                 let i = rng.index(len);
-                // Long times of growth, then of the lowest ones going.
+                // Long phases of growth, then of removal of the lowest members.
                 if rng.below(100) < (round / 1000 % 2) * 40 + 30 {
                     set.insert(i);
                     model.insert(i);

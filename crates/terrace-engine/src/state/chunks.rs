@@ -1,4 +1,4 @@
-//! The pool in chunks of 2 MiB: how they get memory, and how the top one leaves.
+//! The pool's chunks of 2 MiB: how they get memory, and how the top one is dropped.
 
 use crate::nodes::Nodes;
 use crate::segment::flag::{HELD, LEAVING, REUSED};
@@ -11,25 +11,25 @@ use terrace_shm::index::Place;
 use terrace_shm::layout::CHUNK_FRAMES;
 use terrace_shm::{PAGE_SIZE, State as EntryState};
 
-/// How a chunk of frames got its memory.
+/// Memory of a chunk of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backed {
     Huge,
-    /// In small pages, and there are no others.
+    /// In small pages; huge ones are not available.
     Small,
-    /// In small pages, but it may be worth another try.
+    /// In small pages; another attempt may succeed.
     NotYet,
 }
 
 impl State {
-    /// Frames are placed on these nodes; before any is in use.
+    /// Sets the nodes on which frames are placed. Called before any frame is in use.
     pub(crate) fn place_on(&mut self, nodes: Arc<Nodes>) {
         let frames_max = self.handles.segment.geometry().frames_max;
         self.frames = Frames::new(frames_max, nodes.count());
         self.nodes = nodes;
     }
 
-    /// Brings the next chunk into use, on this node: its first frame.
+    /// Brings the next chunk into use, on `node`. Returns its first frame.
     pub(crate) fn grow_pool(&mut self, node: usize) -> u32 {
         let first = self.frames.grow(node);
         self.note_populated();
@@ -40,7 +40,8 @@ impl State {
         self.handles.segment.header().populated.store(self.frames.populated(), Ordering::Release);
     }
 
-    /// Books how a chunk was backed, outside the lock; if it has left the pool meanwhile, its memory goes back.
+    /// Notes the memory of a chunk, which was backed outside the lock. If the chunk has left the pool
+    /// meanwhile, its memory is freed.
     pub(crate) fn note_backed(&mut self, first: u32, backed: Backed) {
         if first >= self.frames.populated() {
             self.give_back(first, first + CHUNK_FRAMES as u32);
@@ -49,7 +50,7 @@ impl State {
         }
     }
 
-    /// After a restart: these frames are in use, and as many as ever before have memory.
+    /// After a restart: takes over the frames in use. Chunks ever populated count as such.
     pub(crate) fn recover_frames(&mut self, in_use: &[u32]) {
         let noted = self.handles.segment.header().populated.load(Ordering::Acquire);
         let needed = in_use.iter().max().map_or(0, |f| f + 1).next_multiple_of(CHUNK_FRAMES as u32);
@@ -58,16 +59,16 @@ impl State {
         self.note_populated();
         // A chunk that was being backed when the daemon died has no owner.
         self.give_back(self.frames.populated(), frames_max);
-        // It is not recorded which chunks had huge pages: reclaim asks for them again, which costs nothing
-        // where they are. Those above the limit will be given back soon.
+        // Huge pages of chunks are not recorded: reclaim requests them again, which is free where they exist.
+        // Chunks above the limit are dropped soon.
         self.hasty_chunks =
             (0..self.frames.populated().min(self.frames.limit())).step_by(CHUNK_FRAMES).collect();
     }
 
-    /// Empties the top chunk and gives its memory back; its pages move to frames below, for which the policy gives up others. False
-    /// if pages that are dirty or in use are in the way.
+    /// Empties the top chunk and frees its memory. Its pages move to lower frames, for which the policy
+    /// evicts other pages. False: pages that are dirty or in use prevent it.
     ///
-    /// All under one lock: were the hole punched later, the chunk could have grown again and be full of new pages by then.
+    /// All under one lock: if the hole were punched later, the chunk could have grown again, with new pages.
     pub(crate) fn drop_top_chunk(&mut self) -> bool {
         let end = self.frames.populated();
         let first = end - CHUNK_FRAMES as u32;
@@ -80,7 +81,7 @@ impl State {
             if self.pages.index.get(place).state() != EntryState::Present {
                 return false;
             }
-            // The policy may give up this very page to make room.
+            // The policy may evict this very page to make room.
             let room = self.claim();
             match room {
                 Some(to) if self.pages.place_of(frame) == Some(place) => self.relocate(place, frame, to),
@@ -99,12 +100,12 @@ impl State {
         true
     }
 
-    /// Drops all clean pages of a chunk above the limit, and gives back the memory of its free frames; of the whole chunk if it is the top one and
-    /// empty by now.
+    /// Drops all clean pages of a chunk above the limit, and frees the memory of its free frames. If the
+    /// chunk is the top one and now empty, it is dropped.
     pub(crate) fn vacate_chunk(&mut self, first: u32) {
         let end = first + CHUNK_FRAMES as u32;
         for frame in first..end {
-            // A page under compression leaves soon.
+            // Pages under compression leave soon.
             let goes = self.pages.flags(frame).load(Ordering::Relaxed) & (HELD | LEAVING) == 0;
             let place = self.pages.place_of(frame).filter(|_| goes && !self.frames.is_free(frame));
             let Some(place) =
@@ -133,14 +134,15 @@ impl State {
         }
     }
 
-    /// Moves a clean page to a claimed frame. To the policy it is a page that left and came back at once: it was worth keeping.
+    /// Moves a clean page to a claimed frame. For the policy this is an eviction and an immediate refault:
+    /// the page is worth keeping.
     fn relocate(&mut self, place: Place, from: u32, to: u32) {
         let (seg, mut touches) = (self.handles.segment.clone(), self.lru.touches());
         let count = touches.take(from);
         let flags = self.pages.flags(from).load(Ordering::Relaxed);
         self.pages.flags(to).store(flags & REUSED, Ordering::Relaxed);
-        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under this lock only, and
-        // the new frame is claimed.
+        // SAFETY: both frames are in bounds and not the same; the content of a present page changes under
+        // this lock only, and the new frame is claimed.
         unsafe { std::ptr::copy_nonoverlapping(seg.frame(from), seg.frame(to), PAGE_SIZE) };
         self.pages.publish_present(place, to);
         self.remap(place, to);
@@ -156,7 +158,7 @@ impl State {
         touches.set(to, count);
     }
 
-    /// Gives the memory of frames without owner back to the machine.
+    /// Frees the memory of frames without owner.
     fn give_back(&self, first: u32, end: u32) {
         if let Err(e) = self.handles.punch(first..end) {
             tracing::warn!("memory of frames {first}..{end} not given back: {e}");

@@ -2,17 +2,16 @@
 //! instead of a device read.
 //!
 //! Life of a page in it:
-//! 1. The policy gives it up, and the tier has room (which it fills slowly on a busy machine), or the page
-//!    was used more than once (`flag::REUSED`).
-//! 2. `reclaim/compress.rs` (reclaim's thread, no lock) ->
-//!    [`State::finish_store`](super::State::finish_store): the entry names the pool's object, and the frame
-//!    is free.
-//! 3. Readers decode it into their own buffers (`terrace-shm/src/tier.rs`); it stays where it is.
+//! 1. The policy evicts it. The tier has room (which it fills slowly on a busy machine), or the page was used
+//!    more than once (`flag::REUSED`).
+//! 2. `reclaim/compress.rs` (reclaim thread, no lock) -> [`State::finish_store`](super::State::finish_store):
+//!    the entry names the pool's object, and the frame is free.
+//! 3. Readers decode it into their own buffers (`terrace-shm/src/tier.rs`); it stays compressed.
 //! 4. After enough recent reads ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion).
-//!    Pages that are not read are dropped, oldest first, by
+//!    Unread pages are dropped, oldest first, by
 //!    [`State::shrink_compressed`](super::State::shrink_compressed).
 //!
-//! Only clean pages are compressed, so that a crash loses nothing: the next daemon begins with an empty pool.
+//! Only clean pages are compressed, so that a crash loses nothing: the next daemon starts with an empty pool.
 //! The tier's share of memory follows its benefit (`terrace-policy/src/balancer.rs`).
 
 use crate::config::{Admit, CompressedConfig};
@@ -33,98 +32,99 @@ use terrace_shm::zobject::Handle;
 use terrace_shm::zpool::ZPool;
 use terrace_shm::{Below, Entry, PAGE_SIZE};
 
-/// Cost of compressing a page, ns, until it is measured: LZ4.
+/// Cost of compressing a page with LZ4, ns, until measured.
 const COMPRESS_NS: u64 = 8_000;
-/// Cost of decompressing a page, ns, until it is measured; and the rest of a hit: finding, copying, checking.
+/// Cost of decompressing a page, ns, until measured; and the rest of a hit: lookup, copy, check.
 const DECOMPRESS_NS: u64 = 3_500;
 const HIT_NS: u64 = 1_500;
-/// Processor time of a miss beyond that of a hit, ns: for each device read, which is begun and ended, with
-/// two changes of thread; and for each page, which is filled and listed, while another one is evicted. fio,
-/// nearly all of whose reads missed, took 24 us for a read of one page, 30 for four, 62 for sixteen,
-/// including its own calls.
+/// Processor time of a miss beyond that of a hit, ns. Per device read: submission, completion, and two thread
+/// switches. Per page: filling, listing, and the eviction of another page. fio with almost only misses took
+/// 24 us for a read of one page, 30 for four, 62 for sixteen, including its own calls.
 const READ_WORK_NS: u64 = 14_500;
 const PAGE_WORK_NS: u64 = 2_500;
-/// Device reads before their cost is believed.
+/// Minimum number of device reads for a measured cost.
 const READS_MIN: u64 = 64;
-/// Share of the processors that may go into filling the tier while they are busy: more would be felt before it can pay.
+/// Share of the processors for filling the tier while they are busy: more would be noticeable before it pays.
 const FILLING_BUSY: f64 = 0.02;
-/// A longer while in which nothing was judged does not count in full for that.
+/// Upper bound of the time that counts for this share.
 const FILLING_PAST_MAX: Duration = Duration::from_millis(500);
-/// Bytes that compaction moves under one lock.
+/// Bytes moved by compaction under one lock.
 const COMPACT_BYTES: usize = 256 << 10;
 /// Unused zspages that keep their memory, bytes.
 const IDLE_BYTES: u64 = 1 << 20;
-/// Weight of a success against earlier failures in `Backoff`, for any codec and for LZ4: a failed try of LZ4
-/// costs half as much as zstd.
+/// Weight of a success against earlier failures in `Backoff`, for any codec and for LZ4: a failed attempt
+/// with LZ4 costs half as much as zstd.
 const REFUSALS_OUTWEIGHED: u16 = u16::MAX;
 const LZ4_OUTWEIGHS: u16 = 4;
-/// The shadow of a page that was in memory, without further knowledge; the policy does not see it. A page
-/// that left the tier gets it: it has been away longer than anything in DRAM. (With a shadow of the policy,
-/// all pages of a loop came back as recent ones, and circulated.) Under policies without shadows every
-/// evicted page gets it, so that the tier sees refaults. A policy makes this value only once in 2^31
-/// evictions.
+/// Shadow that only records a previous stay in memory; the policy does not see it. A page that left the tier
+/// gets it: it has been away longer than anything in DRAM. (With a shadow of the policy, all pages of a loop
+/// came back as recent ones, and circulated.) Under policies without shadows every evicted page gets it, so
+/// that the tier sees refaults. A policy makes this value only once in 2^31 evictions.
 pub(crate) const WAS_HERE: u32 = u32::MAX;
-/// As [`WAS_HERE`], of a page that was read often on a device until its region was reclaimed: it is worth a write when it leaves again.
+/// As [`WAS_HERE`], for a page that was read often on a device until its region was reclaimed: it is worth a
+/// write when it leaves DRAM again.
 pub(crate) const WAS_READ: u32 = u32::MAX - 1;
-/// Recent reads of a compressed page that promote it: then the decompressions saved pay for the promotion,
+/// Recent reads of a compressed page that promote it. The decompressions saved then pay for the promotion,
 /// which costs a decompression and the compression of another page.
 const PROMOTE_AT: u32 = 8;
 
-/// Events in the tier that the pool does not count.
+/// Counters of events that the pool does not count.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct TierCounts {
-    /// Pages refused: too long a result, and those whose file is known for it.
+    /// Refused pages: those with too long a result, and those of files known for that.
     pub reject_compress_poor: u64,
     pub reject_by_file: u64,
-    /// Pages that came back to DRAM.
+    /// Promoted pages.
     pub promoted: u64,
-    /// Pages whose content or state changed while they were compressed.
+    /// Pages whose content or state changed during the compression.
     pub store_raced: u64,
-    /// Pages that the pool had already when they came.
+    /// Pages that were already in the pool.
     pub duplicate_entry: u64,
-    /// Pages compressed that were taken for no reason but that there was room.
+    /// Compressed pages admitted only because there was room.
     pub filling: u64,
-    /// Pages compressed, whatever came of it, and the processor time that it took, putting away included, ns.
+    /// Compressed pages, with any result, and the processor time for them, including storing, ns.
     pub compressed: u64,
     pub compress_ns: u64,
 }
 
-/// The compressed pages, and their benefit.
+/// The compressed pages, and the benefit of the tier.
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub pool: ZPool,
     pub balancer: TierBalancer,
     pub counts: TierCounts,
     admit: Admit,
-    /// The policy keeps shadows: those it wants.
+    /// The policy keeps shadows itself.
     has_ghost: bool,
     pub compressor_bytes: usize,
-    /// Pages that may be compressed for no reason but that there is room, until the tier is judged again.
+    /// Pages that may be admitted only because there is room, until the next judgement of the tier.
     fill_budget: u64,
-    /// Processor time of the kernel's workers for a page of a device, ns; 0 while processors are idle ([`IoWorkers`](crate::reclaim::io_workers)).
+    /// Processor time of the kernel's workers per page of a device, ns; 0 while processors are idle
+    /// ([`IoWorkers`](crate::reclaim::io_workers)).
     pub workers_ns: u64,
-    /// Of the window under way.
+    /// Refaults in the current window.
     refaults: u64,
-    /// Counters when it began: pages stored, refused, not tried and promoted, reads answered, pages compressed for there was room.
+    /// Counters at its begin: pages stored, refused, not tried and promoted, reads answered, pages admitted
+    /// for room.
     began: [u64; 6],
-    /// Reads answered when touches were aged.
+    /// Reads answered at the last aging of touches.
     aged_at: u64,
-    /// Reads of the source by the daemon, where most pages were refaults: pages, reads, ns.
+    /// Reads of the source by the daemon with mostly refaults: pages, reads, ns.
     source_read: [u64; 3],
-    /// This, and the reads of clients, when the cost was last computed.
+    /// These reads and those of clients at the last computation of the cost.
     read_at: [u64; 3],
 }
 
-/// A page on its way out of DRAM. Until it has arrived it is resident as before.
+/// A page to be compressed. It stays resident until the result is stored.
 #[derive(Debug)]
 pub(crate) struct CompressCandidate {
     pub place: Place,
     pub frame: u32,
     pub entry: Entry,
     pub shadow: Option<Shadow>,
-    /// A full tier would not have taken it.
+    /// Admitted only because there is room.
     pub filling: bool,
-    /// LZ4 need not be tried.
+    /// LZ4 is skipped.
     pub beyond_lz4: bool,
 }
 
@@ -132,7 +132,7 @@ impl Compressed {
     /// An empty tier; None if it is disabled.
     ///
     /// # Errors
-    /// Out of memory; a predecessor's pool that cannot be given back.
+    /// Out of memory; a predecessor's pool cannot be freed.
     pub(crate) fn new(
         config: CompressedConfig,
         has_ghost: bool,
@@ -162,37 +162,37 @@ impl Compressed {
         }))
     }
 
-    /// Memory that it should have, bytes.
+    /// Intended memory, bytes.
     pub(crate) fn target(&self) -> u64 {
         u64::from(self.balancer.chunks()) * HUGE as u64
     }
-    /// Memory of its books and of the compressor, bytes.
+    /// Memory of the pool's metadata and of the compressor, bytes.
     pub(crate) fn metadata_bytes(&self) -> u64 {
         self.pool.metadata_bytes() + self.compressor_bytes as u64
     }
-    /// Whether more pages fit in without others leaving.
+    /// Whether more pages fit without an eviction.
     pub(crate) fn has_room(&self) -> bool {
         !self.fills(self.pool.limit())
     }
-    /// Whether it has filled so many bytes.
+    /// Whether the pool fills `bytes` bytes.
     fn fills(&self, bytes: u64) -> bool {
         self.pool.bytes() - self.pool.idle_bytes() >= bytes / 16 * 15
     }
 
-    /// Sets the number of pages that may be compressed to fill the tier in the next interval, if it is like
-    /// the last `past` ns of so many processors.
+    /// Sets the number of pages that may be compressed to fill the tier in the next interval, which is
+    /// assumed to be like the last `past` ns on `processors` processors.
     fn set_fill_budget(&mut self, past: u64, processors: usize) {
         let ns = past as f64 * processors as f64 * FILLING_BUSY;
         let slowly = self.balancer.is_busy() && !self.balancer.is_least();
         self.fill_budget = if slowly { ns as u64 / self.balancer.costs.compress.max(1) } else { u64::MAX };
     }
-    /// True if it has not filled its memory since the last step, and may not fill it now.
+    /// Whether the tier has not filled its memory since the last step, and may not fill it now.
     fn is_fill_limited(&self) -> bool {
         self.fill_budget == 0 && !self.fills(u64::from(self.balancer.chunks_before()) * HUGE as u64)
     }
 
-    /// Updates the cost of a missing page from reads of the source, `clients` being those of clients: the
-    /// pages of a read share its cost.
+    /// Updates the cost of a miss from reads of the source; `clients`: those of clients. The pages of a read
+    /// share its cost.
     fn note_reads(&mut self, clients: [u64; 3]) {
         let now: [u64; 3] = std::array::from_fn(|i| clients[i].wrapping_add(self.source_read[i]));
         let [pages, reads, ns] = std::array::from_fn(|i| now[i].saturating_sub(self.read_at[i]));
@@ -200,40 +200,40 @@ impl Compressed {
             return;
         }
         self.read_at = now;
-        // Clients count, and may count nonsense.
+        // Counters of clients are untrusted.
         let (reads, ns) = (reads.clamp(1, pages), (ns / pages).clamp(1_000, 1_000_000_000));
         let costs = &mut self.balancer.costs;
         learn::<9>(&mut costs.read, ns);
-        // The workers may have had other things to do: of a read they take no more than it lasts.
+        // The workers may have had other work: their share of a read is at most its latency.
         let workers = self.workers_ns.min(ns);
         learn::<9>(&mut costs.work, PAGE_WORK_NS + READ_WORK_NS.saturating_mul(reads) / pages + workers);
     }
 
-    /// Updates the cost of decompression from one page, which took `ns` of processor time. One sample has
-    /// little weight: zstd takes three times as long as LZ4, and the clock also counts interrupts and stolen
-    /// time. A single page of 5 ms would make the tier give up all its memory; as it then compresses nothing,
-    /// it would never measure a lower cost.
+    /// Updates the cost of decompression from one page, which took `ns` of processor time. A single sample
+    /// has little weight: zstd takes three times as long as LZ4, and the clock also counts interrupts and
+    /// stolen time. A single page of 5 ms would make the tier give up all its memory. Without further
+    /// compression it would never measure a lower cost.
     fn note_unpacking(&mut self, ns: u64) {
         let known = &mut self.balancer.costs.decompress;
         learn::<65>(known, (HIT_NS + ns).min(4 * *known));
     }
 
-    /// A page was read from the source that had been here before.
+    /// Notes a refault from the source.
     pub(crate) fn note_refault(&mut self) {
         self.refaults += 1;
     }
-    /// Notes a read of so many pages by the daemon, most of which were refaults. (First reads do not count,
-    /// because no tier would have saved them: a scan must not make misses look cheap.)
+    /// Notes a read by the daemon with mostly refaults. (First reads do not count, because no tier would have
+    /// saved them: a scan must not make misses look cheap.)
     pub(crate) fn note_source_read(&mut self, pages: usize, ns: u64) {
         [pages as u64, 1, ns].iter().zip(&mut self.source_read).for_each(|(more, sum)| *sum += more);
     }
-    /// The shadow of a page for which the policy makes none.
+    /// Shadow of a page for which the policy makes none.
     pub(crate) fn shadow_without_ghost(&self) -> u32 {
         if self.has_ghost { 0 } else { WAS_HERE }
     }
 
-    /// Whether a page of `object` that leaves DRAM is taken: if so, whether for no reason but that there is room, and whether LZ4 need
-    /// not be tried.
+    /// Decides on a page of `object` that leaves DRAM. None: refused. Otherwise: whether it is admitted only
+    /// because there is room, and whether LZ4 is skipped.
     pub(crate) fn admits(&mut self, object: Option<&Object>, reused: bool) -> Option<(bool, bool)> {
         let filling = self.admit == Admit::Reused && !reused;
         if filling && (self.fill_budget == 0 || !self.has_room()) {
@@ -243,7 +243,7 @@ impl Compressed {
             self.balancer.passed();
             return None;
         }
-        // Also without memory: the balancer needs to know how many pages it would serve.
+        // Also for a tier without memory: the balancer needs the number of pages that it could serve.
         if object.is_some_and(|o| o.compressing.should_skip()) {
             self.counts.reject_by_file += 1;
             return None;
@@ -255,13 +255,14 @@ impl Compressed {
         self.fill_budget -= u64::from(filling);
         Some((filling, beyond_lz4))
     }
-    /// The state of a page changed while it was compressed; `now` is its entry. The present content stays: it is not older than the
-    /// compressed one. A page that went back to its copy on a device meanwhile is no duplicate.
+    /// Notes that a page changed during its compression; `now` is its entry. The present content stays: it is
+    /// not older than the compressed one. A page that returned to its copy on a device meanwhile is no
+    /// duplicate.
     pub(crate) fn note_race(&mut self, now: Entry) {
         let is_duplicate = matches!(now.below(), Some(Below::Compressed(_)));
         *(if is_duplicate { &mut self.counts.duplicate_entry } else { &mut self.counts.store_raced }) += 1;
     }
-    /// How compressing a page of `object` ended.
+    /// Notes the result of compressing a page of `object`.
     pub(crate) fn note_result(
         &mut self,
         page: &CompressCandidate,
@@ -277,7 +278,7 @@ impl Compressed {
             o.lz4.note(codec == Some(Encoding::Lz4), LZ4_OUTWEIGHS);
         }
     }
-    /// Processor time of compressing `pages` pages, and of decompressing one of them, ns.
+    /// Notes processor time: of compressing `pages` pages, and of decompressing one of them, ns.
     pub(crate) fn note_work(&mut self, pages: usize, compress_ns: u64, decompress_ns: Option<u64>) {
         if let Some(ns) = decompress_ns {
             self.note_unpacking(ns);
@@ -286,7 +287,7 @@ impl Compressed {
         self.counts.compressed += pages as u64;
     }
 
-    /// Compacts the pool, and gives unused memory back.
+    /// Compacts the pool, and frees unused memory.
     pub(crate) fn compact(&mut self, index: &Index) {
         self.pool.compact(COMPACT_BYTES, |place, _, new| {
             let clock = index.tick();
@@ -296,15 +297,15 @@ impl Compressed {
             tracing::warn!("memory of the compressed tier not given back: {e}");
         }
     }
-    /// A page has come back to DRAM.
+    /// Notes the promotion of a page.
     pub(crate) fn note_promotion(&mut self, handle: Handle) {
         self.pool.remove(handle);
         self.counts.promoted += 1;
     }
 
-    /// Moves the balancer by the events of the last `past` ns, on so many processors. Returns the number of
-    /// chunks. `hits` of compressed pages, and `reads` of clients (pages, reads, ns), are counted since the
-    /// start.
+    /// Moves the balancer by the events of the last `past` ns, on `processors` processors. Returns the number
+    /// of chunks moved. `hits` of compressed pages, and `reads` of clients (pages, reads, ns), are counted
+    /// since the start.
     pub(crate) fn rebalance(
         &mut self,
         hits: u64,
@@ -344,8 +345,7 @@ impl Compressed {
         i64::from(self.balancer.chunks()) - i64::from(before)
     }
 
-    /// Reports inconsistencies between the pool and the entries that name its objects, of which there are
-    /// `named`.
+    /// Reports inconsistencies between the pool and the entries that name its objects: `named`.
     pub(crate) fn check(&self, named: &[(Place, Handle)], bad: &mut Vec<String>) {
         bad.extend(self.pool.check().err());
         for &(place, handle) in named {

@@ -1,18 +1,21 @@
-//! A target of a tier on devices: where clean pages go that leave memory, and from where they are read faster than from the source. All targets
-//! together are in `state/targets.rs`.
+//! A target of a device tier: clean pages that leave memory go there, and are read faster there than from the
+//! source. `state/targets.rs` has all targets together.
 //!
 //! Life of a page in it:
-//! 1. The policy gives the page up, and [`State::evict`](super::State::evict) asks
-//!    [`Targets::admits`](super::targets::Targets::admits); reclaim's thread copies it, with
-//!    others, into one write (`reclaim/demote.rs`), and the entry then names the slot.
-//! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to DRAM and keeps its slot as a
-//!    *copy*: if it leaves clean, its entry names the slot again, without a write.
-//! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no restart believes what the
-//!    slot holds ([`Device::bury`]).
-//! 4. Its region is the oldest: `reclaim/regions.rs` drops the page, or writes it again at the head of the log if it was read often.
+//! 1. The policy evicts the page, and [`State::evict`](super::State::evict) calls
+//!    [`Targets::admits`](super::targets::Targets::admits). The reclaim thread copies it, with others, into
+//!    one write (`reclaim/demote.rs`), and the entry then names the slot.
+//! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to
+//!    DRAM and keeps its slot as a *copy*: if it leaves clean, its entry names the slot again, without a
+//!    write.
+//! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no
+//!    restart uses the slot's content ([`Device::bury`]).
+//! 4. When its region is the oldest, `reclaim/regions.rs` drops the page, or writes it again at the head of
+//!    the log if it was read often.
 //!
-//! Pages of files that are not published are *parked* ([`Parked`]): found by the scan of a restart, or left by a file that the kernel has
-//! forgotten. They come back when the file does, if its identity is what it was (`path/park.rs`).
+//! Pages of unpublished files are *parked* ([`Parked`]): found by the scan of a restart, or left by a file
+//! that the kernel has forgotten. They become valid again when the file is published with the same identity
+//! (`path/park.rs`).
 
 use crate::config::{Access, DeviceConfig};
 use crate::device::Record;
@@ -32,13 +35,13 @@ use terrace_shm::entry::DeviceSlot;
 use terrace_shm::index::Place;
 use terrace_shm::{DeviceTable, Entry, PAGE_SIZE};
 
-/// Cost of a write, ns a page, for the test whether the tier pays: 1 MiB at 1 GB/s.
+/// Cost of a write per page, ns, to judge the benefit of the tier: 1 MiB at 1 GB/s.
 const WRITE_NS: u64 = 4_000;
 
-/// Bytes of the index for 16 pages of a file that is held whole: a leaf and its word.
+/// Index bytes for 16 pages of a completely cached file: a leaf and its word.
 const INDEX_BYTES_16: u64 = 136;
 
-/// A page that is written to the device before it leaves its frame.
+/// A page to be written to a device before it leaves its frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DemoteCandidate {
     pub place: Place,
@@ -46,17 +49,17 @@ pub(crate) struct DemoteCandidate {
     pub entry: Entry,
     pub object: u64,
     pub page: u64,
-    /// The tier that it is written to, 0 the fastest.
+    /// The tier for it; 0 is the fastest.
     pub level: u8,
     pub(super) shadow: Option<Shadow>,
 }
 
-/// Pages on the device of a file that is not published.
+/// Pages on the device of an unpublished file.
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
-    /// Identity of the file when they were its content; None: nobody knows, they are not believed.
+    /// Identity of the file when they were its content; None: not known, and the pages are not valid.
     pub digest: Option<u64>,
-    /// Page and slot, by page.
+    /// Page and slot, sorted by page.
     pub pages: Vec<(u32, DeviceSlot)>,
 }
 
@@ -74,36 +77,36 @@ pub(crate) struct Restored {
     pub fillings: Vec<(u64, u32)>,
     pub parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,
-    /// File and page of keys whose content is damaged.
+    /// File and page of keys with damaged content.
     pub damaged: Vec<(ObjectId, u64)>,
 }
 
-/// Events, since terraced began.
+/// Counters of events since the start of terraced.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct DeviceEvents {
-    /// Reads by the daemon, and how long they took, ns.
+    /// Pages read by the daemon, and the time for them, ns.
     pub reads: u64,
     pub read_ns: u64,
-    /// Pages written when they left memory; written again; dropped with their region; promoted.
+    /// Pages demoted from memory; written again; dropped with their region; promoted.
     pub demoted: u64,
     pub reinserted: u64,
     pub dropped: u64,
     pub promoted: u64,
-    /// Pages that went to the next tier when their region went.
+    /// Pages moved to the next tier when their region was reclaimed.
     pub moved_down: u64,
-    /// Bytes of all that was written.
+    /// All bytes written.
     pub written_bytes: u64,
-    /// Pages whose content was not what it should be.
+    /// Pages whose checksum did not match.
     pub damaged: u64,
 }
 
-/// Current abilities of the tier.
+/// State of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Status {
     /// The device is being scanned: pages are read, none are written.
     Scanning,
     Serving,
-    /// It is being removed: pages are read, none are written, and all regions are reclaimed.
+    /// Under removal: pages are read, none are written, and all regions are reclaimed.
     Leaving,
     /// A write has failed: pages are read, none are written any more.
     Off(String),
@@ -115,43 +118,44 @@ pub(crate) struct Device {
     pub config: DeviceConfig,
     pub table: Arc<DeviceTable>,
     pub status: Status,
-    /// Why it does not answer at the moment.
+    /// Reason why the target does not answer at the moment.
     pub late: Option<String>,
-    /// A scan has told what is live.
+    /// A scan has counted the live slots.
     counted: bool,
     pub log: Log,
     /// Lap of each region's filling, and pages of its batches.
     pub fillings: Vec<(u64, u32)>,
     pub events: DeviceEvents,
     pub parked: HashMap<ObjectId, Parked>,
-    /// Files that are published, and whose parked pages come back.
+    /// Published files whose parked pages are to be restored.
     pub arriving: Vec<ObjectId>,
-    /// Files of which the device has a valid identity, as recorded; files of which it has pages and none.
+    /// Files with a valid recorded identity, and files with pages but without one.
     pub recorded: HashMap<ObjectId, u64>,
     pub unrecorded: HashSet<ObjectId>,
-    /// Pages that clients have read, and how long that took, ns.
+    /// Pages read by clients, and the time for them, ns.
     clients_read: (u64, u64),
-    /// Reads that were counted by its number when it came: those of the one that had the number before.
+    /// Hits counted by the target's number before its start, which belong to a previous target.
     hits_before: u64,
     read_before: (u64, u64),
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
-    /// What the source lacks.
+    /// Owed pages.
     pub owed: OwedBooks,
-    /// Tombstones that wait for the next write.
+    /// Queued tombstones.
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
     probes: Budget,
     benefit: Benefit,
-    /// What a hit of a page of this batch saves, ns.
+    /// Time saved by a hit of a page in this batch, ns.
     saved_a_hit: i64,
     cost: ReadCost,
-    /// Pages that were admitted, and wait for their places.
+    /// Admitted pages that are not placed yet.
     pending: u32,
 }
 
-/// Notes the mean of some reads; clients count, and may count nonsense. They do not tell whether the pages had been in memory before.
+/// Notes the mean of several reads. Counters of clients are untrusted. They do not show whether the pages
+/// were in memory before.
 pub(super) fn note_mean(cost: &mut ReadCost, pages: u64, reads: u64, ns: u64) {
     let reads = reads.clamp(1, pages.max(1));
     let (pages, ns) = (pages / reads, ns / reads);
@@ -165,7 +169,7 @@ fn last_dead(first: u64, count: u32) -> u64 {
 }
 
 impl Device {
-    /// The target, before what it holds is known.
+    /// The target before its scan.
     pub(crate) fn new(config: DeviceConfig, table: Arc<DeviceTable>) -> Device {
         let pages = (config.region_bytes / PAGE_SIZE as u64) as u32;
         let log = Log::new(config.regions, pages);
@@ -202,14 +206,15 @@ impl Device {
         }
     }
 
-    /// Memory for the pages on the device beside the index, bytes: checks, hits, parked pages, tombstones, identities.
+    /// Memory for the pages on the device, apart from the index, bytes: checks, hits, parked pages,
+    /// tombstones, identities.
     pub(super) fn bytes_of_pages(&self) -> u64 {
         let parked: usize = self.parked.values().map(|p| p.pages.capacity() * 8 + 64).sum();
         let records = self.dead.capacity() * size_of::<Record>() + self.recorded.capacity() * 24;
         (self.table.slots() * 3 + parked + records) as u64 + self.config.access.memory_bytes()
     }
 
-    /// Others had its number before: what was counted by that until now is not its own.
+    /// Sets the counters' start values, which belong to previous targets with the same number.
     pub(crate) fn begin_counts(&mut self, hits: u64, clients_read: (u64, u64)) {
         (self.hits_before, self.clients_read) = (hits, clients_read);
         self.read_before = clients_read;
@@ -235,7 +240,7 @@ impl Device {
             dropped: e.dropped,
             content_bytes_written: e.demoted * PAGE_SIZE as u64,
             bytes_written: e.written_bytes,
-            // Which slot holds a copy of a frame's page is counted with the frame, 4 bytes each.
+            // The slots of copies are counted with the frames, 4 bytes each.
             dram_bytes: self.bytes_of_pages() + self.log.live() * INDEX_BYTES_16 / 16,
             state: match (&self.status, self.late.clone().or_else(|| self.config.access.trouble())) {
                 (Status::Off(why), _) => format!("off: {why}"),
@@ -247,22 +252,23 @@ impl Device {
         }
     }
 
-    /// Whether pages have room that is not kept for what settles those that the source lacks.
+    /// Whether there is room for pages beside the spare region for settling owed pages.
     pub(crate) fn has_room_beside_owed(&self) -> bool {
         self.owed.is_empty() || self.log.has_spare()
     }
 
-    // ---- admission -----------------------------------------------------------------------------------------------
+    // ---- admission ------------------------------------------------------------------------------------
 
-    /// A batch of pages leaves memory, `passed` ns after the one before.
+    /// Begins a batch of pages that leave memory, `passed` ns after the last one.
     pub(super) fn begin_batch(&mut self, passed: u64, source: &ReadCost) {
         self.budget.pass(passed);
         self.probes.pass(passed);
         self.saved_a_hit =
             if self.config.always_faster { SOURCE_NS as i64 } else { saved_a_hit(source, &self.cost) };
     }
-    /// Whether a page is to be written here, or to another target of its tier, that leaves memory, or the tier above; `reused`: it was used again there, or
-    /// came back. It has to be placed then ([`Device::take_pending`]).
+    /// Whether a page that leaves memory, or the tier above, is to be written here or to another target of
+    /// this tier. `reused`: it was refaulted, or used again there. An admitted page must be placed
+    /// ([`Device::take_pending`]).
     pub(super) fn admits(&mut self, reused: bool) -> bool {
         let admitted = self.is_serving()
             && self.has_room_beside_owed()
@@ -276,7 +282,7 @@ impl Device {
         self.pending += u32::from(admitted);
         admitted
     }
-    /// The pages that were admitted get their places now: how many this target may take. None: it is not to have any.
+    /// Number of pages that this target may take, when admitted pages are placed. None: no page.
     pub(super) fn take_pending(&mut self) -> Option<u64> {
         let pending = std::mem::take(&mut self.pending);
         let pays = self.benefit.pays(self.saved_a_hit, WRITE_NS);
@@ -284,34 +290,34 @@ impl Device {
         (self.is_serving() && self.has_room_beside_owed() && (pays || pending > 0) && room > 0)
             .then_some(room)
     }
-    /// So many of them are written here.
+    /// Takes written pages from the budget.
     pub(super) fn spend(&mut self, pages: u32) {
         self.budget.spend(pages);
     }
-    /// Whether a page of a reclaimed region may be written again. Takes it out of the budget.
+    /// Whether a page of a reclaimed region may be written again. Takes it from the budget.
     pub(crate) fn admits_again(&mut self) -> bool {
         self.is_serving() && self.budget.spend(1)
     }
-    /// The device was read: `pages` pages in `ns`.
+    /// Notes a read by the daemon.
     pub(super) fn note_read(&mut self, pages: u64, ns: u64) {
         self.cost.note(pages, ns, true);
         self.events.reads += pages;
         self.events.read_ns += ns;
     }
-    /// Sums of the reads of clients: what is new counts for the cost.
+    /// Notes the sums of clients' reads; their increase counts for the cost.
     pub(super) fn note_client_reads(&mut self, hits: u64, ns: u64) {
         let before = std::mem::replace(&mut self.clients_read, (hits, ns));
         let new = hits.saturating_sub(before.0);
         note_mean(&mut self.cost, new, new, ns.saturating_sub(before.1));
     }
 
-    // ---- slots ---------------------------------------------------------------------------------------------------
+    // ---- slots ----------------------------------------------------------------------------------------
 
     /// Hits of a slot since it was written.
     pub(crate) fn hits_of(&self, slot: DeviceSlot) -> u8 {
         self.table.index(slot).map_or(0, |i| self.hits[i])
     }
-    /// A page was read from its slot. Whether it counts as a recent refault.
+    /// Notes a read of a slot. True: it counts as a recent refault.
     pub(super) fn note_hit(&mut self, slot: DeviceSlot, source: &ReadCost) -> bool {
         self.benefit.hit();
         let Some(i) = self.table.index(slot) else { return false };
@@ -319,7 +325,7 @@ impl Device {
         self.hits[i] > 1
             && second_hit_is_refault(device_ns(source, &self.cost), source.page_ns().unwrap_or(SOURCE_NS))
     }
-    /// A slot holds a page from now on: before its entry says so.
+    /// Fills a slot. Called before an entry names it.
     pub(crate) fn fill(&mut self, slot: DeviceSlot, crc: u32) {
         if let (Some(i), Some(check)) = (self.table.index(slot), self.table.check(slot)) {
             check.store(check_of(crc), Ordering::Relaxed);
@@ -328,26 +334,26 @@ impl Device {
         self.log.revive(self.in_log(slot));
         self.benefit.wrote();
     }
-    /// Nothing names the slot any more. While the device is being scanned nothing is counted yet.
+    /// Notes that no entry names the slot any more. During the scan nothing is counted yet.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {
         if self.counted {
             self.log.kill(self.in_log(slot));
         }
     }
-    /// Whether the slot is one of this target.
+    /// Whether the slot belongs to this target.
     pub(crate) fn has(&self, slot: DeviceSlot) -> bool {
         self.table.index(slot).is_some()
     }
-    /// A slot of it as a place of the log.
+    /// Converts a slot to a place of the log.
     fn in_log(&self, slot: DeviceSlot) -> LogPlace {
         LogPlace { region: slot.region() - self.table.first_region(), page: slot.page() }
     }
-    // ---- ends ----------------------------------------------------------------------------------------------------
+    // ---- invalidation ---------------------------------------------------------------------------------
 
     /// Invalidates the device's copies of the pages `first` to `last`: no restart may use them.
     pub(crate) fn bury(&mut self, object: ObjectId, first: u64, last: u64) {
         if matches!(self.status, Status::Off(_) | Status::Leaving) {
-            // No identity will be recorded either that would have the next start believe the page.
+            // No identity is recorded any more, without which the page is not valid after a restart.
             return;
         }
         let count = last.saturating_sub(first).saturating_add(1);
@@ -367,7 +373,7 @@ impl Device {
         self.recorded.remove(&object);
         self.unrecorded.insert(object);
     }
-    /// Up to `most` tombstones, for a write.
+    /// Takes up to `most` tombstones for a write.
     pub(crate) fn take_dead(&mut self, most: usize) -> Vec<Record> {
         let most = most.min(self.dead.len());
         let taken = self.dead.drain(..most).collect();
@@ -376,16 +382,16 @@ impl Device {
         }
         taken
     }
-    /// They were not written.
+    /// Returns tombstones that were not written.
     pub(crate) fn put_dead(&mut self, records: Vec<Record>) {
         let dead = records.into_iter().filter(|record| matches!(record, Record::Dead { .. }));
         self.dead.extend(dead);
     }
-    /// Tombstones that wait.
+    /// Queued tombstones.
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
     }
-    /// Whether a tombstone of the page waits.
+    /// Whether a tombstone of the page is queued.
     pub(crate) fn is_buried(&self, object: ObjectId, page: u64) -> bool {
         self.dead.iter().any(|dead| match *dead {
             Record::Dead { object: of, first, count } => {
@@ -394,11 +400,12 @@ impl Device {
             _ => false,
         })
     }
-    /// The lap of the filling of a slot's region.
+    /// Lap of the filling of a slot's region.
     pub(crate) fn lap_of(&self, slot: DeviceSlot) -> u64 {
         self.fillings[self.in_log(slot).region as usize].0
     }
-    /// Whether the slot's region was not reclaimed since it was filled. The next batch drops slots of reclaimed regions.
+    /// Whether the slot's region has not been reclaimed. The next batch invalidates the slots of reclaimed
+    /// regions.
     pub(crate) fn counts_in_log(&self, slot: DeviceSlot) -> bool {
         let lap_of = |region: u32| self.fillings[region as usize].0;
         self.log.oldest().is_some_and(|oldest| self.lap_of(slot) >= lap_of(oldest))
@@ -408,7 +415,7 @@ impl Device {
         let parked = self.parked.get(&object)?;
         Some(parked.pages[parked.find(page)?].1)
     }
-    /// A parked page lies elsewhere from now on.
+    /// Changes the slot of a parked page.
     pub(crate) fn repark(&mut self, object: ObjectId, page: u64, slot: DeviceSlot) {
         let parked = self.parked.get_mut(&object);
         let at = parked.as_ref().and_then(|parked| parked.find(page));
@@ -416,7 +423,7 @@ impl Device {
             parked.pages[at].1 = slot;
         }
     }
-    /// One page more of a file that is not published. False: the target has others of another identity, or this one.
+    /// Parks one more page. False: pages with another identity are parked, or this page already is.
     pub(crate) fn park_one(&mut self, object: ObjectId, digest: u64, page: u64, slot: DeviceSlot) -> bool {
         let Ok(page) = u32::try_from(page) else { return false };
         let parked =
@@ -431,7 +438,7 @@ impl Device {
         }
         true
     }
-    /// A parked page goes, without a tombstone.
+    /// Forgets a parked page, without a tombstone.
     pub(crate) fn forget_parked(&mut self, object: ObjectId, page: u64) {
         let Some(parked) = self.parked.get_mut(&object) else { return };
         if let Some(at) = parked.find(page) {
@@ -447,7 +454,7 @@ impl Device {
             .iter()
             .flat_map(|(id, parked)| parked.pages.iter().map(|(page, slot)| (*slot, *id, u64::from(*page))))
     }
-    /// The results of the scan are complete.
+    /// Takes over the results of the scan.
     pub(crate) fn install(&mut self, restored: Restored) {
         let Restored { log, fillings, parked, checks, damaged } = restored;
         for (slot, crc) in checks {
@@ -459,7 +466,7 @@ impl Device {
         let is_leaving = self.is_leaving();
         (self.log, self.fillings, self.parked, self.status) = (log, fillings, parked, Status::Serving);
         self.counted = true;
-        // Changes since terraced began.
+        // Changes since the start of terraced.
         for dead in std::mem::take(&mut self.dead) {
             if let Record::Dead { object, first, count } = dead {
                 let last = last_dead(first, count);
@@ -472,7 +479,7 @@ impl Device {
             self.leave();
         }
     }
-    /// The file that is forgotten has these pages on the device.
+    /// Parks the pages of a file that the kernel forgets.
     pub(crate) fn park(&mut self, id: ObjectId, digest: Option<u64>, mut pages: Vec<(u32, DeviceSlot)>) {
         if pages.is_empty() {
             return;
@@ -485,17 +492,17 @@ impl Device {
             None => self.unpark(id, 0, u64::MAX),
         }
     }
-    /// The device has a page of the file.
+    /// Notes that the device has a page of the file.
     pub(crate) fn note_page_of(&mut self, id: ObjectId) {
         if !self.recorded.contains_key(&id) {
             self.unrecorded.insert(id);
         }
     }
-    /// Whether files wait for their identities to be recorded.
+    /// Whether identities of files are to be recorded.
     pub(crate) fn owes_identities(&self) -> bool {
         self.is_on() && !self.unrecorded.is_empty()
     }
-    /// The instance ends: nothing more is written. True if it was served until now.
+    /// Ends writes at the end of the instance. True: it was on until now.
     pub(crate) fn end(&mut self) -> bool {
         let served = self.is_on();
         if served {
@@ -503,49 +510,48 @@ impl Device {
         }
         served
     }
-    /// Whether a scan has told what it holds.
+    /// Whether a scan has counted the slots.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted
     }
-    /// Its content is not known yet.
+    /// Whether its content is not known yet.
     pub(crate) fn is_scanning(&self) -> bool {
         self.status == Status::Scanning
     }
-    /// It is being removed: nothing more is written, and all of its regions are due.
+    /// Begins the removal: nothing more is written, and all regions are due.
     pub(crate) fn leave(&mut self) {
         self.status = Status::Leaving;
         self.dead = Vec::new();
         self.log.retire(0);
     }
-    /// Whether it is being removed.
     pub(crate) fn is_leaving(&self) -> bool {
         self.status == Status::Leaving
     }
-    /// It has another number of regions, which `table` knows: those that it has less hold nothing.
+    /// Changes the number of regions, for which `table` is made. Removed regions hold no pages.
     pub(crate) fn resize(&mut self, config: DeviceConfig, table: Arc<DeviceTable>) {
         self.log.resize(config.regions);
         self.fillings.resize(config.regions as usize, (0, 0));
         self.hits.resize(table.slots(), 0);
         (self.config, self.table) = (config, table);
     }
-    /// Whether pages are written to it, if not just now.
+    /// Whether the target is in use for writes, if not at the moment.
     pub(crate) fn is_on(&self) -> bool {
         self.status == Status::Serving
     }
-    /// Whether pages come here that the source lacks.
+    /// Whether the target takes owed pages.
     pub(crate) fn takes_owed(&self) -> bool {
         let room = self.owed.takes_one_more(self.log.region_pages());
         room && !self.owed.closed && self.config.access.takes_owed()
     }
-    /// Whether so many such pages may be written now. Takes them out of the budget.
+    /// Whether `pages` owed pages may be written now. Takes them from the budget.
     pub(crate) fn affords(&mut self, pages: u32) -> bool {
         self.budget.spend(pages)
     }
-    /// Whether pages are written to it now.
+    /// Whether the target takes writes at the moment.
     pub(crate) fn is_serving(&self) -> bool {
         self.is_on() && self.late.is_none() && self.config.access.is_ready()
     }
-    /// The parked pages `[first, last]` of a file are its content no longer.
+    /// Drops the parked pages `[first, last]` of a file, which are no longer its content.
     pub(crate) fn unpark(&mut self, object: ObjectId, first: u64, last: u64) {
         let Some(parked) = self.parked.get_mut(&object) else { return };
         let from = parked.pages.partition_point(|(page, _)| u64::from(*page) < first);
@@ -556,7 +562,8 @@ impl Device {
         }
         self.lose_parked(object, first, last, &gone);
     }
-    /// No parked page of a file is its content, but the pages `named`, which are not parked, keep their slots: tombstones leave them out.
+    /// Drops all parked pages of a file. The pages `named` are not parked and keep their slots: the
+    /// tombstones leave them out.
     pub(crate) fn unpark_between(&mut self, object: ObjectId, named: &[u64]) {
         let Some(parked) = self.parked.remove(&object) else { return };
         let (mut pages, mut first) = (&parked.pages[..], 0);
@@ -567,7 +574,7 @@ impl Device {
             (pages, first) = (others, next.saturating_add(1));
         }
     }
-    /// The slots of parked pages within `[first, last]` are dead.
+    /// Kills the slots of parked pages within `[first, last]`.
     pub(super) fn lose_parked(&mut self, object: ObjectId, first: u64, last: u64, gone: &[DeviceSlot]) {
         if !gone.is_empty() {
             self.bury(object, first, last);

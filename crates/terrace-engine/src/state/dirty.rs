@@ -1,10 +1,10 @@
 //! Accounting of dirty pages: the pages of all objects that the source may lack.
 //!
-//! A page is *dirty* (the source does not have it), then under *writeback* (on its way), then clean; or, if
-//! it went through the kernel's page cache, *unstable*, in the words of the kernel's NFS client: the source
-//! shows it, but the kernel may still fail to write it, and would drop it then. Unstable pages keep their
-//! frames until a sync has succeeded; if it fails they are dirty again. All of this changes under the state
-//! lock; each state has a flag in the frame, which outlives terraced.
+//! A page is *dirty* (the source lacks it), then under *writeback*, then clean. Through the kernel's page
+//! cache it becomes *unstable* instead, a term of the kernel's NFS client: the source shows it, but the
+//! kernel may still fail to write it, and would drop it then. Unstable pages keep their frames until a sync
+//! has succeeded; if it fails they are dirty again. All of this changes under the state lock. Each state has
+//! a flag in the frame, which survives terraced.
 
 use crate::file::dirty_pages::{DirtyPages, DirtyTotals};
 use crate::file::object::{Object, ObjectId};
@@ -14,30 +14,30 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// The same for all objects, and how writeback gets on.
+/// Totals of all objects, and the progress of writeback.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyAccounting {
     pub totals: DirtyTotals,
-    /// Their sum, for writers without the state lock.
+    /// Sum of the totals, for writers without the state lock.
     pub unwritten: Arc<AtomicU64>,
-    /// Objects that have some.
+    /// Objects with such pages.
     pub objects: BTreeSet<ObjectId>,
     failing_objects: u64,
     last_errno: i32,
-    /// Pages that writeback has made clean, ever.
+    /// Pages made clean by writeback since the start.
     pub arrived: u64,
-    /// Writers that wait for writeback.
+    /// Writers waiting for writeback.
     pub waiting: u32,
     /// Passes of the writeback thread.
     pub passes_begun: u64,
     pub passes_ended: u64,
-    /// Counts syncs of the whole source: pages that became unstable in an earlier round are covered by the
+    /// Number of syncs of the whole source. Pages that became unstable in an earlier round are covered by the
     /// next one.
     pub sync_round: u64,
 }
 
 impl DirtyAccounting {
-    /// errno of a writeback that keeps failing; 0: all work.
+    /// errno of a writeback that keeps failing; 0: none.
     pub fn failing_errno(&self) -> i32 {
         if self.failing_objects == 0 { 0 } else { self.last_errno }
     }
@@ -50,12 +50,12 @@ pub(crate) enum WritebackOutcome {
     Arrived,
     /// The kernel's page cache has taken it.
     Unstable,
-    /// Nothing is known of it.
+    /// The state of the page in the source is unknown.
     Failed,
 }
 
 impl DirtyAccounting {
-    /// Changes the sets of one object, and the sums with them.
+    /// Changes the sets of one object, and the totals with them.
     fn account<T>(&mut self, o: &Object, change: impl FnOnce(&mut DirtyPages) -> T) -> T {
         let mut dirty = o.dirty.lock();
         let (before, failed) = (dirty.totals(), dirty.errno != 0);
@@ -81,12 +81,13 @@ impl DirtyAccounting {
         result
     }
 
-    /// Marks a page dirty, given the flags of its frame. Before it is published: a crash in between must not lose it.
+    /// Marks a page dirty, given the flags of its frame. Called before the page is published: a crash in
+    /// between must not lose it.
     pub(crate) fn mark(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         let before = flags.fetch_or(DIRTY, Ordering::Release);
         if before & DIRTY != 0 {
             if before & OWED != 0 {
-                // What the target has is its content no longer.
+                // The target's version is outdated.
                 flags.fetch_and(!OWED, Ordering::Release);
                 self.account(o, |dirty| {
                     dirty.owed.remove(&page);
@@ -96,21 +97,21 @@ impl DirtyAccounting {
             }
             return;
         }
-        // A page that is written again need not be stable before.
+        // A page that is written again need not become stable before.
         flags.fetch_and(!UNSTABLE, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
-    /// Takes over a page that the dead daemon had not made stable, in whatever state: it is dirty. (Also an
-    /// unstable one: the kernel may have reported its loss to the dead daemon only.) The frame's flags are
-    /// right at every moment, because this daemon may be killed at any.
+    /// Takes over a page that the dead daemon had not made stable, in any state, as dirty. (Also an unstable
+    /// one: the kernel may have reported its loss to the dead daemon only.) The frame's flags are right at
+    /// every moment, because this daemon may be killed at any time.
     pub(crate) fn adopt(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(DIRTY, Ordering::Release);
         self.account_dirty(o, page, now_ns);
     }
 
-    /// Takes over an unstable page as it is, since the source's content is newer. If the page was lost, which
-    /// only the dead daemon knew, it stays lost.
+    /// Takes over an unstable page as it is, since the source's content is newer. If the kernel lost the
+    /// page, which only the dead daemon learned, it stays lost.
     pub(crate) fn adopt_unstable(&mut self, flags: &AtomicU8, o: &Object, page: u64, now_ns: u64) {
         flags.store(UNSTABLE, Ordering::Release);
         self.account_unstable(o, page, now_ns);
@@ -136,7 +137,7 @@ impl DirtyAccounting {
         });
     }
 
-    /// Forgets that a page is dirty or unstable: it goes, or it need not be written.
+    /// Forgets that a page is dirty or unstable: it is dropped, or need not be written.
     pub(crate) fn clean(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
         if flags.fetch_and(!(DIRTY | OWED | UNSTABLE), Ordering::Release) & (DIRTY | UNSTABLE) != 0 {
             self.account(o, |dirty| {
@@ -147,7 +148,7 @@ impl DirtyAccounting {
         }
     }
 
-    /// A dirty page sets out.
+    /// Puts a dirty page under writeback.
     pub(crate) fn begin_writeback(&mut self, flags: &AtomicU8, o: &Object, page: u64) {
         flags.fetch_or(WRITEBACK, Ordering::Release);
         flags.fetch_and(!(DIRTY | OWED), Ordering::Release);
@@ -158,7 +159,7 @@ impl DirtyAccounting {
         });
     }
 
-    /// It has arrived, or is dirty again. It may have become dirty again meanwhile in any case.
+    /// Ends the writeback of a page by its outcome. A write may have made it dirty again meanwhile.
     pub(crate) fn end_writeback(
         &mut self,
         flags: &AtomicU8,
@@ -181,7 +182,8 @@ impl DirtyAccounting {
         self.account(o, |dirty| dirty.writeback -= 1);
     }
 
-    /// It went to a target, which has it durably soon if `owed`. It is dirty, since `since` at the latest.
+    /// Ends the write of a page to a target, where it will be durable after a flush if `owed`. The page stays
+    /// dirty, since `since` at the latest.
     pub(crate) fn end_owed(&mut self, flags: &AtomicU8, o: &Object, page: u64, owed: bool, since: u64) {
         let anew = flags.load(Ordering::Relaxed) & DIRTY != 0;
         if !owed {
@@ -202,7 +204,8 @@ impl DirtyAccounting {
         });
     }
 
-    /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
+    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
+    /// again.
     pub(crate) fn end_sync(&mut self, table: &PageTable, o: &Object, round: u64, lost: Option<u64>) {
         let pages: Vec<u64> = o
             .dirty
@@ -223,7 +226,7 @@ impl DirtyAccounting {
         self.arrived += if lost.is_none() { pages.len() as u64 } else { 0 };
     }
 
-    /// How the last writeback of an object ended: errno, or 0.
+    /// Notes the result of an object's last writeback: errno, or 0.
     pub(crate) fn note_outcome(&mut self, o: &Object, errno: i32, now_ns: u64) {
         self.account(o, |dirty| {
             dirty.errno = errno;

@@ -1,10 +1,10 @@
-//! Which frames are free: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
+//! Free frames: a bitmap in groups of sixteen, so that a run of pages filled together finds adjacent frames.
 //!
-//! The lowest frame that will do is taken: so the top of the pool is the first to be empty when it has to shrink.
-//! Frames come into use chunk by chunk (2 MiB), lowest first, and leave from the top when the pool shrinks.
+//! The lowest suitable frame is taken: so the top of the pool empties first when the pool has to shrink.
+//! Frames come into use by chunks (2 MiB), lowest first, and leave from the top.
 //!
-//! Where there are memory nodes to choose from, each chunk has one, and a frame is taken on the node that it is wanted on as long as that has
-//! a free one.
+//! With several memory nodes each chunk has a home node. A frame is taken on the requested node as long as
+//! that has a free one.
 
 use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
@@ -16,34 +16,33 @@ const CHUNK_GROUPS: usize = CHUNK_FRAMES / BLOCK_PAGES;
 /// The free frames of the pool.
 #[derive(Debug)]
 pub(crate) struct Frames {
-    /// One bit a frame, 1 = free; one word a group.
+    /// One bit per frame, 1 = free; one word per group.
     groups: Vec<u16>,
-    /// Of each node.
     nodes: Vec<Free>,
-    /// The node of each chunk.
+    /// Home node of each chunk.
     homes: Vec<u8>,
     /// Frames below this have memory.
     populated: u32,
-    /// Frames at or above this are not handed out.
+    /// Frames from this one on are not handed out.
     limit: u32,
-    /// Free frames; and those of them above the limit.
+    /// Free frames; and those above the limit among them.
     free: u32,
     hidden: u32,
 }
 
-/// Groups of a node that have free frames.
+/// Groups of a node with free frames.
 #[derive(Debug)]
 struct Free {
-    /// Below the limit, and wholly free.
+    /// Wholly free groups below the limit.
     whole: BitSet,
-    /// Below the limit, with free frames and others.
+    /// Partly free groups below the limit.
     partial: BitSet,
-    /// Frames that were wanted here, and were not to be had, since the node last got a chunk.
+    /// Failed requests for frames of this node since it last got a chunk.
     wanted: u32,
 }
 
 impl Frames {
-    /// Room for `frames_max` frames on one or more nodes, none of which is in use yet.
+    /// Capacity for `frames_max` frames on one or more nodes; none is in use yet.
     pub(crate) fn new(frames_max: u32, nodes: usize) -> Frames {
         let groups_max = (frames_max as usize).div_ceil(BLOCK_PAGES);
         let node = || Free { whole: BitSet::new(groups_max), partial: BitSet::new(groups_max), wanted: 0 };
@@ -61,18 +60,18 @@ impl Frames {
     pub(crate) fn free_count(&self) -> u32 {
         self.free - self.hidden
     }
-    /// Free frames, also those above the limit.
+    /// Free frames, with those above the limit.
     pub(crate) fn idle(&self) -> u32 {
         self.free
     }
-    /// More frames have memory than may have.
+    /// Whether more frames have memory than the limit allows.
     pub(crate) fn must_shrink(&self) -> bool {
         self.populated > self.limit
     }
     pub(crate) fn populated(&self) -> u32 {
         self.populated
     }
-    /// Frames at or above this are not handed out.
+    /// Frames from this one on are not handed out.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -80,17 +79,17 @@ impl Frames {
     pub(crate) fn in_use(&self) -> u32 {
         self.populated - self.free
     }
-    /// Memory of the bitmaps, as far as they are used: a word a group and a bit in each of two sets a node.
+    /// Memory of the bitmaps in use: one word per group, and one bit in two sets of each node.
     pub(crate) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.groups) + 2 * self.nodes.len() * self.groups.len().div_ceil(8) + self.homes.len()
     }
-    /// The node that the next chunk should be on: where most frames were wanted in vain; else the one with the fewest chunks.
+    /// The node for the next chunk: the one with most failed requests, else with the fewest chunks.
     pub(crate) fn node_of_next(&self) -> usize {
         let chunks = |node: usize| self.homes.iter().filter(|&&home| usize::from(home) == node).count();
         let rank = |&node: &usize| (self.nodes[node].wanted, std::cmp::Reverse(chunks(node)));
         (0..self.nodes.len()).rev().max_by_key(rank).unwrap_or(0)
     }
-    /// The node of a chunk, by its first frame, is this one.
+    /// Sets the home node of a chunk, given its first frame.
     pub(crate) fn set_home(&mut self, first: u32, node: usize) {
         let chunk = first as usize / CHUNK_FRAMES;
         if node >= self.nodes.len() || self.homes.get(chunk).is_none_or(|&home| usize::from(home) == node) {
@@ -101,7 +100,7 @@ impl Frames {
             self.unfile(g);
         }
         self.homes[chunk] = node as u8;
-        // A chunk is below the limit or above it, as a whole.
+        // A chunk is wholly below the limit or above it.
         if first < self.limit {
             groups.for_each(|g| self.file(g));
         }
@@ -110,11 +109,11 @@ impl Frames {
         let (g, b) = (frame as usize / BLOCK_PAGES, frame as usize % BLOCK_PAGES);
         self.groups.get(g).is_some_and(|w| w >> b & 1 == 1)
     }
-    /// The next chunk may come into use.
+    /// Whether another chunk may come into use.
     pub(crate) fn can_grow(&self) -> bool {
         self.populated < self.limit
     }
-    /// Brings the next chunk into use on a node: its first frame.
+    /// Brings the next chunk into use on a node. Returns its first frame.
     pub(crate) fn grow(&mut self, node: usize) -> u32 {
         let first = self.populated;
         self.populated += CHUNK_FRAMES as u32;
@@ -127,8 +126,8 @@ impl Frames {
         self.free += CHUNK_FRAMES as u32;
         first
     }
-    /// Sets the number of frames that may be in use, rounded down to chunks. Frames above it are not
-    /// allocated any more.
+    /// Sets the largest number of frames in use, rounded down to chunks. Frames above it are no longer
+    /// allocated.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         self.limit = frames / CHUNK_FRAMES as u32 * CHUNK_FRAMES as u32;
         self.file_all();
@@ -148,7 +147,8 @@ impl Frames {
         self.free -= CHUNK_FRAMES as u32;
         first
     }
-    /// After a restart: frames below `populated` exist, and these are in use. Their nodes are not known yet.
+    /// After a restart: frames below `populated` exist, and those in `in_use` are taken. Their nodes are not
+    /// known yet.
     pub(crate) fn recover(&mut self, populated: u32, in_use: impl Iterator<Item = u32>) {
         while self.populated < populated {
             self.grow(0);
@@ -173,7 +173,7 @@ impl Frames {
     fn node_of(&mut self, g: usize) -> &mut Free {
         &mut self.nodes[usize::from(self.homes[g / CHUNK_GROUPS])]
     }
-    /// Puts a group, which is below the limit, where it belongs now.
+    /// Files a group below the limit by its present state.
     fn file(&mut self, g: usize) {
         let word = self.groups[g];
         let Free { whole, partial, .. } = self.node_of(g);
@@ -186,7 +186,7 @@ impl Frames {
             _ => partial.insert(g),
         }
     }
-    /// Takes a group out of its node's sets.
+    /// Removes a group from its node's sets.
     fn unfile(&mut self, g: usize) {
         let node = self.node_of(g);
         node.whole.remove(g);
@@ -202,7 +202,7 @@ impl Frames {
         self.free -= mask.count_ones();
         self.file(g);
     }
-    /// What `find` finds on the node `near`, or else on any.
+    /// Calls `find` on the node `near`, then on the other nodes.
     fn find(&mut self, near: Option<usize>, find: impl Fn(&Free) -> Option<usize>) -> Option<usize> {
         let near = near.filter(|&near| near < self.nodes.len());
         if let Some(found) = near.and_then(|near| find(&self.nodes[near])) {
@@ -213,17 +213,17 @@ impl Frames {
         }
         self.nodes.iter().find_map(find)
     }
-    /// A free frame, from a group that is broken already if there is one.
+    /// A free frame, preferably from a partly used group.
     pub(crate) fn alloc(&mut self, near: Option<usize>) -> Option<u32> {
         let g = self.find(near, |free| free.partial.first().or_else(|| free.whole.first()))?;
         let b = self.groups[g].trailing_zeros();
         self.take(g, 1 << b);
         Some((g * BLOCK_PAGES) as u32 + b)
     }
-    /// `n` adjacent frames (at most a run), if a whole group is free.
+    /// `n` adjacent frames (at most a group), if a whole group is free.
     pub(crate) fn alloc_run(&mut self, n: usize, near: Option<usize>) -> Option<u32> {
         debug_assert!((1..=BLOCK_PAGES).contains(&n));
-        // Single frames of the node are better than a run elsewhere.
+        // Single frames on the requested node are better than a run elsewhere.
         if near
             .and_then(|near| self.nodes.get(near))
             .is_some_and(|f| f.whole.first().is_none() && f.partial.first().is_some())

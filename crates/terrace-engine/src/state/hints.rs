@@ -1,7 +1,7 @@
-//! Pages that are fetched before a program asks for them, pages that are to stay, and clean pages that a program needs no longer.
+//! Hints: prefetched pages, pinned pages, and clean pages that programs no longer need.
 //!
-//! The policy lists the former as it lists read-ahead: on probation. Those that no program has used yet may have a sixteenth of the pool, so that
-//! hints that come to nothing push out little.
+//! The policy lists prefetched pages like readahead: on probation. The unused ones may have a sixteenth of
+//! the pool, so that useless hints displace little.
 
 use crate::file::object::Object;
 use crate::segment::flag::{HELD, LEAVING, REUSED, USED};
@@ -11,18 +11,19 @@ use std::sync::atomic::Ordering;
 use terrace_shm::State as EntryState;
 
 impl State {
-    /// A program has used the page in a mapped frame since it came.
+    /// Whether a program has used the page in a mapped frame since its fault.
     fn is_used(&self, touches: &TouchView, frame: u32) -> bool {
         touches.is_touched(frame) || self.pages.flags(frame).load(Ordering::Relaxed) & (REUSED | USED) != 0
     }
 
-    /// A program has used this page, which is in memory.
+    /// Whether a program has used this page, which must be resident.
     pub(crate) fn is_page_used(&self, o: &Object, page: u64) -> bool {
         let touches = self.lru.touches();
         self.pages.frame_of(o, page).is_some_and(|frame| self.is_used(&touches, frame))
     }
 
-    /// How many more pages may be fetched ahead into a pool of so many frames, where so many are wanted.
+    /// Number of further pages that may be prefetched into a pool of `pool` frames, if `wanted` are
+    /// requested.
     pub(crate) fn room_ahead(&mut self, pool: u32, wanted: usize) -> usize {
         let mut ahead = std::mem::take(&mut self.ahead);
         let touches = self.lru.touches();
@@ -32,7 +33,8 @@ impl State {
         room
     }
 
-    /// Keeps those pages of an object that are in DRAM there until a time, as far as a pool of so many frames allows. How many.
+    /// Pins the resident pages `[first, last]` of an object, as far as a pool of `pool` frames allows.
+    /// Returns their number.
     pub(crate) fn pin(&mut self, o: &Object, first: u64, last: u64, until_ns: u64, pool: u32) -> u64 {
         if !self.objects.is_known(o) {
             return 0;
@@ -44,8 +46,9 @@ impl State {
         frames.filter(|&frame| self.pins.add(frame, until_ns, pool)).count() as u64
     }
 
-    /// Frees up to `want` frames of pages that the policy gives up. Dirty pages and pages in use go back to it. Pages that are worth
-    /// keeping below DRAM are put into `leaving`, if there is one, and stay until they are there. Frames freed, and to be freed.
+    /// Frees up to `want` frames of pages that the policy evicts. Dirty pages and pages in use go back to it.
+    /// Pages worth keeping below DRAM are put into `leaving`, if given, and stay resident until they are
+    /// stored there. Returns the number of frames freed, or to be freed.
     pub(crate) fn evict(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         self.pins.look();
         let freed = self.evict_rounds(want, leaving.as_deref_mut());
@@ -58,7 +61,7 @@ impl State {
         freed
     }
 
-    /// Gives up the frames of clean pages `[first, last]` of an object; copies below DRAM stay. How many.
+    /// Evicts the clean pages `[first, last]` of an object; copies below DRAM stay. Returns their number.
     pub(crate) fn drop_clean(&mut self, o: &Object, first: u64, last: u64) -> u64 {
         if !self.objects.is_known(o) {
             return 0;
@@ -111,7 +114,7 @@ mod tests {
         (engine, clock, o, file)
     }
 
-    /// Misses of reading these pages.
+    /// Number of misses of reads of these pages.
     fn reads(engine: &Engine, o: &ObjectRef, pages: impl Iterator<Item = u64>) -> u64 {
         let before = engine.stats().fuse.misses;
         let mut buf = [0; 4096];
@@ -127,7 +130,7 @@ mod tests {
             let (engine, clock, o, _file) = world(policy);
             reads(&engine, &o, 0..1000);
             assert_eq!(engine.pin(&o, 0, 1000, Duration::from_secs(60)), 1000);
-            // Others are used more, and more of late.
+            // Other pages are used more often, and more recently.
             for _ in 0..3 {
                 reads(&engine, &o, 2000..PAGES);
             }
@@ -149,13 +152,13 @@ mod tests {
         reads(&engine, &o, 0..PAGES);
         let half = u64::from(engine.cx.pool_frames() / 2);
         assert_eq!(engine.pin(&o, 0, PAGES, Duration::from_secs(60)), half);
-        // The rest of the pool is dropped, then they are.
+        // The rest of the pool is evicted first, then the pinned pages.
         let pages = engine.stats().memory.pages;
         assert_eq!(engine.drop_clean(), pages);
         assert_eq!(engine.cx.state.lock().pins.len(), 0, "what has left is not pinned");
         reads(&engine, &o, 0..100);
         engine.pin(&o, 0, 100, Duration::from_secs(60));
-        assert_eq!(engine.drop_pages(&o, 50, 100), 50, "who drops them has their way");
+        assert_eq!(engine.drop_pages(&o, 50, 100), 50, "an explicit drop ignores pins");
         assert_eq!(reads(&engine, &o, 0..100), 50);
     }
 }

@@ -14,7 +14,7 @@ use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Shadow, Slot
 pub(crate) struct Lru {
     pub policy: Box<dyn Evict>,
     pub min_ttl: MinTtl,
-    /// The policy counts by key.
+    /// The policy keeps counts by key.
     pub wants_keys: bool,
     watch: Arc<Watch>,
     handles: Arc<SegmentHandles>,
@@ -32,17 +32,17 @@ impl Lru {
     pub(crate) fn touches(&self) -> TouchView {
         TouchView { watch: self.watch.clone(), handles: self.handles.clone() }
     }
-    /// True if nothing may be evicted now.
+    /// Whether no page may be evicted now.
     pub(crate) fn min_ttl_holds(&mut self) -> bool {
         self.min_ttl.holds(&*self.policy)
     }
-    /// Gives a policy that counts by key the key of a frame's page, right before the page is listed.
+    /// Passes the key of a frame's page to a policy that counts by key, just before the page is listed.
     pub(crate) fn tell_key(&mut self, frame: u32, key: u64) {
         if self.wants_keys {
             self.policy.key(frame, key);
         }
     }
-    /// Lists the page `key` in a frame, untouched. True if it was a recent refault.
+    /// Lists the page `key` in a frame, untouched. Returns whether it was a recent refault.
     pub(crate) fn insert(
         &mut self,
         frame: u32,
@@ -56,16 +56,16 @@ impl Lru {
     }
 }
 
-/// The touch table as the policy sees it, without the counts that the sample took. Pages that the policy
-/// finds touched are noted as reused; touches that it ignores, because they come too soon after the first, do
-/// not count.
+/// The touch table for the policy, with the counts that the sample took over. Pages that the policy finds
+/// touched are marked as reused. Touches that it ignores, because they come too soon after the first, do not
+/// count.
 pub(crate) struct TouchView {
     watch: Arc<Watch>,
     handles: Arc<SegmentHandles>,
 }
 
 impl TouchView {
-    /// Touched since the policy last looked. Unlike its look this leaves no trace.
+    /// Whether the frame was touched since the policy last examined it. Does not mark the page as reused.
     pub(crate) fn is_touched(&self, frame: u32) -> bool {
         self.watch.peek(frame) != 0
     }
@@ -87,7 +87,7 @@ impl AccessCounts for TouchView {
     }
 }
 
-/// Below this age the oldest generation is not evicted from.
+/// Minimum age of the oldest generation for evictions.
 #[derive(Debug)]
 pub(crate) struct MinTtl {
     pub ttl: Duration,
@@ -100,14 +100,14 @@ impl MinTtl {
     pub(crate) fn new(ttl: Duration, clock: Arc<dyn Clock>) -> MinTtl {
         MinTtl { ttl, started_ns: clock.now_ns(), clock, refused: 0 }
     }
-    /// True if nothing may be evicted now.
+    /// Whether no page may be evicted now.
     pub(crate) fn holds(&mut self, policy: &dyn Evict) -> bool {
         if self.ttl.is_zero() {
             return false;
         }
         let now_ms = self.clock.now_ns().saturating_sub(self.started_ns) / 1_000_000;
         let rows = policy.generations(now_ms);
-        // From the oldest on; pages in no generation have no age.
+        // The oldest generation first; pages in no generation have no age.
         let oldest = rows.iter().rev().find(|g| is_generation(g) && g.pages > 0);
         let holds = oldest.is_some_and(|g| u128::from(g.age_ms) < self.ttl.as_millis());
         self.refused += u64::from(holds);
@@ -115,7 +115,7 @@ impl MinTtl {
     }
 }
 
-/// False for queues, which are listed among the generations with the number 0.
+/// False for queues, which are listed among the generations with number 0.
 pub(crate) fn is_generation(row: &Generation) -> bool {
     row.label.strip_prefix("gen ").is_some_and(|seq| seq.parse() == Ok(row.seq))
 }

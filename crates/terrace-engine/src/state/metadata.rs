@@ -1,7 +1,7 @@
-//! Memory for resident pages beside their frames, structure by structure.
+//! Metadata: memory for resident pages beside their frames, by structure.
 //!
-//! The promise is at most 32 bytes for each resident page of a file of 100 KiB or more that is cached whole,
-//! and of a large one that is cached half, at random.
+//! The limit is 32 bytes for each resident page of a completely cached file of 100 KiB or more, and of a
+//! large file half of which is cached at random.
 
 use crate::file::dirty_pages::DirtyTotals;
 use crate::state::frames::Frames;
@@ -9,25 +9,25 @@ use crate::state::page_table::PageTable;
 use terrace_policy::Evict;
 use terrace_shm::index::IndexBytes;
 
-/// Bytes for a dirty or unstable page in the dirty accounting: its place in an ordered set.
+/// Bytes of a dirty or unstable page in the dirty accounting: an element of an ordered set.
 const DIRT_BYTES: usize = 24;
 
-/// Bytes, of memory that was ever touched: tables are as long as the segment has frames, but only the part in use counts.
+/// Bytes of memory ever touched: tables have an element for each frame of the segment, but only the used part
+/// counts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
-    /// Places of pages, and the shadows of evicted ones.
+    /// Entries of pages, and the shadows of evicted ones.
     pub index: IndexBytes,
     /// The policy's lists.
     pub policy: usize,
     /// The page of each frame.
     pub owners: usize,
-    /// Which frames are free.
+    /// Bitmap of free frames.
     pub free: usize,
     /// Touch counts and flags.
     pub marks: usize,
     /// Dirty accounting.
     pub dirt: usize,
-    /// Which pages are pinned.
     pub pins: usize,
 }
 
@@ -52,7 +52,7 @@ impl Metadata {
         }
     }
 
-    /// All of it.
+    /// The sum.
     pub fn total(&self) -> u64 {
         let books = self.policy + self.owners + self.free + self.marks + self.dirt + self.pins;
         (self.index.total() + books) as u64
@@ -71,8 +71,8 @@ mod tests {
 
     const PAGE: u64 = terrace_shm::PAGE_SIZE as u64;
 
-    /// Bytes a resident page after files of `file_pages` were read whole that fit the pool, or at random
-    /// if they are `spread` times the pool.
+    /// Bytes per resident page after reads: of files of `file_pages` pages, as whole files if they fit in the
+    /// pool, or at random if they are `spread` times the pool.
     fn after_reads(spread: f64, file_pages: u64) -> f64 {
         let config = EngineConfig {
             memory_bytes: 40 << 20,
@@ -134,8 +134,8 @@ mod tests {
             (2.0, ONE_FILE, 32.0),
             (2.0, 512, 32.0),
             (16.0, ONE_FILE, 165.0),
-            // A leaf is paid for whole. The objects take their memory from the pool, so fewer pages fit than
-            // at the start.
+            // A leaf is allocated whole. The objects take memory from the pool, so fewer pages fit than at
+            // the start.
             (0.95, 1, 180.0),
         ] {
             let told = after_reads(spread, file_pages);

@@ -1,7 +1,7 @@
 //! The data under the state lock: everything that changes together.
 //!
-//! The parts are plain structures with methods on themselves; this file has the operations that touch two
-//! parts or more.
+//! The parts are plain structures with methods of their own. This file has the operations on two or more
+//! parts.
 
 pub(crate) mod ahead;
 pub(crate) mod bits;
@@ -55,7 +55,7 @@ use terrace_shm::protocol::{publish, replace, withdraw};
 use terrace_shm::{Entry, PAGE_SIZE, State as EntryState};
 
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Objects of the compressed pool given up under one lock to make room.
+/// Compressed pages dropped under one lock to make room.
 pub(crate) const SHRINK_BATCH: usize = 64;
 
 /// Counters of events under the state lock, with the kernel's names.
@@ -68,31 +68,30 @@ pub(crate) struct Counts {
     pub not_admitted: u64,
 }
 
-/// A compressed page on its way back to DRAM.
+/// A compressed page under promotion to DRAM.
 #[derive(Debug)]
 pub(crate) struct Promotion {
     pub place: Place,
-    /// Claimed for it.
+    /// The frame claimed for it.
     pub frame: u32,
-    /// The entry as it was seen.
+    /// The entry when the promotion began.
     pub seen: Entry,
 }
 
-/// Why a page is not promoted.
+/// Reason why a page is not promoted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NotPromoted {
     /// No frame: all are dirty or in use.
     NoFrame,
-    /// It is not compressed (any more), it has moved meanwhile, or it was damaged.
+    /// The page is no longer compressed, has moved, or is damaged.
     Gone,
 }
 
-/// Pages that leave DRAM for somewhere below. Until they have arrived they are resident as before.
+/// Pages that leave DRAM for a lower tier. They stay resident until they are stored there.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    /// The time, ns.
     pub now_ns: u64,
-    /// Somebody compresses.
+    /// The caller compresses pages.
     pub compresses: bool,
     pub to_compressed: Vec<CompressCandidate>,
     pub to_device: Vec<DemoteCandidate>,
@@ -107,24 +106,23 @@ pub(crate) struct State {
     pub sampler: Sampler,
     pub frames: Frames,
     pub objects: Objects,
-    /// Pages that the source does not have yet.
+    /// Accounting of pages that the source lacks.
     pub dirty: DirtyAccounting,
-    /// The compressed tier, if there is one.
     pub compressed: Option<Compressed>,
-    /// The targets of tiers on devices, if there are any.
+    /// The targets of device tiers, if there are any.
     pub targets: Option<Targets>,
-    /// Pages that some thread is reading from the source: (object slot, page).
+    /// Pages being read from the source: (object slot, page).
     pub in_flight: Set<(u32, u64)>,
-    /// Frames handed out that no entry names yet.
+    /// Frames handed out without an entry so far.
     pub claimed: u32,
-    /// Pages that were fetched before a program asked for them.
+    /// Prefetched pages.
     pub ahead: Ahead,
-    /// Pages that are to stay for a while.
+    /// Pinned pages.
     pub pins: Pins,
     pub counts: Counts,
-    /// Chunks (first frames) that came into use in a hurry, without huge pages: reclaim sees to them later.
+    /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
     pub hasty_chunks: Vec<u32>,
-    /// Chunks (first frames) that huge pages back.
+    /// Chunks (first frames) in huge pages.
     pub huge_chunks: BTreeSet<u32>,
     /// The memory nodes on which frames are placed.
     pub nodes: Arc<Nodes>,
@@ -171,7 +169,7 @@ impl State {
         Metadata::of(&self.pages, &*self.lru.policy, &self.frames, self.dirty.totals, self.pins.bytes())
     }
 
-    // ---- objects -------------------------------------------------------------------------------------------------
+    // ---- objects --------------------------------------------------------------------------------------
 
     /// Publishes a new object. None: no slot is free near its hash.
     pub(crate) fn add_object(
@@ -183,36 +181,36 @@ impl State {
     ) -> Option<ObjectRef> {
         self.objects.publish(id, size, flags, self.pages.index.tick(), make)
     }
-    /// Takes an object out: all its pages go, dirty or not.
+    /// Removes an object with all its pages, dirty or not.
     pub(crate) fn remove_object(&mut self, o: &Object) {
         self.drop_pages(o, 0, u64::MAX);
         self.pages.index.clear_object(o.slot_index());
         self.objects.remove(o);
     }
-    /// Objects with pages that the source does not have for certain.
+    /// Objects with unwritten or unstable pages.
     pub(crate) fn unwritten_objects(&self) -> Vec<ObjectRef> {
         self.dirty.objects.iter().filter_map(|id| self.objects.get(id).cloned()).collect()
     }
-    /// True if the page is absent and its content in the source has not changed since `before`. Never for an object that
-    /// was forgotten meanwhile.
+    /// Whether the page is absent and its content in the source has not changed since `before`. False for an
+    /// object forgotten meanwhile.
     pub(crate) fn is_current(&self, o: &Object, page: u64, before: PageVersion) -> bool {
         self.objects.is_known(o) && self.pages.is_unaltered(o, page, before)
     }
 
-    // ---- dirty pages ---------------------------------------------------------------------------------------------
+    // ---- dirty pages ----------------------------------------------------------------------------------
 
-    /// Marks a page dirty. Before it is published: a crash in between must not lose it.
+    /// Marks a page dirty. Called before the page is published: a crash in between must not lose it.
     pub(crate) fn mark_dirty(&mut self, o: &Object, page: u64, frame: u32, now_ns: u64) {
         self.end_copy(o, page, frame);
         self.dirty.mark(self.pages.flags(frame), o, page, now_ns);
     }
-    /// A dirty page sets out. Its frame.
+    /// Puts a dirty page under writeback. Returns its frame.
     pub(crate) fn begin_writeback(&mut self, o: &Object, page: u64) -> u32 {
         let frame = self.pages.frame_of(o, page).expect("a dirty page has a frame");
         self.dirty.begin_writeback(self.pages.flags(frame), o, page);
         frame
     }
-    /// It has arrived, or is dirty again.
+    /// Ends the writeback of a page by its outcome.
     pub(crate) fn end_writeback(
         &mut self,
         o: &Object,
@@ -223,24 +221,25 @@ impl State {
     ) {
         self.dirty.end_writeback(self.pages.flags(frame), o, page, outcome, now_ns);
     }
-    /// A page that was to be made durable on a target was, or not: it is dirty all the same, since then or this time.
+    /// Ends the write of a page to a target. It stays dirty, owed or not, since `since` at the latest.
     pub(crate) fn end_owed(&mut self, o: &Object, page: u64, frame: u32, owed: bool, since: u64) {
         self.dirty.end_owed(self.pages.flags(frame), o, page, owed, since);
     }
-    /// The unstable pages of an object that became so before `round` are stable, or (with `lost`, the time) dirty again.
+    /// Ends a sync: pages that became unstable before `round` are stable, or (with `lost`, the time) dirty
+    /// again.
     pub(crate) fn end_sync(&mut self, o: &Object, round: u64, lost: Option<u64>) {
         self.dirty.end_sync(&self.pages, o, round, lost);
     }
 
-    // ---- frames --------------------------------------------------------------------------------------------------
+    // ---- frames ---------------------------------------------------------------------------------------
 
-    /// A free frame, evicting if need be; None if everything is dirty or in use.
+    /// A free frame, after an eviction if necessary. None: all frames are dirty or in use.
     pub(crate) fn claim(&mut self) -> Option<u32> {
         self.claim_near(None)
     }
-    /// The same, on this node if it has one.
+    /// The same, preferably on node `near`.
     pub(crate) fn claim_near(&mut self, near: Option<usize>) -> Option<u32> {
-        // Making room may free frames above the limit of a pool that shrinks.
+        // An eviction may free only frames above the limit of a shrinking pool.
         while self.frames.free_count() == 0 {
             if !self.make_room(near) {
                 return None;
@@ -250,13 +249,13 @@ impl State {
         self.claimed += 1;
         Some(frame)
     }
-    /// `n` adjacent frames if the pool has them at hand.
+    /// `n` adjacent frames, without an eviction.
     pub(crate) fn claim_run(&mut self, n: usize, near: Option<usize>) -> Option<u32> {
         let first = self.frames.alloc_run(n, near)?;
         self.claimed += n as u32;
         Some(first)
     }
-    /// Gives back a claimed frame that was not published.
+    /// Frees a claimed frame that was not published.
     pub(crate) fn unclaim(&mut self, frame: u32) {
         self.claimed -= 1;
         self.frames.free(frame);
@@ -272,9 +271,9 @@ impl State {
         self.reclaim(32, None) > 0
     }
 
-    // ---- pages come ----------------------------------------------------------------------------------------------
+    // ---- insertion ------------------------------------------------------------------------------------
 
-    /// Publishes a claimed, filled frame as the page at `place`. True if it was a recent refault.
+    /// Publishes a claimed, filled frame as the page at `place`. Returns whether it was a recent refault.
     pub(crate) fn insert(&mut self, place: Place, frame: u32, reason: InsertReason) -> bool {
         let before = self.pages.index.get(place);
         if let Some(Below::Device(slot)) = before.below() {
@@ -285,18 +284,18 @@ impl State {
         self.pages.publish_present(place, frame);
         self.lru_add(frame, shadow, reason)
     }
-    /// Makes a claimed frame the one of an absent page.
+    /// Maps a claimed frame to an absent page.
     pub(crate) fn map_frame(&mut self, place: Place, frame: u32) {
         self.remap(place, frame);
         self.pages.index.count_present(place, 1);
     }
-    /// [`State::map_frame`] for a page that was somewhere in memory already.
+    /// [`State::map_frame`] for a page below DRAM.
     pub(super) fn remap(&mut self, place: Place, frame: u32) {
         self.pages.set_rmap(place, frame);
         self.claimed -= 1;
     }
-    /// Adds a page that has become resident to the policy's lists; `shadow` was its entry's. True if it was a
-    /// recent refault.
+    /// Adds a page that has become resident to the policy's lists; `shadow`: from its entry. Returns whether
+    /// it was a recent refault.
     pub(crate) fn lru_add(&mut self, frame: u32, shadow: u32, reason: InsertReason) -> bool {
         self.counts.inserted += 1;
         let came_back = shadow != 0;
@@ -306,7 +305,7 @@ impl State {
         if reason == InsertReason::Read && came_back {
             self.compressed.iter_mut().for_each(Compressed::note_refault);
         }
-        // Of the page before, which may have gone while it was being compressed.
+        // Flags of the frame's previous page, which may have been dropped during its compression.
         let flags = self.pages.flags(frame);
         flags.fetch_and(!(REUSED | LEAVING | USED), Ordering::Relaxed);
         if refault || was_read {
@@ -315,15 +314,15 @@ impl State {
         self.counts.refaults += u64::from(refault);
         refault
     }
-    /// Puts a mapped frame, untouched, into the policy's lists. `used`: a program asks for the page now. True if it was a
-    /// recent refault.
+    /// Puts a mapped frame, untouched, into the policy's lists. `used`: a program requests the page now.
+    /// Returns whether it was a recent refault.
     fn lru_insert(&mut self, frame: u32, shadow: Option<Shadow>, reason: InsertReason, used: bool) -> bool {
         self.lru.touches().set(frame, 0);
         let key = self.pages.key_in(frame).expect("a listed frame is mapped");
         self.sampler.enter(frame, key, used);
         self.lru.insert(frame, key, shadow, reason)
     }
-    /// After a restart: lists a page that was taken over, with the touches that its frame has.
+    /// After a restart: lists a page of the predecessor, with the touches of its frame.
     pub(crate) fn lru_adopt(&mut self, frame: u32) {
         let mut touches = self.lru.touches();
         let count = touches.take(frame);
@@ -333,9 +332,9 @@ impl State {
         self.sampler.enter(frame, key, false);
     }
 
-    // ---- pages go ------------------------------------------------------------------------------------------------
+    // ---- eviction -------------------------------------------------------------------------------------
 
-    /// Frees a mapped frame whose page the caller has dealt with.
+    /// Frees a mapped frame after the caller has withdrawn its page.
     pub(crate) fn free_mapped(&mut self, frame: u32) {
         self.sampler.exit(frame);
         self.ahead.remove(frame);
@@ -343,19 +342,19 @@ impl State {
         self.pages.clear_rmap(frame);
         self.frames.free(frame);
     }
-    /// [`State::evict`] under pressure: not while even the oldest pages are younger than `min_ttl`.
+    /// [`State::evict`] under pressure: no eviction while even the oldest pages are younger than `min_ttl`.
     pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Leaving>) -> usize {
         if self.lru.min_ttl_holds() {
             return 0;
         }
         self.evict(want, leaving)
     }
-    /// [`State::evict`] but for what to do where nothing else than pinned pages is left.
+    /// [`State::evict`] without the fallback to pinned pages.
     pub(super) fn evict_rounds(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
         let mut touches = self.lru.touches();
         let mut victims = std::mem::take(&mut self.victims);
         let mut freed = 0;
-        // Dirty and pinned pages come back: look at a bounded number before giving up.
+        // Dirty and pinned pages go back to the policy: a bounded number of rounds is made.
         let mut rounds = if self.pins.len() == 0 { 8 } else { 64 };
         while freed < want && rounds > 0 {
             rounds -= 1;
@@ -372,8 +371,8 @@ impl State {
         self.victims = victims;
         freed
     }
-    /// Evicts up to `want` pages of generations up to `seq`: pages evicted, and pages that had to stay. None: there are no
-    /// more.
+    /// Evicts up to `want` pages of generations up to `seq`. Returns the number of pages evicted, and of
+    /// pages that had to stay. None: there are no more.
     pub(crate) fn evict_until(&mut self, seq: u64, want: usize) -> Option<(u64, u64)> {
         let (mut touches, mut victims) = (self.lru.touches(), Vec::new());
         self.lru.policy.victims_until(seq, want, &mut touches, &mut victims);
@@ -381,14 +380,14 @@ impl State {
         let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
         (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
     }
-    /// The place of a page that the policy gives up, unless it is dirty, in use, pinned, or being compressed.
+    /// The place of a victim's page, unless the page is dirty, in use, pinned, or being compressed.
     fn clean_place(&self, v: &Victim) -> Option<Place> {
         let place = self.pages.place_of(v.slot).expect("policy named a frame without a page");
         let busy = self.pages.index.get(place).state() != EntryState::Present;
         let held = self.pages.flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
         (!busy && !held && !self.pins.hold(v.slot)).then_some(place)
     }
-    /// [`State::evict`] of one page; false if it stays.
+    /// [`State::evict`] for one page. False: it stays.
     fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Leaving>) -> bool {
         let Some(place) = self.clean_place(v) else {
             self.lru.policy.restore(v.slot);
@@ -415,7 +414,7 @@ impl State {
         let untold = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
         shadow.map_or(untold, |shadow| shadow.0.get())
     }
-    /// Withdraws a page that the policy does not list (any more), and frees its frame.
+    /// Withdraws a page that the policy does not list, and frees its frame.
     pub(crate) fn release(&mut self, place: Place, frame: u32, shadow: u32) {
         self.pages.make_absent(place, shadow);
         self.free_mapped(frame);
@@ -427,8 +426,8 @@ impl State {
         self.lru.policy.remove(frame);
         self.release(place, frame, 0);
     }
-    /// Drops all pages `[first, last]` of an object, and gives every absent entry there a new version, so
-    /// that a thread that read the source before cannot publish its data.
+    /// Drops all pages `[first, last]` of an object. Every absent entry there gets a new version, so that a
+    /// thread that has read the source before cannot publish its data.
     pub(crate) fn drop_pages(&mut self, o: &Object, first: u64, last: u64) {
         self.end_parked(o, first, last);
         let mut places = Vec::new();
@@ -445,14 +444,14 @@ impl State {
         }
         self.pages.note_change(o);
     }
-    /// Drops all pages beyond a new end, and zeroes the rest of the last page.
+    /// Drops all pages behind a new end, and zeroes the rest of the last page.
     pub(crate) fn drop_beyond(&mut self, o: &Object, size: u64) {
         self.drop_pages(o, size.div_ceil(PAGE), u64::MAX);
         if !size.is_multiple_of(PAGE) {
             self.zero_tail(o, size);
         }
     }
-    /// Zeroes the part beyond the new end in the frame of the last page, if it is resident.
+    /// Zeroes the part of the last page behind the new end, if the page is resident.
     fn zero_tail(&mut self, o: &Object, size: u64) {
         let Some(place) = self.pages.index.find(o.slot_index(), size / PAGE) else { return };
         self.invalidate(place);
@@ -470,15 +469,16 @@ impl State {
         self.pages.publish_present(place, e.payload());
     }
 
-    // ---- compressed pages ----------------------------------------------------------------------------------------
+    // ---- compressed pages -----------------------------------------------------------------------------
 
-    /// Whether a page that is being given up is worth compressing. It goes back to the policy until it is.
+    /// Decides whether a victim is compressed. Until then it stays in the policy's lists.
     fn should_compress(&mut self, v: &Victim, place: Place) -> Option<CompressCandidate> {
         let page = self.compress_candidate(v.slot, place, v.shadow)?;
         self.lru.policy.restore(v.slot);
         Some(page)
     }
-    /// Whether a page that the policy lists, or has given up, is worth compressing: then nothing else is done with it until it is.
+    /// Decides whether a page, listed by the policy or a victim, is compressed. Until then it is marked as
+    /// leaving.
     fn compress_candidate(
         &mut self,
         frame: u32,
@@ -495,7 +495,8 @@ impl State {
         Some(CompressCandidate { place, frame, entry, shadow, filling, beyond_lz4 })
     }
 
-    /// The page that was to leave has been compressed, or cannot be: its frame becomes free, unless it is used otherwise by now.
+    /// Ends a compression: frees the frame of the page, whether it was compressed or refused. False: the page
+    /// is in other use by now.
     pub(crate) fn finish_store(
         &mut self,
         page: &CompressCandidate,
@@ -551,14 +552,14 @@ impl State {
         coldest.len()
     }
 
-    /// First phase of a promotion: claims a frame for the compressed page at `place`. The caller decompresses it into the frame without the
-    /// lock, and ends with [`State::finish_promotion`] in any case.
+    /// First phase of a promotion: claims a frame for the compressed page at `place`. The caller decompresses
+    /// it into the frame without the lock, and in any case calls [`State::finish_promotion`].
     pub(crate) fn begin_promotion(&mut self, place: Place) -> Result<Promotion, NotPromoted> {
         if self.pages.index.get(place).handle().is_none() {
             return Err(NotPromoted::Gone);
         }
         let Some(frame) = self.claim() else { return Err(NotPromoted::NoFrame) };
-        // Making room for the frame may have made room below.
+        // The claim may have dropped this page from the compressed pool.
         let seen = self.pages.index.get(place);
         if seen.handle().is_none() {
             self.unclaim(frame);
@@ -567,8 +568,8 @@ impl State {
         Ok(Promotion { place, frame, seen })
     }
 
-    /// Second phase: publishes the frame, which holds the page's content if `intact`. If the entry has changed meanwhile, or the page
-    /// is damaged, there is no promotion.
+    /// Second phase: publishes the frame, which holds the page's content if `intact`. No promotion if the
+    /// entry has changed meanwhile, or the page is damaged.
     pub(crate) fn finish_promotion(
         &mut self,
         promotion: &Promotion,
@@ -590,7 +591,7 @@ impl State {
         self.pages.publish_present(place, frame);
         self.take_copy_up(place, frame);
         self.compressed.as_mut().expect("an entry names its pool").note_promotion(handle);
-        // A page that was read that often below is a page for DRAM.
+        // A page read so often below DRAM belongs in DRAM.
         let shadow = self.lru.policy.shadow();
         self.lru_insert(frame, shadow, InsertReason::Read, true);
         self.pages.flags(frame).store(REUSED, Ordering::Relaxed);

@@ -30,7 +30,7 @@ impl Objects {
     pub(crate) fn len(&self) -> usize {
         self.by_id.len()
     }
-    /// False for an object that was forgotten: its slot may be another's by now.
+    /// False for a forgotten object: its slot may belong to another one by now.
     pub(crate) fn is_known(&self, o: &Object) -> bool {
         self.by_slot.get(&o.slot_index()).is_some_and(|now| std::ptr::eq(&**now, o))
     }
@@ -55,14 +55,14 @@ impl Objects {
         slot.id.store(id, Ordering::Release);
         Some(self.adopt(make(i)))
     }
-    /// Takes in an object whose slot is in order.
+    /// Adds an object whose slot is already valid.
     pub(crate) fn adopt(&mut self, object: Object) -> ObjectRef {
         let object = Arc::new(object);
         self.by_id.insert(object.id(), object.clone());
         self.by_slot.insert(object.slot_index(), object.clone());
         object
     }
-    /// Takes an object out that has no pages any more.
+    /// Removes an object without pages.
     pub(crate) fn remove(&mut self, o: &Object) {
         o.slot().id.store(0, Ordering::Release);
         self.by_id.remove(&o.id());

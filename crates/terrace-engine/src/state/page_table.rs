@@ -1,4 +1,4 @@
-//! Places of pages: the index, the page of each frame (the reverse map), and the frames' flags.
+//! Page table: the index, the page of each frame (the reverse map), and the frames' flags.
 
 use crate::file::object::{Object, ObjectId};
 use crate::segment::SegmentHandles;
@@ -10,18 +10,18 @@ pub(crate) use terrace_shm::protocol::PageVersion;
 use terrace_shm::protocol::{NO_LEAF, publish, replace, same_version, stamp, withdraw};
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
 
-/// The key of a page for policies and samples: the same for the same page, also after a restart, and hardly ever that of another.
+/// The key of a page for policies and samples: constant over restarts, and practically unique.
 pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
     object.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32) ^ page
 }
 
-/// A page that is in no frame, nor compressed.
+/// A page without a frame that is not compressed either.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotInMemory {
     pub before: PageVersion,
-    /// Of an absent page; 0: none.
+    /// Shadow of an absent page; 0: none.
     pub shadow: u32,
-    /// Where it can be read faster than from the source.
+    /// Slot on a device, which is faster than the source.
     pub on_device: Option<DeviceSlot>,
 }
 
@@ -48,15 +48,15 @@ impl PageTable {
     pub(crate) fn place_of(&self, frame: u32) -> Option<Place> {
         self.rmap[frame as usize].checked_sub(1).map(Place)
     }
-    /// The frame holds the page of `place`.
+    /// Maps a frame to the page of `place`.
     pub(crate) fn set_rmap(&mut self, place: Place, frame: u32) {
         self.rmap[frame as usize] = place.0 + 1;
     }
-    /// The frame holds no page.
+    /// Notes that the frame holds no page.
     pub(crate) fn clear_rmap(&mut self, frame: u32) {
         self.rmap[frame as usize] = 0;
     }
-    /// After a restart: takes over a page that the index names. False: the frame is another page's.
+    /// After a restart: maps a frame to the page that names it. False: the frame belongs to another page.
     pub(crate) fn adopt_rmap(&mut self, place: Place, frame: u32) -> bool {
         if self.rmap[frame as usize] != 0 {
             return false;
@@ -64,42 +64,43 @@ impl PageTable {
         self.set_rmap(place, frame);
         true
     }
-    /// Frames that the segment has room for.
+    /// Number of frames in the segment.
     pub(crate) fn frames_max(&self) -> usize {
         self.rmap.len()
     }
-    /// The frame of a page that is known to be in one.
+    /// The frame of a page, if it is resident.
     pub(crate) fn frame_of(&self, o: &Object, page: u64) -> Option<u32> {
         self.index.get(self.index.find(o.slot_index(), page)?).frame()
     }
-    /// The key of the page in a frame that holds one.
+    /// The key of the page in a frame.
     pub(crate) fn key_in(&self, frame: u32) -> Option<u64> {
         let (slot, page) = self.index.whose(self.place_of(frame)?);
         Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))
     }
 
-    /// The entry of `place` names `frame` from now on.
+    /// Makes the entry of `place` name `frame`.
     pub(crate) fn publish_present(&self, place: Place, frame: u32) {
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::present(frame, clock));
     }
-    /// The entry of a page that leaves memory names its slot on a device from now on.
+    /// Makes the entry of a page that leaves memory name its slot on a device.
     pub(crate) fn publish_on_device(&self, place: Place, slot: DeviceSlot) {
         let clock = self.index.tick();
         replace(self.index.entry(place), Entry::device(slot, clock));
     }
-    /// The entry of a page that was somewhere in memory names nothing any longer.
+    /// Makes the entry of a page in memory or below absent.
     pub(crate) fn make_absent(&mut self, place: Place, shadow: u32) {
         let clock = self.index.tick();
         withdraw(self.index.entry(place), Entry::absent(shadow, clock));
         self.index.count_present(place, -1);
     }
 
-    /// The content of the object changes. After entries were withdrawn, never before: see [`stamp`].
+    /// Notes a change of the object's content. Called after entries were withdrawn, never before: see
+    /// [`stamp`].
     pub(crate) fn note_change(&self, o: &Object) -> u64 {
         stamp(&self.handles.segment.header().clock, &o.slot().write_clock)
     }
-    /// A page that is not in memory; None if it is.
+    /// The state of a page that is not in memory. None: it is in memory.
     pub(crate) fn snapshot(&self, o: &Object, page: u64) -> Option<NotInMemory> {
         let clock = self.handles.segment.header().clock.load(Ordering::Relaxed);
         let Some(place) = self.index.find(o.slot_index(), page) else {
@@ -114,7 +115,8 @@ impl PageTable {
             _ => None,
         }
     }
-    /// True if the page of an object that is known is not in memory, and its content in the source has not changed since `before`.
+    /// Whether the page is not in memory, and its content in the source has not changed since `before`. The
+    /// object must be a known one.
     pub(crate) fn is_unaltered(&self, o: &Object, page: u64, before: PageVersion) -> bool {
         self.snapshot(o, page)
             .is_some_and(|now| same_version(before, now.before.identity, &o.slot().write_clock))

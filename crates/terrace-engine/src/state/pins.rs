@@ -1,19 +1,19 @@
-//! Pages that somebody wants kept in DRAM for a while: eviction takes them last.
+//! Pinned pages: eviction takes them last.
 
 use crate::clock::Clock;
 use crate::table::{Map, trim};
 use std::sync::Arc;
 
-/// Pins may hold this part of the pool.
+/// Pins hold at most 1/`SHARE` of the pool.
 const SHARE: usize = 2;
 
-/// Frames of pinned pages, each with the time until which it is. A page that leaves DRAM is pinned no longer.
+/// Frames of pinned pages, with the ends of the pins. A page that leaves DRAM is no longer pinned.
 #[derive(Debug)]
 pub(crate) struct Pins {
     until_ns: Map<u32, u64>,
-    /// No pin ends before.
+    /// Lower bound of the ends.
     first_end_ns: u64,
-    /// There is nothing else to be evicted.
+    /// Pinned pages may be evicted, because no other page is left.
     give_way: bool,
     clock: Arc<dyn Clock>,
 }
@@ -23,7 +23,7 @@ impl Pins {
         Pins { until_ns: Map::default(), first_end_ns: u64::MAX, give_way: false, clock }
     }
 
-    /// Pins the page in a frame of a pool of so many; false: too much is pinned.
+    /// Pins the page in a frame, in a pool of `pool` frames. False: too many pages are pinned.
     pub(super) fn add(&mut self, frame: u32, until_ns: u64, pool: u32) -> bool {
         let known = self.until_ns.contains_key(&frame);
         if !known && self.until_ns.len() >= pool as usize / SHARE {
@@ -35,7 +35,7 @@ impl Pins {
         true
     }
 
-    /// The page of a frame leaves it.
+    /// Notes that a page leaves its frame.
     #[inline]
     pub(super) fn remove(&mut self, frame: u32) {
         if !self.until_ns.is_empty() {
@@ -43,7 +43,7 @@ impl Pins {
         }
     }
 
-    /// Before an eviction: pins that have ended are forgotten.
+    /// Drops expired pins. Called before an eviction.
     pub(super) fn look(&mut self) {
         if !self.until_ns.is_empty() && self.clock.now_ns() >= self.first_end_ns {
             let now_ns = self.clock.now_ns();
@@ -53,18 +53,17 @@ impl Pins {
         }
     }
 
-    /// Is the page in a frame to stay?
+    /// Whether the page in a frame is pinned.
     #[inline]
     pub(super) fn hold(&self, frame: u32) -> bool {
         !self.until_ns.is_empty() && !self.give_way && self.until_ns.contains_key(&frame)
     }
 
-    /// Whether pins give way from now on.
+    /// Permits the eviction of pinned pages, or not.
     pub(super) fn set_give_way(&mut self, give_way: bool) {
         self.give_way = give_way;
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.until_ns.len()
     }

@@ -1,6 +1,6 @@
-//! Sampled resident pages: the part of `terrace stat --mrc` (`observe/mrc.rs`) under the state lock.
+//! Sample of resident pages: the part of `terrace stat --mrc` (`observe/mrc.rs`) under the state lock.
 //!
-//! *Touch counts are the policy's*: for watched frames it sees the counts that the sample took over plus the
+//! *Touch counts are the policy's*. For watched frames it gets the counts that the sample took over and the
 //! new ones ([`Watch`]), so its decisions do not depend on the sample.
 
 use crate::table::Map;
@@ -11,20 +11,20 @@ use terrace_shm::TouchTable;
 use terrace_shm::touch::TOUCH_MAX;
 use terrace_sync::Mutex;
 
-/// Frames looked at under one lock.
+/// Frames examined under one lock.
 const SLICE: usize = 512;
-/// Maximum number of uses noted between two looks; further ones are left out.
+/// Largest number of uses noted between two looks; further ones are dropped.
 pub(crate) const EVENTS_MAX: usize = 16 << 10;
 /// Frames of a chunk of marks.
 const CHUNK: usize = 64 * 64;
 
 type Chunk = Box<[AtomicU64; CHUNK / 64]>;
 
-/// The watched frames, and the touches of them that the policy has not taken yet.
+/// The watched frames, and their touches that the policy has not consumed yet.
 #[derive(Debug)]
 pub(crate) struct Watch {
     touches: Arc<TouchTable>,
-    /// One bit a frame, where any was ever watched.
+    /// One bit per frame, in chunks with watched frames.
     marks: Vec<OnceLock<Chunk>>,
     pages: Mutex<Watched>,
     /// Hashes below this are sampled.
@@ -43,9 +43,9 @@ struct Watched {
 struct Page {
     frame: u32,
     key: u64,
-    /// Touches that were taken from the table and belong to the policy.
+    /// Touches taken from the table that belong to the policy.
     saved: u8,
-    /// It was used since the last look, and the table no longer shows it.
+    /// Used since the last look, but no longer visible in the table.
     used: bool,
 }
 
@@ -79,7 +79,7 @@ impl Watch {
         pages.list.push(Page { frame, key, saved: 0, used: false });
         pages.at.insert(frame, at);
     }
-    /// The page of a frame that is watched no longer: its key, if it was used since the last look.
+    /// Stops watching a frame. Returns its key, if the page was used since the last look.
     fn forget(&self, pages: &mut Watched, frame: u32) -> Option<u64> {
         let at = pages.at.remove(&frame)?;
         let page = pages.list.swap_remove(at);
@@ -95,7 +95,7 @@ impl Watch {
         (page.used || since > 0).then_some(page.key)
     }
 
-    /// Touches of a frame as the policy sees them.
+    /// Touches of a frame, for the policy.
     #[inline]
     pub(crate) fn peek(&self, frame: u32) -> u8 {
         let since = self.touches.count(frame).load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Watch {
         let saved = pages.at.get(&frame).map_or(0, |&at| pages.list[at].saved);
         since.saturating_add(saved).min(TOUCH_MAX)
     }
-    /// The policy replaces the touches of a frame.
+    /// Sets the touches of a frame, for the policy.
     #[inline]
     pub(crate) fn set(&self, frame: u32, count: u8) {
         let in_table = self.touches.count(frame);
@@ -122,7 +122,8 @@ impl Watch {
         in_table.store(0, Ordering::Relaxed);
     }
 
-    /// Keys of pages used since the last look, out of the list from `from` on; and where to go on, if there is more.
+    /// Appends the keys of pages used since the last look, from index `from` of the list on. Returns where to
+    /// continue, if there is more.
     pub(crate) fn look(&self, from: usize, used: &mut Vec<u64>) -> Option<usize> {
         let mut pages = self.pages.lock();
         let to = (from + SLICE).min(pages.list.len());
@@ -141,7 +142,7 @@ impl Watch {
         (to < pages.list.len()).then_some(to)
     }
 
-    /// Stops watching frames that are no longer sampled.
+    /// Stops watching frames outside the sample.
     pub(crate) fn narrow(&self, threshold: u64) {
         if self.threshold.swap(threshold, Ordering::Relaxed) == threshold {
             return;
@@ -157,7 +158,7 @@ impl Watch {
     pub(crate) fn bytes(&self) -> usize {
         let chunks = self.marks.iter().filter(|chunk| chunk.get().is_some()).count();
         let pages = self.pages.lock();
-        // A table holds a key, a value and a control byte for each of its places, 8/7 to 16/7 of its entries.
+        // A table has a key, a value and a control byte per place, and 8/7 to 16/7 as many places as entries.
         chunks * size_of::<[u64; CHUNK / 64]>()
             + pages.list.capacity() * size_of::<Page>()
             + pages.at.capacity() * 17 * 8 / 7
@@ -170,9 +171,8 @@ pub(crate) struct Sampler {
     pub watch: Arc<Watch>,
     /// Keys of sampled pages that entered or were written since the last look.
     events: Vec<u64>,
-    /// Those that found no room.
+    /// Dropped events.
     pub dropped: u64,
-    /// Pages written.
     written: u64,
 }
 
@@ -192,7 +192,7 @@ impl Sampler {
             self.dropped += 1;
         }
     }
-    /// The page of a mapped frame has become resident, because a program uses it or will.
+    /// Notes a page that has become resident in a mapped frame, for a use now (`used`) or later.
     pub(crate) fn enter(&mut self, frame: u32, key: u64, used: bool) {
         if self.watch.wants(key) {
             self.watch.watch(frame, key);
@@ -201,13 +201,13 @@ impl Sampler {
             }
         }
     }
-    /// A page was read and passed on.
+    /// Notes a page that was passed on without being kept.
     pub(crate) fn pass(&mut self, key: u64) {
         if self.watch.wants(key) {
             self.used(key);
         }
     }
-    /// A page was written, which had entered before or not.
+    /// Notes a write to a page. `resident`: it had entered before.
     pub(crate) fn write(&mut self, frame: u32, resident: bool) {
         self.written += 1;
         if resident && self.watch.is_watched(frame) {
@@ -220,7 +220,7 @@ impl Sampler {
             }
         }
     }
-    /// A frame's page goes.
+    /// Notes that a page leaves its frame.
     pub(crate) fn exit(&mut self, frame: u32) {
         if self.watch.is_watched(frame) {
             let watch = self.watch.clone();
@@ -247,9 +247,9 @@ pub(crate) struct Sampled {
     pub watch: Arc<Watch>,
     /// Keys of pages that entered or were written.
     pub events: Vec<u64>,
-    /// Those that found no room.
+    /// Dropped events.
     pub dropped: u64,
-    /// Pages written, ever.
+    /// Pages written since the start.
     pub written: u64,
 }
 
@@ -264,7 +264,7 @@ mod tests {
         Arc::new(TouchTable::create(&fd, &geometry).unwrap())
     }
 
-    /// Watched or not, the policy sees the same counts; and the next look reports each use, once.
+    /// The policy gets the same counts for a watched frame, and the next look reports each use once.
     #[test]
     fn the_policy_does_not_notice_that_somebody_watches() {
         let (plain, watched) = (table(), table());

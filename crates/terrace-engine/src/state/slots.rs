@@ -1,4 +1,4 @@
-//! Pages of the index and their slots on a device: the operations of [`State`] that touch both.
+//! Index and slots of devices: operations of [`State`] on both.
 
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::segment::flag::{HELD, LEAVING, REUSED};
@@ -13,7 +13,7 @@ use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, State as EntryState};
 
 impl State {
-    /// [`State::insert`] of a page that was read from its slot, which stays as a copy.
+    /// [`State::insert`] of a page that was read from its slot. The slot stays as a copy.
     pub(super) fn insert_from_device(
         &mut self,
         place: Place,
@@ -31,12 +31,13 @@ impl State {
         let came_back = targets.note_hit(slot);
         let shadow = self.lru.policy.shadow().filter(|_| came_back);
         let refault = self.lru_add(frame, shadow.map_or(WAS_HERE, |shadow| shadow.0.get()), reason);
-        // If its region is reclaimed while it is in memory, it is worth a write again.
+        // If its region is reclaimed while the page is in memory, the page is worth another write.
         self.pages.flags(frame).fetch_or(REUSED, Ordering::Relaxed);
         refault
     }
 
-    /// A clean page leaves its frame, which the policy does not list (any more), for the slot that has it already. False: it has none.
+    /// Replaces the frame of a clean page, which the policy does not list, by the slot with its copy. False:
+    /// there is no copy.
     pub(super) fn return_to_copy(&mut self, place: Place, frame: u32) -> bool {
         let Some(slot) = self.targets.as_mut().and_then(|targets| targets.take_copy(frame)) else {
             return false;
@@ -45,7 +46,7 @@ impl State {
         self.free_mapped(frame);
         true
     }
-    /// The page at `place` is compressed from now on, no longer in `frame`: its copy stays its copy.
+    /// Keeps the copy of a page at `place` that moves from `frame` to the compressed pool.
     pub(super) fn keep_copy_below(&mut self, place: Place, frame: u32) {
         if let Some(targets) = &mut self.targets
             && let Some(slot) = targets.take_copy(frame)
@@ -53,7 +54,7 @@ impl State {
             targets.set_copy_below(place, slot);
         }
     }
-    /// The compressed page at `place` is in `frame` from now on.
+    /// Keeps the copy of a compressed page at `place` that moves to `frame`.
     pub(super) fn take_copy_up(&mut self, place: Place, frame: u32) {
         if let Some(targets) = &mut self.targets
             && let Some(slot) = targets.take_copy_below(place)
@@ -62,7 +63,7 @@ impl State {
         }
     }
 
-    /// The content of a page in a frame changes: what the device has is its content no longer.
+    /// Invalidates the copy of a page whose content in `frame` changes.
     pub(super) fn end_copy(&mut self, o: &Object, page: u64, frame: u32) {
         let Some(targets) = &mut self.targets else { return };
         targets.end_parked(o.id(), page, page);
@@ -76,7 +77,7 @@ impl State {
             self.end_slot(place, slot);
         }
     }
-    /// The slot of the page at `place`, which nothing names any more, is its content no longer.
+    /// Invalidates the slot of the page at `place`, which no entry names any more.
     pub(super) fn end_slot(&mut self, place: Place, slot: DeviceSlot) {
         let (object, page) = self.pages.index.whose(place);
         let id = self.objects.in_slot(object).map(|o| o.id());
@@ -86,7 +87,7 @@ impl State {
             None => targets.kill(slot),
         }
     }
-    /// Drops the page at `place` that is below DRAM, if there is one.
+    /// Drops the page at `place` if it is below DRAM.
     pub(crate) fn invalidate(&mut self, place: Place) {
         let Some(below) = self.pages.index.get(place).below() else { return };
         self.pages.make_absent(place, 0);
@@ -105,7 +106,7 @@ impl State {
             self.invalidate(place);
         }
     }
-    /// The slot of an object's page cannot be read, or holds something else.
+    /// Drops a page's slot that is unreadable, or holds other content.
     pub(crate) fn lose_slot(&mut self, o: &Object, page: u64) {
         let below =
             self.pages.index.find(o.slot_index(), page).map(|place| self.pages.index.get(place).below());
@@ -116,7 +117,8 @@ impl State {
         }
         self.invalidate_page(o, page);
     }
-    /// The pages `[first, last]` of an object change: what is parked of them goes. While the device is being scanned, whatever it holds.
+    /// Drops the parked pages `[first, last]` of a changed object. While a device is being scanned, this
+    /// covers anything it may hold.
     pub(super) fn end_parked(&mut self, o: &Object, first: u64, last: u64) {
         if let Some(targets) = &mut self.targets {
             targets.end_parked(o.id(), first, last);
@@ -125,11 +127,13 @@ impl State {
 }
 
 impl State {
-    /// Whether a page that the policy gives up is to be written to a device before. It goes back to the policy until it is.
+    /// Decides whether a victim is written to a device before it leaves. Until then it stays in the policy's
+    /// lists.
     pub(super) fn should_demote(&mut self, v: &Victim, place: Place, now_ns: u64) -> Option<DemoteCandidate> {
         let reused = self.pages.flags(v.slot).load(Ordering::Relaxed) & REUSED != 0;
         let targets = self.targets.as_mut()?;
-        // In this order: of a scan nearly all pages are refused, and looking one up costs more than refusing it.
+        // In this order: nearly all pages of a sequential scan are refused, and a lookup costs more than a
+        // refusal.
         let level = match targets.copy_of(v.slot) {
             None => targets.admits(reused, now_ns)?,
             Some(copy) if targets.rises(copy) => {
@@ -143,16 +147,16 @@ impl State {
         self.pages.flags(v.slot).fetch_or(LEAVING, Ordering::Relaxed);
         Some(page)
     }
-    /// A page in a frame that a device could hold.
+    /// A page in a frame that may go to a device.
     fn candidate(&self, frame: u32, place: Place) -> Option<DemoteCandidate> {
         let (slot, page) = self.pages.index.whose(place);
         let object = self.objects.in_slot(slot)?.id();
         let entry = self.pages.index.get(place);
-        // Slots of files that are not published name pages by 32 bits.
+        // Slots of unpublished files have 32-bit page indexes.
         let named = u32::try_from(page).is_ok();
         named.then_some(DemoteCandidate { place, frame, entry, object, page, level: 0, shadow: None })
     }
-    /// A page whose copy was just written leaves its frame, unless it was put aside for something else meanwhile.
+    /// Frees the frame of a page whose copy was just written, unless the frame is in other use by now.
     fn leave_with_copy(&mut self, page: &DemoteCandidate, leaving: &mut Leaving) {
         let DemoteCandidate { place, frame, shadow, .. } = *page;
         self.stay(page);
@@ -169,17 +173,17 @@ impl State {
             }
         }
     }
-    /// A page that was to leave stays for now: it may be evicted again.
+    /// Cancels the demotion of a page: it may be evicted again.
     pub(crate) fn stay(&self, page: &DemoteCandidate) {
         self.pages.flags(page.frame).fetch_and(!LEAVING, Ordering::Relaxed);
     }
-    /// Whether nothing has changed the page since it was to be written.
+    /// Whether the page is unchanged since its demotion began.
     pub(crate) fn is_still(&self, page: &DemoteCandidate) -> bool {
         let flags = self.pages.flags(page.frame).load(Ordering::Relaxed);
         self.pages.index.get(page.place) == page.entry && flags & HELD == 0
     }
-    /// The page was written to `slot`: that is its copy, unless the page was changed meanwhile. Then it leaves its frame, or is one of those
-    /// to be compressed.
+    /// Ends a demotion to `slot`. An unchanged page gets the slot as its copy. Then it leaves its frame, or
+    /// joins the pages to be compressed.
     pub(crate) fn finish_demotion(
         &mut self,
         page: &DemoteCandidate,
@@ -195,17 +199,18 @@ impl State {
     }
 }
 
-/// Files come and go.
+/// Identities, scans and staging of files.
 impl State {
     /// The target with this number, if there is one.
     pub(crate) fn target_mut(&mut self, number: usize) -> Option<&mut Device> {
         self.targets.as_mut()?.at_mut(number)
     }
-    /// Memory for the tiers on devices beside the index, bytes.
+    /// Memory for the device tiers beside the index, bytes.
     pub(crate) fn device_bytes(&self) -> u64 {
         self.targets.as_ref().map_or(0, |targets| targets.bytes(self.frames.populated()))
     }
-    /// Frames from `next` on that hold clean pages without a copy, used more than once or not: at most `most`, and `next` is behind them.
+    /// Clean pages without a copy in frames from `next` on, used more than once or not: at most `most`. Moves
+    /// `next` behind them.
     pub(crate) fn unwritten(&self, next: &mut u32, most: usize, reused: bool) -> Vec<DemoteCandidate> {
         let mut found = Vec::new();
         while *next < self.frames.populated() && found.len() < most {
@@ -214,7 +219,8 @@ impl State {
         }
         found
     }
-    /// Clean pages of a span that were used once at the most, have no copy, and are not to stay: nothing else takes them until they are written.
+    /// Clean pages of a span to be staged down: used at most once, without a copy, and not pinned. They are
+    /// marked as leaving until they are written.
     pub(crate) fn begin_stage_down(&self, o: &Object, span: Span) -> Vec<DemoteCandidate> {
         let mut frames = Vec::new();
         self.for_span(o, span, |_, entry| frames.extend(entry.frame()));
@@ -229,14 +235,14 @@ impl State {
         });
         pages
     }
-    /// How many pages of a span tiers on devices have, beside DRAM or alone.
+    /// Number of pages of a span on device tiers, also as copies of resident pages.
     pub(crate) fn on_devices(&self, o: &Object, span: Span) -> u64 {
         let Some(targets) = &self.targets else { return 0 };
         let mut pages = 0;
         self.for_span(o, span, |place, entry| pages += u64::from(targets.slot_of(place, entry).is_some()));
         pages
     }
-    /// The entries of a span's pages that the index has.
+    /// Calls `each` for the entries of a span's pages in the index.
     fn for_span(&self, o: &Object, span: Span, mut each: impl FnMut(Place, Entry)) {
         if self.objects.is_known(o) && span.pages > 0 {
             let (first, last) = (span.first, span.end() - 1);
@@ -255,7 +261,7 @@ impl State {
         let clean = page.entry.state() == EntryState::Present && flags & HELD == 0;
         (clean && used_again == reused).then_some(page)
     }
-    /// The page was written to `slot`: that is its copy, and no other is any more. False: the page was changed meanwhile.
+    /// Makes `slot`, to which the page was written, its only copy. False: the page has changed meanwhile.
     pub(crate) fn keep_copy(&mut self, page: &DemoteCandidate, slot: DeviceSlot, crc: u32) -> bool {
         let still = self.is_still(page);
         let Some(targets) = &mut self.targets else { return false };
@@ -275,7 +281,7 @@ impl State {
         }
         still
     }
-    /// Names a slot that holds a page of a published file, as it is in the source.
+    /// Makes a page of a published file name a slot with its content.
     pub(crate) fn name_slot(&mut self, o: &Object, page: u64, slot: DeviceSlot) {
         let place = self.pages.index.ensure(o.slot_index(), page);
         let entry = place.map(|place| self.pages.index.get(place));
@@ -296,12 +302,12 @@ impl State {
             (Some(place), _, _) if compressed && targets.copy_below(place).is_none() => {
                 targets.set_copy_below(place, slot);
             }
-            // The index has no room for it, it is being written, or another slot has it.
+            // The index has no room, the page is being written, or another slot has it.
             _ => targets.end(slot, o.id(), page),
         }
     }
-    /// Takes the slots away from all pages of an object that have one, but for those of targets that are being scanned; pages that are only there become
-    /// absent.
+    /// Takes the slots away from all pages of an object, except those on targets under scan. Pages without
+    /// another place become absent.
     pub(crate) fn take_slots(&mut self, o: &Object) -> Vec<(u32, DeviceSlot)> {
         let mut places = Vec::new();
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
@@ -322,7 +328,8 @@ impl State {
         }
         taken
     }
-    /// A file's identity is on target `number`, unless the file has changed since the event `wrote`.
+    /// Notes that target `number` has recorded a file's identity, unless the file has changed since event
+    /// `wrote`.
     pub(crate) fn note_recorded(&mut self, number: usize, id: ObjectId, digest: u64, wrote: u64) {
         let same = match self.objects.get(&id) {
             Some(o) => o.slot().write_clock.load(Ordering::Relaxed) == wrote,
@@ -335,7 +342,7 @@ impl State {
             device.recorded.insert(id, digest);
         }
     }
-    /// The results of a scan become the content of target `number`.
+    /// Installs the results of a scan on target `number`.
     pub(crate) fn install(&mut self, number: usize, restored: Restored) {
         let Some(device) = self.target_mut(number) else { return };
         device.install(restored);
@@ -350,9 +357,9 @@ impl State {
             device.unpark(id, 0, u64::MAX);
         }
     }
-    /// Entries that a dead terraced has left name their slots, if the target holds what they say; so do pages that were read from such a
-    /// slot meanwhile. Of what was found for other pages in memory, or on other targets, nothing is believed: a tombstone may have been lost.
-    /// Returns the pages whose slots are named, in their order.
+    /// Entries left by a dead terraced keep their slots if the scan confirms them; so do pages read from such
+    /// slots meanwhile. Slots found for other pages in memory, or on other targets, are dropped: a tombstone
+    /// may have been lost. Returns the pages that keep their slots, sorted.
     fn take_over_slots(&mut self, number: usize, o: &Object) -> Vec<u64> {
         let (mut places, mut kept) = (Vec::new(), Vec::new());
         self.pages.index.for_range(o.slot_index(), 0, u64::MAX, |page, place| places.push((page, place)));
@@ -399,23 +406,23 @@ impl State {
     }
 }
 
-/// The owner of a slot.
+/// Owner of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Named {
     No,
-    /// The entry of a page that is only there.
+    /// The entry of a page without a frame.
     Entry(Place),
-    /// The frame that holds the page, too.
+    /// The frame of a page whose copy is in the slot.
     Frame(u32),
-    /// The compressed page at this place.
+    /// The place of a compressed page whose copy is in the slot.
     Compressed(Place),
-    /// A file that is not published.
+    /// An unpublished file.
     Parked,
 }
 
-/// The oldest region goes.
+/// Reclaim of regions, and moves between slots.
 impl State {
-    /// The owner of the slot that was written for a page.
+    /// Owner of the slot that was written for a page.
     pub(crate) fn names(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Named {
         let Some(targets) = &self.targets else { return Named::No };
         if targets.is_parked_at(slot, object, page) {
@@ -433,14 +440,14 @@ impl State {
             None => Named::Entry(place),
         }
     }
-    /// Hits of the slot of a page that may be written again when its region goes. None: it was read too seldom, or the page is in memory, too:
-    /// it will be written if it leaves.
+    /// Hits of a page's slot, if the page is worth another write when its region is reclaimed. None: it was
+    /// read too rarely, or is in memory as well, from where it can be written later.
     pub(crate) fn reinsertion_hits(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> Option<u8> {
         let hits = self.targets.as_ref()?.of(slot)?.hits_of(slot);
         let only_there = || matches!(self.names(slot, object, page), Named::Entry(_) | Named::Parked);
         (hits >= REINSERT_AT && only_there()).then_some(hits)
     }
-    /// The page that `from` holds was written to `to`, of the same target, as well: what names the one names the other from now on.
+    /// Moves a page from slot `from` to `to` of the same target, after its content was written there.
     pub(crate) fn move_slot(
         &mut self,
         from: DeviceSlot,
@@ -469,7 +476,8 @@ impl State {
             Named::Parked | Named::No => {}
         }
     }
-    /// The page that `from` holds was written to `to`, of another target, if `is_same`: then what names the one names the other from now on.
+    /// Moves a page from slot `from` to `to` of another target, after its content was written there.
+    /// `is_same`: it has not changed meanwhile.
     pub(crate) fn move_down(
         &mut self,
         from: DeviceSlot,
@@ -483,7 +491,7 @@ impl State {
         match named {
             Named::Entry(place) if is_same && targets.arrive(to, crc, object) => {
                 self.pages.publish_on_device(place, to);
-                // The region is still there: the page may change before it goes.
+                // The region is not reclaimed yet: the page may change before.
                 targets.end(from, object, page);
                 targets.note_moved(from);
             }
@@ -491,8 +499,8 @@ impl State {
             _ => targets.bury(to, object, page),
         }
     }
-    /// Whether a slot was filled in this lap of its region, and holds the page still, which is nowhere else. Parked pages of a file that was published
-    /// are about to come back.
+    /// Whether a slot was filled in this lap of its region, and still is the only place of the page. False
+    /// for parked pages of a published file, which are about to be restored.
     pub(crate) fn is_only_there(&self, slot: DeviceSlot, lap: u64, object: ObjectId, page: u64) -> bool {
         let device = self.targets.as_ref().and_then(|targets| targets.of(slot));
         device.is_some_and(|device| device.lap_of(slot) == lap)
@@ -502,7 +510,7 @@ impl State {
                 _ => false,
             }
     }
-    /// The slot of a page goes, with its region: no tombstone is needed.
+    /// Drops the slot of a page with its region: no tombstone is needed.
     pub(crate) fn drop_slot(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         let named = self.names(slot, object, page);
         if let Named::Entry(place) = named {
@@ -524,8 +532,8 @@ impl State {
             device.forget_parked(object, page);
         }
     }
-    /// The region goes whose keys were dealt with: if something still names a slot of it, its keys were damaged, and all is looked through.
-    /// `region`: of target `number`, counted from its first.
+    /// Ends the reclaim of a region after its keys were handled. Slots still in use mean that keys were
+    /// damaged: then the whole index is searched. `region`: index within target `number`.
     pub(crate) fn drop_region(&mut self, number: usize, region: u32) {
         let live = |state: &State| {
             let of = state.targets.as_ref().and_then(|targets| targets.at(number));
@@ -539,7 +547,7 @@ impl State {
         self.drop_slots(number, |slot| slot.region() == region_named);
         debug_assert_eq!(live(self), 0, "all that names slots was looked through");
     }
-    /// Drops slots of a target, whatever names them: all is looked through.
+    /// Drops slots of a target, for any owner: the whole index is searched.
     pub(crate) fn drop_slots(&mut self, number: usize, which: impl Fn(DeviceSlot) -> bool) {
         let mut left: Vec<(DeviceSlot, ObjectId, u64)> = Vec::new();
         let Some(targets) = &self.targets else { return };

@@ -1,14 +1,15 @@
-//! All targets of the tiers on devices: which of them has a slot, which pages have copies there, which target a page that leaves memory goes to.
+//! All targets of the device tiers: owners of slots, copies of pages in memory, and the choice of a target
+//! for pages that leave memory.
 //!
 //! ```text
 //!   a page leaves memory ──► tier 0, if that takes it; else tier 1, ...     (`Targets::admits`)
 //!   a batch for a tier   ──► shares of its targets                          (`Targets::place`: the placement engine)
-//!   a region goes        ──► what was hit there goes to the next tier       (`reclaim/organize.rs`)
+//!   a region goes        ──► pages with hits go to the next tier            (`reclaim/organize.rs`)
 //!   a page is read twice below tier 0 ──► tier 0, when it leaves memory     (`Targets::rises`)
 //! ```
-//! Each target is a log of its own ([`Device`]): what one of them holds, forgets or loses concerns no other. A page has one slot over all of
-//! them at a time. Two may hold keys of one page after a crash; both are right, and the second one that is named is buried
-//! (`state/slots.rs::name_slot`).
+//! Each target is a log of its own ([`Device`]), independent of the others. A page has one slot over all
+//! targets at a time. After a crash two targets may have keys of one page. Both are right, and the second one
+//! that is named is buried (`state/slots.rs::name_slot`).
 
 use super::device::{Device, note_mean};
 use crate::device::Record;
@@ -31,32 +32,33 @@ pub(crate) struct Targets {
     copies: Vec<u32>,
     /// Slots of the copies of compressed pages, by place.
     copies_below: Map<u32, DeviceSlot>,
-    /// The engine of each tier, the fastest first.
+    /// Placement engine of each tier, the fastest first.
     placement: Vec<Box<dyn Placement>>,
-    /// When the last batch of pages left memory.
+    /// Time of the last batch of pages that left memory.
     batch_at: Option<u64>,
     source_cost: ReadCost,
-    /// Pages that clients have read from the source, in how many reads, and how long that took, ns.
+    /// Pages read by clients from the source, number of reads, and their time, ns.
     clients_read: (u64, u64, u64),
-    /// Pages that came from DRAM to targets that were removed.
+    /// Pages that removed targets received from DRAM.
     pub demoted_to_removed: u64,
 }
 
-/// Those of all targets, by number.
+/// Speeds of all targets, by number.
 pub(crate) type Speeds = [Speed; TARGETS_MAX];
 
-/// A target as the placement engine sees it.
+/// Speed of a target, for the placement engine.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Speed {
-    /// Bytes that it has to write before.
+    /// Bytes queued for writing.
     pub queued: u64,
-    /// Bytes a second.
+    /// Write rate, bytes per second.
     pub write: f64,
 }
 
-/// Targets: life and sums.
+/// Life of targets, and sums.
 impl Targets {
-    /// The targets of an engine with so many frames, before what they hold is known. `placement`: an engine for each tier.
+    /// The targets of an engine with `frames_max` frames, before their scans. `placement`: an engine for each
+    /// tier.
     pub(crate) fn new(all: Vec<Device>, frames_max: usize, placement: Vec<Box<dyn Placement>>) -> Targets {
         debug_assert!(all.iter().all(|device| usize::from(device.config.level) < placement.len()));
         Targets {
@@ -70,7 +72,7 @@ impl Targets {
             demoted_to_removed: 0,
         }
     }
-    /// A target goes, and its counts with it.
+    /// Removes a target with its counters.
     pub(crate) fn remove(&mut self, number: usize) {
         if let Some(device) = self.at(number) {
             let counts = device.counts(0);
@@ -78,7 +80,7 @@ impl Targets {
         }
         self.all.retain(|device| device.config.number != number);
     }
-    /// The target of this number, if there is one.
+    /// The target with this number, if there is one.
     pub(crate) fn at(&self, number: usize) -> Option<&Device> {
         self.all.iter().find(|device| device.config.number == number)
     }
@@ -86,7 +88,8 @@ impl Targets {
     pub(crate) fn at_mut(&mut self, number: usize) -> Option<&mut Device> {
         self.all.iter_mut().find(|device| device.config.number == number)
     }
-    /// One more, or none. `engine` makes the placement engine of a tier; `levels`: the tier of each target from now on, by number.
+    /// Adds the target `more`, if given, and sets the tiers. `engine`: creates the placement engine of a
+    /// tier; `levels`: the new tier of each target, by number.
     pub(crate) fn change(
         &mut self,
         more: Option<Device>,
@@ -102,23 +105,23 @@ impl Targets {
         self.all.sort_by_key(|device| (device.config.level, device.config.number));
         let lowest = self.all.iter().map(|device| device.config.level).max();
         let needed = lowest.map_or(0, |lowest| lowest + 1);
-        // Engines of tiers that are no more stay: pages may be on their way there.
+        // Engines of tiers without targets stay: pages may be under way there.
         (self.placement.len() as u8..needed).for_each(|level| self.placement.push(engine(level)));
     }
-    /// The numbers of those of a tier.
+    /// Numbers of the targets of a tier.
     pub(crate) fn of_level(&self, level: u8) -> Vec<usize> {
         let of_tier = self.all.iter().filter(|device| device.config.level == level);
         of_tier.map(|device| device.config.number).collect()
     }
-    /// Pages of earlier runs that only they have.
+    /// Number of owed pages of earlier runs.
     pub(crate) fn pages_left(&self) -> u64 {
         self.all.iter().map(|device| device.owed.pages_left()).sum()
     }
-    /// Bytes of all of them.
+    /// Bytes of all targets.
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.all.iter().map(|device| device.config.bytes).sum()
     }
-    /// The target that has a slot.
+    /// The target of a slot.
     pub(crate) fn of(&self, slot: DeviceSlot) -> Option<&Device> {
         self.all.iter().find(|device| device.has(slot))
     }
@@ -126,12 +129,13 @@ impl Targets {
     pub(crate) fn of_mut(&mut self, slot: DeviceSlot) -> Option<&mut Device> {
         self.all.iter_mut().find(|device| device.has(slot))
     }
-    /// Memory for the tiers beside the index, bytes: that of their pages, and copies of the frames in use and of compressed pages.
+    /// Memory for the tiers beside the index, bytes: of their pages, and of the copies of frames and
+    /// compressed pages.
     pub(crate) fn bytes(&self, frames_populated: u32) -> u64 {
         let copies = frames_populated as usize * 4 + self.copies_below.capacity() * 9;
         self.all.iter().map(Device::bytes_of_pages).sum::<u64>() + copies as u64
     }
-    /// Sums of the reads of clients: what is new counts for the costs.
+    /// Notes the sums of clients' reads; their increase counts for the costs.
     pub(crate) fn note_client_reads(&mut self, totals: &ReadTotals) {
         for device in &mut self.all {
             let number = device.config.number;
@@ -143,26 +147,26 @@ impl Targets {
         let (pages, reads, ns) = (new(now.0, before.0), new(now.1, before.1), new(now.2, before.2));
         note_mean(&mut self.source_cost, pages, reads, ns);
     }
-    /// The source was read; `known`: most of the pages had been in memory before.
+    /// Notes a read of the source; `known`: most of the pages were cached before.
     pub(crate) fn note_source_read(&mut self, pages: u64, ns: u64, known: bool) {
         self.source_cost.note(pages, ns, known);
     }
 }
 
-/// Targets: where pages go that leave memory.
+/// Admission and placement of pages that leave memory.
 impl Targets {
-    /// The tier that a page that leaves memory is to be written to before, if any; `reused`: it was used again there, or came back. `now_ns`: the time of
-    /// its batch. Those that are admitted have to be placed ([`Targets::place`]).
+    /// The tier to which a page that leaves memory is to be written, if any. `reused`: it was refaulted, or
+    /// used again; `now_ns`: time of its batch. Admitted pages must be placed ([`Targets::place`]).
     pub(crate) fn admits(&mut self, reused: bool, now_ns: u64) -> Option<u8> {
         self.begin_batch(now_ns);
         (0..self.placement.len() as u8).find(|level| self.admits_to(*level, reused))
     }
-    /// Likewise of a page that is to go to a tier.
+    /// Whether tier `level` admits a page.
     pub(crate) fn admits_to(&mut self, level: u8, reused: bool) -> bool {
         let mut of_tier = self.all.iter_mut().filter(|device| device.config.level == level);
         of_tier.any(|device| device.admits(reused))
     }
-    /// Pages leave memory, or a tier, at this time.
+    /// Begins a batch of pages that leave memory, or a tier, at this time.
     pub(crate) fn begin_batch(&mut self, now_ns: u64) {
         if self.batch_at == Some(now_ns) {
             return;
@@ -171,8 +175,8 @@ impl Targets {
         let passed = now_ns.saturating_sub(before);
         self.all.iter_mut().for_each(|device| device.begin_batch(passed, &self.source_cost));
     }
-    /// Shares out pages that were admitted to a tier: the lengths in pages of their pieces, and how fast each target is. The caller writes them there. What has
-    /// no share stays where it is.
+    /// Distributes pages admitted to a tier, given the lengths of their pieces in pages, and the speeds of
+    /// all targets. The caller writes them. Pages without a share stay.
     pub(crate) fn place(&mut self, level: u8, pieces: &[u64], speeds: &Speeds) -> Vec<Share> {
         let of_tier = self.all.iter_mut().filter(|device| device.config.level == level);
         let allowed: Vec<(usize, u64)> =
@@ -185,7 +189,8 @@ impl Targets {
         }
         shares
     }
-    /// Likewise of pages that are kept at the end of an instance: targets that were never full come first, and with `room_only` no others take any.
+    /// The same at the end of an instance. Targets that were never full come first; with `room_only` no
+    /// others take pages.
     pub(crate) fn place_last(
         &mut self,
         level: u8,
@@ -201,7 +206,7 @@ impl Targets {
         let allowed: Vec<(usize, u64)> = of_tier.map(|device| (device.config.number, u64::MAX)).collect();
         self.share_out(level, pieces, &allowed, speeds)
     }
-    /// Asks the engine of the tier. `allowed`: pages that each of these targets may take.
+    /// Calls the tier's placement engine. `allowed`: number of pages that each of these targets may take.
     fn share_out(
         &mut self,
         level: u8,
@@ -209,7 +214,7 @@ impl Targets {
         allowed: &[(usize, u64)],
         speeds: &Speeds,
     ) -> Vec<Share> {
-        // Room that was never filled is filled first. Logs without any go on for ever.
+        // Regions that were never filled are filled first. Full logs have no end.
         let room = |number: usize| self.at(number).map_or(0, |device| device.log.never_filled());
         let pages: u64 = pieces.iter().sum();
         let has_room = allowed.iter().map(|(number, _)| room(*number)).sum::<u64>() >= pages;
@@ -219,7 +224,7 @@ impl Targets {
             Target {
                 free: free.min(most) * PAGE_SIZE as u64,
                 queued: speeds[number].queued,
-                // A target whose writes were held up has to get some, or it would never be seen to be fast again.
+                // A slow target gets some pages, too: otherwise it would never be measured as fast again.
                 write: speeds[number].write.max(fastest / SLOWER_MAX),
             }
         };
@@ -232,56 +237,57 @@ impl Targets {
         shares.iter_mut().for_each(|share| share.target = allowed[share.target].0);
         shares
     }
-    /// Tiers.
+    /// Number of tiers.
     pub(crate) fn levels(&self) -> u8 {
         self.placement.len() as u8
     }
-    /// Whether pages are written to any of them.
+    /// Whether a target is in use for writes.
     pub(crate) fn is_on(&self) -> bool {
         self.all.iter().any(Device::is_on)
     }
-    /// Whether a page with this copy is worth a write to the fastest tier when it leaves memory: it was read below that often enough.
+    /// Whether a page with this copy is worth a write to the fastest tier when it leaves memory, because it
+    /// was read often enough below.
     pub(crate) fn rises(&self, copy: DeviceSlot) -> bool {
         self.of(copy).is_some_and(|device| device.config.level > 0 && device.hits_of(copy) >= REINSERT_AT)
     }
 }
 
-/// The slowest target of a tier counts as so much slower than the fastest.
+/// Largest factor by which a target counts as slower than the fastest one of its tier.
 const SLOWER_MAX: f64 = 64.0;
 
-/// Targets: slots and copies.
+/// Slots and copies.
 impl Targets {
-    /// A page was read from its slot. Whether it counts as a recent refault.
+    /// Notes a read of a slot. Returns whether it counts as a recent refault.
     pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> bool {
         let source = self.source_cost;
         self.of_mut(slot).is_some_and(|device| device.note_hit(slot, &source))
     }
-    /// Pages of a target were read.
+    /// Notes a read of a target.
     pub(crate) fn note_read(&mut self, number: usize, pages: u64, ns: u64) {
         if let Some(device) = self.at_mut(number) {
             device.note_read(pages, ns);
         }
     }
-    /// Nothing names the slot any more.
+    /// Notes that no entry names the slot any more.
     pub(crate) fn kill(&mut self, slot: DeviceSlot) {
         if let Some(device) = self.of_mut(slot) {
             device.kill(slot);
         }
     }
-    /// Nothing names the slot any more, and what it holds is the content of this page no longer.
+    /// Notes that no entry names the slot any more, and that it no longer has the page's content.
     pub(crate) fn end(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         if let Some(device) = self.of_mut(slot) {
             device.kill(slot);
             device.bury(object, page, page);
         }
     }
-    /// A page was written to a slot, and nothing names it.
+    /// Queues a tombstone for a page that was written to a slot without an owner.
     pub(crate) fn bury(&mut self, slot: DeviceSlot, object: ObjectId, page: u64) {
         if let Some(device) = self.of_mut(slot) {
             device.bury(object, page, page);
         }
     }
-    /// A page comes to a slot, which its entry is about to name. False: its target is gone.
+    /// Fills a slot, which an entry is about to name. False: its target was removed.
     pub(crate) fn arrive(&mut self, slot: DeviceSlot, crc: u32, object: ObjectId) -> bool {
         let Some(device) = self.of_mut(slot) else { return false };
         device.fill(slot, crc);
@@ -289,13 +295,14 @@ impl Targets {
         device.events.demoted += 1;
         true
     }
-    /// A page went from this slot to another target.
+    /// Notes that a page went from this slot to another target.
     pub(crate) fn note_moved(&mut self, from: DeviceSlot) {
         if let Some(device) = self.of_mut(from) {
             device.events.moved_down += 1;
         }
     }
-    /// A parked page was written to a slot of another target: it is parked there from now on. False: that target knows the file by another identity.
+    /// Parks a page on another target, after its content was written to a slot there. False: that target
+    /// knows the file by another identity.
     pub(crate) fn repark(
         &mut self,
         from: DeviceSlot,
@@ -317,7 +324,8 @@ impl Targets {
         self.note_moved(from);
         true
     }
-    /// The pages `[first, last]` of a file change: what is parked of them goes. What a target holds that is being scanned is not known yet: whatever it is.
+    /// Drops the parked pages `[first, last]` of a changed file. On a target under scan, whose content is not
+    /// known yet, tombstones cover them.
     pub(crate) fn end_parked(&mut self, object: ObjectId, first: u64, last: u64) {
         for device in &mut self.all {
             device.unpark(object, first, last);
@@ -333,7 +341,7 @@ impl Targets {
     pub(crate) fn set_copy(&mut self, frame: u32, slot: DeviceSlot) {
         self.copies[frame as usize] = slot.bits() + 1;
     }
-    /// The frame's page has no copy any more; the slot that it had.
+    /// Removes and returns the copy of the frame's page.
     pub(crate) fn take_copy(&mut self, frame: u32) -> Option<DeviceSlot> {
         let slot = self.copy_of(frame);
         self.copies[frame as usize] = 0;
@@ -353,7 +361,7 @@ impl Targets {
         slot
     }
 
-    /// The slot that holds the page of an entry: alone, or as a copy.
+    /// The slot with an entry's page, as its only place or as a copy.
     pub(crate) fn slot_of(&self, place: Place, entry: Entry) -> Option<DeviceSlot> {
         match (entry.frame(), entry.below()) {
             (Some(frame), _) => self.copy_of(frame),
@@ -363,11 +371,11 @@ impl Targets {
         }
     }
 
-    /// The slot of a parked page, if it is this one.
+    /// Whether this is the slot of a parked page.
     pub(crate) fn is_parked_at(&self, slot: DeviceSlot, object: ObjectId, page: u64) -> bool {
         self.of(slot).is_some_and(|device| device.parked_at(object, page) == Some(slot))
     }
-    /// A region goes, and with it the identities that it recorded: they are to be recorded again.
+    /// Forgets the identities recorded in a reclaimed region: they are to be recorded again.
     pub(crate) fn forget_records(&mut self, number: usize, records: impl Iterator<Item = Record>) {
         let Some(device) = self.at_mut(number) else { return };
         for record in records {

@@ -1,4 +1,4 @@
-//! The state as an engine changes it: recovery, resizing, versions.
+//! State of a whole engine: recovery, resizing, versions.
 
 use super::page_table::{PageVersion, key_of};
 use crate::io::testing::{Faults, NullIo, SimIo};
@@ -58,8 +58,8 @@ fn page_of_forgotten_object_is_not_published_for_successor() {
     assert!(!engine.cx.state.lock().is_current(&old, 0, before));
 }
 
-/// A client loads the clock while a large write is being prepared, finds the last page of it without a leaf, reads the old
-/// source, and offers its page long after the write has come and gone.
+/// A client loads the clock during the preparation of a large write, finds the write's last page without a
+/// leaf, and reads the old source. It offers the page long after the write has come and gone.
 #[test]
 fn lookup_during_a_prepared_write_counts_as_before_it() {
     let (engine, ..) = engine(16 << 20);
@@ -70,7 +70,7 @@ fn lookup_during_a_prepared_write_counts_as_before_it() {
     engine.flush_all(false).unwrap();
     engine.drop_clean();
     let state = engine.cx.state.lock();
-    // Ticks of the preparation: a page each and some more; then the same again for publishing.
+    // Ticks of the preparation: one per page and a few more; then the same again for publishing.
     for clock in start..start + 64 {
         let before = PageVersion { identity: NO_LEAF, clock };
         assert!(!state.is_current(&o, 63, before), "clock {} of {start}", clock);
@@ -94,9 +94,9 @@ fn a_restart_keeps_limit_and_pool() {
     assert!(populated > 16 * CHUNK_FRAMES as u32);
     engine.resize(32 << 20).unwrap();
     let populated = engine.cx.state.lock().frames.populated();
-    // The dead daemon had begun to back one more chunk.
+    // The dead daemon had started to back one more chunk.
     let begun = handles.segment.frame(populated + CHUNK_FRAMES as u32);
-    // SAFETY: a frame of the segment, which nobody uses.
+    // SAFETY: a frame of the segment, not in use.
     unsafe { begun.write(1) };
     engine.halt();
     drop(engine);
@@ -123,7 +123,7 @@ fn a_pool_that_shrinks_keeps_what_is_used() {
         assert!(buf.iter().all(|&b| u64::from(b) == mib));
     };
     (0..40).for_each(&mut read);
-    // Those that came last stand in the top chunks.
+    // The last pages read are in the top chunks.
     (0..4).for_each(|_| (36..40).for_each(&mut read));
     let frame_of = |page: u64| {
         let state = engine.cx.state.lock();
@@ -154,7 +154,7 @@ fn a_resize_that_fails_leaves_the_limit_as_it_was() {
     let file = tempfile::tempfile().unwrap();
     let o = engine.object(7, file.as_raw_fd(), 0).unwrap();
     let mut pages = 0u64;
-    // Dirty pages in a chunk that a pool of 16 MiB does not have.
+    // Claimed frames in a chunk that a pool of 16 MiB does not have.
     while engine.cx.state.lock().frames.populated() <= 8 * CHUNK_FRAMES as u32 {
         engine.cx.state.lock().claim().unwrap();
     }
@@ -181,7 +181,7 @@ fn registered_memory_counts_and_rings_have_their_share() {
     assert!(!requests::admits_ring(&engine.cx, &engine.clients), "a ring is more than an eighth of 2 MiB");
 }
 
-/// A chunk that leaves the pool and comes back at once must not lose what is put into it.
+/// A chunk that leaves the pool and returns at once keeps its new pages.
 #[test]
 fn no_page_is_lost_while_the_pool_shrinks_and_grows() {
     let (engine, ..) = engine(64 << 20);
@@ -203,7 +203,7 @@ fn no_page_is_lost_while_the_pool_shrinks_and_grows() {
             for at in (0..8 << 20).step_by(back.len()) {
                 engine.write(&o, at, &vec![round; back.len()]).unwrap();
                 engine.read(&o, at, &mut back, AccessPath::Preload).unwrap();
-                // The device forgets everything (`NullIo`), so only what is still dirty can be compared.
+                // `NullIo` stores nothing, so only dirty pages can be compared.
                 let dirty = o.dirty.lock().dirty.clone();
                 for (i, page) in back.chunks(4096).enumerate() {
                     let known = dirty.contains(&(at / 4096 + i as u64));

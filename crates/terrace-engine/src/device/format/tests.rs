@@ -1,4 +1,4 @@
-//! Batches round trip; damaged or foreign bytes are refused, and never a slot out of bounds.
+//! Batches round trip. Damaged or foreign bytes are refused, and no decoded slot is out of bounds.
 
 use super::*;
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ fn keys(batch: &Batch) -> Vec<u8> {
     keys
 }
 
-/// Whatever was decoded lies in its region.
+/// Asserts that a decoded batch lies within its region.
 fn bounded(batch: &Batch, geometry: Geometry) {
     assert!(batch.end() <= geometry.region_pages() && batch.pages() <= BATCH_PAGES_MAX);
     let slots = batch.pages_of_content().map(|(page, _)| DeviceSlot::new(7, page));

@@ -7,7 +7,7 @@ use terrace_testkit::rng::Rng;
 const PAGE: usize = 4096;
 const BYTES: usize = 64 * PAGE;
 
-/// A file with random content behind this io, and that content.
+/// A file with random content, read through `io`, and that content.
 fn medium(io: Arc<dyn Io>) -> (std::fs::File, FileMedium, Vec<u8>) {
     let file = tempfile::tempfile().unwrap();
     let medium = FileMedium::new(file.as_raw_fd(), io, BYTES as u64);

@@ -1,15 +1,18 @@
-//! Pages that a device holds and the source lacks, as its records tell: an fsync was answered once they were durable here.
+//! Owed pages on a device, as its records name them: an fsync was answered once they were durable here, and
+//! the source lacks them.
 //!
 //! ```text
-//!   Base, Owed ...   fsync: the source has this identity, durably; these pages are to be written over it
-//!   Permit            the run may change the source from here on, until then
-//!   Paid             the source has all of them, durably
+//!   Base, Owed ...   fsync: the source durably has this identity; these pages are to be written over it
+//!   Permit           from here on the run may change the source, up to a time
+//!   Paid             the source has all of them durably
 //! ```
-//! Nothing but a later *paid* record or a later owed page settles an owed page. A tombstone does not: the page was changed in memory, and the new content
-//! may be nowhere else. Nor does a later clean page: it is the source's content, but perhaps not durable there.
+//! Only a later *paid* record or a later owed page settles an owed page. A tombstone does not: the page
+//! changed in memory, and the new content may exist nowhere else. A later clean page does not either: it is
+//! the source's content, but perhaps not durable there.
 //!
-//! A hole may have held paid records: what was owed before it is *doubtful* then. It is told and kept, and nothing writes it over the source by itself. A
-//! hole may have held owed pages, too: [`Owed::hidden`] tells of that.
+//! A hole may have held paid records: earlier owed pages are *doubtful* then. They are reported and kept, and
+//! nothing writes them over the source automatically. A hole may have held owed pages, too: [`Owed::hidden`]
+//! reports that.
 
 use super::{Batch, Link, Record};
 use std::collections::{BTreeMap, HashMap};
@@ -18,13 +21,13 @@ use terrace_shm::DeviceSlot;
 /// Pages of one file that the source lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwedFile {
-    /// The identity over which they are to be written.
+    /// Identity of the file over which the pages are to be written.
     pub base: Option<u64>,
-    /// That the run may have changed the source.
+    /// The run may have changed the source.
     pub permit: Option<Permits>,
-    /// Page, where it lies, checksum of the content.
+    /// Page index, slot and checksum of the content.
     pub pages: BTreeMap<u64, (DeviceSlot, u32)>,
-    /// The lap of the oldest region that has records of it.
+    /// Lap of the oldest region with records of the file.
     pub since: u64,
     /// A record that settles them may have been lost.
     pub doubtful: bool,
@@ -33,34 +36,35 @@ pub struct OwedFile {
 /// Permits of one file, all of its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permits {
-    /// The first ended then, ns since 1970.
+    /// End of the first permit, ns since 1970.
     pub first: u64,
-    /// The last ends then.
+    /// End of the last permit.
     pub until: u64,
-    /// Whose they are ([`crate::device::format::holder`]).
+    /// Holder ([`crate::device::format::holder`]).
     pub holder: u32,
 }
 
-/// All that a device holds of such.
+/// All owed pages on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Owed {
-    /// By file.
+    /// Owed files by number.
     pub files: HashMap<u64, OwedFile>,
-    /// Owed pages whose content is damaged: perhaps no fsync of them was answered.
+    /// Owed pages with damaged content. Perhaps no fsync of them was answered.
     pub damaged: u64,
-    /// Keys are damaged that may have named more owed pages.
+    /// Damaged keys may have named more owed pages.
     pub hidden: bool,
 }
 
 impl Owed {
-    /// A region's batches, in the order of the log. `damaged`: pages of content that are not what their keys say.
+    /// Adds a region's batches, in the order of the log. `damaged`: content pages that do not match their
+    /// keys.
     pub(super) fn add(&mut self, link: &Link, batches: &[Batch], damaged: &[u32]) {
         for batch in batches {
             batch.others().iter().for_each(|record| self.note(record, link.filling.lap));
             for (at, record) in batch.pages_of_content() {
                 let Record::Owed { object, page, crc } = *record else { continue };
                 if damaged.binary_search(&at).is_ok() {
-                    // What was durable before still counts.
+                    // An earlier durable version still counts.
                     self.damaged += 1;
                     continue;
                 }
@@ -73,7 +77,7 @@ impl Owed {
     fn note(&mut self, record: &Record, lap: u64) {
         match *record {
             Record::Base { object, digest } => self.file(object, lap).base = Some(digest),
-            // Without pages there is nothing to be written.
+            // A file without owed pages needs no permit.
             Record::Permit { object, until, holder } => {
                 if let Some(file) = self.files.get_mut(&object) {
                     let first = file.permit.map_or(until, |permit| permit.first.min(until));
@@ -89,13 +93,13 @@ impl Owed {
         self.files.entry(object).or_insert_with(|| OwedFile { since: lap, ..OwedFile::default() })
     }
 
-    /// Keys are missing between what was added and what follows.
+    /// Notes a hole: keys are missing between the batches added so far and the next ones.
     pub(super) fn hole(&mut self) {
         self.hidden = true;
         self.files.values_mut().for_each(|file| file.doubtful = true);
     }
 
-    /// All was added.
+    /// The result, after all batches were added.
     pub(super) fn finish(mut self) -> Owed {
         self.files.retain(|_, file| !file.pages.is_empty());
         self

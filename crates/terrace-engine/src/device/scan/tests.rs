@@ -1,4 +1,4 @@
-//! Scans of devices that a writer left in every state that the rules allow.
+//! Scans of devices left by a writer in every state that the rules allow.
 
 mod owed;
 mod power_cuts;

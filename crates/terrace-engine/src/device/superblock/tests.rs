@@ -65,7 +65,7 @@ fn targets_are_told_apart() {
     let medium = SimMedium::new(2 << 20);
     assert_eq!(find(&medium).unwrap(), Found::Empty);
     let mut foreign = vec![0; 2 << 20];
-    foreign[70_000] = 1; // Where btrfs begins.
+    foreign[70_000] = 1; // A mark of btrfs.
     assert_eq!(find(&SimMedium::with_content(foreign)).unwrap(), Found::Foreign);
     let mut other = superblock("/source").encode();
     other[8] += 2;
@@ -102,7 +102,8 @@ fn damaged_copy_leaves_no_clean_target() {
     assert!(!found.clean && found.lap_base() > laps, "{found:?}");
 }
 
-/// Runs begin and end, and power is cut within: a target is clean only after an end, and no run has the laps of another.
+/// Runs begin and end, with power cuts in between. A target is clean only after an end, and no two runs share
+/// laps.
 #[test]
 fn power_cuts_leave_one_sound_superblock() {
     let rng = &mut Rng::new(seed("power_cuts_leave_one_sound_superblock"));

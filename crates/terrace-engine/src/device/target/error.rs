@@ -1,4 +1,4 @@
-//! Why a target cannot be used: one line each, `FILE: why; cure`.
+//! Faults of a target: one line each, `FILE: why; cure`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -8,38 +8,38 @@ use std::path::{Path, PathBuf};
 pub struct TargetError {
     /// The file or device.
     pub path: PathBuf,
-    /// Why.
+    /// The fault.
     pub fault: Fault,
 }
 
 /// An error of a target. Sizes are in bytes.
 #[derive(Debug)]
 pub enum Fault {
-    /// There is no such file, and nothing says how large it should be.
+    /// No such file, and no size for a new one.
     NoSize,
     /// A directory.
     Directory,
     /// A pipe, socket or character device.
     Special,
-    /// It lies in the directory that is served.
+    /// The path is inside the source.
     InsideSource(PathBuf),
-    /// It lies on a mount of terrace.
+    /// The path is on a mount of terrace.
     InsideMount,
-    /// The file, or its file system, cannot be written.
+    /// The file or its file system is not writable.
     ReadOnly(std::io::Error),
     /// Its file system has no direct I/O.
     NoDirectIo,
-    /// Its file system is memory.
+    /// The file system is in memory (tmpfs).
     Memory,
-    /// Another instance has it; its process, if it can be seen.
+    /// Another instance uses the target; its process, if visible.
     InUse(Option<i32>),
-    /// A block device that is mounted, or that another part of the kernel uses.
+    /// A block device that is mounted or claimed by another part of the kernel.
     Busy,
     /// Too small.
     TooSmall {
-        /// Its size.
+        /// The target's size.
         bytes: u64,
-        /// The smallest that works.
+        /// Smallest usable size.
         min: u64,
     },
     /// A block device that is smaller than the size asked for.
@@ -51,38 +51,38 @@ pub enum Fault {
     },
     /// The file system has not enough space.
     NoSpace {
-        /// Bytes that the file needs beyond its own.
+        /// Missing bytes of the file.
         needed: u64,
-        /// Bytes that the file system has left.
+        /// Free bytes of the file system.
         left: u64,
     },
-    /// The index of so many pages does not fit.
+    /// The index does not fit in memory.
     IndexTooLarge {
-        /// Bytes of the index of all targets.
+        /// Index of all targets, bytes.
         index: u64,
-        /// Of these, bytes for the others.
+        /// Share of the other targets, bytes.
         others: u64,
-        /// The limit on memory.
+        /// The memory limit.
         memory: u64,
-        /// The smallest limit that would do.
+        /// Smallest sufficient limit.
         memory_min: u64,
-        /// The largest tier that fits; none: no tier does.
+        /// Largest tier that fits; None: no tier fits.
         tier_max: Option<u64>,
     },
-    /// Entries cannot name so many regions over all targets.
+    /// The regions of all targets exceed the number that index entries can name.
     TooMany,
-    /// The tier has another size than the one asked for.
+    /// The tier has another size than requested.
     OtherSize {
-        /// Its size.
+        /// The tier's size.
         bytes: u64,
-        /// The size asked for.
+        /// The requested size.
         asked: u64,
     },
-    /// The tier of another directory.
+    /// A tier of another source.
     OtherSource {
-        /// Its path, as the tier recorded it.
+        /// Path recorded in the tier.
         theirs: String,
-        /// The directory that is to be served now.
+        /// The present source.
         ours: PathBuf,
     },
     /// The tier of another version of terrace.
@@ -96,15 +96,15 @@ pub enum Fault {
         /// The size of the tier.
         tier: u64,
     },
-    /// It may hold what programs have synced, and its source lacks.
+    /// The target may hold synced data that the source lacks.
     Owes,
-    /// Something that is not terrace's.
+    /// Data of another program.
     Foreign,
-    /// Nothing, or not a tier: for commands about what is there.
+    /// No tier, for commands on existing tiers.
     NoTier,
     /// A call failed.
     Io(std::io::Error),
-    /// What a place that is no file says: why, and a cure behind a semicolon.
+    /// Reason and cure, separated by a semicolon, from a target that is no file.
     Other(String),
 }
 
@@ -170,7 +170,7 @@ impl fmt::Display for Fault {
             ),
             Fault::Busy => write!(
                 f,
-                "the device is mounted or otherwise in use; unmount it if nobody needs it, or name another device"
+                "the device is mounted or otherwise in use; unmount it if it is not needed, or name another device"
             ),
             other => other.fmt_size(f),
         }
@@ -178,7 +178,7 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// The faults of size.
+    /// Faults of size.
     fn fmt_size(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::TooSmall { bytes, min } => {
@@ -216,14 +216,14 @@ impl Fault {
                 let (bytes, asked) = (Size(*bytes), Size(*asked));
                 write!(
                     f,
-                    "the tier has {bytes}, not {asked}; leave the size out, or give up what is in it and begin anew with --format-tier"
+                    "the tier has {bytes}, not {asked}; leave the size out, or erase the tier with --format-tier"
                 )
             }
             other => other.fmt_content(f),
         }
     }
 
-    /// The faults of content.
+    /// Faults of content.
     fn fmt_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::OtherSource { theirs, ours } if Path::new(theirs) == ours => {
@@ -240,7 +240,7 @@ impl Fault {
             Fault::Damaged => write!(f, "both superblocks of the tier are damaged; {ERASE}"),
             Fault::Short { bytes, tier } => {
                 let (bytes, tier) = (Size(*bytes), Size(*tier));
-                write!(f, "the file has {bytes} of the {tier} of its tier, somebody cut it; {ERASE}")
+                write!(f, "the file has been truncated to {bytes}, and its tier has {tier}; {ERASE}")
             }
             Fault::Owes => write!(
                 f,
@@ -250,18 +250,18 @@ impl Fault {
             Fault::NoTier => write!(f, "there is no tier of terrace here; name its file or device"),
             Fault::Io(err) => write!(f, "{}; name another file or device", reason(err)),
             Fault::Other(line) => f.write_str(line),
-            _ => unreachable!("told by the caller"),
+            _ => unreachable!("handled by the caller"),
         }
     }
 }
 
-/// The operating system's reason without Rust's `(os error N)`.
+/// The error text without Rust's `(os error N)`.
 fn reason(err: &std::io::Error) -> String {
     let text = err.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_owned()
 }
 
-/// A size in the largest unit that loses nothing; in MiB with one digit if that would be KiB or bytes.
+/// A size in the largest unit that divides it; in MiB with one digit if that unit is KiB or bytes.
 struct Size(u64);
 
 impl fmt::Display for Size {

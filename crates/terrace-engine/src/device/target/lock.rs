@@ -1,7 +1,9 @@
-//! One instance a tier: a write lock on the open file (F_OFD_SETLK), which the kernel drops with the last descriptor of it.
+//! Lock of a tier, for one instance at a time: a write lock on the open file (F_OFD_SETLK), which ends with
+//! its last descriptor.
 //!
-//! The lock belongs to the open file and not to a process, so it outlives a crash of terraced: the supervisor has the same descriptor.
-//! It also outlives the end of them all for a moment: what io_uring has under way holds the open file until the kernel has cleaned up.
+//! The lock belongs to the open file and not to a process. It survives a crash of terraced, for the
+//! supervisor has the same descriptor. It also outlives all processes for a moment: operations of io_uring
+//! hold the open file until the kernel has cleaned up.
 
 use super::error::Fault;
 use crate::proc;
@@ -11,20 +13,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long the end of a process that is not there any more can take.
+/// Longest wait for the lock of an ending process.
 const END_MAX: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
-/// Pause between two tries.
+/// Interval between attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Takes the lock, and waits while no process is seen to have it, or one that has been killed.
+/// Takes the lock. Waits while its holder is not visible or has been killed.
 ///
 /// # Errors
-/// Somebody else has it; the file system has no locks.
+/// Another instance has the lock; the file system has no locks.
 pub fn take_or_wait(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| take(file))
 }
 
-/// Waits as [`take_or_wait`] until the lock is free, and leaves it to others.
+/// Waits as [`take_or_wait`] until the lock is free, without taking it.
 ///
 /// # Errors
 /// As [`take_or_wait`].
@@ -32,7 +34,8 @@ pub fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
-/// The same for a block device, on which the kernel drops the exclusive claim (O_EXCL) of a process a moment after its lock.
+/// The same for a block device. The kernel drops a process's exclusive claim (O_EXCL) a moment after its
+/// lock.
 ///
 /// # Errors
 /// As [`take_or_wait`].
@@ -53,7 +56,7 @@ fn try_or_wait(
             return Ok(());
         }
         let holder = holder(file);
-        // A process between fork and exec has all descriptors of its parent, for a moment.
+        // A process between fork and exec has all descriptors of its parent for a moment.
         let lives = holder.is_some_and(|pid| !is_ending(pid)) && holder == before;
         if lives || Instant::now() >= until {
             return Err(Fault::InUse(holder));
@@ -63,7 +66,7 @@ fn try_or_wait(
     }
 }
 
-/// Takes the lock; false if somebody else has it.
+/// Takes the lock. False: another instance has it.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -79,7 +82,7 @@ pub fn take(file: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Whether somebody else has the lock.
+/// Whether another instance has the lock.
 ///
 /// # Errors
 /// The file system has no locks.
@@ -99,8 +102,9 @@ fn whole(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// The process that holds the lock, as far as this user may look. The kernel names none for such a lock, so descriptors are searched; of a
-/// supervisor and its terraced, which share them, the supervisor is named.
+/// The process that holds the lock, if visible to this user. The kernel names no holder of such a lock, so
+/// descriptors of processes are searched. A supervisor and its terraced share them: the supervisor is
+/// returned.
 pub fn holder(file: impl AsFd) -> Option<i32> {
     let stat = rustix::fs::fstat(file.as_fd()).ok()?;
     let is_it = |path: &Path| {
@@ -114,7 +118,7 @@ pub fn holder(file: impl AsFd) -> Option<i32> {
     holders.iter().find(|pid| !is_child(pid)).or(holders.first()).copied()
 }
 
-/// Whether the process is about to end or has ended: it holds its descriptors until its memory is given back.
+/// Whether the process ends or has ended: it keeps its descriptors until its memory is freed.
 fn is_ending(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     let text = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
@@ -124,7 +128,7 @@ fn is_ending(pid: i32) -> bool {
     proc::is_ending(&stat) || (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
 }
 
-/// Whether a descriptor of the process is the file, and locked.
+/// Whether a descriptor of the process refers to the file and holds a lock.
 fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let locked = |fd: &str| {
@@ -150,7 +154,7 @@ mod tests {
         let pid = child.id() as i32;
         assert!(!is_ending(pid) && !is_ending(std::process::id() as i32));
         child.kill().unwrap();
-        assert!(is_ending(pid), "killed, or a zombie that nobody has waited for");
+        assert!(is_ending(pid), "killed, or a zombie");
         child.wait().unwrap();
         assert!(is_ending(pid), "gone");
     }

@@ -1,10 +1,12 @@
-//! Other names of a target: a loop device over its file, and what lies below or beside that. A lock on one of them is not seen on the others.
+//! Aliases of a target: loop devices over its file, and devices below or beside them. A lock on one of them
+//! is not visible on the others.
 //!
 //! ```text
 //!   file ◄── loop0 ◄── partition, dm ...       the kernel's exclusive claims (O_EXCL) join a device with its partitions and volumes,
-//!     ▲───── loop1                             but not with the file or device that a loop device shows
+//!     ▲───── loop1                             but not with the backing file or device of a loop device
 //! ```
-//! Each instance takes its own lock first, and looks at the other names after that: so of two that begin at once at least one sees the other.
+//! Each instance takes its own lock first, and checks the aliases afterwards. So of two concurrent starts at
+//! least one sees the other.
 
 use super::error::Fault;
 use super::lock;
@@ -16,12 +18,12 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A file or block device, whatever its name.
+/// Identity of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Device and inode.
     File(u64, u64),
-    /// The number of the device.
+    /// Device number.
     Device(u64),
 }
 
@@ -34,10 +36,10 @@ impl Place {
     }
 }
 
-/// Refuses a target that is open and locked, and is in use by another name.
+/// Refuses an open and locked target that is in use under another name.
 ///
 /// # Errors
-/// It is.
+/// It is in use.
 pub fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
     let own = Place::of(&rustix::fs::fstat(&target).map_err(|err| Fault::Io(err.into()))?);
     let (loops, mut seen, mut next) = (loops(), vec![own], vec![own]);
@@ -55,7 +57,7 @@ pub fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Loop devices: the device, what it shows.
+/// Loop devices, each with its backing file.
 fn loops() -> Vec<(PathBuf, Place, PathBuf, Place)> {
     let all = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let look = |dir: fs::DirEntry| {
@@ -67,13 +69,13 @@ fn loops() -> Vec<(PathBuf, Place, PathBuf, Place)> {
     all.filter_map(look).collect()
 }
 
-/// What a loop device shows, by its directory in sysfs.
+/// Backing file of a loop device, by its directory in sysfs.
 fn shown(sys: &Path) -> Option<PathBuf> {
     let path = fs::read(sys.join("loop/backing_file")).ok()?;
     Some(PathBuf::from(OsStr::from_bytes(path.strip_suffix(b"\n").unwrap_or(&path))))
 }
 
-/// What shares its content with a place; without a path: the kernel's claims tell of it.
+/// Aliases of a place. Those without a path are covered by the kernel's claims.
 fn joined(place: Place, loops: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Option<PathBuf>, Place)> {
     let mut all = Vec::new();
     for (device, of_device, shown, of_shown) in loops {
@@ -97,13 +99,13 @@ fn joined(place: Place, loops: &[(PathBuf, Place, PathBuf, Place)]) -> Vec<(Opti
     all
 }
 
-/// Refuses a file that is locked, or a device that is claimed.
+/// Refuses a locked file, or a claimed device.
 fn refuse_used(path: &Path) -> Result<(), Fault> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    // Another instance could not open this path either.
+    // Another instance cannot open this path either.
     let Ok(file) = open(path, flags, Mode::empty()) else { return Ok(()) };
     match lock::wait_until_free(&file) {
-        // A file system without locks has none taken.
+        // A file system without locks holds none.
         Ok(()) | Err(Fault::Io(_)) => {}
         Err(fault) => return Err(fault),
     }

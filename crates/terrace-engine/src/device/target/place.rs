@@ -1,4 +1,5 @@
-//! Where a path lies: which mount, which directory of the file system there. A directory may be mounted in several places.
+//! Location of a path: its mount, and its path within the file system, which may be mounted at several
+//! places.
 
 use super::error::Fault;
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -6,31 +7,32 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The types of terrace's own mounts begin so.
+/// Prefix of the types of terrace's own mounts.
 const OWN_TYPE: &[u8] = b"fuse.terrace";
 
-/// A directory or file in the mount table.
+/// A directory or file, by the mount table.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The type of its file system.
+    /// File system type.
     pub kind: Vec<u8>,
-    /// The server or device.
+    /// Server or device.
     pub server: Vec<u8>,
-    /// The path from the root of the file system on.
+    /// Path from the root of the file system.
     pub within: PathBuf,
-    /// The number of the file system.
+    /// Device number of the file system.
     device: Vec<u8>,
 }
 
 impl Place {
-    /// That of a path without symbolic links. None: its mount cannot be seen.
+    /// Looks up a path without symbolic links. None: its mount is not visible.
     pub(super) fn of(path: &Path) -> Option<Place> {
         let mount = statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID).ok()?.stx_mnt_id;
         let table = std::fs::read("/proc/self/mountinfo").ok()?;
         let fields = |line: &[u8]| line.split(|byte| *byte == b' ').map(<[u8]>::to_vec).collect::<Vec<_>>();
         let is_it = |line: &Vec<Vec<u8>>| line[0] == mount.to_string().as_bytes();
         let line = table.split(|byte| *byte == b'\n').map(fields).find(is_it)?;
-        // "36 35 98:0 /root /mount/point rw,noatime master:1 - type server rw": any number of fields before the dash.
+        // "36 35 98:0 /root /mount/point rw,noatime master:1 - type server rw": any number of fields before
+        // the dash.
         let dash = line.iter().position(|field| field == b"-")?;
         let below =
             path.strip_prefix(Path::new(std::ffi::OsStr::from_bytes(&unescaped(line.get(4)?)))).ok()?;
@@ -40,13 +42,13 @@ impl Place {
         Some(Place { kind, server, within, device: line.get(2)?.clone() })
     }
 
-    /// Whether it is one of the other, or lies in it.
+    /// Whether this place is `other`, or lies below it.
     fn is_in(&self, other: &Place) -> bool {
         self.device == other.device && self.within.starts_with(&other.within)
     }
 }
 
-/// The bytes of a path in the mount table, which has blanks and backslashes in octal.
+/// Decodes a path of the mount table, which has blanks and backslashes in octal.
 fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -59,10 +61,10 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Refuses a path, which must be absolute and without symbolic links, that lies in the source or on a mount of terrace.
+/// Refuses an absolute path, without symbolic links, in the source or on a mount of terrace.
 ///
 /// # Errors
-/// It does, or the source cannot be looked at.
+/// It lies there, or the source cannot be examined.
 pub fn check_outside(path: &Path, source: &Path) -> Result<(), Fault> {
     let identity = |path: &Path| std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino()));
     let its = identity(source).map_err(Fault::Io)?;
@@ -74,7 +76,7 @@ pub fn check_outside(path: &Path, source: &Path) -> Result<(), Fault> {
     if place.kind.starts_with(OWN_TYPE) {
         return Err(Fault::InsideMount);
     }
-    // By a bind mount of a directory below the source.
+    // A bind mount may show a directory below the source.
     match Place::of(source).is_some_and(|source| place.is_in(&source)) {
         true => inside(),
         false => Ok(()),

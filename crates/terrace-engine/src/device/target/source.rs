@@ -1,4 +1,4 @@
-//! The directory that a tier belongs to, by what survives a restart of the machine.
+//! Identity of a tier's source directory that survives a reboot.
 
 use super::place::Place;
 use crate::device::superblock::Source;
@@ -9,11 +9,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The identity of a directory. Local file systems have one of their own (device numbers are given out in the order in which devices are found, and
-/// by some file systems anew at each mount), and inode numbers that last. Of all others the mount table names the server and the directory there.
+/// The identity of a directory. Local file systems have an identity of their own and lasting inode numbers.
+/// (Device numbers depend on the order of discovery, and change at each mount of some file systems.) For all
+/// others the mount table names the server and the directory there.
 ///
 /// # Errors
-/// It cannot be looked at.
+/// The directory cannot be examined.
 pub fn source_of(dir: &Path) -> io::Result<Source> {
     let flags = StatxFlags::INO | StatxFlags::BTIME;
     let of = statx(CWD, dir, AtFlags::empty(), flags)?;
@@ -31,7 +32,7 @@ pub fn source_of(dir: &Path) -> io::Result<Source> {
     Ok(Source { hash, path: dir.to_string_lossy().into_owned() })
 }
 
-/// The file system's own identity where there is one, and number and time of birth of the inode.
+/// The file system's own identity if it has one, with the inode's number and birth time.
 fn numbers(dir: &Path, of: &Statx) -> io::Result<Vec<u8>> {
     let born = (of.stx_mask & StatxFlags::BTIME.bits() != 0)
         .then_some((of.stx_btime.tv_sec as u64, u64::from(of.stx_btime.tv_nsec)));

@@ -1,4 +1,4 @@
-//! Every way in which a target can be wrong, and those in which it can be used.
+//! All faults of targets, and all usable targets.
 
 use super::*;
 use crate::device::superblock::COPIES_AT;
@@ -9,8 +9,8 @@ use terrace_sync::{Mutex, MutexGuard};
 
 const MIB: u64 = 1 << 20;
 
-/// A process that is just being started holds all descriptors of this one for a moment, and with them the locks of targets. So tests
-/// that open targets and tests that start processes take turns.
+/// A process between fork and exec holds all descriptors of this one for a moment, and with them the locks of
+/// targets. So tests that open targets and tests that start processes take turns.
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A source and a place for targets, on a file system with direct I/O.
@@ -91,7 +91,7 @@ fn second_open_finds_the_tier_of_the_first() {
         assert!(!again.fresh);
         assert_eq!(again.superblock, first);
     }
-    // Leave to erase is no order to erase.
+    // `--format-tier` permits to erase. It does not erase a usable tier.
     let again = stage.format(None);
     assert!(!again.fresh && again.superblock == first);
 }
@@ -142,7 +142,7 @@ fn tier_in_use_is_refused_by_name_and_process() {
     stage.open(None).unwrap();
 }
 
-/// As after the death of all processes of an instance: the kernel lets go of the file a moment later.
+/// As after the death of all processes of an instance: the kernel releases the file a moment later.
 fn held_a_moment_longer<T>(held: Target, other: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -159,7 +159,7 @@ fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
     let held = || stage.open(Some(32 * MIB)).unwrap();
     held_a_moment_longer(held(), || stage.open(None).unwrap());
     held_a_moment_longer(held(), || empty(&stage.path("t")).unwrap());
-    // What its last user wrote before it ended is seen.
+    // The reader sees the last writes of the previous user.
     let mut user = held();
     let found = std::thread::scope(|scope| {
         let looks = scope.spawn(|| look_unused(&stage.path("t")).unwrap().found);
@@ -196,7 +196,7 @@ fn tier_of_another_source_is_refused() {
     let mut request = TargetRequest { source: stage.path("other"), ..stage.request("t", None) };
     let src = stage.path("src").display().to_string();
     refused(open(&request), &[&format!("the tier belongs to {src};"), "--format-tier"]);
-    // The same name for another directory, which was made anew.
+    // The same path names a new directory.
     fs::rename(stage.path("src"), stage.path("was")).unwrap();
     fs::create_dir(stage.path("src")).unwrap();
     refused(stage.open(None), &["belongs to an earlier directory", "which has been replaced"]);
@@ -247,7 +247,7 @@ fn other_size_needs_leave_and_a_cut_file_is_told() {
     assert_eq!(stage.tier().metadata().unwrap().len(), 64 * MIB);
     drop(grown);
     stage.tier().set_len(20 * MIB).unwrap();
-    refused(stage.open(None), &["the file has 20MiB of the", "somebody cut it"]);
+    refused(stage.open(None), &["the file has been truncated to 20MiB"]);
     assert_eq!(stage.format(None).superblock.geometry, Geometry::plan(20 * MIB).unwrap());
 }
 
@@ -273,11 +273,11 @@ fn index_must_fit_a_quarter_of_the_memory() {
     refused(open(&request(64, 8 << 30)), &parts);
     assert!(!stage.path("t").exists());
     drop(open(&request(1, 16 * MIB)).unwrap());
-    // The suggested command works.
+    // The limit suggested by the message is sufficient.
     let geometry = Geometry::plan(5461 * MIB).unwrap();
     check_index(64 * MIB, Others::default(), geometry).unwrap();
     check_index(96 * MIB, Others::default(), Geometry::plan(8 << 30).unwrap()).unwrap();
-    // A tier that exists needs its index, too.
+    // An existing tier needs its index, too.
     let small = TargetRequest { memory_bytes: 100_000, ..stage.request("t", None) };
     refused(open(&small), &["more than a quarter"]);
 }
@@ -331,14 +331,14 @@ fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).trim().to_owned()
 }
 
-/// A loop device over a file, taken away again at the end.
+/// A loop device over a file, detached at the end.
 struct Loop {
     dev: String,
     mounted: Option<PathBuf>,
 }
 
 impl Loop {
-    /// None: this user, or this machine, has no loop devices.
+    /// None: this user or machine has no loop devices.
     fn new(file: &Path, more: &[&str]) -> Option<Loop> {
         if !is_root() {
             return None;

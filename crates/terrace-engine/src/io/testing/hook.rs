@@ -1,27 +1,27 @@
-//! I/O that asks the test first: to count calls, to stop one, to fail it.
+//! I/O with a test's hook before each call: to count calls, to block one, to fail it.
 
 use crate::io::{Io, IoVec, ReadOp};
 use std::io;
 use std::os::fd::RawFd;
 
-/// An operation that the engine is about to do on the source.
+/// An operation on the source that is about to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// So many reads at once.
+    /// Number of reads in a batch.
     Read(usize),
-    /// One write; a batch is as many.
+    /// One write; a batch of writes is reported one by one.
     Write(RawFd),
     /// fsync or fdatasync.
     Sync(RawFd),
     /// syncfs.
     SyncFs,
-    /// A new size.
+    /// ftruncate.
     Truncate,
 }
 
 type Hook = Box<dyn Fn(Call) -> io::Result<()> + Send + Sync>;
 
-/// Any other implementation, behind a hook: what the hook refuses is not done.
+/// Another implementation behind a hook. An error of the hook replaces the operation.
 pub struct HookIo<T> {
     inner: T,
     hook: Hook,
@@ -34,7 +34,7 @@ impl<T> std::fmt::Debug for HookIo<T> {
 }
 
 impl<T: Io> HookIo<T> {
-    /// `hook` is asked before each call of `inner`.
+    /// Calls `hook` before each operation of `inner`.
     pub fn new(inner: T, hook: impl Fn(Call) -> io::Result<()> + Send + Sync + 'static) -> HookIo<T> {
         HookIo { inner, hook: Box::new(hook) }
     }

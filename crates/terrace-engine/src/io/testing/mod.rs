@@ -1,5 +1,5 @@
-//! Doubles of the source for tests: no device at all, one with faults, one that a test watches or stops, and a kernel whose calls
-//! fall short. Only builds for tests have it.
+//! Test doubles of the source: without a device, with faults, with a test's hook, and with short reads and
+//! writes. Only in builds for tests.
 
 mod hook;
 mod null;

@@ -1,10 +1,10 @@
-//! No I/O at all: reads give zeros, writes are discarded. For tests of what the engine does itself.
+//! No I/O: reads give zeros, writes are discarded. For tests of the engine alone.
 
 use crate::io::{Io, IoVec, total};
 use std::io;
 use std::os::fd::RawFd;
 
-/// The null twin.
+/// The implementation without I/O.
 #[derive(Debug, Default)]
 pub struct NullIo;
 

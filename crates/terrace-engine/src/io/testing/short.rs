@@ -1,5 +1,5 @@
-//! Short reads and writes, as the kernel may give them. This layer is below the other implementations, so
-//! that their real code resumes the calls.
+//! Short reads and writes, as the kernel may produce them. This layer is below the other implementations, so
+//! that tests cover their code for resuming calls.
 
 use crate::io::{IoVec, total};
 use std::borrow::Cow;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use terrace_shm::PAGE_SIZE;
 use terrace_testkit::rng::mix;
 
-/// How often calls fall short. Clones share it.
+/// Rate of short calls, shared by clones.
 #[derive(Debug, Clone, Default)]
 pub struct ShortCalls(Option<Arc<Inner>>);
 
@@ -20,25 +20,25 @@ struct Inner {
 }
 
 impl ShortCalls {
-    /// `per_mille` of the calls, in the order that `seed` fixes.
+    /// `per_mille` of the calls are short; `seed` determines which.
     pub fn new(seed: u64, per_mille: u32) -> ShortCalls {
         ShortCalls(Some(Arc::new(Inner { seed, calls: AtomicU64::new(0), per_mille: per_mille.into() })))
     }
-    /// From now on so many.
+    /// Changes the rate.
     pub fn set(&self, per_mille: u32) {
         if let Some(inner) = &self.0 {
             inner.per_mille.store(per_mille, Ordering::Relaxed);
         }
     }
-    /// Calls so far; 0 for the default, which counts none.
+    /// Calls so far; 0 for the default, which does not count.
     #[cfg(test)]
     pub(in crate::io) fn calls(&self) -> u64 {
         self.0.as_ref().map_or(0, |inner| inner.calls.load(Ordering::Relaxed))
     }
-    /// The part of a call that is done: all of it, or some whole pages.
+    /// The part of a call that is to be done: all of it, or some whole pages.
     pub(in crate::io) fn cut<'a>(&self, bufs: &'a [IoVec]) -> Cow<'a, [IoVec]> {
         let Some(inner) = &self.0 else { return Cow::Borrowed(bufs) };
-        // Of the number of the call, whoever makes it.
+        // The decision depends on the number of the call, not on the thread.
         let call = inner.calls.fetch_add(1, Ordering::Relaxed);
         let x = mix(inner.seed.wrapping_add(call.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
         let pages = (total(bufs) - 1) / PAGE_SIZE;

@@ -1,5 +1,5 @@
-//! The faulty implementation: real I/O with errors and delays, by seed. ([`super::ShortCalls`] makes calls
-//! fall short.)
+//! Faulty implementation: real I/O with errors and delays, determined by a seed. ([`super::ShortCalls`] makes
+//! calls short.)
 
 use crate::io::{Io, IoVec, ReadOp, WriteOp};
 use rustix::io::Errno;
@@ -20,13 +20,13 @@ pub struct Faults {
     pub write_enospc: u32,
     /// fsync and syncfs that fail with EIO.
     pub sync_eio: u32,
-    /// Operations that take `delay` longer.
+    /// Operations delayed by `delay`.
     pub slow: u32,
     /// See `slow`.
     pub delay: Duration,
 }
 
-/// The faulty twin of any other.
+/// Another implementation with faults.
 #[derive(Debug)]
 pub struct SimIo<T> {
     inner: T,
@@ -34,11 +34,11 @@ pub struct SimIo<T> {
 }
 
 impl<T: Io> SimIo<T> {
-    /// Faults come in the order that `seed` fixes.
+    /// `seed` determines the order of faults.
     pub fn new(inner: T, seed: u64, faults: Faults) -> SimIo<T> {
         SimIo { inner, state: Mutex::new((Rng::new(seed), faults)) }
     }
-    /// From now on these faults.
+    /// Changes the rates.
     pub fn set(&self, faults: Faults) {
         self.state.lock().1 = faults;
     }

@@ -1,5 +1,5 @@
-//! Power is cut, and the daemon killed, at random times of a life with fsyncs that a target answers: nothing that was acknowledged is lost, and nothing that
-//! somebody else has written since is overwritten.
+//! Power cuts and kills of the daemon at random times of a life with fsyncs answered by a target.
+//! Acknowledged data are not lost, and later changes by other programs are not overwritten.
 
 mod faults;
 mod growing;
@@ -28,10 +28,10 @@ use volatile::Volatile;
 const PAGE: usize = 4096;
 const FILES: usize = 2;
 const PAGES: usize = 12;
-/// A life that takes longer may outlive its permits.
+/// Longest life: permits may expire in a longer one.
 const LIFE_MAX: Duration = Duration::from_secs(3);
 
-/// A page: what the last fsync left at least, and what was written since.
+/// Possible versions of a page: that of the last fsync, and those written since.
 type Versions = BTreeSet<u32>;
 
 struct World {
@@ -41,17 +41,17 @@ struct World {
     handles: Arc<SegmentHandles>,
     engine: Arc<Engine>,
     clock: Arc<Shifted>,
-    /// When the next simulated boot of the machine begins.
+    /// Begin of the next simulated boot of the machine.
     boots: i64,
     objects: Vec<ObjectRef>,
-    /// By file and page. 0: zeros.
+    /// Versions by file and page. 0: zeros.
     may_be: Vec<Vec<Versions>>,
     now: Vec<Vec<u32>>,
     next: u32,
     began: Instant,
-    /// fsyncs that the target answered.
+    /// fsyncs answered by the target.
     owed: u64,
-    /// A directory of the source's file system, if the engine is to know it.
+    /// A directory of the source's file system, for engines that get a source root.
     root: Option<File>,
 }
 
@@ -159,13 +159,13 @@ impl World {
     fn dirty(&self, file: usize) -> u64 {
         self.objects[file].dirty_pages()
     }
-    /// Cuts a file and makes it as long as before.
+    /// Truncates a file and extends it to its old size.
     fn cut(&mut self, file: usize, page: usize) {
         let o = &self.objects[file];
         self.engine.truncate(o, (page * PAGE) as u64).unwrap();
         self.engine.truncate(o, (PAGES * PAGE) as u64).unwrap();
         for page in page..PAGES {
-            // The source of these tests is cut durably.
+            // The source of these tests truncates durably.
             (self.may_be[file][page], self.now[file][page]) = ([0].into(), 0);
         }
     }
@@ -174,7 +174,7 @@ impl World {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let o = &self.objects[file];
         let punched = self.engine.with_source(o, range.clone(), |_| {
-            // Writes come before it.
+            // Earlier writes reach the source before the hole.
             self.io.apply(|of| of == o.id(), || true);
             Ok(fallocate(self.io.file(file), flags, range.start, PAGE as u64)?)
         });
@@ -191,7 +191,7 @@ impl World {
         }
         assert_eq!(self.engine.check(), Vec::<String>::new());
     }
-    /// The daemon is killed; the next one takes over.
+    /// Kills the daemon; the next one takes over.
     fn kill(&mut self) {
         self.next_terraced();
         assert_eq!(self.engine.owed().unwrap(), [], "files in memory owe as they did");
@@ -206,7 +206,7 @@ impl World {
         self.engine.recover_pages();
         self.engine.serve().unwrap();
     }
-    /// Power is cut, and the next engine begins. Pages that were written to the source, and conflicts.
+    /// Cuts the power and starts the next engine. Returns the pages written to the source, and conflicts.
     fn power_cut(&mut self, rng: &mut Rng) -> (u64, Vec<Conflict>) {
         self.engine.halt();
         self.medium.power_cut(rng);
@@ -245,7 +245,8 @@ impl World {
         let at = file.map_or(Whereabouts::Gone, |file| Whereabouts::Found(file.as_raw_fd().into()));
         self.engine.replay(id, at, decision).unwrap()
     }
-    /// The source holds nothing that it must not, and goes on from there; false: a page is of two versions.
+    /// Checks that each page of the source is one of the expected versions, which then becomes the new state.
+    /// False: a page is a mix of two versions.
     fn look(&mut self, what: &str) -> bool {
         let mut whole = true;
         for file in 0..FILES {
@@ -290,7 +291,8 @@ impl World {
     }
 }
 
-/// Whether a page is one of these versions, or has one's begin and another's end: a write that came during writeback, and was not synced.
+/// Whether a page is one of these versions, or begins like one and ends like another: an unsynced write came
+/// during the writeback.
 fn is_of(page: &[u8], versions: &Versions) -> bool {
     versions.iter().any(|begin| {
         let begin = content(*begin);
@@ -305,7 +307,8 @@ impl Drop for World {
     }
 }
 
-/// Several lives of one world, each ended by a power cut: pages written back in the ends, and fsyncs that the target answered.
+/// Several lives of one world, each ended by a power cut. Returns the pages written back after the cuts, and
+/// the fsyncs answered by the target.
 fn lives(seed: u64, regions: u32) -> (u64, u64) {
     let rng = &mut Rng::new(seed);
     let mut world = World::with(regions, |config| spread::often(config, seed));
@@ -336,14 +339,14 @@ fn power_cuts_take_nothing_that_was_acknowledged() {
     let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 400 } else { 12 };
     let (mut written, mut owed) = (0, 0);
     for round in 0..rounds {
-        // A small log is full of owed pages now and then.
+        // A small log is sometimes full of owed pages.
         let (pages, answered) = lives(first + round, *Rng::new(first + round).pick(&[5, 8, 40]));
         (written, owed) = (written + pages, owed + answered);
     }
     assert!(written > rounds && owed > 3 * rounds, "{written} pages written, {owed} fsyncs of the target");
 }
 
-/// A world with a page of file 0 that only the target has: version 2, over version 1.
+/// A world with an owed page of file 0: version 2, over version 1 in the source.
 fn owing() -> World {
     let mut world = World::new(8);
     world.write(0, 0, 1);
@@ -369,7 +372,7 @@ fn change_by_others_after_a_power_cut_stays() {
         world.io.file(0).write_all_at(&content(77), 0).unwrap();
         assert_eq!(world.restart(Some(2)), (0, vec![Conflict::Changed]));
         assert!(source_page(&world) == content(77));
-        // The file is served as it is, and its fsyncs are the source's.
+        // The file is served with the other program's content, and the source answers its fsyncs.
         world.now[0][0] = 77;
         world.check();
         world.write(0, 3, 1);
@@ -377,7 +380,7 @@ fn change_by_others_after_a_power_cut_stays() {
         world.write(0, 3, 1);
         world.fsync(0);
         assert_eq!(world.owed, 1, "the target would take the new pages for the old run's");
-        // A clean end keeps them, too, and so does each start.
+        // The pages also survive a clean stop, and each start.
         world.engine.shutdown().unwrap();
         assert_eq!(world.restart(Some(3)), (0, vec![Conflict::Changed]));
         let id = world.objects[0].id();
@@ -392,7 +395,7 @@ fn change_by_others_after_a_power_cut_stays() {
     }
 }
 
-/// Without a restart of the machine the source's own state tells whether somebody has changed it, but not who.
+/// Without a reboot the source's state shows whether the file has changed, but not by which program.
 #[test]
 fn change_within_a_permit_is_a_conflict_on_the_same_boot() {
     let mut world = owing();
@@ -402,7 +405,7 @@ fn change_within_a_permit_is_a_conflict_on_the_same_boot() {
     assert_eq!(world.restart(Some(1)), (0, vec![Conflict::SameBoot]));
     let mut world = owing();
     world.engine.halt();
-    assert_eq!(world.restart(Some(1)), (1, vec![]), "nobody has changed it");
+    assert_eq!(world.restart(Some(1)), (1, vec![]), "the file has not changed");
     assert!(source_page(&world) == content(1 + PAGES as u32));
 }
 
@@ -448,20 +451,20 @@ fn burst_is_as_large_as_writers_may_make_it() {
         world.engine.write(o, page * PAGE as u64, &vec![1; step as usize * PAGE]).unwrap();
         world.engine.fsync(o, true, &o.error_cursor()).unwrap();
     };
-    // The source answers the first one.
+    // The source answers the first fsync.
     write(0);
     assert_eq!(o.dirty_pages(), 0);
     let pages = limit / step * step;
     (0..pages).step_by(step as usize).for_each(write);
     std::thread::sleep(Duration::from_millis(50));
     assert!(pages > 2 * background && o.dirty_pages() == pages, "{} of {pages} are owed", o.dirty_pages());
-    // Those beyond are admitted once others have gone home.
+    // Further pages are admitted after writeback of others.
     write(pages);
     assert_eq!(o.dirty_pages(), 0);
     world.engine.shutdown().unwrap();
 }
 
-/// Writers of one file and whoever writes it back or cuts what is behind it, at once.
+/// Concurrent writers of a file, writebacks, and truncates behind the written pages.
 #[test]
 fn fsyncs_and_writebacks_at_once_lose_nothing() {
     let rng = &mut Rng::new(seed("fsyncs_and_writebacks_at_once_lose_nothing"));
@@ -508,7 +511,7 @@ fn fsyncs_and_writebacks_at_once_lose_nothing() {
         world.io.file(0).read_exact_at(&mut buf, 0).unwrap();
         for (page, buf) in buf.chunks(PAGE).enumerate() {
             let (acked, last) = ends[page / 3];
-            // A page that was being written may be of two writes.
+            // A page under write may be a mix of two writes.
             for word in buf.chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())) {
                 assert!((acked..=last).contains(&word), "page {page}: {word} not in {acked}..={last}");
             }

@@ -10,7 +10,7 @@ use terrace_testkit::rng::Rng;
 
 const PAGES: u64 = 10_000;
 
-/// Files by their numbers; how many are held.
+/// Files by number; the number of held ones.
 struct Files {
     objects: Vec<Option<ObjectRef>>,
     held: Arc<AtomicU64>,
@@ -48,7 +48,7 @@ impl World {
         World { engine, o, held: Arc::default(), _file: file }
     }
 
-    /// Follows a schedule of single pages of two files, the second of which is not there.
+    /// Follows a schedule of single pages of two files, of which the second does not exist.
     fn follow(&self, pages: &[(u32, u64)]) {
         let file = schedule::File { path: "f".into(), bytes: 0, changed_ns: 0 };
         let mut schedule = Schedule { files: vec![file.clone(), file], spans: Vec::new() };
@@ -67,7 +67,7 @@ impl World {
     fn misses(&self) -> u64 {
         self.engine.stats().fuse.misses
     }
-    /// Waits, but not for ever: what then fails says more than a wait.
+    /// Waits with a limit: the assertion that fails afterwards gives more information than a hang.
     fn wait(&self, mut until: impl FnMut(&stats::Schedule) -> bool) {
         for _ in 0..2000 {
             if until(&self.shown()) {
@@ -76,7 +76,7 @@ impl World {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    /// Waits until eight pages more than so many have come, one way or the other, or all.
+    /// Waits until eight pages beyond `read` were fetched or skipped, or all.
     fn wait_ahead(&self, read: usize, of: usize) {
         self.wait(|shown| shown.fetched + self.misses() >= (read + 8).min(of) as u64);
     }

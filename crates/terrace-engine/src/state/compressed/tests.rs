@@ -1,4 +1,4 @@
-//! The compressed pages of an engine, with the test as reclaim's thread.
+//! The compressed pages of an engine. The test acts as the reclaim thread.
 
 use super::*;
 use crate::file::object::ObjectRef;
@@ -16,7 +16,7 @@ use terrace_testkit::rng::Rng;
 
 pub(crate) const PAGES: u64 = 256;
 
-/// A file of pages that tell their number, all of them read and then compressed. Reclaim is not served: the test is its thread.
+/// A file whose pages contain their number, all read and then compressed. There is no reclaim thread.
 pub(crate) struct Squeezed {
     pub engine: Arc<Engine>,
     compressor: Compressor,
@@ -24,7 +24,7 @@ pub(crate) struct Squeezed {
     _file: tempfile::NamedTempFile,
 }
 
-/// A quarter noise, the rest text.
+/// A quarter of noise, the rest text.
 pub(crate) fn content(page: u64) -> Vec<u8> {
     let mut bytes = Rng::new(page).bytes(PAGE_SIZE / 4);
     bytes.extend(format!("page {page} of a file that compresses well; ").repeat(200).into_bytes());
@@ -131,11 +131,11 @@ fn a_busy_machine_is_told_how_much_it_may_fill() {
         balance::rebalance(&s.engine.cx, &mut clock);
         let state = s.engine.cx.state.lock();
         let tier = state.compressed.as_ref().unwrap();
-        assert_eq!(tier.balancer.idle, idle, "the first look tells nothing yet");
+        assert_eq!(tier.balancer.idle, idle, "no result of the first sample");
         let slowly = FILLING_PAST_MAX.as_nanos() as f64 * 2.0 * FILLING_BUSY;
         let may = slowly as u64 / tier.balancer.costs.compress;
         assert_eq!(tier.fill_budget, if idle > 0.0 { u64::MAX } else { may }, "idle: {idle}");
-        assert!(tier.counts.compressed >= PAGES, "the pages here have told");
+        assert!(tier.counts.compressed >= PAGES, "the cost is measured");
     }
 }
 
@@ -164,7 +164,7 @@ fn page_outside_dram_is_read_from_less_of_it() {
         assert_eq!((after.pgpromote_success, after.pages), (PAGES, 0), "often enough, and they come back");
         assert_eq!(s.engine.stats().fuse.misses, misses, "nothing was read from the source");
         let mrc = s.engine.mrc();
-        // One in nine of the reads came before, to pages read ahead.
+        // One in nine of the reads came before, for pages read ahead.
         let measured = mrc.measured_hit_ratio.unwrap();
         assert!(measured < 0.12, "DRAM alone would have missed them: {mrc:?}");
         assert!((0..PAGES).all(|page| s.is_watched(page)), "promoted, they are sampled as others are");
@@ -175,7 +175,7 @@ fn page_outside_dram_is_read_from_less_of_it() {
 #[test]
 fn eviction_skips_pages_that_are_being_compressed() {
     let mut s = Squeezed::new(CompressionMode::Lz4);
-    // Back in DRAM.
+    // Promotes the pages.
     (0..u64::from(PROMOTE_AT) * PAGES).for_each(|i| assert_eq!(s.read(i % PAGES), content(i % PAGES)));
     let mut leaving = Leaving { compresses: true, ..Leaving::default() };
     s.engine.cx.state.lock().reclaim(PAGES as usize / 2, Some(&mut leaving));
@@ -183,13 +183,13 @@ fn eviction_skips_pages_that_are_being_compressed() {
     s.engine.cx.state.lock().reclaim(PAGES as usize, None);
     compress::compress(&s.engine.cx, &leaving.to_compressed, &mut s.compressor);
     assert_eq!((s.stats().store_raced, s.stats().pages), (0, PAGES / 2));
-    // Nothing is left of the mark.
+    // The mark is gone.
     s.engine.drop_clean();
     assert_eq!((s.stats().pages, s.engine.stats().memory.pages), (0, 0));
     s.agrees();
 }
 
-/// Two threads that compress would do that; there is one, so it takes a batch that is kept back.
+/// Two concurrent compressors would cause this. With one, the test delays a batch.
 #[test]
 fn duplicate_page_is_counted_and_present_one_stays() {
     let mut s = Squeezed::new(CompressionMode::Lz4);
@@ -198,7 +198,7 @@ fn duplicate_page_is_counted_and_present_one_stays() {
     let mut late = Leaving { compresses: true, ..Leaving::default() };
     s.engine.cx.state.lock().reclaim(PAGES as usize, Some(&mut late));
     assert_eq!(late.to_compressed.len() as u64, PAGES);
-    // As truncation does, and read again: in other frames, without the mark of what is being compressed.
+    // Dropped as by a truncate, and read again: in other frames, without the mark for compression.
     (0..PAGES).for_each(|page| s.engine.cx.state.lock().drop_pages(&s.o, page, page));
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.squeeze();
@@ -221,7 +221,7 @@ fn writes_and_cuts_find_compressed_pages() {
     let mut third = content(3);
     third[10..14].copy_from_slice(b"!!!!");
     assert_eq!((s.read(3), s.read(4)), (third.clone(), vec![9; PAGE_SIZE]));
-    // Dirty pages stay; written back, they may go.
+    // Dirty pages stay; after writeback they may be compressed.
     s.squeeze();
     assert_eq!((s.state(3), s.state(4)), (EntryState::Present, EntryState::Present));
     s.agrees();
@@ -280,12 +280,12 @@ fn miss_cost_is_the_time_of_reads() {
     let tier = state.compressed.as_mut().unwrap();
     tier.note_reads([10, 10, 1]);
     assert_eq!(tier.balancer.costs.read, 60_000, "too few to tell");
-    // Four pages a read: 20 us, and the work of one read, which they share.
+    // Four pages per read: 20 us, and the work of one read, which they share.
     (1..200).for_each(|i| tier.note_reads([4, 1, 20_000].map(|each| i * READS_MIN * each)));
     let Costs { read, work, .. } = tier.balancer.costs;
     assert!((4_900..=5_100).contains(&read), "{read}");
     assert!((6_000..=6_200).contains(&work), "{work}");
-    // Invented numbers of a client have bounds, and are forgotten.
+    // Incredible counters of a client are bounded, and fade.
     tier.note_reads([u64::MAX / 2, u64::MAX, u64::MAX]);
     tier.note_reads([1, 1, 0]);
     tier.note_reads([u64::MAX, u64::MAX, u64::MAX]);
@@ -323,7 +323,7 @@ fn refault_is_counted_where_the_policy_keeps_no_shadows() {
         (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
         s.engine.cx.state.lock().reclaim(PAGES as usize, None);
         let before = s.engine.cx.state.lock().compressed.as_ref().unwrap().refaults;
-        // In no order: what is read ahead does not count, nor what it saves.
+        // In random order: pages read ahead do not count, nor the reads that they save.
         let jump = |i| i * 37 % PAGES;
         (0..PAGES).map(jump).for_each(|page| assert_eq!(s.read(page), content(page)));
         let refaults = s.engine.cx.state.lock().compressed.as_ref().unwrap().refaults - before;
@@ -335,7 +335,7 @@ fn refault_is_counted_where_the_policy_keeps_no_shadows() {
 #[test]
 fn the_tier_has_a_limit_and_shrinks() {
     let mut s = Squeezed::new(CompressionMode::Lz4);
-    // All of them were touched.
+    // All pages were touched.
     (0..PAGES).for_each(|page| assert_eq!(s.read(page), content(page)));
     s.engine.cx.state.lock().compressed.as_mut().unwrap().pool.set_limit(128 << 10);
     resize::shrink_compressed(&s.engine.cx);

@@ -1,4 +1,4 @@
-//! What is owed is found again after every power cut, and told where keys are damaged.
+//! Owed pages are found after every power cut, and reported as hidden where keys are damaged.
 
 use super::super::*;
 use super::writer::{formatted, found};
@@ -14,14 +14,14 @@ const REGIONS: u32 = 6;
 
 type Key = (u64, u64);
 
-/// What is owed: file and page, and a word of the content.
+/// Owed pages: file and page, and a word of the content.
 type Books = BTreeMap<Key, u64>;
 
 fn content(of: u64) -> Vec<u8> {
     of.to_le_bytes().repeat(PAGE_SIZE / 8)
 }
 
-/// A writer that never reclaims: its books after each batch, and how many of them were flushed.
+/// A writer that never reclaims. It keeps its books after each batch, and the number of flushed batches.
 struct Writer<'a> {
     medium: &'a SimMedium,
     superblock: Superblock,
@@ -30,10 +30,10 @@ struct Writer<'a> {
     at: u32,
     next: u64,
     books: Vec<Books>,
-    /// The same, between the batch's records and its pages.
+    /// The books between the batch's records and its pages.
     paid: Vec<Books>,
     flushed: usize,
-    /// Where each batch lies.
+    /// Region and page of each batch.
     places: Vec<(u32, u32)>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Writer<'a> {
         self.medium.flush().unwrap();
         self.flushed = self.books.len() - 1;
     }
-    /// Opens the next region if this one has no room; false: there is none.
+    /// Opens the next region if this one has no room. False: no region is left.
     fn make_room(&mut self, pages: u32) -> bool {
         if self.at + pages <= self.superblock.geometry.region_pages() {
             return true;
@@ -73,7 +73,7 @@ impl<'a> Writer<'a> {
                 books.retain(|(of, _), _| of != object);
             }
         }
-        // What was paid is so even if the batch's own pages do not arrive.
+        // Paid pages stay paid even if the batch's own pages do not arrive.
         let paid = books.clone();
         let (mut records, mut contents) = (Vec::new(), Vec::new());
         for (n, (object, page)) in owed.iter().chain(clean).copied().enumerate() {
@@ -118,7 +118,7 @@ impl<'a> Writer<'a> {
         if rng.chance(25) {
             others.push(Record::Paid { object });
         }
-        // None of these settles anything.
+        // None of these records settles a page.
         if rng.chance(20) {
             others.push(Record::Dead { object, first: 0, count: TO_THE_END });
         }
@@ -136,7 +136,7 @@ fn look(medium: &SimMedium) -> Owed {
     scan(medium, &found(medium), &mut |_| {}).unwrap().owed
 }
 
-/// Owed pages, with the word of the content that the device holds.
+/// Owed pages that the scan lists, with the word of the content on the device.
 fn listed(medium: &SimMedium, owed: &Owed) -> Books {
     let (bytes, geometry) = (medium.content(), found(medium).geometry);
     let word = |slot: &DeviceSlot, said: u32| {
@@ -151,8 +151,8 @@ fn listed(medium: &SimMedium, owed: &Owed) -> Books {
     owed.files.iter().flat_map(of).map(|(key, (slot, crc))| (key, word(&slot, crc))).collect()
 }
 
-/// A life that ends with a power cut. Each page that is listed is what some moment since the last flush had, and none of that flush is missing that was
-/// still owed at all of them.
+/// A life that ends with a power cut. Each listed page was owed, with this content, at some moment since the
+/// last flush. Each page owed at all these moments is listed.
 fn life(seed: u64) {
     let rng = &mut Rng::new(seed);
     let medium = formatted();
@@ -211,7 +211,7 @@ fn only_paid_settles_what_is_owed() {
     assert_eq!((file.since, owed.hidden, owed.damaged), (writer.filling.lap, false, 0));
 }
 
-/// Until a run has written owed pages, nothing looks for them.
+/// The scan searches for owed pages only if the superblock says that there may be some.
 #[test]
 fn target_that_owes_nothing_is_not_searched() {
     let medium = formatted();
@@ -235,12 +235,12 @@ fn damaged_keys_of_owed_pages_are_told() {
         writer.flush();
         let (region, at) = writer.places[behind];
         let at = writer.superblock.geometry.byte(region, at);
-        // Behind what tells that a batch begins there.
+        // Behind the bytes that mark the beginning of a batch.
         medium.flip_bit(at + 24..at + 100, &mut Rng::new(seed("damaged_keys") + behind as u64));
         let owed = look(&medium);
         assert!(owed.hidden, "batch {behind}: {owed:?}");
         let found: BTreeSet<u64> = owed.files.values().flat_map(|file| file.pages.keys().copied()).collect();
-        // In its region the batches behind the damaged one cannot be reached.
+        // The batches behind the damaged one cannot be reached within its region.
         let lost: BTreeSet<u64> = match behind % 2 {
             0 => [behind as u64, behind as u64 + 1].into(),
             _ => [behind as u64].into(),

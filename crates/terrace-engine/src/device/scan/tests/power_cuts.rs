@@ -20,7 +20,7 @@ enum Trouble {
     Errors,
 }
 
-/// Pages that were believed, in all rounds.
+/// Pages accepted as valid, in all rounds.
 #[derive(Debug, Default)]
 struct Believed {
     pages: u64,
@@ -28,7 +28,7 @@ struct Believed {
     lost: u64,
 }
 
-/// Everything believed is the content of the source now. With flips, the page's checksum may refuse it.
+/// Every valid page is the content of the source now. With flips, the page's checksum may refuse it.
 fn check(medium: &SimMedium, scanned: &Scanned, files: &Files, geometry: Geometry, trouble: Trouble) -> u64 {
     let device = medium.content();
     let mut pages = 0;
@@ -52,7 +52,8 @@ fn check(medium: &SimMedium, scanned: &Scanned, files: &Files, geometry: Geometr
     pages
 }
 
-/// A scan finds flushed pages that are still valid, if their file's identity was flushed as well, and unless a later key of the page is damaged.
+/// A scan finds flushed pages that are still valid if their file's identity was flushed as well. Exception: a
+/// later key of the page is damaged.
 fn check_warmth(scanned: &Scanned, writer: &Writer<'_>, files: &Files) {
     let (index, digests) = &writer.flushed;
     for ((object, page), slot) in index {
@@ -102,7 +103,7 @@ fn fail_some(medium: &SimMedium, seed: u64, reads_per_mille: u64, writes_per_mil
     });
 }
 
-/// The writer stops: cleanly, or in the middle.
+/// The writer stops, cleanly or in the middle of a write.
 fn stop(mut writer: Writer<'_>, files: &mut Files, rng: &mut Rng, trouble: Trouble, believed: &mut Believed) {
     let (medium, geometry) = (writer.medium, writer.superblock.geometry);
     let (clean, kill) = (rng.chance(20), rng.chance(10));
@@ -134,7 +135,7 @@ fn stop(mut writer: Writer<'_>, files: &mut Files, rng: &mut Rng, trouble: Troub
     }
 }
 
-/// One device from its formatting on, over several runs.
+/// One device from its format on, over several runs.
 fn life(seed: u64, rounds: u64, trouble: Trouble, believed: &mut Believed) {
     let rng = &mut Rng::new(seed);
     let (medium, mut files) = (formatted(), Files::default());
@@ -166,7 +167,8 @@ fn life(seed: u64, rounds: u64, trouble: Trouble, believed: &mut Believed) {
     }
 }
 
-/// `TERRACE_POWER_CUTS` rounds, or so many that all tests of this file have 10,000, or each of them in a soak.
+/// Runs `TERRACE_POWER_CUTS` rounds; by default 10,000 over all tests of this file, or in each of them in a
+/// soak.
 fn lives(name: &str, trouble: Trouble) -> Believed {
     let usual = if std::env::var_os("TERRACE_SOAK").is_some() { 10_000 } else { 3400 };
     let rounds: u64 = std::env::var("TERRACE_POWER_CUTS").map_or(usual, |n| n.parse().expect("a number"));
@@ -196,7 +198,8 @@ fn flipped_bits_bring_back_no_stale_page() {
     assert!(believed.pages > 500 && believed.lost > 10, "{believed:?}");
 }
 
-/// A read fails at a start, of a page (one of them with an older key of the same content) or of a region's keys; then the page changes, and the file's new identity is recorded.
+/// A read fails at a start: of a page (one of them with an older key of the same content), or of a region's
+/// keys. Then the page changes, and the file's new identity is recorded.
 #[test]
 fn failed_read_of_a_start_brings_back_no_stale_page() {
     for seed in [16525238721193464334, 2497973756372081834, 18310230027719256210] {

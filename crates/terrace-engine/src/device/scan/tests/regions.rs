@@ -1,4 +1,4 @@
-//! Single situations, written by hand.
+//! Single situations on a device, constructed by hand.
 
 use super::super::*;
 use super::writer::{formatted, found};
@@ -18,12 +18,12 @@ fn content(of: u64) -> Vec<u8> {
     vec![of as u8 + 1; PAGE_SIZE]
 }
 
-/// A page of file 1 whose content is that of `of`.
+/// A record of a page of file 1, with the content of `of`.
 fn page(page: u64, of: u64) -> Record {
     Record::Page { object: 1, page, crc: crc(&content(of)) }
 }
 
-/// Writes a batch; the content of page i is that of `of[i]`. Returns where the next one begins.
+/// Writes a batch; the content of page i is that of `of[i]`. Returns the offset of the next batch.
 fn put(medium: &dyn Medium, region: u32, at: u32, filling: Filling, records: &[Record], of: &[u64]) -> u32 {
     let superblock = superblock::find(medium).unwrap();
     let super::super::super::Found::Ours(superblock) = superblock else { panic!("{superblock:?}") };
@@ -41,7 +41,7 @@ fn scanned(medium: &SimMedium) -> Scanned {
     scan(medium, &found(medium), &mut |_| {}).unwrap()
 }
 
-/// Page of file 1, region and page of its slot.
+/// Pages of file 1, with region and page of their slots.
 fn pages(scanned: &Scanned) -> Vec<(u64, u32, u32)> {
     let pages = scanned.files.get(&1).map_or(&[][..], |file| &file.pages);
     pages.iter().map(|(page, slot, _)| (*page, slot.region(), slot.page())).collect()
@@ -85,7 +85,7 @@ fn batch_left_by_a_power_cut_never_counts_later() {
     let medium = formatted();
     let mut superblock = found(&medium);
     superblock::begin(&medium, &mut superblock, 2).unwrap();
-    // Its first batch was lost.
+    // The first batch of this filling was lost.
     let lost = scan(&medium, &superblock, &mut |_| {}).unwrap().next;
     put(&medium, 2, 2, lost, &[page(1, 1)], &[1]);
     let next = scanned(&medium).next;
@@ -101,12 +101,12 @@ fn damaged_page_is_left_out_after_a_clean_run_too() {
     put(&medium, 2, 0, FIRST, &[page(0, 0), page(1, 1)], &[0, 9]);
     let first = scanned(&medium);
     assert_eq!((pages(&first), first.pages_damaged), (vec![(0, 2, 1)], 1));
-    // A run that writes no batch, and ends clean.
+    // A run that writes no batch, and stops cleanly.
     let mut superblock = found(&medium);
     superblock::begin(&medium, &mut superblock, 3).unwrap();
     superblock::end(&medium, &mut superblock, 4).unwrap();
     assert_eq!(pages(&scanned(&medium)), [(0, 2, 1)]);
-    // A run that goes on behind it.
+    // A run that continues behind it.
     let mut superblock = found(&medium);
     superblock::begin(&medium, &mut superblock, 5).unwrap();
     assert!(first.next.before.unwrap().torn);
@@ -119,7 +119,7 @@ fn clean_end_saves_the_reading_of_content() {
     let medium = formatted();
     let mut superblock = found(&medium);
     superblock::begin(&medium, &mut superblock, 2).unwrap();
-    // Damaged content, which only a look can tell.
+    // Damaged content, which only reading detects.
     put(&medium, 2, 0, FIRST, &[page(0, 0), page(1, 1)], &[0, 9]);
     superblock::end(&medium, &mut superblock, 3).unwrap();
     assert_eq!(pages(&scanned(&medium)), [(0, 2, 1), (1, 2, 2)]);
@@ -130,7 +130,7 @@ fn damaged_page_takes_its_older_key_along() {
     let medium = formatted();
     superblock::begin(&medium, &mut found(&medium), 2).unwrap();
     let end = put(&medium, 2, 0, FIRST, &[page(0, 0), page(1, 1), page(2, 2)], &[0, 1, 2]);
-    // The first has the older key's content, the second has not.
+    // The first page has the older key's content, the second has not.
     put(&medium, 3, 0, FIRST.next(end), &[page(0, 0), page(1, 5)], &[9, 9]);
     let scanned = scanned(&medium);
     assert_eq!((pages(&scanned), scanned.damaged), (vec![(2, 2, 3)], vec![(1, 0), (1, 1)]));
@@ -198,7 +198,8 @@ fn large(regions: u32, region_bytes: u32, batches: u32) -> (std::fs::File, Super
 
 const RECORDS: usize = 338;
 
-/// `TERRACE_SCAN_REGIONS` regions of 16 MiB with 16 batches instead of small ones: prints how long a scan takes.
+/// `TERRACE_SCAN_REGIONS` regions of 16 MiB with 16 batches instead of small ones: prints how long a scan
+/// takes.
 #[test]
 fn scan_reads_more_regions_than_one_window() {
     let regions = std::env::var("TERRACE_SCAN_REGIONS").ok().map(|n| n.parse().unwrap());
@@ -216,7 +217,7 @@ fn scan_reads_more_regions_than_one_window() {
         let mut superblock = superblock.clone();
         superblock::format(&medium, &mut superblock).unwrap();
         superblock::begin(&medium, &mut superblock, 2).unwrap();
-        // The newest region's content is not there.
+        // The content of the newest region is missing.
         let (began, mut told) = (Instant::now(), Vec::new());
         let scanned = scan(&medium, &superblock, &mut |done| told.push(done)).unwrap();
         println!("{} regions, {pages} pages: {:?}", scanned.regions.len(), began.elapsed());

@@ -1,4 +1,4 @@
-//! A writer that keeps the rules, and no more than these. Beside it the source, whose pages and identities change.
+//! A minimal writer that keeps the rules, beside a model of the source whose pages and identities change.
 
 use super::super::*;
 use crate::device::format::{Geometry, content_max};
@@ -14,7 +14,7 @@ const REGIONS: u32 = 6;
 
 type Key = (u64, u64);
 
-/// The files of the source: a version of each page, and an identity of each file that no two states share.
+/// The files of the source: a version of each page, and an identity of each file that is unique to its state.
 #[derive(Debug, Default)]
 pub struct Files {
     versions: HashMap<Key, u64>,
@@ -35,7 +35,7 @@ impl Files {
         }
         content
     }
-    /// Pages of a file from `first` on get new content.
+    /// Gives new content to a range of a file's pages.
     pub fn change(&mut self, object: u64, pages: std::ops::Range<u64>) {
         *self.states.entry(object).or_default() += 1;
         for page in pages {
@@ -51,18 +51,18 @@ pub struct Writer<'a> {
     regions: VecDeque<FilledRegion>,
     free: VecDeque<u32>,
     next: Filling,
-    /// Filling, region and pages used of the region that is open.
+    /// Filling, region and pages used of the open region.
     open: Option<(Filling, u32, u32)>,
-    /// Where each page lies that may be read.
+    /// Slots of the pages that may be read.
     pub index: HashMap<Key, DeviceSlot>,
     tombstones: Vec<Record>,
-    /// Files of which the device may hold keys that were not believed.
+    /// Files whose keys on the device were rejected at the start.
     cold: HashSet<u64>,
-    /// The identity that was recorded last, and in which region.
+    /// The identity recorded last, and its region.
     pub digests: HashMap<u64, (u64, u32)>,
     /// Index and identities at the last flush.
     pub flushed: (HashMap<Key, DeviceSlot>, HashMap<u64, (u64, u32)>),
-    /// A write or flush failed: nothing is written any more.
+    /// A write or flush failed: the writer stops.
     pub failed: bool,
 }
 
@@ -83,7 +83,7 @@ pub fn found(medium: &SimMedium) -> Superblock {
 }
 
 impl<'a> Writer<'a> {
-    /// The writer of a new run, from what a scan found.
+    /// The writer of a new run, from the result of a scan.
     pub fn start(
         medium: &'a SimMedium,
         superblock: Superblock,
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The source changes through the cache: what was recorded of these pages dies.
+    /// Changes the source through the cache, which kills the records of these pages.
     pub fn change(&mut self, files: &mut Files, object: u64, pages: std::ops::Range<u64>) {
         files.change(object, pages.clone());
         let known = pages.clone().any(|page| self.index.remove(&(object, page)).is_some());
@@ -135,10 +135,10 @@ impl<'a> Writer<'a> {
         self.flushed = (self.index.clone(), self.digests.clone());
     }
 
-    /// Frees the region that was filled first; its pages are forgotten, and some of them returned to be written again.
+    /// Frees the region filled first and forgets its pages. Returns some of them, to be written again.
     fn reclaim(&mut self, rng: &mut Rng) -> Vec<Key> {
         let filled = self.regions.pop_front().expect("a region to reclaim");
-        // After damage the keys may not be readable any more: the index tells as well.
+        // After damage the keys may be unreadable: the index names the pages as well.
         if let Ok(records) = region_keys(self.medium, &self.superblock, filled) {
             let slots: HashSet<u32> = records.iter().map(|(slot, _)| slot.page()).collect();
             let mut here = self.index.values().filter(|slot| slot.region() == filled.region);
@@ -167,7 +167,7 @@ impl<'a> Writer<'a> {
         self.failed |= written.is_err();
     }
 
-    /// Opens the next region. Returns what was reclaimed for it and is to be written again.
+    /// Opens the next region. Returns reclaimed pages to be written again.
     fn open(&mut self, rng: &mut Rng) -> Vec<Key> {
         if let Some((filling, region, pages_used)) = self.open.take() {
             self.regions.push_back(FilledRegion { region, lap: filling.lap, pages_used });
@@ -184,7 +184,7 @@ impl<'a> Writer<'a> {
         again
     }
 
-    /// Writes one batch with about these pages of content, all tombstones, and the identities of some files.
+    /// Writes one batch: content of about these pages, all tombstones, and the identities of some files.
     pub fn append(&mut self, files: &mut Files, mut keys: Vec<Key>, rng: &mut Rng) {
         let mut others = std::mem::take(&mut self.tombstones);
         for object in 0..OBJECTS {
@@ -249,7 +249,7 @@ impl<'a> Writer<'a> {
                 self.digests.insert(object, (digest, region));
             }
         }
-        // Changed after the copy, before the write returned.
+        // The page changed after the copy, before the write returned.
         if let Some((object, page)) = keys.first().filter(|_| rng.chance(5)) {
             self.change(files, *object, *page..page + 1);
         }

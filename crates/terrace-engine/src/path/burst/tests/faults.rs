@@ -1,10 +1,11 @@
-//! What does not happen in a good life: targets that fail, are full or unreadable, clocks that jump, changes by others, terraceds that are killed beside conflicts.
+//! Faults of the burst buffer: failing, full or unreadable targets, clock jumps, changes by other programs,
+//! terraceds killed during conflicts.
 
 use super::*;
 use crate::Clock;
 use std::sync::atomic::AtomicI64;
 
-/// The clock, wrong by so many ns.
+/// A clock with an offset in ns.
 #[derive(Debug, Default)]
 pub(super) struct Shifted(pub AtomicI64);
 
@@ -23,13 +24,13 @@ fn version(page: u32, times: u32) -> u32 {
     page + times * PAGES as u32
 }
 
-/// A terraced that is stopped between its permit and the write changes the source too late: that is a conflict, and what was acknowledged is kept. What it
-/// acknowledges when it goes on is the source's, and durable there.
+/// A terraced that is stopped between its permit and the write changes the source too late: this is a
+/// conflict, and acknowledged data are kept. If it continues, the source acknowledges later fsyncs, durably.
 #[test]
 fn stop_beyond_the_permit_acknowledges_nothing_void() {
     for goes_on in [false, true] {
         let mut world = owing();
-        // Its permits end a second before its writes.
+        // The clock ends permits a second before the writes they cover.
         world.clock.0.store(-6 * SECOND, Ordering::Relaxed);
         world.engine.flush(&world.objects[0], 0..u64::MAX).unwrap();
         if goes_on {
@@ -50,7 +51,7 @@ fn stop_beyond_the_permit_acknowledges_nothing_void() {
     }
 }
 
-/// Permits are times of this machine, and a file's are the source's: where the clocks differ the source answers.
+/// Permits use this machine's clock, and files the source's: where the two differ the source answers fsyncs.
 #[test]
 fn source_with_another_clock_answers_itself() {
     for shift in [-10 * SECOND, 10 * SECOND] {
@@ -70,7 +71,7 @@ fn source_with_another_clock_answers_itself() {
     }
 }
 
-/// Metadata that programs change through the mount are no change by others.
+/// Changes of metadata through the mount are no conflict.
 #[test]
 fn change_of_mode_by_the_run_is_no_conflict() {
     use std::os::unix::fs::PermissionsExt;
@@ -91,7 +92,7 @@ fn change_of_mode_by_the_run_is_no_conflict() {
     }
 }
 
-/// What a start has kept is kept by the terraceds of its mount, too, also while the file is open.
+/// Pages kept at a start stay kept by later terraceds of the mount, also while the file is open.
 #[test]
 fn conflict_outlives_a_killed_terraced() {
     let mut world = owing();
@@ -117,7 +118,8 @@ fn conflict_outlives_a_killed_terraced() {
     assert!(source_page(&world) == content(version(1, 1)));
 }
 
-/// What the next terraced finds dirty it writes home at once: not before the target has been read, and told of it.
+/// The next terraced writes back the pages it finds dirty at once, but only after the scan of the target and
+/// a permit on it.
 #[test]
 fn next_terraced_writes_nothing_without_a_permit() {
     for seed in 0..4 {
@@ -136,7 +138,7 @@ fn next_terraced_writes_nothing_without_a_permit() {
     }
 }
 
-/// While a conflict waits for a decision the log fills up behind it. Programs go on.
+/// While a conflict waits for a decision the log fills up behind it. Programs are not blocked.
 #[test]
 fn unsettled_conflict_stops_nobody() {
     let mut world = World::new(5);
@@ -164,11 +166,12 @@ fn unsettled_conflict_stops_nobody() {
     assert_eq!(world.replay(world.objects[0].id(), Decision::Discard), Replayed::Dropped);
 }
 
-/// The source has acknowledged what the target has older pages of, and had no room to be told: it owes nothing of that file before it is.
+/// The source has acknowledged newer pages than the target's, and the target had no room for the paid record.
+/// It gets no owed page of the file before that record.
 #[test]
 fn target_without_room_gives_back_no_old_page() {
     let mut world = World::new(40);
-    // Over more regions than are reclaimed to make room.
+    // In more regions than one call reclaims.
     for _ in 0..8 {
         world.write(0, 0, PAGES);
         world.fsync(0);
@@ -192,10 +195,10 @@ fn target_without_room_gives_back_no_old_page() {
     world.look("after the cut");
 }
 
-/// What a target's owner allows to be written a day holds for owed pages, too: the source answers.
+/// The daily write budget of a target includes owed pages: beyond it the source answers.
 #[test]
 fn budget_of_writes_bounds_what_is_owed() {
-    // A page a second, of which a minute's are saved.
+    // A page per second; up to a minute's budget is saved.
     let mut world = World::with(40, |config| config.devices[0].write_budget = Some(86_400 * PAGE as u64));
     for _ in 0..20 {
         world.write(0, 0, PAGES);
@@ -205,7 +208,7 @@ fn budget_of_writes_bounds_what_is_owed() {
     world.check();
 }
 
-/// A start that cannot read a target that may have something says so.
+/// A start reports a target that is unreadable and may have owed pages.
 #[test]
 fn unreadable_target_that_may_owe_is_told() {
     for owes in [true, false] {
@@ -224,7 +227,7 @@ fn unreadable_target_that_may_owe_is_told() {
     }
 }
 
-/// Who waits for a flush that fails for another one is not told of success by the next.
+/// A caller that waits for a shared flush gets its failure, even if the next flush succeeds.
 #[test]
 fn flush_that_fails_fails_for_all() {
     let world = World::new(8);
@@ -247,8 +250,8 @@ fn flush_that_fails_fails_for_all() {
     assert!(first && second && device.flush().is_err());
 }
 
-/// Lives with changes by somebody else right after the power cut: none is overwritten, each file that only the target has pages of is told, and these pages
-/// are there for who wants them.
+/// Lives with changes by other programs right after the power cut: no change is overwritten. Each file with
+/// owed pages is reported, and its pages are kept for a decision.
 #[test]
 fn changes_after_random_power_cuts_stay_and_nothing_is_lost() {
     let first = seed("changes_after_random_power_cuts_stay_and_nothing_is_lost");
@@ -277,7 +280,7 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     world.engine.halt();
     world.medium.power_cut(rng);
     world.io.power_cut(rng);
-    // The kernel's ticks give files their times.
+    // File times have the resolution of the kernel's ticks.
     std::thread::sleep(Duration::from_millis(10));
     world.boots = SystemClock.wall_ns();
     std::thread::sleep(Duration::from_millis(10));
@@ -299,7 +302,7 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     if !owed.is_empty() {
         assert!(matches!(world.replay(id, Decision::Write), Replayed::Written(_)), "seed {seed}");
     }
-    // Either the source has had it, or the target.
+    // Acknowledged data are in the source or on the target.
     for (page, (after, before)) in words(&world).into_iter().zip(before).enumerate() {
         let version = if after == theirs { before } else { after };
         let may_be = &world.may_be[0][page];
@@ -310,7 +313,7 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     owed.len() as u64
 }
 
-/// What the source has acknowledged after the target has failed is not overwritten by what the target has.
+/// Pages on a failed target do not overwrite data that the source has acknowledged since.
 #[test]
 fn target_that_fails_gives_back_no_old_page() {
     let permitted =
@@ -343,7 +346,7 @@ fn target_that_fails_gives_back_no_old_page() {
     }
 }
 
-/// What a target has that failed is brought home at once.
+/// The owed pages of a failed target are written to the source at once.
 #[test]
 fn target_that_fails_owes_nothing_soon() {
     let mut world = owing();
@@ -359,7 +362,7 @@ fn target_that_fails_owes_nothing_soon() {
     assert!(source_page(&world) == content(version(1, 1)));
 }
 
-/// More is synced than the target has room for, faster than it is brought home.
+/// More pages are synced than the target has room for, faster than writeback settles them.
 #[test]
 fn full_target_has_the_source_answer() {
     let mut world = World::new(5);
@@ -375,7 +378,7 @@ fn full_target_has_the_source_answer() {
     world.look("after the cut");
 }
 
-/// A file that was deleted is owed until its file system is sure to know that.
+/// A deleted file stays owed until the deletion is durable in its file system.
 #[test]
 fn deleted_file_owes_until_the_source_is_synced() {
     let world = owing();

@@ -1,10 +1,12 @@
-//! Files that grow: their fsyncs are the target's, too. Power is cut, and the daemon killed, while files are new, grow, are cut and grow again.
+//! Growing files: the target answers their fsyncs, too. Power cuts and kills of the daemon hit new, growing
+//! and truncated files.
 
 use super::*;
 use crate::path::flusher;
 use std::os::unix::fs::PermissionsExt;
 
-/// The unit of writes and sizes: pages are written in part, too, and the last one is seldom whole.
+/// Unit of writes and sizes, smaller than a page: pages are also written in part, and the last one is rarely
+/// whole.
 const BLOCK: usize = 1024;
 const BLOCKS: usize = 40;
 
@@ -12,12 +14,12 @@ fn block(version: u32) -> Vec<u8> {
     version.to_le_bytes().repeat(BLOCK / 4)
 }
 
-/// What is known of a file.
+/// Expected state of a file.
 struct File {
-    /// In blocks, and what it may be after a power cut.
+    /// Size in blocks, and the possible sizes after a power cut.
     size: usize,
     sizes: BTreeSet<usize>,
-    /// By block. 0: zeros.
+    /// Versions by block. 0: zeros.
     now: Vec<u32>,
     may_be: Vec<Versions>,
     /// An fsync was answered.
@@ -40,7 +42,7 @@ struct Growing {
     world: World,
     files: Vec<File>,
     next: u32,
-    /// The files that were deleted: their inodes' numbers are no other file's meanwhile.
+    /// Deleted files, kept open so that their inode numbers are not reused.
     deleted: Vec<Arc<std::fs::File>>,
 }
 
@@ -65,7 +67,7 @@ fn growing(regions: u32) -> Growing {
 }
 
 impl Growing {
-    /// A new file takes the place of one, which is deleted.
+    /// Deletes a file, and puts a new one in its place.
     fn make_anew(&mut self, file: usize) {
         let id = self.world.objects[file].id();
         self.world.engine.discard_object(id);
@@ -110,7 +112,7 @@ impl Growing {
         if size >= of.size {
             of.sizes.insert(size);
         } else {
-            // The source of these tests is cut durably.
+            // The source of these tests truncates durably.
             of.sizes = [size].into();
             of.now[size..].fill(0);
             of.may_be[size..].fill([0].into());
@@ -123,7 +125,7 @@ impl Growing {
     fn put_ahead(&self, file: usize) {
         put_ahead(&self.world.engine.cx, &self.world.objects[file]);
     }
-    /// As programs see it.
+    /// Compares the content that programs see.
     fn check(&self, what: &str) {
         for (file, (of, o)) in self.files.iter().zip(&self.world.objects).enumerate() {
             assert_eq!(o.size(), (of.size * BLOCK) as u64);
@@ -136,7 +138,8 @@ impl Growing {
         }
         assert_eq!(self.world.engine.check(), Vec::<String>::new(), "{what}");
     }
-    /// The source holds nothing that it must not, and goes on from there. False: a block is of two writes, as it was being written.
+    /// Checks that each block of the source is one of the expected versions, which then becomes the new
+    /// state. False: a block is a mix of two writes, because it was under write.
     fn look(&mut self, what: &str) -> bool {
         let mut whole = true;
         for (file, of) in self.files.iter_mut().enumerate() {
@@ -173,7 +176,7 @@ impl Growing {
         }
         self.world.power_cut(rng)
     }
-    /// As `power_cut`, which leaves no conflict and nothing wrong; pages written.
+    /// A power cut without a conflict or a wrong block. Returns the pages written back.
     #[track_caller]
     fn outlives_cut(&mut self, seed: u64) -> u64 {
         let (written, conflicts) = self.power_cut(&mut Rng::new(seed));
@@ -181,7 +184,8 @@ impl Growing {
         self.look("after the cut");
         written
     }
-    /// What is owed of files is so as before; what a deleted one owed is found by the next start, or not.
+    /// Kills the daemon. Its successor knows the owed pages of all live files. Those of deleted files may be
+    /// found, or not.
     fn kill(&mut self) {
         self.world.next_terraced();
         self.world.set_root();
@@ -258,7 +262,8 @@ fn power_cuts_take_nothing_of_files_that_grow() {
     );
 }
 
-/// The first fsync of a new file, and each that it has grown before, whole pages or not: the source is asked for its size alone.
+/// First fsync of a new file, and each one after growth, with whole pages or not: the source commits the size
+/// alone.
 #[test]
 fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
     let mut growing = growing(8);
@@ -272,7 +277,7 @@ fn fsync_of_a_file_that_grows_writes_nothing_to_the_source() {
     assert_eq!(growing.files[0].size, 19);
 }
 
-/// What the target has of a page is older than what the source has of it, and has made durable.
+/// The source has a newer version of a page than the target, and has made it durable.
 #[test]
 fn page_that_is_home_is_not_brought_back_by_a_new_base() {
     let mut growing = growing(8);
@@ -286,7 +291,7 @@ fn page_that_is_home_is_not_brought_back_by_a_new_base() {
     growing.outlives_cut(2);
 }
 
-/// A file that grows on after its fsync, which a power cut may undo or not.
+/// A file grows after its fsync; a power cut may undo that or not.
 #[test]
 fn growth_beyond_a_base_is_no_conflict() {
     for seed in 0..8 {
@@ -301,7 +306,7 @@ fn growth_beyond_a_base_is_no_conflict() {
     }
 }
 
-/// All of it went to the target before the fsync, which has the new base left to tell.
+/// All pages went to the target ahead of the fsync, which only records the new base.
 #[test]
 fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     let mut growing = growing(8);
@@ -313,12 +318,12 @@ fn pages_that_went_ahead_have_the_base_of_their_fsync() {
     growing.fsync(0);
     assert_eq!(growing.world.owed, 2);
     growing.world.engine.halt();
-    // All processes die, and the machine goes on: with an older base nobody knows who has changed the file.
+    // All processes die without a power cut. With an older base, the writer of the changes would be unknown.
     assert_eq!(growing.world.restart(Some(1)), (3, vec![]));
     growing.look("after the death of all");
 }
 
-/// It grows just when the source has committed its size: the next fsync has the new one committed.
+/// The file grows just after the source has committed its size: the next fsync commits the new size.
 #[test]
 fn growth_during_a_commit_is_not_of_the_base() {
     for seed in 0..4 {
@@ -337,7 +342,7 @@ fn growth_during_a_commit_is_not_of_the_base() {
     }
 }
 
-/// Pages that went ahead are durable only once the target is flushed.
+/// Pages written ahead are durable only after a flush of the target.
 #[test]
 fn fsync_after_all_went_ahead_flushes() {
     for seed in 0..4 {
@@ -351,7 +356,7 @@ fn fsync_after_all_went_ahead_flushes() {
     }
 }
 
-/// The source cannot make the file's size durable, and says so once: nobody is told that it is.
+/// The source cannot make the size durable, and reports that once: the fsync fails.
 #[test]
 fn failed_commit_of_the_source_is_reported() {
     let mut growing = growing(8);
@@ -366,7 +371,7 @@ fn failed_commit_of_the_source_is_reported() {
     growing.outlives_cut(4);
 }
 
-/// A source that takes no pages is asked each time, so that each fsync tells.
+/// A source that refuses writes is tried at each fsync, so that each fsync reports the error.
 #[test]
 fn failing_writeback_is_told_by_each_fsync() {
     let mut growing = growing(8);
@@ -382,15 +387,15 @@ fn failing_writeback_is_told_by_each_fsync() {
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0), "the source has answered");
 }
 
-/// A terraced that was killed may have written pages home that the target has older ones of.
+/// A killed terraced may have written pages to the source of which the target has older versions.
 #[test]
 fn next_terraced_settles_before_it_takes_a_new_base() {
-    // Else the next one writes home at once what it finds dirty.
+    // Otherwise the successor writes back the dirty pages at once.
     let mut growing = growing_with(8, |config| config.dirty_expire = Duration::from_secs(1 << 32));
     growing.append(0, 8);
     growing.fsync(0);
     growing.write(0, 0, 8);
-    // Past the kernel's page cache: it is clean, and nobody will write it again.
+    // Direct I/O: the page is clean, and is not written again.
     writeback::write_back(&growing.world.engine.cx, &growing.world.objects[0], 0..PAGE as u64).unwrap();
     assert_eq!(growing.world.dirty(0), 1);
     growing.kill();
@@ -400,7 +405,7 @@ fn next_terraced_settles_before_it_takes_a_new_base() {
     growing.outlives_cut(2);
 }
 
-/// A target that has no room is not asked again with each write.
+/// A target without room is not tried again at each write.
 #[test]
 fn full_target_gets_nothing_ahead() {
     let mut growing = growing(8);
@@ -418,7 +423,8 @@ fn full_target_gets_nothing_ahead() {
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (1, 0), "the source has answered");
 }
 
-/// The source has no room for what it lacks: its answer is the one of old, and not a later failure of what was acknowledged.
+/// The source has no space for missing pages: the fsync reports that, instead of a later failure of
+/// acknowledged data.
 #[test]
 fn full_source_is_told_by_the_fsync() {
     for ahead in [false, true] {
@@ -438,7 +444,7 @@ fn full_source_is_told_by_the_fsync() {
     }
 }
 
-/// Its clock is looked at with a change of its own: the last write may be long ago.
+/// The source's clock is checked by a new change of the file: the last write may be long ago.
 #[test]
 fn grown_file_with_another_clock_is_the_sources() {
     for shift in [-10, 10] {
@@ -460,7 +466,7 @@ fn grown_file_with_another_clock_is_the_sources() {
     }
 }
 
-/// The source writes a page or two along with the commit of the size, which it does anyway.
+/// With few pages, the source writes them along with the commit of the size, which is needed anyway.
 #[test]
 fn small_appends_are_answered_by_the_source() {
     let mut growing = growing_with(8, |config| config.tier_fsync_min = 3);
@@ -471,13 +477,14 @@ fn small_appends_are_answered_by_the_source() {
     assert_eq!((growing.world.owed, growing.world.dirty(0)), (0, 0));
     growing.append(0, 12);
     growing.fsync(0);
-    // Beside much that is owed they are the target's: the source would have to write all of it.
+    // Beside many owed pages the target takes them: the source would have to write all of them.
     growing.append(0, 1);
     growing.fsync(0);
     assert_eq!(growing.world.owed, 2);
 }
 
-/// A commit of the next file would wait behind it. It goes once the burst is over.
+/// The close of a file with owed pages does not start I/O, which would delay the commit of the next file. It
+/// follows after the burst.
 #[test]
 fn close_of_what_a_tier_has_does_not_hurry_the_source() {
     for owes in [true, false] {
@@ -500,7 +507,7 @@ fn close_of_what_a_tier_has_does_not_hurry_the_source() {
     }
 }
 
-/// Writers that make a file grow, and whoever puts its pages on the target or writes it back, at once.
+/// Concurrent appends, writes ahead to the target and writebacks.
 #[test]
 fn appends_and_fsyncs_at_once_lose_nothing() {
     let rng = &mut Rng::new(seed("appends_and_fsyncs_at_once_lose_nothing"));

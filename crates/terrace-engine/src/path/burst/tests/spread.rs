@@ -1,18 +1,18 @@
-//! The source takes a part of what the target is to have.
+//! Bursts shared between the target and the source.
 
 use super::*;
 use crate::config::SourceShare;
 use crate::reclaim::append::Content;
 use std::sync::atomic::Ordering;
 
-/// Half of the runs: the source takes all that it may, of bursts of a few pages.
+/// In half of the runs the source takes all that it may, of bursts of a few pages.
 pub(super) fn often(config: &mut EngineConfig, seed: u64) {
     if seed.is_multiple_of(2) {
         (config.source_share, config.tier_ahead_min, config.tier_fsync_min) = (SourceShare::Half, 2, 1);
     }
 }
 
-/// Half of what it may take.
+/// A world in which the source takes half of the pages that it may.
 fn half() -> World {
     World::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
 }
@@ -21,12 +21,12 @@ fn written(world: &World) -> u64 {
     world.io.written.load(Ordering::Relaxed) / PAGE as u64
 }
 
-/// As if it had grown: it has no base that holds, and a commit is due.
+/// Simulates growth: the base is void, and a commit is due.
 fn change(world: &World) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
 
-/// With a page that the target has.
+/// A world whose target has a page, and whose commit is due.
 fn half_due() -> World {
     let mut world = half();
     world.write(0, 0, 1);
@@ -35,7 +35,7 @@ fn half_due() -> World {
     world
 }
 
-/// What the target has of a page would be written over what the source has of it.
+/// After a power cut, an older version of a page on the target would overwrite the source's.
 #[test]
 fn source_gets_only_pages_that_the_target_has_never_had() {
     let mut world = half();
@@ -54,7 +54,7 @@ fn source_gets_only_pages_that_the_target_has_never_had() {
     world.look("after the cut");
 }
 
-/// Its fsyncs ask the source for nothing, and the death of all leaves no conflict.
+/// The fsyncs of such a file need no commit of the source, and the death of all processes leaves no conflict.
 #[test]
 fn file_with_a_base_is_not_shared() {
     let mut world = half();
@@ -66,7 +66,7 @@ fn file_with_a_base_is_not_shared() {
     assert!(world.objects[0].burst.lock().base.is_some());
 }
 
-/// It went to the target while it was written anew: that has an older version of it, too.
+/// The page was rewritten during its write to the target, so the target has an older version of it, too.
 #[test]
 fn page_written_during_its_way_to_the_target_is_not_the_sources() {
     let mut world = owing();
@@ -90,7 +90,7 @@ fn page_written_during_its_way_to_the_target_is_not_the_sources() {
     world.look("after the cut");
 }
 
-/// The target takes what the source has not, and nobody needs to know.
+/// The target takes the pages that the source failed to take. No error is reported.
 #[test]
 fn share_that_the_source_does_not_take_is_the_targets() {
     let mut world = half_due();
@@ -106,7 +106,7 @@ fn share_that_the_source_does_not_take_is_the_targets() {
     world.look("after the cut");
 }
 
-/// The target fails meanwhile: all of it is the source's.
+/// The target fails meanwhile: all pages go to the source.
 #[test]
 fn target_that_fails_beside_a_share_loses_nothing() {
     let mut world = half_due();
@@ -121,7 +121,7 @@ fn target_that_fails_beside_a_share_loses_nothing() {
     world.check();
 }
 
-/// What was measured decides.
+/// Measured speeds decide.
 #[test]
 fn source_takes_a_part_if_it_is_fast_enough() {
     const MANY: usize = 600;
@@ -129,7 +129,7 @@ fn source_takes_a_part_if_it_is_fast_enough() {
         let world = World::with(64, |config| (config.dirty_background_ratio, config.dirty_ratio) = (70, 80));
         let (engine, o) = (&world.engine, &world.objects[0]);
         engine.truncate(o, (MANY * PAGE) as u64).unwrap();
-        // A base, and a page that the target has.
+        // A base, and a page on the target.
         let sync = |data: u8, pages: usize| {
             engine.write(o, 0, &vec![data; pages * PAGE]).unwrap();
             engine.fsync(o, false, &o.error_cursor()).unwrap();

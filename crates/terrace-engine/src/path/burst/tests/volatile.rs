@@ -1,4 +1,4 @@
-//! A source that loses at a power cut what was not synced.
+//! A source that loses unsynced data at a power cut.
 
 use crate::io::{BlockingIo, Io, IoVec, WriteOp};
 use std::collections::BTreeMap;
@@ -15,27 +15,27 @@ use terrace_testkit::rng::Rng;
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-/// The source: reads see what nobody has synced.
+/// The source. Reads see unsynced data, too.
 #[derive(Default)]
 pub(super) struct Volatile {
     inner: BlockingIo,
     files: Mutex<Vec<Arc<File>>>,
     writes: Mutex<Vec<(u64, u64, Vec<u8>)>>,
-    /// By file that a power cut leaves there: the size that is durable, and those that it was lengthened to since.
+    /// Files that survive a power cut: the durable size, and larger sizes set since.
     sizes: Mutex<BTreeMap<u64, Vec<u64>>>,
-    /// A power cut takes some of these, too.
+    /// Power cuts lose some of these sizes, too.
     pub loses_sizes: AtomicBool,
-    /// Done once, at the end of the next sync of a file.
+    /// Called once, at the end of the next sync of a file.
     pub meanwhile: Mutex<Option<Meanwhile>>,
-    /// The device was to begin at once with what the page cache was given.
+    /// A write asked for immediate writeback from the page cache.
     pub hurried: AtomicBool,
     /// Bytes of all writes.
     pub written: AtomicU64,
     /// Writes fail.
     pub failing: AtomicBool,
-    /// No room can be taken, nor used.
+    /// Allocations and writes fail with ENOSPC.
     pub full: AtomicBool,
-    /// The next sync of a file fails: the kernel reports a failure once.
+    /// The next sync of a file fails; the kernel reports a failure once.
     pub failing_syncs: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for Volatile {
     }
 }
 
-/// A file that nobody has made durable.
+/// A file that is not durable.
 pub(super) fn new_file() -> File {
     tempfile::tempfile_in("/var/tmp").unwrap()
 }
@@ -69,11 +69,11 @@ impl Volatile {
     pub(super) fn file(&self, number: usize) -> Arc<File> {
         self.files.lock()[number].clone()
     }
-    /// Puts another file in the place of one.
+    /// Replaces a file, and returns the old one.
     pub(super) fn replace(&self, number: usize, file: File) -> Arc<File> {
         std::mem::replace(&mut self.files.lock()[number], Arc::new(file))
     }
-    /// Whether a power cut leaves the file there.
+    /// Whether the file survives a power cut.
     pub(super) fn is_there(&self, number: usize) -> bool {
         self.sizes.lock().contains_key(&self.file(number).metadata().unwrap().ino())
     }
@@ -96,7 +96,7 @@ impl Volatile {
             }
         }
     }
-    /// Any write is lost, and perhaps the last changes of a file's size that made it longer.
+    /// Cuts the power. Each unsynced write may be lost, and perhaps the last extensions of files.
     pub(super) fn power_cut(&self, rng: &mut Rng) {
         let kept = *rng.pick(&[0, 50, 100]);
         self.apply(|_| true, || rng.chance(kept));
@@ -112,7 +112,7 @@ impl Volatile {
 
 impl Io for Volatile {
     unsafe fn read(&self, fd: RawFd, offset: u64, bufs: &[IoVec]) -> io::Result<usize> {
-        // Before the file is looked at, to which a sync moves them.
+        // Locked before the read of the file: a sync moves the writes there.
         let (of, writes) = (inode(fd), self.writes.lock());
         // SAFETY: the caller's promise.
         let n = unsafe { self.inner.read(fd, offset, bufs)? };
@@ -172,7 +172,7 @@ impl Io for Volatile {
         let of = inode(fd);
         let before = rustix::fs::fstat(unsafe_borrow(fd)).unwrap().st_size as u64;
         match (self.sizes.lock().get_mut(&of), size < before) {
-            // It is cut durably, and with it all that came before.
+            // A truncate is durable, with all earlier changes of the size.
             (Some(sizes), true) => *sizes = vec![size],
             (Some(sizes), false) => sizes.push(size),
             (None, _) => {}
