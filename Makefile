@@ -83,7 +83,7 @@ build: packages-build toolchain
 remote: FEATURES := remote
 remote: build
 
-## test: all that a change must pass; under 30 minutes on two cores
+## test: all that a change must pass; under 25 minutes on two cores
 test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
 test: packages-test toolchain lint tools loom
 	$(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)

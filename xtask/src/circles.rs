@@ -250,6 +250,16 @@ pub fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
     circles.into_values().map(|way| way.into_iter().map(Path::to_owned).collect()).collect()
 }
 
+/// Which file imports which, in the crate whose root is this file.
+pub fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> {
+    let mut krate = Crate::default();
+    krate.read(root.to_owned(), None, "", bad);
+    let arrows = krate.arrows();
+    let pairs =
+        arrows.iter().flat_map(|(from, to)| to.iter().map(|to| (from.to_path_buf(), to.to_path_buf())));
+    pairs.collect()
+}
+
 /// The import circles of the crates in `dirs`.
 pub fn all(workspace: &Path, dirs: &[PathBuf]) -> Vec<String> {
     let mut bad = Vec::new();

@@ -9,7 +9,9 @@
 
 mod circles;
 mod counters;
+mod layers;
 mod screens;
+mod text;
 mod vm;
 
 use std::fs;
@@ -398,10 +400,26 @@ fn in_virtual_machine(arguments: &[String]) {
     }
 }
 
+/// A hook for `commit-msg`: the first line of the file must be a good subject.
+fn message(file: Option<&String>) {
+    let text = file.and_then(|file| fs::read_to_string(file).ok()).unwrap_or_default();
+    let subject = text.lines().next().unwrap_or_default();
+    if let Some(why) = text::bad_subject(subject) {
+        terrace_output::error_line!("commit message: {why}: {subject}");
+        std::process::exit(1);
+    }
+}
+
+/// The source directory of the engine.
+fn engine() -> PathBuf {
+    root().join("crates/terrace-engine/src")
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.first().map(String::as_str) {
         Some("stat") => return print(&stat_page()),
+        Some("message") => return message(arguments.get(1)),
         Some("vm") => return in_virtual_machine(&arguments[1..]),
         _ => {}
     }
@@ -419,6 +437,10 @@ fn main() {
         spelling(),
         known_failures(&known),
         stat_is_stale(&document("docs/stat.md"), &stat_page()),
+        layers::arrows_up(&engine()),
+        text::lock_orders(&all_sources(), &document("ARCHITECTURE.md")),
+        text::too_many_avoided_words(&root(), &all_sources()),
+        text::commits(&root()),
     ]
     .concat();
     for line in &bad {
@@ -429,6 +451,17 @@ fn main() {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn folders_of_the_engine_import_downwards() {
+        assert_eq!(super::layers::arrows_up(&super::engine()), Vec::<String>::new());
+    }
+    #[test]
+    fn text_follows_the_rules() {
+        let sources = super::all_sources();
+        let orders = super::text::lock_orders(&sources, &super::document("ARCHITECTURE.md"));
+        let words = super::text::too_many_avoided_words(&super::root(), &sources);
+        assert_eq!([orders, words].concat(), Vec::<String>::new());
+    }
     #[test]
     fn crates_import_what_they_may() {
         assert_eq!(super::imports(), Vec::<String>::new());

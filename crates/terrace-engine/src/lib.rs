@@ -20,9 +20,7 @@
 //! The engine is a cache of objects, which are numbered files. It does not know names, inodes or the
 //! transport of requests: `terrace-fs` does.
 //!
-//! Lock order: object content lock, object writeback lock, object syncing lock, source root, object
-//! prefetcher, state lock, object dirty set. During I/O only an object's own locks are held, and that of the
-//! source root during a syncfs.
+//! ARCHITECTURE.md has the lock order and the invariants.
 
 mod access_log;
 pub mod clock;

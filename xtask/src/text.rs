@@ -1,0 +1,122 @@
+//! Checks of text: words that comments avoid, names that were changed, statements that must agree, subjects of commits.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Words that stand where the field has a noun. A comment line counts once.
+const AVOIDED: &[&str] = &[
+    "who",
+    "whoever",
+    "somebody",
+    "nobody",
+    "told",
+    "said",
+    "asks",
+    "believed",
+    "bears",
+    "in vain",
+    "that which",
+];
+/// Comment lines with an avoided word, in all Rust files, at most.
+const AVOIDED_MAX: usize = 200;
+
+/// Characters of a commit's subject, at most.
+const SUBJECT_LENGTH_MAX: usize = 72;
+/// Subjects are checked from the commit after this one.
+const SUBJECTS_SINCE: &str = "fe4035f4";
+
+/// The words of a line in lower case, separated and surrounded by single spaces.
+fn words_of(line: &str) -> String {
+    let split = line.split(|c: char| !c.is_alphanumeric() && c != '\'').filter(|word| !word.is_empty());
+    split.fold(" ".to_owned(), |all, word| all + &word.to_lowercase() + " ")
+}
+
+/// Comment lines of Rust files with an avoided word: `file:line: word`.
+pub fn avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
+    let mut found = Vec::new();
+    for (path, text) in sources {
+        let name = path.strip_prefix(root).unwrap_or(path).display();
+        let comments = text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+        for (number, line) in comments {
+            let words = words_of(line);
+            if let Some(word) = AVOIDED.iter().find(|word| words.contains(&format!(" {word} "))) {
+                found.push(format!("{name}:{}: \"{word}\"", number + 1));
+            }
+        }
+    }
+    found
+}
+
+/// The avoided words, if there are more than [`AVOIDED_MAX`].
+pub fn too_many_avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
+    let found = avoided_words(root, sources);
+    let over = found.len() > AVOIDED_MAX;
+    let head = format!("{} comment lines have avoided words, over {AVOIDED_MAX}", found.len());
+    over.then(|| [vec![head], found].concat()).unwrap_or_default()
+}
+
+/// Statements of the lock order: [`ARCHITECTURE.md`] has the one, and other files refer to it.
+pub fn lock_orders(sources: &[(PathBuf, String)], architecture: &str) -> Vec<String> {
+    let states = |text: &str| text.lines().filter(|line| line.contains("Lock order:")).count();
+    let mut bad: Vec<String> = sources
+        .iter()
+        .filter(|(path, text)| states(text) > 0 && !path.ends_with("xtask/src/text.rs"))
+        .map(|(path, _)| format!("{}: states a lock order; ARCHITECTURE.md has the only one", path.display()))
+        .collect();
+    match states(architecture) {
+        1 => {}
+        n => bad.push(format!("ARCHITECTURE.md: {n} lock orders instead of one")),
+    }
+    bad
+}
+
+/// Why a subject is refused, if it is: it is too long, or names several changes.
+pub fn bad_subject(subject: &str) -> Option<String> {
+    let length = subject.chars().count();
+    if length > SUBJECT_LENGTH_MAX {
+        return Some(format!("{length} characters, over {SUBJECT_LENGTH_MAX}; the body says why"));
+    }
+    // The commit before the check has a semicolon, too: it joins parts of one change there.
+    subject.contains(';').then(|| "several changes; commit each by itself".to_owned())
+}
+
+/// Subjects of commits that are too long or name several changes. Nothing is checked outside of a checkout.
+pub fn commits(root: &Path) -> Vec<String> {
+    let mut git = Command::new("git");
+    git.current_dir(root).args(["log", "--no-merges", "--format=%h %s", &format!("{SUBJECTS_SINCE}..HEAD")]);
+    let listed = git.output().map(|done| String::from_utf8_lossy(&done.stdout).into_owned());
+    let subjects = listed.unwrap_or_default();
+    let check = |line: &str| {
+        let (hash, subject) = line.split_once(' ')?;
+        Some(format!("commit {hash}: {}", bad_subject(subject)?))
+    };
+    subjects.lines().filter_map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn avoided_words_are_found_in_comments_alone() {
+        let of = |text: &str| avoided_words(Path::new("/"), &[(PathBuf::from("/a.rs"), text.to_owned())]);
+        assert_eq!(of("/// Those who wait.\nlet who = 1;\n"), ["a.rs:1: \"who\""]);
+        assert_eq!(of("// whole, asksome, in vein"), Vec::<String>::new());
+        assert_eq!(of("    // It waits in vain."), ["a.rs:1: \"in vain\""]);
+    }
+
+    #[test]
+    fn second_lock_order_is_refused() {
+        let source = |text: &str| vec![(PathBuf::from("a.rs"), text.to_owned())];
+        assert!(lock_orders(&source("// See ARCHITECTURE.md"), "**Lock order:** a, b").is_empty());
+        assert_eq!(lock_orders(&source("//! Lock order: b, a"), "**Lock order:** a, b").len(), 1);
+        assert_eq!(lock_orders(&[], "").len(), 1);
+    }
+
+    #[test]
+    fn subjects_are_short_and_name_one_change() {
+        assert_eq!(bad_subject("umount: report a crashed daemon"), None);
+        assert!(bad_subject(&"x".repeat(SUBJECT_LENGTH_MAX + 1)).is_some());
+        assert!(bad_subject("a; b").is_some());
+    }
+}
