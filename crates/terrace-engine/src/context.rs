@@ -4,6 +4,11 @@
 //! It does not depend on the services above it. They register closures: for their memory
 //! ([`Context::count_memory`]) and for the cost of client reads ([`Context::set_read_totals`]).
 
+pub(crate) mod commit_speeds;
+pub(crate) mod prefetch_queue;
+pub(crate) mod read_marks;
+pub(crate) mod schedule_events;
+
 use crate::access_log::{AccessLog, Kind};
 use crate::clock::Clock;
 use crate::config::EngineConfig;
@@ -11,16 +16,17 @@ use crate::device::set::Devices;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::serve::Serve;
 use crate::file::source_root::SourceRoot;
-use crate::followed::Followed;
 use crate::io::Io;
-use crate::jobs::Jobs;
-use crate::marks::Marks;
 use crate::nodes::Nodes;
 use crate::rings::ReadTotals;
 use crate::segment::SegmentHandles;
-use crate::speeds::Speeds;
 use crate::state::State;
 use crate::wakeup::Wakeup;
+use commit_speeds::Speeds;
+use prefetch_queue::Jobs;
+use read_marks::Marks;
+use schedule_events::Followed;
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrace_shm::DeviceSlot;
@@ -63,6 +69,17 @@ impl std::fmt::Debug for MemoryUser {
 
 type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
 
+/// Calls into the burst buffer, which lies above the paths that make them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct BurstHook {
+    /// A file was written.
+    pub note_write: fn(&Context, &Object),
+    /// The source takes the pages that a target has of a file. The caller holds the writeback lock.
+    pub settle_locked: fn(&Context, &Object) -> io::Result<()>,
+    /// A file is gone.
+    pub let_go: fn(&Context, &Object),
+}
+
 /// Everything that paths and services share.
 pub(crate) struct Context {
     pub config: EngineConfig,
@@ -92,6 +109,7 @@ pub(crate) struct Context {
     pub last_owed_ns: AtomicU64,
     /// Write speeds of source and targets, for bursts.
     pub speeds: Speeds,
+    pub burst: BurstHook,
     pub io: Arc<dyn Io>,
     /// Targets of the device tiers.
     pub devices: Devices,
@@ -136,6 +154,7 @@ impl Context {
         clock: Arc<dyn Clock>,
         io: Arc<dyn Io>,
         devices: Devices,
+        burst: BurstHook,
     ) -> Context {
         Context {
             config,
@@ -153,6 +172,7 @@ impl Context {
             reclaim_wakeup: Wakeup::default(),
             writeback_wakeup: Wakeup::default(),
             speeds: Speeds::default(),
+            burst,
             last_owed_ns: AtomicU64::new(0),
             jobs: Jobs::default(),
             marks: Marks::default(),

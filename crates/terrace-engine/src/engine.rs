@@ -1,5 +1,9 @@
 //! The engine: one instance of the cache, assembled from its parts. No part depends on it.
 
+use crate::burst::fsync;
+use crate::burst::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
+mod control;
+
 use crate::clock::Clock;
 use crate::config::{DeviceConfig, EngineConfig, MEMORY_MIN, NumaConfig, RING_SLOTS_MAX};
 use crate::context::Context;
@@ -14,23 +18,22 @@ use crate::io::Io;
 use crate::nodes::Nodes;
 use crate::numa::Service;
 use crate::numa::topology::Topology;
-use crate::observe::earning::{self, Earning};
-use crate::observe::lru::{self, Refused};
 use crate::observe::mrc::Sampling;
-use crate::observe::trace::{Recorder, Recording};
-use crate::observe::{check, stat};
-use crate::path::flusher::{self, DirtyReport};
-use crate::path::follow::{self, ScheduledFiles};
-use crate::path::read::{self, AccessPath};
+use crate::observe::trace::Recording;
 use crate::path::recover::{self, Recovered};
-use crate::path::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
-use crate::path::{ahead, burst, decompress, markers, objects, park, prefetch, resize, sync, write};
+use crate::path::{decompress, objects, prefetch, resize, sync, write};
+use crate::path::{fault::AccessPath, read};
 use crate::preload_server::{self, Clients};
-use crate::reclaim::{self, device_loop, live};
+use crate::readahead::marker;
+use crate::readahead::schedule::{self, ScheduledFiles};
+use crate::reclaim;
 use crate::rings::Rings;
 use crate::segment::{SegmentHandles, TargetTable};
+use crate::service::flusher::{self};
+use crate::service::{device_loop, live};
 use crate::state::State;
 use crate::state::compressed::Compressed;
+use crate::tier::park;
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -38,16 +41,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
-use std::time::Duration;
-use terrace_api::lru::{Evicted, Lru};
-use terrace_api::mrc::Mrc;
-use terrace_api::numa::Numa;
 use terrace_api::numa::NumaMode;
 use terrace_api::schedule::Schedule;
-use terrace_api::stats::Stats;
 use terrace_api::tiers::DeviceCounts;
 use terrace_policy::follow::Follower;
-use terrace_policy::prefetch::Span;
 use terrace_shm::layout::FLAG_SLOW;
 use terrace_sync::Mutex;
 
@@ -59,10 +56,6 @@ fn nodes_for_frames(config: &NumaConfig) -> Nodes {
     let topology = Topology::read(&config.sys);
     Nodes::new(topology.nodes.iter().map(|node| (node.number, &node.cpus[..])))
 }
-
-/// Attempts to start a recording while the NUMA observer records a window.
-const RECORDER_TRIES: u32 = 200;
-const RECORDER_PAUSE: Duration = Duration::from_millis(5);
 
 /// One instance of the cache.
 #[derive(Debug)]
@@ -120,7 +113,16 @@ impl Engine {
         handles.segment.header().targets.fetch_add(1, Ordering::AcqRel);
         // A predecessor may have died during a recording.
         handles.segment.header().tracing.store(0, Ordering::Release);
-        let cx = Arc::new(Context::new(config, limit, handles, state, clock, io, Devices::new(devices)));
+        let cx = Arc::new(Context::new(
+            config,
+            limit,
+            handles,
+            state,
+            clock,
+            io,
+            Devices::new(devices),
+            fsync::HOOK,
+        ));
         Ok(Arc::new(Engine::over(cx)))
     }
 
@@ -175,7 +177,7 @@ impl Engine {
         if self.cx.config.prefetch_workers > 0 {
             self.cx.jobs.open();
             let cx = self.cx.clone();
-            start("ahead", Box::new(move || markers::mark_loop(&cx)))?;
+            start("ahead", Box::new(move || marker::mark_loop(&cx)))?;
         }
         for n in 0..self.cx.config.prefetch_workers {
             let cx = self.cx.clone();
@@ -197,7 +199,7 @@ impl Engine {
     /// # Errors
     /// A thread cannot be started.
     pub fn follow(&self, schedule: &Schedule, files: Box<dyn ScheduledFiles>) -> io::Result<()> {
-        let pieces = follow::pieces(schedule, self.memory_bytes());
+        let pieces = schedule::pieces(schedule, self.memory_bytes());
         let bytes = &self.cx.followed.bytes;
         bytes.store(Follower::bytes(pieces.len() as u64), Ordering::Relaxed);
         if self.cx.config.prefetch_workers == 0 || !self.make_room(0) {
@@ -205,7 +207,7 @@ impl Engine {
             return Ok(());
         }
         let cx = self.cx.clone();
-        let body = move || follow::follow(&cx, pieces, files);
+        let body = move || schedule::follow(&cx, pieces, files);
         self.threads.lock().push(std::thread::Builder::new().name("follow".into()).spawn(body)?);
         Ok(())
     }
@@ -468,12 +470,12 @@ impl Engine {
     /// # Errors
     /// A failure that this handle has not reported yet.
     pub fn fsync(&self, o: &ObjectRef, data_only: bool, seen: &ErrorCursor) -> io::Result<()> {
-        burst::fsync(&self.cx, o, data_only, seen)
+        fsync::fsync(&self.cx, o, data_only, seen)
     }
     /// Announces a change of the file's metadata in the source by this program: after a power cut, its pages
     /// on a tier are not taken for another file's.
     pub fn change_metadata(&self, o: &ObjectRef) {
-        burst::change_metadata(&self.cx, o);
+        fsync::change_metadata(&self.cx, o);
     }
     /// Writes everything back; with `sync`, also makes it stable, with all names of the source.
     ///
@@ -481,7 +483,7 @@ impl Engine {
     /// The first failure, after everything was tried. Failures of a file without a name do not count: no path
     /// leads to it in the source, and programs with a descriptor of it still have its pages.
     pub fn flush_all(&self, sync: bool) -> io::Result<()> {
-        burst::flush_all(&self.cx, sync)
+        fsync::flush_all(&self.cx, sync)
     }
     /// True if the thread belongs to a registered client: its opens bypass the kernel's page cache.
     pub fn is_client(&self, tid: u32) -> bool {
@@ -491,122 +493,5 @@ impl Engine {
     /// is no close by a program.
     pub fn is_server_thread(&self, tid: u32) -> bool {
         self.clients.is_server_thread(tid)
-    }
-}
-
-/// Administration of a live instance.
-impl Engine {
-    /// Sets the memory limit of a live instance and waits until it is in force.
-    ///
-    /// # Errors
-    /// `InvalidInput` under the minimum or beyond the segment's size; a failed writeback, which restores the
-    /// old limit.
-    pub fn resize(&self, bytes: u64) -> io::Result<()> {
-        resize::resize(&self.cx, bytes)
-    }
-    /// Raises the limit to the segment's size; the ceiling then decides alone.
-    pub fn resize_auto(&self) {
-        resize::resize_auto(&self.cx);
-    }
-    /// True if no user has set the limit.
-    pub fn memory_is_auto(&self) -> bool {
-        self.handles().segment.header().limit_is_auto.load(Ordering::Relaxed) != 0
-    }
-    /// Time that the cache saves, as input for its sizing.
-    pub fn earning(&self) -> Earning {
-        earning::earning(&self.cx, &self.sampling)
-    }
-    /// The memory limit set by the user, bytes.
-    pub fn memory_limit(&self) -> u64 {
-        self.cx.memory.load(Ordering::Relaxed)
-    }
-    /// Sets the ceiling: memory below the limit while the machine has no more (`u64::MAX`: none). Clean pages
-    /// beyond it are dropped at once, dirty ones after their writeback. The user's limit does not change.
-    pub fn set_ceiling(&self, bytes: u64) {
-        resize::set_ceiling(&self.cx, bytes);
-    }
-    /// Hint: pages from `first` on will be read. Absent ones are fetched in the background, if there is room.
-    pub fn will_need(&self, o: &ObjectRef, first: u64, pages: u64) {
-        ahead::will_need(&self.cx, o, Span { first, pages });
-    }
-    /// Hint: pages from `first` on are no longer needed. The clean ones leave their frames in the background.
-    pub fn wont_need(&self, o: &ObjectRef, first: u64, pages: u64) {
-        ahead::wont_need(&self.cx, o, Span { first, pages });
-    }
-    /// Drops the clean ones among these pages now. Returns their number.
-    pub fn drop_pages(&self, o: &ObjectRef, first: u64, pages: u64) -> u64 {
-        prefetch::drop_clean(&self.cx, o, Span { first, pages })
-    }
-    /// Eviction takes the resident ones among these pages last, for `time`. Returns the number of pages
-    /// pinned: pins may hold half of the pool.
-    pub fn pin(&self, o: &ObjectRef, first: u64, pages: u64, time: Duration) -> u64 {
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        prefetch::pin(&self.cx, o, Span { first, pages }, self.cx.clock.now_ns().saturating_add(time))
-    }
-    /// Moves the clean ones among these pages, without a later access by a program, from DRAM to the device
-    /// tier `level` (0: the fastest), whatever its admission decides. Returns how many of these pages are
-    /// then on device tiers.
-    pub fn stage_down(&self, o: &ObjectRef, first: u64, pages: u64, level: u8) -> u64 {
-        reclaim::stage_down(&self.cx, o, Span { first, pages }, level)
-    }
-    /// Evicts all clean pages. Returns their number.
-    pub fn drop_clean(&self) -> u64 {
-        reclaim::drop_clean(&self.cx)
-    }
-    /// Data not yet in the source, with the names of the `files_max` files that have most of them.
-    pub fn dirty_report(&self, files_max: usize) -> DirtyReport {
-        flusher::dirty_report(&self.cx, files_max)
-    }
-    /// A snapshot of the counters and sizes.
-    pub fn stats(&self) -> Stats {
-        stat::stats(&self.cx, &self.rings)
-    }
-    /// The policy's lists. Pages are counted piecewise, so that no request waits for the whole. The sums are
-    /// off by the pages that come and go meanwhile.
-    pub fn lru(&self) -> Lru {
-        lru::show(&self.cx)
-    }
-    /// Opens a generation; pages used since the last aging join the youngest one before. Returns the new
-    /// generation's number.
-    ///
-    /// # Errors
-    /// The policy has no generations.
-    pub fn lru_age(&self) -> Result<u64, Refused> {
-        lru::age(&self.cx)
-    }
-    /// Evicts the generations up to `seq`, at most `pages` pages. Unwritten and recently used pages move to
-    /// younger generations instead.
-    ///
-    /// # Errors
-    /// No generations; a generation that is too young.
-    pub fn lru_evict(&self, seq: u64, pages: u64) -> Result<Evicted, Refused> {
-        lru::evict(&self.cx, seq, pages)
-    }
-    /// Estimated hit ratios at other sizes of memory.
-    pub fn mrc(&self) -> Mrc {
-        self.sampling.mrc()
-    }
-    /// Starts a recording; it ends when the recorder is dropped. None: another one is running.
-    pub fn record(&self) -> Option<Recorder> {
-        let begin = || Recorder::begin(self.cx.clone(), self.rings.clone(), self.recording.clone());
-        // A window of the NUMA observer also is a recording, and ends soon.
-        let mut left = RECORDER_TRIES;
-        loop {
-            let begun = begin();
-            if begun.is_some() || left == 0 || !self.numa.is_observing() {
-                return begun;
-            }
-            left -= 1;
-            std::thread::sleep(RECORDER_PAUSE);
-        }
-    }
-    /// Traffic between threads and memory nodes, and the recommended moves.
-    pub fn numa(&self) -> Numa {
-        self.numa.report()
-    }
-    /// Disagreements between index, frames, policy and dirty sets; empty = none. Holds the state lock all the
-    /// while.
-    pub fn check(&self) -> Vec<String> {
-        check::check(&self.cx)
     }
 }

@@ -8,12 +8,16 @@
 //! | [`numa`] | memory nodes: traffic between threads and nodes, and moves of threads to their data |
 //! | `preload_server` | serves the preload library: clients, source descriptors, page fills |
 //! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
+//! | [`service`] | threads that combine the rooms below: writeback, targets of a tier, changes of the tier |
 //! | `reclaim` | free frames ahead of need, compression of evicted pages, the balance between the two |
+//! | [`burst`] | fsyncs that a tier answers, and the replay of its pages |
 //! | [`path`] | requests of programs: read, write, writeback, sync, resize, recovery |
-//! | `context` | shared by all paths: configuration, I/O, clock, the state behind its lock, counters |
+//! | `readahead` | which pages to fetch before a program reads them |
+//! | `tier` | the writer of the tier on devices: its log, regions, records |
+//! | `context` | shared by all paths: configuration, I/O, clock, the state behind its lock, queues, counters |
 //! | `state` | all data that change under one lock |
-//! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
 //! | [`device`] | device tiers: on-disk format, I/O, the scan at a start |
+//! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
 //! | [`io`], [`clock`] | the only interfaces to the outside, with test doubles |
 //! | [`table`] | fast hash tables, and their shrinking after a burst |
 //!
@@ -23,30 +27,30 @@
 //! ARCHITECTURE.md has the lock order and the invariants.
 
 mod access_log;
+pub mod burst;
 pub mod clock;
 pub mod config;
 mod context;
 pub mod device;
 mod engine;
 pub mod file;
-mod followed;
 pub mod io;
-mod jobs;
-mod marks;
 mod nodes;
 pub mod numa;
 pub mod observe;
 pub mod path;
 mod preload_server;
 pub mod proc;
+mod readahead;
 mod reclaim;
 mod rings;
 pub mod segment;
-mod speeds;
+pub mod service;
 mod state;
 pub mod table;
 #[cfg(test)]
 mod testing;
+mod tier;
 mod wakeup;
 mod yield_memory;
 
@@ -55,6 +59,7 @@ pub use file::{object, source};
 pub use observe::earning::Earning;
 pub use observe::{lru, trace};
 
+pub use burst::replay::{Conflict, Decision, OwedPages, Replayed, Whereabouts};
 pub use clock::{Clock, StampClock, SystemClock};
 pub use config::{
     Access, Admit, CompressedConfig, DeviceConfig, EngineConfig, IoKind, NumaConfig, RING_SLOTS_MAX,
@@ -64,9 +69,8 @@ pub use engine::Engine;
 pub use file::errseq::ErrorCursor;
 pub use file::serve::Serve;
 pub use object::{Object, ObjectId, ObjectRef};
-pub use path::follow::ScheduledFiles;
-pub use path::read::AccessPath;
-pub use path::replay::{Conflict, Decision, OwedPages, Replayed, Whereabouts};
+pub use path::fault::AccessPath;
+pub use readahead::schedule::ScheduledFiles;
 pub use segment::{SegmentHandles, TargetTable};
 pub use source::{PathFd, SourceFile};
 pub use terrace_shm::compress::CompressionMode;

@@ -1,4 +1,4 @@
-//! A file's state in the source, for fsyncs that a tier answers (`path/burst.rs`).
+//! A file's state in the source, for fsyncs that a tier answers (`burst/fsync.rs`).
 
 use std::sync::atomic::Ordering;
 use terrace_shm::ObjectSlot;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Pages of one object that the source lacks, or may lack. Only `state/dirty.rs` changes them; it counts all
-/// objects together. (`superseded` is not counted; `path/permit.rs` empties it.)
+/// objects together. (`superseded` is not counted; `tier/intent.rs` empties it.)
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.

@@ -41,7 +41,7 @@ pub struct Object {
     errors: ErrorSequence,
     /// Identity of the file when it was published; 0: not known.
     pub(crate) identity: AtomicU64,
-    /// Time from which on the object can get an identity ([`crate::path::park`]), if it was published soon
+    /// Time from which on the object can get an identity ([`crate::tier::park`]), if it was published soon
     /// after a change. 0: it has one, or gets none.
     pub(crate) unproved_until: AtomicU64,
     /// The file's state in the source. Locked inside the writeback lock, outside the locks of targets and

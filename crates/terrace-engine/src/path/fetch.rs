@@ -6,7 +6,7 @@ use crate::device::medium::ReadPiece;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, ReadOp};
-use crate::path::trouble;
+use crate::tier::trouble;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -3,7 +3,8 @@
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
-use crate::path::{burst, park, sync, writeback};
+use crate::path::{sync, writeback};
+use crate::tier::park;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -58,9 +59,9 @@ pub(crate) fn forget_object(cx: &Context, id: ObjectId) -> io::Result<()> {
         writeback::write_back_locked(cx, &o, 0..u64::MAX, writeback::Route::Direct)?;
         sync::sync_foreign_locked(cx, &o)?;
         sync::stabilize_locked(cx, &o, true)?;
-        burst::settle_locked(cx, &o)?;
+        (cx.burst.settle_locked)(cx, &o)?;
     }
-    burst::let_go(cx, &o);
+    (cx.burst.let_go)(cx, &o);
     let digest = if cx.has_devices() { park::believable(cx, &o) } else { None };
     let mut state = cx.state.lock();
     state.forget(&o, digest.filter(|_| !o.doomed.load(Ordering::Relaxed)));
@@ -77,6 +78,6 @@ pub(crate) fn discard_object(cx: &Context, id: ObjectId) {
     let _writeback = o.writeback.lock();
     if !o.gone.load(Ordering::Relaxed) {
         cx.state.lock().drop_pages(&o, 0, u64::MAX);
-        burst::let_go(cx, &o);
+        (cx.burst.let_go)(cx, &o);
     }
 }

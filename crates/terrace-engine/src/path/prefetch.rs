@@ -8,9 +8,10 @@
 //! errors are not reported: the program reads the page itself.
 
 use crate::context::Context;
+use crate::context::prefetch_queue::Job;
 use crate::file::object::Object;
-use crate::jobs::Job;
-use crate::path::read::{self, Absent};
+use crate::path::fault;
+use crate::path::pass_on::Absent;
 use crate::state::State;
 use std::sync::atomic::Ordering;
 use terrace_policy::InsertReason;
@@ -94,7 +95,7 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
     }
     let mut plan = Vec::with_capacity(absent.len());
     for run in absent.chunk_by(|(a, _), (b, _)| a + 1 == *b) {
-        plan.extend(read::claim_frames(&mut state, run, None));
+        plan.extend(fault::claim_frames(&mut state, run, None));
     }
     if plan.is_empty() {
         return false;
@@ -102,10 +103,10 @@ fn fetch(cx: &Context, o: &Object, spans: &[Span], came: &mut dyn FnMut(u64)) ->
     state.in_flight.extend(plan.iter().map(|p| (o.slot_index(), p.page)));
     cx.wake_reclaim_if_low(&state);
     drop(state);
-    let arrived = read::read_planned(cx, o, &plan).arrived;
+    let arrived = fault::read_planned(cx, o, &plan).arrived;
     let mut state = cx.state.lock();
     for (p, arrived) in plan.iter().zip(arrived) {
-        let published = read::publish_planned(&mut state, o, p, arrived, InsertReason::Readahead);
+        let published = fault::publish_planned(&mut state, o, p, arrived, InsertReason::Readahead);
         // A page without a place in the index is not kept.
         if published && state.lru.policy.contains(p.frame) {
             state.ahead.add(p.frame);

@@ -13,9 +13,10 @@
 use crate::context::Context;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::file::source::{PathFd, SourceFile};
-use crate::path::{park, resize};
+use crate::path::resize;
 use crate::segment::flag::{HELD, UNSTABLE};
 use crate::state::State as CacheState;
+use crate::tier::park;
 use std::cell::LazyCell;
 use std::sync::atomic::Ordering;
 use terrace_shm::index::Place;

@@ -42,7 +42,7 @@ pub(crate) fn dirty_background(cx: &Context) -> u64 {
 }
 
 /// Whether more pages are unwritten than background writeback allows, or writers wait. Owed pages can wait
-/// until writers need their room: writeback of a file voids its base (`path/burst.rs`), and its fsyncs wait
+/// until writers need their room: writeback of a file voids its base (`burst/fsync.rs`), and its fsyncs wait
 /// for the source then.
 pub(crate) fn is_much(cx: &Context, state: &State) -> bool {
     let totals = state.dirty.totals;

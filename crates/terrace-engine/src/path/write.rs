@@ -9,8 +9,9 @@ use crate::file::object::{Object, ObjectRef};
 use crate::file::source::SourceFile;
 use crate::io::IoVec;
 use crate::path::fetch::{self, Piece};
-use crate::path::{burst, permit, promote, sync, throttle, writeback};
+use crate::path::{promote, sync, throttle, writeback};
 use crate::state::NotPromoted;
+use crate::tier::intent;
 use rustix::io::Errno;
 use std::io;
 use std::ops::Range;
@@ -65,7 +66,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     // Opens the source for writing now, so that the writer gets an error, and not only the writeback.
     let writer = o.source().writer()?;
     let source = writer.raw();
-    let _change = (end > old_size).then(|| permit::change(cx, o));
+    let _change = (end > old_size).then(|| intent::change(cx, o));
     if end > old_size {
         cx.io.truncate(source, end)?;
         // After the truncate: if it fails, a writeback of the last page must not extend the file.
@@ -80,7 +81,7 @@ pub(crate) fn write(cx: &Context, o: &ObjectRef, offset: u64, data: &[u8]) -> io
     end_growth(cx, o, source)?;
     let done = written?;
     o.note_write(cx.clock.wall_ns());
-    burst::note_write(cx, o);
+    (cx.burst.note_write)(cx, o);
     if cx.is_traced() {
         cx.note_access(o, offset, done, Kind::Write);
     }
@@ -269,7 +270,7 @@ fn abandon(cx: &Context, batch: &[Changing]) {
 
 /// Writes a piece of one page directly to the source, when the index is full.
 fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<()> {
-    let _change = permit::change_pages(cx, o);
+    let _change = intent::change_pages(cx, o);
     let fd = o.source().buffered()?;
     let mut copy = data.to_vec();
     let buf = IoVec { ptr: copy.as_mut_ptr(), len: copy.len() };
@@ -287,8 +288,8 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
-    burst::settle_locked(cx, o)?;
-    let _change = permit::change(cx, o);
+    (cx.burst.settle_locked)(cx, o)?;
+    let _change = intent::change(cx, o);
     let writer = o.source().writer()?;
     o.note_change();
     let old = o.size();
@@ -327,8 +328,8 @@ pub(crate) fn with_source<T>(
     let _writeback = o.writeback.lock();
     writeback::write_back_locked(cx, o, range.clone(), writeback::Route::Direct)?;
     sync::stabilize_locked(cx, o, true)?;
-    burst::settle_locked(cx, o)?;
-    let _change = permit::change(cx, o);
+    (cx.burst.settle_locked)(cx, o)?;
+    let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));
     // Before `f`, so that a thread that has read old content cannot publish it. Again after `f`, for threads

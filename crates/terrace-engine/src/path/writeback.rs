@@ -8,8 +8,8 @@ use crate::context::Context;
 use crate::file::object::Object;
 use crate::file::source::DataFd;
 use crate::io::{IoVec, WriteOp};
-use crate::path::permit;
 use crate::state::dirty::WritebackOutcome;
+use crate::tier::intent;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub(crate) fn write_back_locked(cx: &Context, o: &Object, range: Range<u64>, rou
         let going = take_dirty(cx, o, next..end);
         let Some(last) = going.last() else { break };
         next = last.page + 1;
-        let _change = permit::change_pages(cx, o);
+        let _change = intent::change_pages(cx, o);
         result = write_out(cx, o, &going, route);
         note_outcome(cx, o, &result);
     }
@@ -75,7 +75,7 @@ pub(crate) fn write_back_pages(cx: &Context, o: &Object, pages: &[u64], route: R
 /// Restores the source's mtime after writebacks.
 pub(crate) fn restore_times(cx: &Context, o: &Object) {
     if o.restore_due() {
-        let _change = permit::change(cx, o);
+        let _change = intent::change(cx, o);
         o.restore_times();
     }
 }
@@ -109,7 +109,7 @@ fn take_dirty(cx: &Context, o: &Object, pages: Range<u64>) -> Vec<InFlightPage> 
 }
 
 /// As [`take_dirty`], for given pages, without owed ones.
-pub(super) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<InFlightPage> {
+pub(crate) fn take_still_dirty(cx: &Context, o: &Object, pages: &[u64]) -> Vec<InFlightPage> {
     let mut state = cx.state.lock();
     let still: Vec<u64> = {
         let dirty = o.dirty.lock();

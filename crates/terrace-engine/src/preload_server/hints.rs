@@ -1,8 +1,8 @@
 //! Hints of clients on spans of files.
 
 use crate::context::Context;
-use crate::path::ahead;
 use crate::preload_server::connection::Connection;
+use crate::readahead::window;
 use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::LAYOUT_VERSION;
@@ -28,9 +28,9 @@ pub(super) fn take(cx: &Context, c: &Connection, hint: &Hint) -> bool {
     };
     let span = Span { first, pages: last.saturating_sub(first) };
     match hint.advice {
-        proto::SEQUENTIAL => ahead::sequential(cx, &o, first),
-        proto::WILL_NEED if span.pages > 0 => ahead::will_need(cx, &o, span),
-        proto::WONT_NEED if span.pages > 0 => ahead::wont_need(cx, &o, span),
+        proto::SEQUENTIAL => window::sequential(cx, &o, first),
+        proto::WILL_NEED if span.pages > 0 => window::will_need(cx, &o, span),
+        proto::WONT_NEED if span.pages > 0 => window::wont_need(cx, &o, span),
         _ => {}
     }
     true

@@ -1,7 +1,7 @@
 //! Worker threads for slow operations: syncs, and the close of descriptors on foreign file systems.
 
+use crate::burst::fsync;
 use crate::context::Context;
-use crate::path::burst;
 use crate::preload_server::connection::{Connection, SHOWN_MAX, send};
 use crate::preload_server::credentials::shown_inode;
 use rustix::io::Errno;
@@ -87,7 +87,7 @@ fn sync_loop(cx: &Context, queue: &Receiver<(Arc<OwnedFd>, Arc<AtomicBool>)>, wa
         if cx.is_stopping() {
             return;
         }
-        let errno = burst::flush_all(cx, true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
+        let errno = fsync::flush_all(cx, true).map_or_else(|e| e.raw_os_error().unwrap_or(libc::EIO), |()| 0);
         for (socket, flushing) in all {
             flushing.store(false, Ordering::Release);
             waiting.fetch_sub(1, Ordering::AcqRel);

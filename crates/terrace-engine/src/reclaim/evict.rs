@@ -2,10 +2,11 @@
 
 use crate::context::Context;
 use crate::path::resize;
-use crate::reclaim::append::CONTENT_MAX;
-use crate::reclaim::{compress, demote};
+use crate::reclaim::compress;
 use crate::state::Leaving;
 use crate::state::device::DemoteCandidate;
+use crate::tier::append::CONTENT_MAX;
+use crate::tier::demote;
 use terrace_shm::compress::Compressor;
 
 /// Frames freed under one state lock.

@@ -1,35 +1,15 @@
 //! Reclaim: frames are freed ahead of need. The policy names victims, the state withdraws their entries.
 
-pub(crate) mod append;
 pub(crate) mod balance;
 pub(crate) mod compress;
 mod cpu_headroom;
-mod demote;
-pub(crate) mod device_loop;
-#[cfg(test)]
-mod device_tests;
 mod evict;
-mod hibernate;
 mod io_workers;
-pub(crate) mod live;
-#[cfg(test)]
-mod live_tests;
-mod organize;
-mod pages;
-#[cfg(test)]
-mod park_tests;
-mod place;
-pub(crate) mod regions;
-#[cfg(test)]
-mod target_tests;
-#[cfg(test)]
-mod testing;
 
 use crate::context::Context;
 use crate::path::resize;
 use crate::state::chunks::Backed;
 use balance::BalanceClock;
-pub(crate) use demote::stage_down;
 use evict::Waiting;
 pub(crate) use evict::drop_clean;
 use std::sync::atomic::Ordering;

@@ -4,18 +4,18 @@
 //! Life of a page in it:
 //! 1. The policy evicts the page, and [`State::evict`](super::State::evict) calls
 //!    [`Targets::admits`](super::targets::Targets::admits). The reclaim thread copies it, with others, into
-//!    one write (`reclaim/demote.rs`), and the entry then names the slot.
+//!    one write (`tier/demote.rs`), and the entry then names the slot.
 //! 2. Readers read the slot themselves (`terrace-preload/src/device.rs`, `path/read.rs`). Their page goes to
 //!    DRAM and keeps its slot as a *copy*: if it leaves clean, its entry names the slot again, without a
 //!    write.
 //! 3. A change of its content ends the slot: a *tombstone* goes to the device with the next write, so that no
 //!    restart uses the slot's content ([`Device::bury`]).
-//! 4. When its region is the oldest, `reclaim/regions.rs` drops the page, or writes it again at the head of
+//! 4. When its region is the oldest, `tier/regions.rs` drops the page, or writes it again at the head of
 //!    the log if it was read often.
 //!
 //! Pages of unpublished files are *parked* ([`Parked`]): found by the scan of a restart, or left by a file
 //! that the kernel has forgotten. They become valid again when the file is published with the same identity
-//! (`path/park.rs`).
+//! (`tier/park.rs`).
 
 use crate::config::{Access, DeviceConfig};
 use crate::device::Record;

@@ -9,8 +9,8 @@ pub(crate) mod chunks;
 pub(crate) mod compressed;
 pub(crate) mod device;
 pub(crate) mod dirty;
+pub(crate) mod evict;
 pub(crate) mod frames;
-pub(crate) mod hints;
 pub(crate) mod lru;
 pub(crate) mod metadata;
 pub(crate) mod objects;
@@ -34,7 +34,7 @@ use compressed::{CompressCandidate, Compressed, WAS_HERE, WAS_READ};
 use device::DemoteCandidate;
 use dirty::{DirtyAccounting, WritebackOutcome};
 use frames::Frames;
-use lru::{Lru, MinTtl};
+use lru::{Lru, MinTtl, TouchView};
 use metadata::Metadata;
 use objects::Objects;
 use page_table::{PageTable, PageVersion};
@@ -332,6 +332,40 @@ impl State {
         self.sampler.enter(frame, key, false);
     }
 
+    // ---- prefetched and pinned pages -------------------------------------------------------------------------
+
+    /// Whether a program has used the page in a mapped frame since its fault.
+    fn is_used(&self, touches: &TouchView, frame: u32) -> bool {
+        touches.is_touched(frame) || self.pages.flags(frame).load(Ordering::Relaxed) & (REUSED | USED) != 0
+    }
+    /// Whether a program has used this page, which must be resident.
+    pub(crate) fn is_page_used(&self, o: &Object, page: u64) -> bool {
+        let touches = self.lru.touches();
+        self.pages.frame_of(o, page).is_some_and(|frame| self.is_used(&touches, frame))
+    }
+    /// Number of further pages that may be prefetched into a pool of `pool` frames, if `wanted` are
+    /// requested.
+    pub(crate) fn room_ahead(&mut self, pool: u32, wanted: usize) -> usize {
+        let mut ahead = std::mem::take(&mut self.ahead);
+        let touches = self.lru.touches();
+        let room = ahead
+            .room(pool, wanted, |frame| self.lru.policy.contains(frame) && !self.is_used(&touches, frame));
+        self.ahead = ahead;
+        room
+    }
+    /// Pins the resident pages `[first, last]` of an object, as far as a pool of `pool` frames allows.
+    /// Returns their number.
+    pub(crate) fn pin(&mut self, o: &Object, first: u64, last: u64, until_ns: u64, pool: u32) -> u64 {
+        if !self.objects.is_known(o) {
+            return 0;
+        }
+        let mut frames = Vec::new();
+        let pages = &mut self.pages;
+        pages.index.for_range(o.slot_index(), first, last, |_, place| frames.push(place));
+        let frames = frames.into_iter().filter_map(|place| pages.index.get(place).frame());
+        frames.filter(|&frame| self.pins.add(frame, until_ns, pool)).count() as u64
+    }
+
     // ---- eviction -------------------------------------------------------------------------------------
 
     /// Frees a mapped frame after the caller has withdrawn its page.
@@ -341,83 +375,6 @@ impl State {
         self.pins.remove(frame);
         self.pages.clear_rmap(frame);
         self.frames.free(frame);
-    }
-    /// [`State::evict`] under pressure: no eviction while even the oldest pages are younger than `min_ttl`.
-    pub(crate) fn reclaim(&mut self, want: usize, leaving: Option<&mut Leaving>) -> usize {
-        if self.lru.min_ttl_holds() {
-            return 0;
-        }
-        self.evict(want, leaving)
-    }
-    /// [`State::evict`] without the fallback to pinned pages.
-    pub(super) fn evict_rounds(&mut self, want: usize, mut leaving: Option<&mut Leaving>) -> usize {
-        let mut touches = self.lru.touches();
-        let mut victims = std::mem::take(&mut self.victims);
-        let mut freed = 0;
-        // Dirty and pinned pages go back to the policy: a bounded number of rounds is made.
-        let mut rounds = if self.pins.len() == 0 { 8 } else { 64 };
-        while freed < want && rounds > 0 {
-            rounds -= 1;
-            victims.clear();
-            self.lru.policy.victims(want - freed, &mut touches, &mut victims);
-            self.counts.pgscan += victims.len() as u64;
-            for v in &victims {
-                freed += usize::from(self.evict_one(v, leaving.as_deref_mut()));
-            }
-            if victims.is_empty() {
-                break;
-            }
-        }
-        self.victims = victims;
-        freed
-    }
-    /// Evicts up to `want` pages of generations up to `seq`. Returns the number of pages evicted, and of
-    /// pages that had to stay. None: there are no more.
-    pub(crate) fn evict_until(&mut self, seq: u64, want: usize) -> Option<(u64, u64)> {
-        let (mut touches, mut victims) = (self.lru.touches(), Vec::new());
-        self.lru.policy.victims_until(seq, want, &mut touches, &mut victims);
-        self.counts.pgscan += victims.len() as u64;
-        let evicted = victims.iter().filter(|v| self.evict_one(v, None)).count() as u64;
-        (!victims.is_empty()).then_some((evicted, victims.len() as u64 - evicted))
-    }
-    /// The place of a victim's page, unless the page is dirty, in use, pinned, or being compressed.
-    fn clean_place(&self, v: &Victim) -> Option<Place> {
-        let place = self.pages.place_of(v.slot).expect("policy named a frame without a page");
-        let busy = self.pages.index.get(place).state() != EntryState::Present;
-        let held = self.pages.flags(v.slot).load(Ordering::Relaxed) & (HELD | LEAVING) != 0;
-        (!busy && !held && !self.pins.hold(v.slot)).then_some(place)
-    }
-    /// [`State::evict`] for one page. False: it stays.
-    fn evict_one(&mut self, v: &Victim, leaving: Option<&mut Leaving>) -> bool {
-        let Some(place) = self.clean_place(v) else {
-            self.lru.policy.restore(v.slot);
-            return false;
-        };
-        if let Some(leaving) = leaving {
-            if let Some(page) = self.should_demote(v, place, leaving.now_ns) {
-                leaving.to_device.push(page);
-                return true;
-            }
-            if let Some(page) = leaving.compresses.then(|| self.should_compress(v, place)).flatten() {
-                leaving.to_compressed.push(page);
-                return true;
-            }
-        }
-        if !self.return_to_copy(place, v.slot) {
-            self.release(place, v.slot, self.shadow_of(v.shadow));
-        }
-        self.counts.pgsteal += 1;
-        true
-    }
-    /// The shadow for the entry of an evicted page, given the policy's own.
-    fn shadow_of(&self, shadow: Option<Shadow>) -> u32 {
-        let untold = self.compressed.as_ref().map_or(0, Compressed::shadow_without_ghost);
-        shadow.map_or(untold, |shadow| shadow.0.get())
-    }
-    /// Withdraws a page that the policy does not list, and frees its frame.
-    pub(crate) fn release(&mut self, place: Place, frame: u32, shadow: u32) {
-        self.pages.make_absent(place, shadow);
-        self.free_mapped(frame);
     }
     /// Drops a resident page, dirty or not, without a shadow.
     fn drop_page(&mut self, o: &Object, page: u64, place: Place, frame: u32) {

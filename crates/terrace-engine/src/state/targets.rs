@@ -4,7 +4,7 @@
 //! ```text
 //!   a page leaves memory ──► tier 0, if that takes it; else tier 1, ...     (`Targets::admits`)
 //!   a batch for a tier   ──► shares of its targets                          (`Targets::place`: the placement engine)
-//!   a region goes        ──► pages with hits go to the next tier            (`reclaim/organize.rs`)
+//!   a region goes        ──► pages with hits go to the next tier            (`tier/organize.rs`)
 //!   a page is read twice below tier 0 ──► tier 0, when it leaves memory     (`Targets::rises`)
 //! ```
 //! Each target is a log of its own ([`Device`]), independent of the others. A page has one slot over all

@@ -1,0 +1,273 @@
+//! Replay after a power cut: owed pages go to the source, before their files are served.
+//!
+//! A file is written only if its state is the one that the last run left, or may have made of it
+//! (`tier/intent.rs`). Otherwise another program has changed it since. That is a *conflict*, which is
+//! reported, and the pages are kept until a user decides.
+
+use crate::context::Context;
+use crate::device::format::{Record, holder};
+use crate::device::io::DeviceIo;
+use crate::device::scan::Permits;
+use crate::device::{OwedFile, format};
+use crate::file::identity::Identity;
+use crate::file::object::ObjectId;
+use crate::file::source::{PathFd, SourceFile};
+use crate::io::{AlignedBuf, IoVec};
+use crate::path::sync;
+use crate::state::device::Status;
+use crate::tier::intent::{self, Boot, MARGIN_NS, PERMIT_NS, on_target, write_records};
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+/// Owed pages of one file on a target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwedPages {
+    /// Number of the file: its inode in the source.
+    pub file: ObjectId,
+    /// Name of the target.
+    pub target: String,
+    /// Pages.
+    pub pages: u64,
+}
+
+/// Reason why owed pages are not written to the source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Conflict {
+    /// The file was changed after the run that owed the pages.
+    Changed,
+    /// The file was changed within the permit, and the machine was not rebooted since: by that run, or by
+    /// another program just after.
+    SameBoot,
+    /// Damaged keys may have recorded that the source has the pages.
+    Doubtful,
+    /// Some pages cannot be read.
+    Damaged,
+    /// The file was not found, but may exist.
+    NotFound,
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Conflict::Changed => "the file was changed since",
+            Conflict::SameBoot => "the file may have been changed since",
+            Conflict::Doubtful => "damaged keys may record that the source has them",
+            Conflict::Damaged => "some of them cannot be read",
+            Conflict::NotFound => "the file was not found, but may exist",
+        })
+    }
+}
+
+/// Result of a replay.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replayed {
+    /// Number of pages written to the source durably.
+    Written(u64),
+    /// The pages are kept.
+    Kept(Conflict),
+    /// No pages are left: they were discarded, or the file is gone.
+    Dropped,
+}
+
+/// Search result for a file with owed pages.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// An O_PATH descriptor.
+    Found(PathFd),
+    /// The file is not in the source.
+    Gone,
+    /// The search was incomplete.
+    Unknown,
+}
+
+/// Decision on a conflict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// Keep the pages.
+    Keep,
+    /// Write the pages over any content.
+    Write,
+    /// Discard the pages.
+    Discard,
+}
+
+/// Owed pages of earlier runs, once all targets that may have some are scanned.
+pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
+    intent::wait_for_scans(cx);
+    let state = cx.state.lock();
+    let all = || state.targets.iter().flat_map(|targets| &targets.all);
+    for of in all() {
+        if let Status::Off(why) = &of.status
+            && of.owed.is_unknown
+        {
+            return Err(io::Error::other(format!("tier {} cannot be read: {why}", of.config.name)));
+        }
+    }
+    let of = |name: &str, (file, owed): (&ObjectId, &OwedFile)| OwedPages {
+        file: *file,
+        target: name.to_owned(),
+        pages: owed.pages.len() as u64,
+    };
+    Ok(all().flat_map(|device| device.owed.left.iter().map(|one| of(&device.config.name, one))).collect())
+}
+
+/// Writes a file's owed pages of earlier runs to the source, or acts by `decision`.
+///
+/// # Errors
+/// The source's: the pages are kept.
+pub(crate) fn replay(
+    cx: &Context,
+    id: ObjectId,
+    at: Whereabouts,
+    decision: Decision,
+) -> io::Result<Replayed> {
+    let of_target = |device: Arc<DeviceIo>| {
+        let left = on_target(&mut cx.state.lock(), device.number, |of| of.owed.left.get(&id).cloned());
+        Some((device, left??))
+    };
+    let all: Vec<(Arc<DeviceIo>, OwedFile)> = cx.devices.all().into_iter().filter_map(of_target).collect();
+    if decision == Decision::Discard {
+        all.iter().for_each(|(device, _)| settle(cx, device, id));
+        return Ok(Replayed::Dropped);
+    }
+    let source = match at {
+        Whereabouts::Found(fd) => SourceFile::through_page_cache(fd),
+        Whereabouts::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
+        // If the deletion is not durable in the source, a power cut could bring the file back.
+        Whereabouts::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
+        Whereabouts::Gone => {
+            sync::sync_root(cx)?;
+            all.iter().for_each(|(device, _)| settle(cx, device, id));
+            return Ok(Replayed::Dropped);
+        }
+    };
+    // A served file has pages in memory that were read before, or are still to be written.
+    if decision == Decision::Keep && !all.is_empty() && cx.lookup_object(id).is_some() {
+        return Ok(Replayed::Kept(Conflict::SameBoot));
+    }
+    let (boot, mut written) = (Boot::this(cx), 0);
+    for (device, owed) in &all {
+        let identity = Identity::of(source.as_path())?;
+        let conflict = judge(owed, &identity, boot);
+        if let Some(conflict) = conflict.filter(|_| decision == Decision::Keep) {
+            return Ok(Replayed::Kept(conflict));
+        }
+        let Some(content) = read(device, owed) else { return Ok(Replayed::Kept(Conflict::Damaged)) };
+        let until = (cx.clock.wall_ns() + PERMIT_NS).cast_unsigned();
+        let permit = Record::Permit { object: id, until, holder: holder(boot.mark, identity.birth) };
+        if !write_records(cx, device, &[permit]) {
+            tracing::warn!("tier {}: cannot record the permit to write file {id}", device.name);
+        }
+        write(cx, &source, content)?;
+        settle(cx, device, id);
+        written += owed.pages.len() as u64;
+    }
+    Ok(if written > 0 { Replayed::Written(written) } else { Replayed::Dropped })
+}
+
+/// Records that the file owes nothing any more.
+fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
+    let told = write_records(cx, device, &[Record::Paid { object: id }]);
+    if !told {
+        tracing::warn!(
+            "tier {}: cannot record that file {id} is settled; the next start reports its pages again",
+            device.name
+        );
+    }
+    on_target(&mut cx.state.lock(), device.number, |of| of.owed.paid(id, told));
+    device.wakeup.signal();
+}
+
+/// Whether the pages may be written to a file with identity `now`.
+fn judge(owed: &OwedFile, now: &Identity, boot: Boot) -> Option<Conflict> {
+    if owed.doubtful {
+        return Some(Conflict::Doubtful);
+    }
+    if owed.base == Some(now.digest) {
+        return None;
+    }
+    let permit = owed.permit.filter(|_| now.birth != 0);
+    let Some(Permits { first, until, holder }) = permit else { return Some(Conflict::Changed) };
+    let (of_boot, of_file) = (holder >> 16, holder & 0xffff);
+    let permitted = first.cast_signed() - PERMIT_NS - MARGIN_NS..=until.cast_signed();
+    if !permitted.contains(&now.ctime) || of_file != u32::from(now.birth) {
+        return Some(Conflict::Changed);
+    }
+    match of_boot == u32::from(boot.mark) {
+        true => Some(Conflict::SameBoot),
+        // The machine booted within seconds, or its clock was set back.
+        false if now.ctime >= boot.began => Some(Conflict::Changed),
+        false => None,
+    }
+}
+
+/// The owed pages with their content. None: some are damaged.
+fn read(device: &DeviceIo, owed: &OwedFile) -> Option<Vec<(u64, Vec<u8>)>> {
+    let geometry = device.writer.lock().superblock.geometry;
+    let mut buf = AlignedBuf::default();
+    let page = |(page, (slot, crc)): (&u64, &(DeviceSlot, u32))| {
+        let content = buf.with(PAGE_SIZE, |buf| {
+            device.medium.read(geometry.byte_of(*slot), buf).ok()?;
+            (format::crc(buf) == *crc).then(|| buf.to_vec())
+        });
+        Some((*page, content?))
+    };
+    owed.pages.iter().map(page).collect()
+}
+
+fn write(cx: &Context, source: &SourceFile, content: Vec<(u64, Vec<u8>)>) -> io::Result<()> {
+    let size = source.stat()?.st_size as u64;
+    let fd = source.buffered()?;
+    for (page, mut content) in content {
+        // The file has been truncated since.
+        let len = size.saturating_sub(page * PAGE).min(PAGE) as usize;
+        if len == 0 {
+            continue;
+        }
+        let buf = IoVec { ptr: content.as_mut_ptr(), len };
+        // SAFETY: the content lives until the call returns.
+        unsafe { cx.io.write(fd.raw(), page * PAGE, &[buf])? };
+    }
+    cx.io.sync(fd.raw(), false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::identity::found;
+    use std::collections::BTreeMap;
+
+    /// Only a state that the last run has certainly left, or made itself, is written over.
+    #[test]
+    fn only_what_the_run_left_is_written_over() {
+        const S: i64 = 1_000_000_000;
+        let (until, pages) = (100 * S, BTreeMap::from([(0, (DeviceSlot::new(0, 1), 5))]));
+        let permit = |holder| Some(Permits { first: 90 * S as u64, until: until as u64, holder });
+        let mut owed = OwedFile { base: Some(7), permit: None, pages, since: 1, doubtful: false };
+        let (same, other) = (Boot { mark: 1, began: 0 }, Boot { mark: 9, began: 150 * S });
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
+        assert_eq!(judge(&owed, &found(8, 95 * S, 3), other), Some(Conflict::Changed), "no permit");
+        owed.permit = permit(holder(1, 3));
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), None);
+        assert_eq!(judge(&owed, &found(8, until, 3), other), None, "the run itself");
+        assert_eq!(judge(&owed, &found(8, 85 * S, 3), other), None, "its first change");
+        assert_eq!(judge(&owed, &found(8, until, 3), same), Some(Conflict::SameBoot));
+        assert_eq!(judge(&owed, &found(8, until + 1, 3), other), Some(Conflict::Changed), "later");
+        assert_eq!(
+            judge(&owed, &found(8, 83 * S, 3), other),
+            Some(Conflict::Changed),
+            "a clock that was set back"
+        );
+        let quick = Boot { began: 99 * S, ..other };
+        assert_eq!(judge(&owed, &found(8, until, 3), quick), Some(Conflict::Changed), "after a quick start");
+        assert_eq!(judge(&owed, &found(8, until, 4), other), Some(Conflict::Changed), "another file");
+        owed.permit = permit(holder(1, 0));
+        assert_eq!(judge(&owed, &found(8, until, 0), other), Some(Conflict::Changed), "no birth times");
+        owed.doubtful = true;
+        assert_eq!(judge(&owed, &found(7, 95 * S, 3), same), Some(Conflict::Doubtful));
+    }
+}

@@ -1,0 +1,226 @@
+//! Spreads the new pages of a burst over two ways: to the target, and to the source as many as it writes
+//! meanwhile.
+//!
+//! This is the placement `min-io-time` of two devices: both finish at the same time. No estimate fixes the
+//! number of pages for each. The target takes them from the front of the list and the source from its end,
+//! until they meet. The source skips a piece that it would finish later than the target all the rest
+//! ([`Speeds`](crate::context::commit_speeds::Speeds)).
+//!
+//! The commit for the file's next base makes the source's pages durable (`burst/base.rs`). So the source takes
+//! only pages of a file without a valid base, usually a growing one: a commit is due then anyway. **It takes
+//! no page of which the target has an older version**, which a start would write over the newer one:
+//! `DirtyPages::superseded`.
+
+use crate::config::SourceShare;
+use crate::context::Context;
+use crate::context::commit_speeds::TRIAL;
+use crate::device::format::Record;
+use crate::device::io::DeviceIo;
+use crate::file::object::Object;
+use crate::path::writeback::{self, InFlightPage, Route};
+use crate::tier::append::{CONTENT_MAX, Content};
+use crate::tier::intent;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use terrace_sync::Mutex;
+
+/// Pages that the source takes at a time. They are adjacent: a log is faster for scattered pages.
+const PIECE: usize = 256;
+
+/// Pages that neither side has taken.
+struct Left {
+    /// Pages with older versions on the target come first.
+    pages: Vec<u64>,
+    rest: Mutex<Range<usize>>,
+    /// Number of these pages, which only the target takes.
+    superseded: usize,
+    ended: AtomicBool,
+}
+
+impl Left {
+    fn of(o: &Object, pages: Vec<u64>) -> Left {
+        let dirty = o.dirty.lock();
+        let (mut first, fresh): (Vec<u64>, Vec<u64>) =
+            pages.into_iter().partition(|page| dirty.superseded.contains(page));
+        let superseded = first.len();
+        first.extend(fresh);
+        Left { rest: Mutex::new(0..first.len()), pages: first, superseded, ended: AtomicBool::new(false) }
+    }
+    fn front(&self, most: usize) -> Option<&[u64]> {
+        let mut rest = self.rest.lock();
+        let from = rest.start;
+        rest.start = (from + most).min(rest.end);
+        Some(&self.pages[from..rest.start]).filter(|pages| !pages.is_empty())
+    }
+    /// The last `piece` pages, if they are adjacent and `takes` accepts, given the number left.
+    fn back(&self, piece: usize, takes: impl FnOnce(usize) -> bool) -> Option<&[u64]> {
+        let mut rest = self.rest.lock();
+        let from = rest.end.checked_sub(piece).filter(|from| *from >= rest.start.max(self.superseded))?;
+        let pages = &self.pages[from..rest.end];
+        let adjacent = pages.first().zip(pages.last()).is_some_and(|(a, b)| b - a + 1 == piece as u64);
+        if !adjacent || self.ended.load(Ordering::Relaxed) || !takes(rest.len()) {
+            return None;
+        }
+        rest.end = from;
+        Some(pages)
+    }
+}
+
+/// Writes dirty pages of a file with owed pages. Afterwards each is durable on the target after its flush, or
+/// in the source after a commit there. False: the target has not taken its part. Pages that neither took stay
+/// dirty. The caller holds the file's writeback lock. `is_due`: the file's next fsync needs a commit of the
+/// source. `since`: time since which the oldest page is dirty.
+pub(crate) fn spread(
+    cx: &Context,
+    o: &Object,
+    device: &DeviceIo,
+    pages: Vec<u64>,
+    since: u64,
+    is_due: bool,
+) -> bool {
+    let left = &Left::of(o, pages);
+    let is_known = cx.speeds.is_known(cx.clock.now_ns());
+    let (piece, once) = match cx.config.source_share {
+        SourceShare::Half => ((left.pages.len() - left.superseded) / 2, true),
+        _ if is_known => (PIECE, false),
+        _ => (TRIAL, true),
+    };
+    let takes = |left: usize| once || cx.speeds.is_in_time(piece, left);
+    let first = if is_due && takes_share(cx, o) { left.back(piece, takes) } else { None };
+    let Some(first) = first else { return to_target(cx, o, device, left, since) };
+    std::thread::scope(|scope| {
+        let source = || {
+            let further = || if once { None } else { left.back(piece, takes) };
+            to_source(cx, o, first, further);
+        };
+        // If no thread can be started, these pages stay dirty.
+        let source = std::thread::Builder::new().name("share".into()).spawn_scoped(scope, source);
+        let taken = to_target(cx, o, device, left, since);
+        left.ended.store(true, Ordering::Relaxed);
+        if let Ok(source) = source {
+            source.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        taken
+    })
+}
+
+/// Whether the source may take pages. Without direct I/O it would seem fast, because its page cache takes
+/// them.
+fn takes_share(cx: &Context, o: &Object) -> bool {
+    let is_direct = || o.source().writer().is_ok_and(|writer| writer.direct());
+    let is_wanted = match cx.config.source_share {
+        SourceShare::Off => false,
+        SourceShare::Half => true,
+        SourceShare::Measured => is_direct(),
+    };
+    is_wanted && o.failing().is_none()
+}
+
+/// Appends pages to the target, with `others` before each batch. False: some pages are not written.
+pub(crate) fn append_all(
+    cx: &Context,
+    o: &Object,
+    device: &DeviceIo,
+    pages: &[u64],
+    others: &[Record],
+    since: u64,
+) -> bool {
+    pages.chunks(CONTENT_MAX).all(|pages| append(cx, o, device, pages, others, since))
+}
+
+/// Appends one batch to the target. The pages stay dirty.
+fn append(cx: &Context, o: &Object, device: &DeviceIo, pages: &[u64], others: &[Record], since: u64) -> bool {
+    let going = writeback::take_still_dirty(cx, o, pages);
+    let content = |going: &InFlightPage| {
+        // A frame under writeback keeps its place. A write to it meanwhile makes the page dirty again.
+        Content { object: o.id(), page: going.page, from: cx.handles.segment.frame(going.frame) }
+    };
+    let content: Vec<Content> = going.iter().map(content).collect();
+    let mut done = 0;
+    while done < content.len() {
+        let Some(taken) = intent::append_owed(cx, device, &content[done..], others) else { break };
+        done += taken;
+    }
+    let mut state = cx.state.lock();
+    for (i, going) in going.iter().enumerate() {
+        state.end_owed(o, going.page, going.frame, i < done, since);
+    }
+    drop(state);
+    cx.dirty_done.notify_all();
+    done == content.len()
+}
+
+fn to_target(cx: &Context, o: &Object, device: &DeviceIo, left: &Left, since: u64) -> bool {
+    while let Some(pages) = left.front(CONTENT_MAX) {
+        let begin = cx.clock.now_ns();
+        if !append(cx, o, device, pages, &[], since) {
+            return false;
+        }
+        cx.speeds.note_target(pages.len(), cx.clock.now_ns().saturating_sub(begin));
+    }
+    true
+}
+
+/// Writes a piece to the source, and then the `further` ones.
+fn to_source<'a>(cx: &Context, o: &Object, first: &'a [u64], further: impl Fn() -> Option<&'a [u64]>) {
+    let mut next = Some(first);
+    while let Some(pages) = next {
+        let change = intent::change(cx, o);
+        let begin = cx.clock.now_ns();
+        let written = writeback::write_back_pages(cx, o, pages, Route::Direct);
+        let now = cx.clock.now_ns();
+        drop(change);
+        match written {
+            Ok(()) => cx.speeds.note_source(pages.len(), now.saturating_sub(begin), now),
+            Err(_) => cx.speeds.note_failure(now),
+        }
+        next = written.ok().and_then(|()| further());
+    }
+    writeback::restore_times(cx, o);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left(superseded: usize) -> Left {
+        Left { pages: (0..10).collect(), rest: Mutex::new(0..10), superseded, ended: AtomicBool::new(false) }
+    }
+
+    #[test]
+    fn ways_meet_and_take_each_page_once() {
+        let left = left(0);
+        let mut taken: Vec<u64> = Vec::new();
+        while let Some(pages) = left.back(2, |rest| rest > 4) {
+            taken.extend(pages);
+            taken.extend(left.front(1).unwrap());
+        }
+        assert_eq!(taken, [8, 9, 0, 6, 7, 1]);
+        assert_eq!(left.front(9), Some(&[2, 3, 4, 5][..]));
+        assert_eq!((left.front(9), left.back(1, |_| true)), (None, None));
+    }
+
+    #[test]
+    fn source_takes_nothing_that_the_target_has_older() {
+        let left = left(7);
+        assert_eq!(left.back(4, |_| true), None);
+        assert_eq!(left.back(3, |_| true), Some(&[7, 8, 9][..]));
+        assert_eq!(left.back(1, |_| true), None);
+        assert_eq!(left.front(10).map(<[u64]>::len), Some(7));
+    }
+
+    #[test]
+    fn source_takes_only_pages_that_lie_side_by_side() {
+        let mut left = left(0);
+        left.pages[8] = 20;
+        left.pages[9] = 21;
+        assert_eq!((left.back(3, |_| true), left.back(2, |_| true)), (None, Some(&[20, 21][..])));
+    }
+
+    #[test]
+    fn source_takes_none_once_the_target_has_ended() {
+        let left = left(0);
+        left.ended.store(true, Ordering::Relaxed);
+        assert_eq!(left.back(1, |_| true), None);
+    }
+}

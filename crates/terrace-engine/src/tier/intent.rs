@@ -1,0 +1,228 @@
+//! Permits: records on a target with owed pages before writeback or a truncate changes the source.
+//!
+//! **A permit comes first.** Before the source of such a file is changed, a durable record states that this
+//! run may do so, up to a time. A start after a power cut finds one of three states. The file is as it was
+//! when its pages were written: nothing has changed it. It was changed within the permit: by this run. It was
+//! changed later: by another program, whose change stays.
+//!
+//! **The source acknowledges nothing before the paid record is durable.** Otherwise a start would write the
+//! owed pages over newer data. If the target fails, so that no such record can be written, the file first
+//! gets a time after the permit's end ([`leave_behind`]): a start that finds the target again finds a
+//! conflict.
+
+use crate::context::Context;
+use crate::device::format::{Record, holder};
+use crate::device::io::{DeviceIo, Writer};
+use crate::file::burst::Burst;
+use crate::file::identity::{Identity, SETTLES};
+use crate::file::object::Object;
+use crate::state::State;
+use crate::state::device::Device;
+use crate::tier::append::{self, Content};
+use crate::tier::regions;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Length of a permit: the source may be changed so long without another record.
+pub(crate) const PERMIT_NS: i64 = 5_000_000_000;
+/// A change that begins so shortly before the end of a permit needs a new one: its time in the source may be
+/// later than the clock was read.
+pub(crate) const MARGIN_NS: i64 = 1_000_000_000;
+
+/// A change of a file in the source, under way as long as this value lives.
+#[must_use]
+pub(crate) struct Change<'a>(Option<&'a Object>);
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        if let Some(o) = self.0 {
+            o.burst.lock().changing -= 1;
+        }
+    }
+}
+
+/// Waits for the scans of targets that may have owed pages. Until then it is unknown whether the source may
+/// acknowledge.
+pub(crate) fn wait_for_scans(cx: &Context) {
+    while !cx.is_stopping() && cx.devices.all().iter().any(|device| is_unknown(cx, device)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_unknown(cx: &Context, device: &DeviceIo) -> bool {
+    let state = cx.state.lock();
+    let of = state.targets.as_ref().and_then(|targets| targets.at(device.number));
+    device.may_owe() && of.is_some_and(|of| of.is_scanning() && of.config.access.trouble().is_none())
+}
+
+/// Announces a change of the file in the source: of its size, or other metadata. The content of its pages
+/// stays.
+pub(crate) fn change<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
+    begin(cx, o, false)
+}
+
+/// Announces a write of pages to the source: the target's versions of these become older.
+pub(crate) fn change_pages<'a>(cx: &Context, o: &'a Object) -> Change<'a> {
+    begin(cx, o, true)
+}
+
+fn begin<'a>(cx: &Context, o: &'a Object, pages: bool) -> Change<'a> {
+    if !cx.may_owe() {
+        return Change(None);
+    }
+    if Burst::has_begun(o.slot()) && o.burst.lock().target.is_none() {
+        // A dead terraced has owed pages of the file on some target, which needs a permit first.
+        wait_for_scans(cx);
+    }
+    let mut burst = o.burst.lock();
+    burst.must_settle |= pages && burst.target.is_some();
+    burst.changes += 1;
+    burst.changing += 1;
+    burst.changed_at = cx.clock.wall_ns();
+    burst.base = None;
+    if let Some(number) = burst.target {
+        permit(cx, o, &mut burst, number);
+    }
+    Change(Some(o))
+}
+
+fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
+    let now = cx.clock.wall_ns();
+    if now + MARGIN_NS < burst.permit {
+        return;
+    }
+    let until = now + PERMIT_NS;
+    let birth = Identity::of(o.source().as_path()).map_or(0, |identity| identity.birth);
+    let record = Record::Permit {
+        object: o.id(),
+        until: until.cast_unsigned(),
+        holder: holder(Boot::this(cx).mark, birth),
+    };
+    // Without the record a start finds an unpermitted change: a conflict.
+    if cx.devices.get(number).is_some_and(|device| write_records(cx, &device, &[record])) {
+        burst.permit = until;
+    }
+}
+
+/// The present boot of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Boot {
+    /// Mark of the boot; never 0.
+    pub mark: u16,
+    /// Begin, ns since 1970: later times of files belong to this boot.
+    pub began: i64,
+}
+
+impl Boot {
+    pub(crate) fn this(cx: &Context) -> Boot {
+        if let Some((mark, began)) = cx.config.boot {
+            return Boot { mark, began };
+        }
+        let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let mark =
+            id.bytes().fold(1u32, |sum, byte| sum.wrapping_mul(0x0100_0193) ^ u32::from(byte)) as u16 | 1;
+        let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Boot { mark, began: cx.clock.wall_ns() - (up.tv_sec * 1_000_000_000 + up.tv_nsec) }
+    }
+}
+
+/// Appends owed pages, preceded in time by `others`. Returns the number of pages handled; None: the target
+/// takes none.
+pub(crate) fn append_owed(
+    cx: &Context,
+    device: &DeviceIo,
+    pages: &[Content],
+    others: &[Record],
+) -> Option<usize> {
+    let mut writer = device.writer.lock();
+    loop {
+        if let Some(taken) = append::append_owed(cx, device, &mut writer, pages, others) {
+            return Some(taken);
+        }
+        let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
+        if !make_room(&mut writer) {
+            return None;
+        }
+    }
+}
+
+/// Makes all writes to a target durable. False: the flush has failed, and the target is given up.
+pub(crate) fn flush(cx: &Context, device: &DeviceIo) -> bool {
+    let flushed = device.flush();
+    if let Err(e) = &flushed {
+        append::give_up(cx, device.number, e);
+    }
+    flushed.is_ok()
+}
+
+/// Writes records durably. False: the target refuses them.
+pub(crate) fn write_records(cx: &Context, device: &DeviceIo, records: &[Record]) -> bool {
+    append_owed(cx, device, &[], records).is_some() && flush(cx, device)
+}
+
+/// Records on the target that the source has everything of the file durably.
+pub(crate) fn pay(cx: &Context, o: &Object, burst: &mut Burst) -> io::Result<()> {
+    let Some(number) = burst.target else { return Ok(()) };
+    let device = cx.devices.get(number);
+    let told = device.as_ref().is_some_and(|of| write_records(cx, of, &[Record::Paid { object: o.id() }]));
+    if !told {
+        leave_behind(cx, o, burst.permit)?;
+    }
+    on_target(&mut cx.state.lock(), number, |of| of.owed.paid(o.id(), told));
+    // Even without the record: the target's pages are a conflict then, and the file gets no target before the
+    // record is written.
+    o.dirty.lock().superseded.clear();
+    match told {
+        true => _ = burst.end(o.slot()),
+        // The next terraced finds the pages, and reports them.
+        false => (burst.target, burst.permit, burst.unflushed) = (None, 0, false),
+    }
+    if let Some(device) = device {
+        device.wakeup.signal();
+    }
+    Ok(())
+}
+
+/// Whether the source's clock agrees with this machine's, by the ctime of a file whose last change began at
+/// `since`, if known. None: no evidence.
+pub(crate) fn is_in_step(since: Option<i64>, ctime: i64, now: i64) -> Option<bool> {
+    if ctime > now + MARGIN_NS {
+        return Some(false);
+    }
+    since.map(|since| ctime >= since - MARGIN_NS)
+}
+
+/// Gives the file a ctime after the permit's end, durably: the target's pages are then recognized as older.
+fn leave_behind(cx: &Context, o: &Object, permit: i64) -> io::Result<()> {
+    let rest = (permit - cx.clock.wall_ns()).clamp(0, PERMIT_NS);
+    std::thread::sleep(Duration::from_nanos(rest.cast_unsigned()) + SETTLES);
+    o.renew_ctime()?;
+    if Identity::of(o.source().as_path())?.ctime <= permit {
+        return Err(io::Error::other("the ctime of the file does not advance"));
+    }
+    cx.io.sync(o.source().any()?.raw(), false)
+}
+
+/// Calls `what` with a target's state.
+pub(crate) fn on_target<T>(
+    state: &mut State,
+    number: usize,
+    what: impl FnOnce(&mut Device) -> T,
+) -> Option<T> {
+    state.target_mut(number).map(what)
+}
+
+/// The fastest target that takes owed pages of this file. None: none takes any, or a target already has some.
+pub(crate) fn choose(cx: &Context, o: &Object) -> Option<Arc<DeviceIo>> {
+    let number = {
+        let state = cx.state.lock();
+        let targets = state.targets.as_ref()?;
+        if targets.all.iter().any(|of| of.owed.has(o.id())) {
+            return None;
+        }
+        let mut takes = targets.all.iter().filter(|of| of.is_serving() && of.takes_owed());
+        takes.next()?.config.number
+    };
+    cx.devices.get(number)
+}

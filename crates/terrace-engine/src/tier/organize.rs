@@ -1,0 +1,110 @@
+//! Organizer of tiers: pages that a target gives up go to others, if they were read there and are worth a
+//! write. A reclaimed region's pages go to the next tier, a removed target's to all others.
+//!
+//! It runs before the oldest region of a target is reclaimed, on the target's own thread and without its
+//! writer: neither programs nor pages that leave memory wait for the slower tier. If regions are needed
+//! sooner, they are reclaimed like those of the last tier, and a page copied meanwhile is found to be gone
+//! ([`State::move_down`]). Pages move up by hits: a page goes to DRAM, and from there to the fastest tier if
+//! it was read below that twice ([`Targets::rises`](crate::state::targets::Targets::rises)).
+
+use crate::context::Context;
+use crate::device::io::{DeviceIo, Writer};
+use crate::device::scan::FilledRegion;
+use crate::io::AlignedBuf;
+use crate::state::State;
+use crate::tier::append::{self, CONTENT_MAX, Pages};
+use crate::tier::pages::{self, Page};
+use crate::tier::{place, regions};
+use terrace_shm::{DeviceSlot, PAGE_SIZE};
+
+/// Reclaims the oldest region on the target's own thread. Other targets take pages of it before, without the
+/// writer. False: no region is due.
+pub(crate) fn reclaim_one(cx: &Context, device: &DeviceIo) -> bool {
+    let Some(filled) = regions::due(&cx.state.lock(), device) else { return false };
+    let superblock = device.writer.lock().superblock.clone();
+    let keys = regions::keys_of(device, superblock, filled);
+    if let Ok(keys) = &keys {
+        move_away(cx, device, filled, &pages::pages_of(device, keys));
+    }
+    let mut writer = device.writer.lock();
+    // Another thread may have reclaimed it meanwhile, to make room for a write.
+    let is_due = regions::due(&cx.state.lock(), device)
+        .is_some_and(|due| (due.region, due.lap) == (filled.region, filled.lap));
+    if is_due {
+        regions::reclaim(cx, device, &mut writer, filled, keys);
+    }
+    true
+}
+
+/// Moves pages of the next region to be reclaimed to other targets.
+fn move_away(cx: &Context, device: &DeviceIo, filled: FilledRegion, all: &[Page]) {
+    let (levels, is_leaving) = {
+        let state = cx.state.lock();
+        let Some(targets) = &state.targets else { return };
+        let Some(of) = targets.at(device.number) else { return };
+        let (own, lowest) = (of.config.level, targets.levels());
+        match of.is_leaving() {
+            true => ((own..lowest).chain(0..own).collect::<Vec<u8>>(), true),
+            false => ((own + 1..lowest).take(1).collect(), false),
+        }
+    };
+    let mut rest = all.to_vec();
+    if !is_leaving && !levels.is_empty() {
+        // Sorted like `all`.
+        let mut stay =
+            pages::most_read_of(&cx.state.lock(), device, all).into_iter().map(|page| page.slot).peekable();
+        rest.retain(|page| stay.next_if_eq(&page.slot).is_none());
+    }
+    let mut buf = AlignedBuf::default();
+    for level in levels {
+        let (going, others) = taken_by(cx, filled, level, rest);
+        for going in going.chunks(CONTENT_MAX) {
+            buf.with(going.len() * PAGE_SIZE, |content| {
+                let intact = pages::read(device, going, content);
+                write(cx, (level, filled.lap), going, &intact, content);
+            });
+        }
+        rest = others;
+    }
+}
+
+/// Of the pages that exist only in the region: those that tier `level` admits, and those that it refuses.
+fn taken_by(cx: &Context, filled: FilledRegion, level: u8, mut all: Vec<Page>) -> (Vec<Page>, Vec<Page>) {
+    let now = cx.clock.now_ns();
+    let mut state = cx.state.lock();
+    all.retain(|page| state.is_only_there(page.slot, filled.lap, page.object, page.page));
+    let Some(targets) = &mut state.targets else { return (Vec::new(), Vec::new()) };
+    targets.begin_batch(now);
+    all.into_iter().partition(|page| {
+        let hits = targets.of(page.slot).map_or(0, |of| of.hits_of(page.slot));
+        targets.admits_to(level, hits > 0)
+    })
+}
+
+/// Writes the pages, and makes their entries name the new slots, unless they have changed or the region was
+/// filled again.
+fn write(cx: &Context, (level, lap): (u8, u64), pages: &[Page], intact: &[bool], content: &[u8]) {
+    let shares = place::place(
+        cx,
+        pages,
+        |page| (page.object, page.page),
+        |targets, pieces, speeds| targets.place(level, pieces, speeds),
+    );
+    let is_same = |state: &State, i: &usize| {
+        let Page { slot, object, page, .. } = pages[*i];
+        intact[*i] && state.is_only_there(slot, lap, object, page)
+    };
+    let content = |i: &usize| pages[*i].content(*i, content);
+    place::for_each(&shares, |device, numbers| {
+        let done = |state: &mut State, i: &usize, at: Option<(DeviceSlot, u32)>| {
+            let Page { slot: from, object, page, .. } = pages[*i];
+            if let Some((slot, crc)) = at {
+                let is_same = is_same(state, i);
+                state.move_down(from, slot, crc, (object, page), is_same);
+            }
+        };
+        let list = Pages { all: numbers, content, is_still: is_same };
+        let make_room = |writer: &mut Writer| regions::make_room(cx, device, writer);
+        append::append_all(cx, device, &mut device.writer.lock(), &list, done, make_room);
+    });
+}
