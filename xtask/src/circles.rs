@@ -17,7 +17,6 @@ struct Module {
     children: BTreeMap<String, usize>,
     /// Re-exported names with their paths.
     handed_on: BTreeMap<String, Vec<String>>,
-    /// Imported paths.
     imports: Vec<Vec<String>>,
 }
 
@@ -26,7 +25,7 @@ struct Module {
 struct Crate(Vec<Module>);
 
 /// Whether an item is compiled for tests only.
-pub fn is_test(attrs: &[syn::Attribute]) -> bool {
+pub(crate) fn is_test(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|a| {
         a.path().is_ident("cfg") && a.parse_args::<syn::Path>().is_ok_and(|what| what.is_ident("test"))
     })
@@ -237,7 +236,7 @@ fn way_back<'a>(arrows: &BTreeMap<&'a Path, BTreeSet<&'a Path>>, start: &'a Path
 }
 
 /// The import circles of the crate with this root file, each by its shortest path.
-pub fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
+pub(crate) fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
     let mut krate = Crate::default();
     krate.read(root.to_owned(), None, "", bad);
     let arrows = krate.arrows();
@@ -251,7 +250,7 @@ pub fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
 }
 
 /// Which file imports which, in the crate whose root is this file.
-pub fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> {
+pub(crate) fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> {
     let mut krate = Crate::default();
     krate.read(root.to_owned(), None, "", bad);
     let arrows = krate.arrows();
@@ -261,7 +260,7 @@ pub fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> 
 }
 
 /// The import circles of the crates in `dirs`.
-pub fn all(workspace: &Path, dirs: &[PathBuf]) -> Vec<String> {
+pub(crate) fn all(workspace: &Path, dirs: &[PathBuf]) -> Vec<String> {
     let mut bad = Vec::new();
     for dir in dirs {
         for root in ["src/lib.rs", "src/main.rs"].map(|root| dir.join(root)).iter().filter(|r| r.exists()) {

@@ -19,7 +19,7 @@ started again after a crash. Keys below `mrc` are there with `--mrc` only. This 
 type Structs = HashMap<String, Vec<syn::Field>>;
 
 /// The page, from the sources of terrace-api.
-pub fn page(sources: &[String]) -> String {
+pub(crate) fn page(sources: &[String]) -> String {
     let mut structs = Structs::new();
     for text in sources {
         for item in syn::parse_file(text).expect("terrace-api compiles").items {

@@ -18,7 +18,7 @@ fn floor_of(src: &Path, file: &Path) -> Option<String> {
 }
 
 /// Files that import something of a folder above theirs, and folders that the table lacks.
-pub fn arrows_up(src: &Path) -> Vec<String> {
+pub(crate) fn arrows_up(src: &Path) -> Vec<String> {
     let root = src.join("lib.rs");
     let floors = floors(&std::fs::read_to_string(&root).unwrap_or_default());
     let rank = |name: &str| floors.iter().position(|floor| floor == name);

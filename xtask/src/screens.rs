@@ -5,7 +5,7 @@ use syn::spanned::Spanned;
 use syn::visit::Visit;
 
 /// Maximum lines of a function. In this project 99 of 100 functions have fewer than 40.
-pub const LINES_MAX: usize = 60;
+pub(crate) const LINES_MAX: usize = 60;
 /// Longer functions, each with its reason.
 const LONG: &[(&str, &str)] = &[
     ("crates/terrace-engine/src/observe/stat.rs::counted", "a line a counter"),
@@ -48,7 +48,7 @@ impl<'ast> Visit<'ast> for Functions {
 }
 
 /// The functions of a source that are too long and have no reason.
-pub fn too_long(file: &str, text: &str) -> Vec<String> {
+pub(crate) fn too_long(file: &str, text: &str) -> Vec<String> {
     let parsed = match syn::parse_file(text) {
         Ok(parsed) => parsed,
         Err(err) => return vec![format!("{file}: {err}")],

@@ -32,7 +32,7 @@ fn words_of(line: &str) -> String {
 }
 
 /// Comment lines of Rust files with an avoided word: `file:line: word`.
-pub fn avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
+pub(crate) fn avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
     let mut found = Vec::new();
     for (path, text) in sources {
         let name = path.strip_prefix(root).unwrap_or(path).display();
@@ -48,7 +48,7 @@ pub fn avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> 
 }
 
 /// The avoided words, if there are more than [`AVOIDED_MAX`].
-pub fn too_many_avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
+pub(crate) fn too_many_avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec<String> {
     let found = avoided_words(root, sources);
     let over = found.len() > AVOIDED_MAX;
     let head = format!("{} comment lines have avoided words, over {AVOIDED_MAX}", found.len());
@@ -56,7 +56,7 @@ pub fn too_many_avoided_words(root: &Path, sources: &[(PathBuf, String)]) -> Vec
 }
 
 /// Statements of the engine's lock order: ARCHITECTURE.md has the only one, and the engine refers to it.
-pub fn lock_orders(sources: &[(PathBuf, String)], architecture: &str) -> Vec<String> {
+pub(crate) fn lock_orders(sources: &[(PathBuf, String)], architecture: &str) -> Vec<String> {
     let states = |text: &str| text.lines().filter(|line| line.contains("Lock order:")).count();
     let mut bad: Vec<String> = sources
         .iter()
@@ -71,7 +71,7 @@ pub fn lock_orders(sources: &[(PathBuf, String)], architecture: &str) -> Vec<Str
 }
 
 /// Why a subject is refused, if it is: it is too long, or names several changes.
-pub fn bad_subject(subject: &str) -> Option<String> {
+pub(crate) fn bad_subject(subject: &str) -> Option<String> {
     let length = subject.chars().count();
     if length > SUBJECT_LENGTH_MAX {
         return Some(format!("{length} characters, over {SUBJECT_LENGTH_MAX}; the body says why"));
@@ -81,7 +81,7 @@ pub fn bad_subject(subject: &str) -> Option<String> {
 }
 
 /// Subjects of commits that are too long or name several changes. Nothing is checked outside of a checkout.
-pub fn commits(root: &Path) -> Vec<String> {
+pub(crate) fn commits(root: &Path) -> Vec<String> {
     let mut git = Command::new("git");
     git.current_dir(root).args(["log", "--no-merges", "--format=%h %s", &format!("{SUBJECTS_SINCE}..HEAD")]);
     let listed = git.output().map(|done| String::from_utf8_lossy(&done.stdout).into_owned());

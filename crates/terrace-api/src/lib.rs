@@ -19,7 +19,7 @@ pub mod instance;
 pub mod lru;
 pub mod mrc;
 pub mod numa;
-pub mod path;
+mod path;
 pub mod schedule;
 pub mod stats;
 pub mod tiers;

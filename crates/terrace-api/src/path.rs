@@ -31,41 +31,41 @@ impl From<Form> for PathBuf {
 }
 
 /// Writes a path.
-pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     Form::from(path).serialize(to)
 }
 
 /// Reads a path.
-pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
+pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
     Form::deserialize(from).map(PathBuf::from)
 }
 
 /// A path that may be missing.
-pub mod optional {
+pub(crate) mod optional {
     use super::{Deserialize, Deserializer, Form, PathBuf, Serialize, Serializer};
 
     /// Writes it.
-    pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
         path.as_deref().map(Form::from).serialize(to)
     }
 
     /// Reads it.
-    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Option<PathBuf>, D::Error> {
         Ok(Option::<Form>::deserialize(from)?.map(PathBuf::from))
     }
 }
 
 /// Several paths.
-pub mod list {
+pub(crate) mod list {
     use super::{Deserialize, Deserializer, Form, PathBuf, Serializer};
 
     /// Writes them.
-    pub fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
         to.collect_seq(paths.iter().map(|path| Form::from(path.as_path())))
     }
 
     /// Reads them.
-    pub fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+    pub(crate) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
         Ok(Vec::<Form>::deserialize(from)?.into_iter().map(PathBuf::from).collect())
     }
 }

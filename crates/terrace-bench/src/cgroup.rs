@@ -68,7 +68,6 @@ impl Group {
         self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()
     }
 
-    /// Each directory once.
     fn dirs(&self) -> Vec<&PathBuf> {
         let all = [&self.memory, &self.cpu, &self.shares, &self.io];
         let mut dirs: Vec<&PathBuf> = all.into_iter().flatten().collect();

@@ -27,7 +27,6 @@ pub enum Pattern {
 impl std::str::FromStr for Pattern {
     type Err = String;
 
-    /// "random", "zipf:THETA", "normal:DEV".
     fn from_str(text: &str) -> Result<Pattern, String> {
         let number = |text: &str, max: f64| text.parse::<f64>().ok().filter(|n| *n > 0.0 && *n <= max);
         let pattern = match text.split_once(':') {

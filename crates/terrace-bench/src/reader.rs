@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Options of all loops.
 #[derive(Clone, Debug, Args)]
-pub struct Common {
+pub(crate) struct Common {
     /// Seed of the offsets.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -28,7 +28,7 @@ pub struct Common {
 
 impl Common {
     /// For a file of the matrix.
-    pub fn of(seed: u64, content: Content) -> Common {
+    pub(crate) fn of(seed: u64, content: Content) -> Common {
         Common { seed, data_seed: DATA_SEED, content }
     }
 }
@@ -55,7 +55,7 @@ impl Latency {
 }
 
 /// `ops` distinct pages of a range, in random order.
-pub fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
+pub(crate) fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec<u32>> {
     let of = pages.end.saturating_sub(pages.start);
     if ops > of {
         return Err(io::Error::other(format!("{ops} reads, but there are only {of} pages")));
@@ -67,13 +67,13 @@ pub fn order(pages: std::ops::Range<u64>, ops: u64, seed: u64) -> io::Result<Vec
 }
 
 /// An error if reads returned wrong pages.
-pub fn refuse(wrong: u64) -> io::Result<()> {
+pub(crate) fn refuse(wrong: u64) -> io::Result<()> {
     if wrong == 0 { Ok(()) } else { Err(io::Error::other(format!("WRONG DATA in {wrong} reads"))) }
 }
 
 /// An open file, read by bare `pread`.
 #[derive(Debug)]
-pub struct Reader {
+pub(crate) struct Reader {
     fd: OwnedFd,
     /// Size of the file, bytes.
     pub size: u64,
@@ -81,7 +81,7 @@ pub struct Reader {
 
 impl Reader {
     /// Opens a file; `direct` bypasses the page cache.
-    pub fn open(path: &Path, direct: bool) -> io::Result<Reader> {
+    pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Reader> {
         let name = CString::new(path.as_os_str().as_bytes())?;
         let flags = libc::O_RDONLY | libc::O_CLOEXEC | if direct { libc::O_DIRECT } else { 0 };
         // SAFETY: `name` is a C string that outlives the call.
@@ -97,25 +97,25 @@ impl Reader {
     }
 
     /// Number of whole pages.
-    pub fn pages(&self) -> u64 {
+    pub(crate) fn pages(&self) -> u64 {
         self.size / PAGE as u64
     }
 
     /// Advises random reads, as fio does. Not for files that are filled sequentially: the kernel would then
     /// read single pages.
-    pub fn expect_random(&self) {
+    pub(crate) fn expect_random(&self) {
         self.advise(libc::POSIX_FADV_RANDOM);
     }
 
     /// posix_fadvise for the whole file.
-    pub fn advise(&self, advice: i32) {
+    pub(crate) fn advise(&self, advice: i32) {
         // SAFETY: takes a descriptor and numbers only.
         unsafe { libc::posix_fadvise(self.fd.as_raw_fd(), 0, 0, advice) };
     }
 
     /// Reads all of `buf` from `offset`.
     #[inline]
-    pub fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         // SAFETY: the buffer is valid for its length during the call.
         let n =
             unsafe { libc::pread(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), offset as i64) };
@@ -124,7 +124,7 @@ impl Reader {
 
     /// Reads the whole file in order, in large pieces. Checks each page's number, and one page of each piece
     /// in full.
-    pub fn fill(&self, common: &Common, buf: &mut Buffer) -> io::Result<()> {
+    pub(crate) fn fill(&self, common: &Common, buf: &mut Buffer) -> io::Result<()> {
         let mut offset = 0;
         while offset < self.size {
             let n = buf.len().min((self.size - offset) as usize);
@@ -140,7 +140,7 @@ impl Reader {
     }
 
     /// Reads these pages and checks each byte; returns their number.
-    pub fn check_pages(&self, common: &Common, pages: impl Iterator<Item = u64>) -> io::Result<u64> {
+    pub(crate) fn check_pages(&self, common: &Common, pages: impl Iterator<Item = u64>) -> io::Result<u64> {
         let mut buf = Buffer::new(PAGE);
         let mut checked = 0;
         for page in pages {
@@ -155,7 +155,7 @@ impl Reader {
     }
 
     /// [`Reader::check_pages`] for `pages` random pages.
-    pub fn check_sample(&self, common: &Common, pages: u64) -> io::Result<u64> {
+    pub(crate) fn check_sample(&self, common: &Common, pages: u64) -> io::Result<u64> {
         let mut rng = Rng::with_seed(common.seed ^ 0x5a5a);
         let all = self.pages();
         self.check_pages(common, (0..pages).map(|_| rng.u64(..all)))

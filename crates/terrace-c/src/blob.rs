@@ -8,7 +8,7 @@ use terrace_store::Expect;
 /// The metadata of a blob.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Stat {
+pub(crate) struct Stat {
     /// Bytes.
     pub size: u64,
     /// The program's own word, set by terrace_put_meta.
@@ -20,7 +20,7 @@ pub struct Stat {
 /// Puts a blob and replaces an earlier one. -ENOSPC: the store is full; -ENOMEM: no memory for a new name.
 /// The earlier blob then stays.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_put(
+pub(crate) unsafe extern "C" fn terrace_put(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -33,7 +33,7 @@ pub unsafe extern "C" fn terrace_put(
 
 /// Like terrace_put, with a word of the program's. With `only_new`, -EEXIST if the blob exists.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_put_meta(
+pub(crate) unsafe extern "C" fn terrace_put_meta(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn terrace_put_meta(
 /// Writes into a blob at `offset`. The blob is created if missing, and a gap reads as zeros. Returns the new
 /// size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_put_at(
+pub(crate) unsafe extern "C" fn terrace_put_at(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn terrace_put_at(
 
 /// Appends to a blob, which is created if missing. Returns the new size.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_append(
+pub(crate) unsafe extern "C" fn terrace_append(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn terrace_append(
 
 /// Truncates a blob, or extends it with zeros. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_truncate(
+pub(crate) unsafe extern "C" fn terrace_truncate(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn terrace_truncate(
 /// Copies the first `room_len` bytes of a blob into `to`. Returns the size of the blob. If that exceeds
 /// `room_len`, repeat the call with more room. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_get(
+pub(crate) unsafe extern "C" fn terrace_get(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn terrace_get(
 /// Copies bytes of a blob from `offset` into `to`. Returns the number of bytes, less than `room_len` only at
 /// the blob's end. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_get_at(
+pub(crate) unsafe extern "C" fn terrace_get_at(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn terrace_get_at(
 
 /// Gets the metadata of a blob. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_blob_stat(
+pub(crate) unsafe extern "C" fn terrace_blob_stat(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn terrace_blob_stat(
 
 /// Whether the blob exists: 1 or 0.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_contains(
+pub(crate) unsafe extern "C" fn terrace_contains(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -157,14 +157,18 @@ pub unsafe extern "C" fn terrace_contains(
 
 /// Removes a blob. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_remove(bucket: *const Bucket, key: *const c_void, key_len: usize) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_remove(
+    bucket: *const Bucket,
+    key: *const c_void,
+    key_len: usize,
+) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { found(handle(bucket)?.0.remove(bytes(key, key_len)?)?) })
 }
 
 /// Renames a blob, replacing the blob of the new key. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_rename(
+pub(crate) unsafe extern "C" fn terrace_rename(
     bucket: *const Bucket,
     from: *const c_void,
     from_len: usize,
@@ -177,7 +181,7 @@ pub unsafe extern "C" fn terrace_rename(
 
 /// Sets how much it is worth to keep the blob in memory, 0 to 1. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_set_score(
+pub(crate) unsafe extern "C" fn terrace_set_score(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,
@@ -189,7 +193,7 @@ pub unsafe extern "C" fn terrace_set_score(
 
 /// Adds a tag to a blob, or removes it (`on` false). 1: changed; 0: unchanged, or the blob does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_tag(
+pub(crate) unsafe extern "C" fn terrace_tag(
     bucket: *const Bucket,
     key: *const c_void,
     key_len: usize,

@@ -5,14 +5,15 @@ use std::ffi::{c_char, c_int, c_void};
 
 /// A bucket of an open store.
 #[derive(Debug)]
-pub struct Bucket(pub(crate) terrace_store::Bucket);
+pub(crate) struct Bucket(pub(crate) terrace_store::Bucket);
 
 /// Called with a key, which is valid only during the call. A result other than 0 ends the iteration.
-pub type KeyFn = Option<unsafe extern "C" fn(key: *const c_void, key_len: usize, user: *mut c_void) -> c_int>;
+pub(crate) type KeyFn =
+    Option<unsafe extern "C" fn(key: *const c_void, key_len: usize, user: *mut c_void) -> c_int>;
 
 /// Closes the handle; the bucket stays.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_close(bucket: *mut Bucket) {
+pub(crate) unsafe extern "C" fn terrace_bucket_close(bucket: *mut Bucket) {
     if !bucket.is_null() {
         // SAFETY: the head of terrace.h: created by the library, and not closed before.
         let _ = call_int(|| unsafe {
@@ -24,28 +25,28 @@ pub unsafe extern "C" fn terrace_bucket_close(bucket: *mut Bucket) {
 
 /// Number of blobs of a bucket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_len(bucket: *const Bucket) -> i64 {
+pub(crate) unsafe extern "C" fn terrace_bucket_len(bucket: *const Bucket) -> i64 {
     // SAFETY: the head of terrace.h.
     call(|| unsafe { Ok(handle(bucket)?.0.len() as i64) })
 }
 
 /// Bytes of the blobs of a bucket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_bytes(bucket: *const Bucket) -> i64 {
+pub(crate) unsafe extern "C" fn terrace_bucket_bytes(bucket: *const Bucket) -> i64 {
     // SAFETY: the head of terrace.h.
     call(|| unsafe { Ok(handle(bucket)?.0.bytes() as i64) })
 }
 
 /// Removes all blobs of a bucket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_clear(bucket: *const Bucket) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_bucket_clear(bucket: *const Bucket) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(bucket)?.0.clear()?) })
 }
 
 /// Makes an empty bucket scratch: its blobs are gone when the store is opened again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_make_scratch(bucket: *const Bucket) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_bucket_make_scratch(bucket: *const Bucket) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(bucket)?.0.make_scratch()?) })
 }
@@ -53,14 +54,14 @@ pub unsafe extern "C" fn terrace_bucket_make_scratch(bucket: *const Bucket) -> c
 /// From now on writes each blob also to its own file in `dir`, as of the last sync. The directory is created
 /// if missing, must be empty, and belongs to the bucket.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_persist(bucket: *const Bucket, dir: *const c_char) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_bucket_persist(bucket: *const Bucket, dir: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(bucket)?.0.persist(text(dir)?)?) })
 }
 
 /// Calls `each` with the keys that begin with `prefix`, sorted. Returns the number of keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_list(
+pub(crate) unsafe extern "C" fn terrace_list(
     bucket: *const Bucket,
     prefix: *const c_void,
     prefix_len: usize,
@@ -78,7 +79,7 @@ pub unsafe extern "C" fn terrace_list(
 /// for the next call (0: the end). A key present during the whole scan comes at least once. Returns the
 /// number of keys.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_scan(
+pub(crate) unsafe extern "C" fn terrace_scan(
     bucket: *const Bucket,
     cursor: *mut u64,
     count: usize,

@@ -47,7 +47,7 @@ pub(crate) fn call_int(body: impl FnOnce() -> Result<(), Failed>) -> c_int {
 /// The error of this thread's last failed call, in one line; empty if none failed. Valid until this thread's
 /// next call.
 #[unsafe(no_mangle)]
-pub extern "C" fn terrace_error() -> *const c_char {
+pub(crate) extern "C" fn terrace_error() -> *const c_char {
     LAST.with_borrow(|last| last.as_ptr())
 }
 

@@ -8,19 +8,19 @@ use terrace_store::{StoreOptions, SyncPolicy};
 
 /// An open store.
 #[derive(Debug)]
-pub struct Store(pub(crate) terrace_store::Store);
+pub(crate) struct Store(pub(crate) terrace_store::Store);
 
 /// A thread syncs every sync_ms.
-pub const TERRACE_SYNC_EVERY: c_int = 0;
+pub(crate) const TERRACE_SYNC_EVERY: c_int = 0;
 /// Each change is durable when its call returns.
-pub const TERRACE_SYNC_ALWAYS: c_int = 1;
+pub(crate) const TERRACE_SYNC_ALWAYS: c_int = 1;
 /// Changes become durable at terrace_store_sync and at close.
-pub const TERRACE_SYNC_NEVER: c_int = 2;
+pub(crate) const TERRACE_SYNC_NEVER: c_int = 2;
 
 /// Options of a store. terrace_options_default sets all fields.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Name of the store in its directory. NULL: "store".
     pub name: *const c_char,
     /// Limit of all memory, bytes. At least 16 MiB.
@@ -35,7 +35,7 @@ pub struct Options {
 
 /// Sets all fields to the defaults: 1 GiB of memory, a sync every second.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_options_default(options: *mut Options) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_options_default(options: *mut Options) -> c_int {
     let defaults = StoreOptions::default();
     call_int(|| {
         let sync = TERRACE_SYNC_EVERY;
@@ -71,7 +71,7 @@ unsafe fn options(of: *const Options) -> Result<StoreOptions, Failed> {
 /// Opens the store in an existing directory. The store is created if missing. options NULL: the defaults.
 /// -EBUSY: another program uses it.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_open(
+pub(crate) unsafe extern "C" fn terrace_store_open(
     dir: *const c_char,
     options: *const Options,
     store: *mut *mut Store,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn terrace_store_open(
 /// Makes everything durable and closes the store. The handle is invalid afterwards, even after an error.
 /// Calls on its buckets return -EBADF; their handles must still be closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_close(store: *mut Store) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_store_close(store: *mut Store) -> c_int {
     call_int(|| {
         if store.is_null() {
             return Err(Failed::Argument("a handle is NULL"));
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn terrace_store_close(store: *mut Store) -> c_int {
 
 /// Makes all changes before the call durable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_sync(store: *const Store) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_store_sync(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(store)?.0.sync()?) })
 }
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn terrace_store_sync(store: *const Store) -> c_int {
 /// Waits until the read-ahead is complete that an open starts for a store that fits in memory. Returns at
 /// once if it does not fit.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe {
         handle(store)?.0.wait_warm();
@@ -118,21 +118,21 @@ pub unsafe extern "C" fn terrace_store_wait_warm(store: *const Store) -> c_int {
 
 /// Compacts the record log. The store does so by itself when most of the log is garbage.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_checkpoint(store: *const Store) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_store_checkpoint(store: *const Store) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(handle(store)?.0.checkpoint()?) })
 }
 
 /// Removes the files of a store. -EBUSY: the store is open.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_store_destroy(dir: *const c_char, name: *const c_char) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_store_destroy(dir: *const c_char, name: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe { Ok(terrace_store::Store::destroy(text(dir)?, text(name)?)?) })
 }
 
 /// Returns the bucket of this name, which is created if missing. To be closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_open(
+pub(crate) unsafe extern "C" fn terrace_bucket_open(
     store: *const Store,
     name: *const c_char,
     bucket: *mut *mut Bucket,
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn terrace_bucket_open(
 
 /// Returns the bucket of this name. To be closed. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_find(
+pub(crate) unsafe extern "C" fn terrace_bucket_find(
     store: *const Store,
     name: *const c_char,
     bucket: *mut *mut Bucket,
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn terrace_bucket_find(
 
 /// Renames a bucket. -ENOENT: it does not exist; -EEXIST: a bucket of the new name exists.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_rename(
+pub(crate) unsafe extern "C" fn terrace_bucket_rename(
     store: *const Store,
     from: *const c_char,
     to: *const c_char,
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn terrace_bucket_rename(
 
 /// Removes a bucket with its blobs. -ENOENT: it does not exist.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn terrace_bucket_remove(store: *const Store, name: *const c_char) -> c_int {
+pub(crate) unsafe extern "C" fn terrace_bucket_remove(store: *const Store, name: *const c_char) -> c_int {
     // SAFETY: the head of terrace.h.
     call_int(|| unsafe {
         let removed = handle(store)?.0.remove_bucket(text(name)?)?;

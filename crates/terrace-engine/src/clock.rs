@@ -2,7 +2,9 @@
 
 use rustix::fs::{MemfdFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, fstat, futimens, memfd_create};
 use std::os::fd::OwnedFd;
+#[cfg(test)]
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(test)]
 use std::time::Duration;
 
 /// A monotonic and a wall clock.
@@ -80,16 +82,19 @@ fn mtime_ns(stat: &rustix::fs::Stat) -> i64 {
 }
 
 /// A clock for tests, moved by hand.
+#[cfg(test)]
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
+pub(crate) struct ManualClock(AtomicU64);
 
+#[cfg(test)]
 impl ManualClock {
     /// Moves the clock forward.
-    pub fn advance(&self, by: Duration) {
+    pub(crate) fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_nanos() as u64, Ordering::SeqCst);
     }
 }
 
+#[cfg(test)]
 impl Clock for ManualClock {
     fn now_ns(&self) -> u64 {
         self.0.load(Ordering::SeqCst)

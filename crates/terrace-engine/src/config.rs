@@ -30,7 +30,7 @@ pub enum SourceShare {
 }
 
 /// Smallest memory that an instance works with, bytes.
-pub const MEMORY_MIN: u64 = 16 << 20;
+pub(crate) const MEMORY_MIN: u64 = 16 << 20;
 
 /// Configuration of an engine. Defaults are those of docs/terrace.toml.
 #[derive(Debug, Clone)]

@@ -271,7 +271,6 @@ impl Context {
     pub(crate) fn lookup_object(&self, id: ObjectId) -> Option<ObjectRef> {
         self.state.lock().objects.get(&id).cloned()
     }
-    /// All objects.
     pub(crate) fn objects(&self) -> Vec<ObjectRef> {
         self.state.lock().objects.values().cloned().collect()
     }

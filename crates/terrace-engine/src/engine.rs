@@ -343,7 +343,6 @@ impl Engine {
     }
 }
 
-/// Objects.
 impl Engine {
     /// The object `id`, published now if it was not. `path_fd` is an O_PATH descriptor of the file; `size` is
     /// the file's.
@@ -411,12 +410,8 @@ impl Engine {
     }
 }
 
-/// Requests of programs.
 impl Engine {
     /// Reads at `offset` into `buf`; short only at the end of the file.
-    ///
-    /// # Errors
-    /// The source's error.
     pub fn read(&self, o: &ObjectRef, offset: u64, buf: &mut [u8], access: AccessPath) -> io::Result<usize> {
         read::read(&self.cx, o, offset, buf, access)
     }

@@ -27,25 +27,25 @@
 //! ARCHITECTURE.md has the lock order and the invariants.
 
 mod access_log;
-pub mod burst;
-pub mod clock;
-pub mod config;
+mod burst;
+mod clock;
+mod config;
 mod context;
 pub mod device;
 mod engine;
-pub mod file;
+mod file;
 pub mod io;
 mod nodes;
 pub mod numa;
-pub mod observe;
-pub mod path;
+mod observe;
+mod path;
 mod preload_server;
 pub mod proc;
 mod readahead;
 mod reclaim;
 mod rings;
-pub mod segment;
-pub mod service;
+mod segment;
+mod service;
 mod state;
 pub mod table;
 #[cfg(test)]

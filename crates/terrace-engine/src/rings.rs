@@ -120,7 +120,6 @@ impl Rings {
     pub(crate) fn keep_leaving(&self) {
         *self.leaving.lock() = Some(Vec::new());
     }
-    /// Ends the recording.
     pub(crate) fn drop_leaving(&self) {
         *self.leaving.lock() = None;
     }

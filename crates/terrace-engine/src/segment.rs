@@ -101,23 +101,23 @@ impl TargetTable {
 }
 
 /// Frame flags, which survive terraced.
-pub mod flag {
+pub(crate) mod flag {
     /// The frame has content that the source lacks.
-    pub const DIRTY: u8 = 1;
+    pub(crate) const DIRTY: u8 = 1;
     /// The frame is under writeback.
-    pub const WRITEBACK: u8 = 2;
+    pub(crate) const WRITEBACK: u8 = 2;
     /// The kernel's page cache has the content; the device may not have it.
-    pub const UNSTABLE: u8 = 4;
+    pub(crate) const UNSTABLE: u8 = 4;
     /// Any of these: the source may still need the frame, so it stays.
-    pub const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
+    pub(crate) const HELD: u8 = DIRTY | WRITEBACK | UNSTABLE;
     /// The page was refaulted, or read again after its fault: it is worth compressing.
-    pub const REUSED: u8 = 8;
+    pub(crate) const REUSED: u8 = 8;
     /// The page is being compressed: no candidate for eviction meanwhile.
-    pub const LEAVING: u8 = 16;
+    pub(crate) const LEAVING: u8 = 16;
     /// The page was used since its fault, and its touch count no longer shows it.
-    pub const USED: u8 = 32;
+    pub(crate) const USED: u8 = 32;
     /// A dirty page whose content is durable on a target.
-    pub const OWED: u8 = 64;
+    pub(crate) const OWED: u8 = 64;
 }
 
 impl SegmentHandles {

@@ -76,7 +76,6 @@ impl Moment {
         self.0.fetch_max(now(), Ordering::Relaxed);
     }
 
-    /// Deletes the record.
     pub(crate) fn forget(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

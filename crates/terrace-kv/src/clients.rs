@@ -11,7 +11,6 @@ use terrace_sync::Mutex;
 
 /// A client as other connections see it.
 pub struct Client {
-    /// Number, never reused.
     pub id: u64,
     /// Address; `unix` for a Unix socket.
     pub address: String,
@@ -19,7 +18,6 @@ pub struct Client {
     pub local: String,
     /// Names set by CLIENT SETNAME and SETINFO.
     pub names: Mutex<Names>,
-    /// Database.
     pub db: AtomicU8,
     /// RESP3.
     pub resp3: AtomicBool,
@@ -41,11 +39,8 @@ pub struct Client {
 /// Names that a client has given itself.
 #[derive(Debug, Default, Clone)]
 pub struct Names {
-    /// CLIENT SETNAME.
     pub name: String,
-    /// CLIENT SETINFO LIB-NAME.
     pub library: String,
-    /// CLIENT SETINFO LIB-VER.
     pub version: String,
 }
 
@@ -65,7 +60,6 @@ impl Client {
     fn age_ms(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
     }
-    /// Notes a request.
     pub fn note_sent(&self) {
         self.active_ms.store(self.age_ms(), Ordering::Relaxed);
     }
@@ -108,7 +102,6 @@ impl Client {
     }
 }
 
-/// All connected clients.
 #[derive(Debug, Default)]
 pub struct Clients {
     connected: Mutex<BTreeMap<u64, Arc<Client>>>,
@@ -153,7 +146,6 @@ impl Clients {
         Some(client)
     }
 
-    /// Removes a client.
     pub fn remove(&self, id: u64) {
         self.connected.lock().remove(&id);
     }

@@ -1,6 +1,5 @@
 //! Settings of a server.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::wire::Limits;
 /// Maximum number of arguments of a request.
 const ARGUMENTS_MAX: i64 = 1024 * 1024;
 /// Maximum size of a value, bytes: the limit of Redis.
-pub const VALUE_BYTES_MAX: u64 = 512 << 20;
+pub(crate) const VALUE_BYTES_MAX: u64 = 512 << 20;
 /// Minimum of the limit on a request, bytes.
 const REQUEST_BYTES_MIN: u64 = 1 << 20;
 
@@ -28,15 +27,6 @@ pub enum Durability {
     EverySecond,
     /// When the store decides.
     Never,
-}
-
-/// Address of a listener.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Listen {
-    /// TCP.
-    Tcp(SocketAddr),
-    /// A Unix socket.
-    Unix(PathBuf),
 }
 
 /// Settings of a server.

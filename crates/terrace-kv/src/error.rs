@@ -71,4 +71,4 @@ impl fmt::Display for Refusal {
 }
 
 /// Result of a command.
-pub type Outcome<T = ()> = Result<T, Refusal>;
+pub(crate) type Outcome<T = ()> = Result<T, Refusal>;

@@ -2,20 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counted event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Keys requested.
     CmdGet,
-    /// Storage commands.
     CmdSet,
     /// Commands that remove all keys.
     CmdFlush,
     /// Keys with a new expiry time requested.
     CmdTouch,
-    /// Keys found.
     GetHits,
-    /// Keys not found.
     GetMisses,
     /// Deletions of existing keys.
     DeleteHits,
@@ -67,7 +62,6 @@ const NAMES: [&str; Event::TouchMisses as usize + 1] = [
 pub struct Events([AtomicU64; NAMES.len()]);
 
 impl Events {
-    /// Counts one event.
     pub fn count(&self, event: Event) {
         self.add(event, 1);
     }
@@ -75,11 +69,9 @@ impl Events {
     pub fn add(&self, event: Event, count: u64) {
         self.0[event as usize].fetch_add(count, Ordering::Relaxed);
     }
-    /// How many.
     pub fn get(&self, event: Event) -> u64 {
         self.0[event as usize].load(Ordering::Relaxed)
     }
-    /// Resets all counters.
     pub fn reset(&self) {
         self.0.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
     }

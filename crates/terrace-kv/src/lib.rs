@@ -20,19 +20,19 @@
 #![forbid(unsafe_code)]
 
 pub mod blobs;
-pub mod clients;
+mod clients;
 pub mod cluster;
-pub mod commands;
-pub mod config;
-pub mod error;
-pub mod events;
+mod commands;
+mod config;
+mod error;
+mod events;
 pub mod keyspace;
-pub mod net;
-pub mod server;
+mod net;
+mod server;
 pub mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-pub mod wire;
+mod wire;
 
 pub use config::{Config, Durability};
 pub use net::{Listener, Running, start};

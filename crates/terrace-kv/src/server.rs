@@ -26,7 +26,6 @@ fn new_salt() -> u64 {
 pub struct Counters {
     /// Commands run or refused.
     pub commands: AtomicU64,
-    /// Commands refused.
     pub errors: AtomicU64,
     /// Bytes from clients.
     pub input_bytes: AtomicU64,
@@ -34,7 +33,6 @@ pub struct Counters {
     pub output_bytes: AtomicU64,
     /// Clients closed for malformed requests, or for unread replies.
     pub closed: AtomicU64,
-    /// Wrong passwords.
     pub wrong_passwords: AtomicU64,
 }
 

@@ -25,9 +25,6 @@ thread_local! {
 
 impl StoreBlobs {
     /// Uses a store. Missing buckets are created.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn new(store: Store) -> terrace_store::Result<StoreBlobs> {
         let names =
             ["", ":pieces"].into_iter().flat_map(|of| (0..DATABASES).map(move |db| format!("db{db}{of}")));

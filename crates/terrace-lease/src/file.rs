@@ -62,13 +62,12 @@ enum State {
         retry_at: Instant,
         retry: Duration,
     },
-    /// Given up.
     Ended,
 }
 
 /// One served file. Its descriptor holds the lease.
 #[derive(Debug)]
-pub struct LeasedFile {
+pub(crate) struct LeasedFile {
     pub fd: Arc<OwnedFd>,
     pub object: ObjectRef,
     /// Tick of the last request for the file, on the clock of [`crate::Leases`].
@@ -80,13 +79,13 @@ pub struct LeasedFile {
 
 impl LeasedFile {
     /// A file whose lease is held.
-    pub fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
+    pub(crate) fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
         let look = Look::at(&object).ok();
         LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })
     }
 
     /// A file that a program has open for writing: its object is slow.
-    pub fn written(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
+    pub(crate) fn written(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
         let retry_at = Instant::now() + RETRY_MIN;
         LeasedFile::with(fd, object, State::Broken { before: None, retry_at, retry: RETRY_MIN })
     }
@@ -97,13 +96,13 @@ impl LeasedFile {
     }
 
     /// Is the lease held?
-    pub fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         matches!(*self.state.lock(), State::Held { .. })
     }
 
     /// Time of the next attempt to take the lease; None: the lease is held, or the file is given up. Does not
     /// wait for a thread that is making the attempt.
-    pub fn due(&self) -> Option<Instant> {
+    pub(crate) fn due(&self) -> Option<Instant> {
         let Some(state) = self.state.try_lock() else { return Some(Instant::now() + RETRY_MIN) };
         match *state {
             State::Broken { retry_at, .. } => Some(retry_at),
@@ -116,7 +115,7 @@ impl LeasedFile {
     ///
     /// A client that checked the slot earlier finishes its read. That read began before the open returned, so
     /// it may return the old content.
-    pub fn break_lease(&self) -> bool {
+    pub(crate) fn break_lease(&self) -> bool {
         let mut state = self.state.lock();
         let State::Held { since, look } = *state else { return false };
         self.object.set_slow(true);
@@ -134,7 +133,7 @@ impl LeasedFile {
     }
 
     /// Takes the lease again if it is time. True: clients are served.
-    pub fn try_again(&self, engine: &Engine, tid: i32) -> bool {
+    pub(crate) fn try_again(&self, engine: &Engine, tid: i32) -> bool {
         let mut state = self.state.lock();
         let State::Broken { before, retry_at, retry } = &mut *state else {
             return matches!(*state, State::Held { .. });
@@ -162,14 +161,14 @@ impl LeasedFile {
 
     /// Has the content changed under the lease? The one known way is O_TRUNC of an open for reading, by a
     /// program without the library.
-    pub fn is_changed(&self) -> bool {
+    pub(crate) fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };
         let Ok(now) = Look::at(&self.object) else { return true };
         !look.is_some_and(|look| look.has_content_of(&now))
     }
 
     /// Ends the service for good: clients read the source.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         let mut state = self.state.lock();
         self.object.set_slow(true);
         lease::give_back(self.fd.as_fd());
@@ -177,7 +176,7 @@ impl LeasedFile {
     }
 
     /// Records a request for the file at this tick.
-    pub fn note_asked(&self, tick: u64) {
+    pub(crate) fn note_asked(&self, tick: u64) {
         self.asked.store(tick, Ordering::Relaxed);
     }
 }

@@ -30,14 +30,14 @@ fn done(ret: libc::c_int) -> io::Result<()> {
 /// # Errors
 /// `WouldBlock`: a program has the file open for writing, or mapped writable. `PermissionDenied`: another
 /// user owns it.
-pub fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
+pub(crate) fn take(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     tell(fd, tid)?;
     // SAFETY: plain numbers.
     done(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) })
 }
 
 /// Sends signals of lease breaks to the thread from now on. (Giving a lease back resets this in the kernel.)
-pub fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
+pub(crate) fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
     let owner = Owner { kind: F_OWNER_TID, pid: tid };
     // SAFETY: plain numbers, and a structure that the call reads.
     unsafe {
@@ -47,13 +47,13 @@ pub fn tell(fd: BorrowedFd<'_>, tid: i32) -> io::Result<()> {
 }
 
 /// Gives a lease back, if there is one. Opens that wait for it go on.
-pub fn give_back(fd: BorrowedFd<'_>) {
+pub(crate) fn give_back(fd: BorrowedFd<'_>) {
     // SAFETY: plain numbers.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
 /// Does this descriptor hold a read lease that no open waits to break?
-pub fn is_held(fd: BorrowedFd<'_>) -> bool {
+pub(crate) fn is_held(fd: BorrowedFd<'_>) -> bool {
     is_leased(fd.as_raw_fd())
 }
 
@@ -76,14 +76,14 @@ fn signals() -> libc::sigset_t {
 }
 
 /// Blocks the signals in this thread, so that it can [`wait`] for them.
-pub fn block() {
+pub(crate) fn block() {
     // SAFETY: a valid set; the mask of this thread alone.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &signals(), std::ptr::null_mut()) };
 }
 
 /// Result of [`wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told {
+pub(crate) enum Told {
     /// An open waits for the lease of this descriptor.
     Break(RawFd),
     /// Signals were lost: any lease may be waited for.
@@ -93,7 +93,7 @@ pub enum Told {
 }
 
 /// Waits for a lease break, at most so long.
-pub fn wait(at_most: Duration) -> Told {
+pub(crate) fn wait(at_most: Duration) -> Told {
     let time = libc::timespec {
         tv_sec: at_most.as_secs() as libc::time_t,
         tv_nsec: at_most.subsec_nanos() as libc::c_long,
@@ -118,7 +118,7 @@ fn descriptor(info: &libc::siginfo_t) -> RawFd {
 }
 
 /// Wakes the thread `tid` of this process out of [`wait`].
-pub fn wake(tid: i32) {
+pub(crate) fn wake(tid: i32) {
     // SAFETY: plain numbers.
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), tid, signal()) };
 }

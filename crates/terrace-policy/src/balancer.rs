@@ -132,7 +132,6 @@ const PASSED_A_TRY: u64 = 12;
 struct Sums {
     /// Pages compressed.
     compressed: u64,
-    /// Refaults.
     refaults: u64,
     /// Price of compressions, ns.
     paid: f64,

@@ -70,7 +70,6 @@ pub struct Counts {
     pub unused: u64,
 }
 
-/// A requested piece.
 #[derive(Debug, Clone, Copy)]
 struct Ahead {
     asked_ns: u64,

@@ -13,7 +13,6 @@
 //! Positions run out at twice the number of pages; then the last uses are compacted, in order. O(log pages) a
 //! use.
 
-/// No position.
 const NONE: u32 = u32::MAX;
 const POSITIONS_MIN: usize = 64;
 
@@ -109,7 +108,6 @@ impl Distances {
         }
     }
 
-    /// Heap used.
     pub(crate) fn bytes(&self) -> usize {
         4 * (self.last.capacity() + self.owner.capacity() + self.tree.capacity())
     }

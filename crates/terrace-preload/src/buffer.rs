@@ -29,7 +29,7 @@ fn place(page: usize) -> &'static AtomicUsize {
 
 /// True if `[start, start + n)`, which does not wrap, can be written; n > 0.
 #[inline]
-pub fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
+pub(crate) fn is_writable(local: &Local, start: *const u8, n: usize) -> bool {
     let (start, end) = (start as usize, start as usize + n);
     local.good_from.get() <= start && end <= local.good_to.get() || look_up(local, start, end)
 }
@@ -53,7 +53,7 @@ fn look_up(local: &Local, start: usize, end: usize) -> bool {
 
 /// True if `[start, start + n)`, which does not wrap, can be read; n > 0. For small structures of the
 /// program, which mostly lie on its stack, in a page known to be writable.
-pub fn is_readable(start: *const u8, n: usize) -> bool {
+pub(crate) fn is_readable(start: *const u8, n: usize) -> bool {
     let pages = start as usize / PAGE_SIZE..(start as usize + n).div_ceil(PAGE_SIZE);
     pages.start > 0
         && (pages.clone().all(is_known)

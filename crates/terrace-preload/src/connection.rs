@@ -42,10 +42,8 @@ const PATIENCE_MS: u64 = 30_000;
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
 /// State that every path of the process reads.
 #[derive(Debug)]
-pub struct World {
-    /// The segment.
+pub(crate) struct World {
     pub segment: Segment,
-    /// Access counts.
     pub touches: TouchTable,
     identity: Identity,
 }
@@ -53,7 +51,7 @@ pub struct World {
 impl World {
     /// Whether the leases are kept. Always true with a mount.
     #[inline]
-    pub fn has_keeper(&self) -> bool {
+    pub(crate) fn has_keeper(&self) -> bool {
         self.segment.header().leases.load(Ordering::Acquire) & NO_LEASES == 0
     }
 }
@@ -95,7 +93,7 @@ static INHERITED: helper::Slot = helper::Slot::new();
 static ADDRESS: Static<libc::sockaddr_un> = Static(UnsafeCell::new(MaybeUninit::uninit()));
 
 /// Reads the environment. Called once, from .init_array.
-pub fn configure() {
+pub(crate) fn configure() {
     let (Some(path), Some(dev)) = (sys::variable(c"TERRACE_SOCKET"), sys::variable(c"TERRACE_DEV")) else {
         return;
     };
@@ -128,7 +126,7 @@ pub fn configure() {
 /// st_dev of the mount, if its daemon needs announcements. Also after the preload path has closed:
 /// descriptors opened before are still a client's.
 #[inline]
-pub fn told_dev() -> Option<u64> {
+pub(crate) fn told_dev() -> Option<u64> {
     speaks_of().filter(|_| !directory::is_leased())
 }
 
@@ -141,7 +139,7 @@ fn speaks_of() -> Option<u64> {
 
 /// st_dev of the mount, if the preload path is open.
 #[inline]
-pub fn mount_dev() -> Option<u64> {
+pub(crate) fn mount_dev() -> Option<u64> {
     let dev = DEV.load(Ordering::Acquire);
     (dev != 0 && !OFF.load(Ordering::Relaxed)).then_some(dev)
 }
@@ -150,7 +148,7 @@ pub fn mount_dev() -> Option<u64> {
 /// cannot be tracked. The process is no client any more, so the kernel caches the files that it opens from
 /// here on.
 #[cold]
-pub fn turn_off() {
+pub(crate) fn turn_off() {
     if DEV.load(Ordering::Relaxed) != 0 {
         OFF.store(true, Ordering::SeqCst);
         table::forget_range(0, u32::MAX);
@@ -166,7 +164,7 @@ pub fn turn_off() {
 /// here on there are none. Mappings can no longer be announced, so every file that may get one is announced
 /// now. Files opened later are opened by a process that is no client.
 #[cold]
-pub fn fall_silent() {
+pub(crate) fn fall_silent() {
     if speaks_of().is_none() {
         return quiet::be_silent();
     }
@@ -180,7 +178,7 @@ pub fn fall_silent() {
 }
 
 /// True if a writable shared mapping of this descriptor is possible.
-pub fn is_mappable(fd: c_int) -> bool {
+pub(crate) fn is_mappable(fd: c_int) -> bool {
     let mode = sys::fcntl(fd, libc::F_GETFL, 0) as c_int;
     mode >= 0
         && mode & libc::O_ACCMODE == libc::O_RDWR
@@ -189,13 +187,13 @@ pub fn is_mappable(fd: c_int) -> bool {
 
 /// The segment, if this process (or one that it was forked from) ever registered.
 #[inline]
-pub fn world() -> Option<&'static World> {
+pub(crate) fn world() -> Option<&'static World> {
     // SAFETY: null or WORLD_PLACE, initialised before the pointer was published.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
 
 /// Size from which a file makes the process that opens it a client, bytes (`TERRACE_LARGE_FILE`).
-pub fn large_file() -> u64 {
+pub(crate) fn large_file() -> u64 {
     LARGE_FILE.load(Ordering::Relaxed)
 }
 
@@ -223,7 +221,7 @@ fn volatile() -> Option<&'static Volatile> {
 
 /// True if the daemon knows this process.
 #[inline]
-pub fn is_registered() -> bool {
+pub(crate) fn is_registered() -> bool {
     known().is_some_and(|v| v.ring.load(Ordering::Acquire) != 0)
 }
 
@@ -235,13 +233,13 @@ fn ring_number() -> Option<usize> {
 
 /// The ring of this process, for counts.
 #[inline]
-pub fn ring() -> Option<&'static Ring> {
+pub(crate) fn ring() -> Option<&'static Ring> {
     ring_number().map(rings::at)
 }
 
 /// The ring of this process, for fills and trace records.
 #[inline]
-pub fn hold_ring() -> Option<rings::Held> {
+pub(crate) fn hold_ring() -> Option<rings::Held> {
     ring_number().and_then(rings::hold)
 }
 
@@ -284,7 +282,7 @@ impl Drop for Held {
 /// Registers this process, unless it is registered, or a try was less than a second ago. Returns whether it
 /// is registered. An open waits for a thread that is registering: its descriptor can be classified only now.
 /// A read does not wait.
-pub fn register(wait: bool) -> bool {
+pub(crate) fn register(wait: bool) -> bool {
     let Some(v) = volatile() else { return false };
     if is_registered() {
         return true;
@@ -294,7 +292,7 @@ pub fn register(wait: bool) -> bool {
 }
 
 /// Requests the source of an open file. None: not available now. The caller owns the returned descriptor.
-pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
+pub(crate) fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
     let reply = ask(&held, proto::SOURCE, Some(fd), &mut fds, ANSWER_MS)?;
@@ -303,14 +301,14 @@ pub fn source(fd: c_int) -> Option<(Reply, Option<c_int>)> {
 
 /// Requests that an open file be served, without a mount. The reply may be a refusal. None: not available
 /// now.
-pub fn serve(fd: c_int) -> Option<Reply> {
+pub(crate) fn serve(fd: c_int) -> Option<Reply> {
     let held = Held::try_take(volatile()?)?;
     ask(&held, proto::SERVE, Some(fd), &mut [-1; HELLO_FDS], ANSWER_MS)
 }
 
 /// Requests target number `n` of the device tiers. None: not available now. The caller owns the table and the
 /// target. Err: there is no such target, or none for clients (`EOPNOTSUPP`).
-pub fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
+pub(crate) fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
     let held = Held::try_take(volatile()?)?;
     let mut fds = [-1; HELLO_FDS];
     let reply = ask(&held, proto::target(n), None, &mut fds, ANSWER_MS)?;
@@ -323,7 +321,7 @@ pub fn device(n: u32) -> Option<Result<[c_int; 2], c_int>> {
 
 /// Announces a writable shared mapping of `fd`, and waits for the daemon's answer. False: the announcement
 /// failed, so the daemon would serve content older than the mapping's stores.
-pub fn mapped(fd: c_int) -> bool {
+pub(crate) fn mapped(fd: c_int) -> bool {
     match insist(proto::MAPPED, Some(fd)) {
         Ok(reply) if reply.errno == 0 => true,
         // Not a client: the kernel caches files that this process opens, of which the daemon knows. It
@@ -334,7 +332,7 @@ pub fn mapped(fd: c_int) -> bool {
 }
 
 /// Requests that the daemon write everything back. Returns zero or an errno.
-pub fn flush() -> c_int {
+pub(crate) fn flush() -> c_int {
     insist(proto::FLUSH, None).map_or(libc::EIO, |reply| reply.errno as c_int)
 }
 
@@ -392,7 +390,7 @@ fn ask_registered(v: &'static Volatile, op: u32, fd: Option<c_int>) -> Option<Re
 /// Wakes the daemon, unless a thread of this process has just done so: until it runs, every thread sees it
 /// asleep. The wake-up uses the socket, whose inode is unique. An eventfd would not do: if the program closed
 /// it and made its own with that number, both would look the same.
-pub fn ring_bell() {
+pub(crate) fn ring_bell() {
     static LAST_NS: AtomicU64 = AtomicU64::new(0);
     let (now, last) = (sys::now_ns(), LAST_NS.load(Ordering::Relaxed));
     if now.saturating_sub(last) < BELL_NS
@@ -407,7 +405,7 @@ pub fn ring_bell() {
 }
 
 /// Passes on a program's advice for a span. It does not wait, and is dropped if the socket is full.
-pub fn hint(hint: &Hint) {
+pub(crate) fn hint(hint: &Hint) {
     if let Some(fd) = known().and_then(|v| v.socket.get()) {
         tell(fd, hint.as_bytes());
     }
@@ -422,7 +420,7 @@ fn tell(fd: c_int, bytes: &[u8]) {
 
 /// Called when no slot of the ring is free; acts at most once a second. If the daemon has hung up, or if
 /// threads that never returned hold every slot, this process registers again.
-pub fn check_ring(leaked: bool) {
+pub(crate) fn check_ring(leaked: bool) {
     let Some(v) = volatile() else { return };
     let now = sys::now_ms();
     if now.saturating_sub(v.last_check_ms.load(Ordering::Relaxed)) < RETRY_MS {
@@ -452,7 +450,7 @@ fn is_hung_up(socket: c_int) -> bool {
 }
 
 /// In the child of a fork.
-pub fn forked() {
+pub(crate) fn forked() {
     local().holding.set(0);
     scratch::forked();
     quiet::forked();

@@ -39,9 +39,8 @@ struct Place {
 // SAFETY: the table is written by the thread that set ASKING, before `CURRENT` names the place, and never after.
 unsafe impl Sync for Place {}
 
-/// A readable target.
 #[derive(Debug, Clone, Copy)]
-pub struct Device {
+pub(crate) struct Device {
     /// Number of the target, for counters.
     pub number: usize,
     pub fd: c_int,
@@ -50,7 +49,7 @@ pub struct Device {
 
 /// The target of a slot, if it can be read. The caller has read the slot from an entry, so the change that
 /// added its target is visible.
-pub fn of(segment: &Segment, slot: DeviceSlot) -> Option<Device> {
+pub(crate) fn of(segment: &Segment, slot: DeviceSlot) -> Option<Device> {
     let change = u64::from(segment.header().targets.load(Ordering::Acquire)) + 1;
     if KNOWN.load(Ordering::Acquire) != change && !ask(change) {
         return None;
@@ -61,7 +60,7 @@ pub fn of(segment: &Segment, slot: DeviceSlot) -> Option<Device> {
 }
 
 /// Closes targets that were removed. Called before a read.
-pub fn look(segment: &Segment) {
+pub(crate) fn look(segment: &Segment) {
     let change = u64::from(segment.header().targets.load(Ordering::Relaxed)) + 1;
     let known = KNOWN.load(Ordering::Relaxed);
     if known != 0 && known != change {

@@ -16,7 +16,7 @@ static TEXT: Text = Text(UnsafeCell::new([0; TEXT_MAX]));
 static LEN: AtomicUsize = AtomicUsize::new(0);
 
 /// Reads the environment. Called once, from .init_array.
-pub fn configure() {
+pub(crate) fn configure() {
     let told = sys::variable(c"TERRACE_LEASED").unwrap_or_default();
     // A longer list could not be checked. No path begins with `//`, so nothing is served.
     let told = if told.len() > TEXT_MAX { b"//" } else { told };
@@ -27,12 +27,12 @@ pub fn configure() {
 
 /// Whether a directory is served by leases, without a mount.
 #[inline]
-pub fn is_leased() -> bool {
+pub(crate) fn is_leased() -> bool {
     LEN.load(Ordering::Acquire) != 0
 }
 
 /// Whether a path lies in the directory, and not in an excluded subdirectory.
-pub fn is_served(path: &[u8]) -> bool {
+pub(crate) fn is_served(path: &[u8]) -> bool {
     // SAFETY: written before LEN was, and never again.
     let text = unsafe { &(&*TEXT.0.get())[..LEN.load(Ordering::Acquire)] };
     let below = |dir: &[u8]| dir == b"/" || path.strip_prefix(dir).is_some_and(|rest| rest.starts_with(b"/"));

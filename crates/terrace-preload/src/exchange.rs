@@ -6,7 +6,7 @@ use terrace_shm::layout::LAYOUT_VERSION;
 use terrace_shm::proto::{Reply, Request};
 
 /// Descriptors that come with HELLO's answer: segment, touch table, ring. No answer has more.
-pub const HELLO_FDS: usize = 3;
+pub(crate) const HELLO_FDS: usize = 3;
 
 /// Buffer for a control message of up to `HELLO_FDS` descriptors, aligned for the kernel.
 #[repr(C, align(8))]
@@ -14,7 +14,7 @@ struct Control([u8; 64]);
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
 
 /// Sends a request and waits for its answer. None: the connection is no longer usable.
-pub fn exchange(
+pub(crate) fn exchange(
     s: c_int,
     op: u32,
     fd: Option<c_int>,

@@ -12,7 +12,7 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 
 /// An open file during a read.
 #[derive(Debug, Clone, Copy)]
-pub struct File<'a> {
+pub(crate) struct File<'a> {
     pub fd: c_int,
     pub class: Class,
     /// The object of the descriptor. Without a mount, the slot may belong to another object by now.
@@ -24,7 +24,7 @@ pub struct File<'a> {
 
 impl File<'static> {
     #[inline]
-    pub fn new(fd: c_int, class: Class) -> Option<Self> {
+    pub(crate) fn new(fd: c_int, class: Class) -> Option<Self> {
         let local = local();
         if local.vforked() {
             return None;
@@ -44,16 +44,16 @@ impl File<'static> {
 impl File<'_> {
     /// Whether the slot still belongs to the object.
     #[inline]
-    pub fn has_slot(&self) -> bool {
+    pub(crate) fn has_slot(&self) -> bool {
         self.slot.id.load(Ordering::Acquire) == self.object
     }
     /// Whether it may be read from memory. Without a mount, the leases must be kept.
     #[inline]
-    pub fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.has_slot() && self.world.has_keeper()
     }
     #[inline]
-    pub fn count_hit(&self, offset: u64, n: usize) {
+    pub(crate) fn count_hit(&self, offset: u64, n: usize) {
         if n > 0
             && let Some(ring) = connection::ring()
         {
@@ -67,7 +67,7 @@ impl File<'_> {
     }
     /// Whether a trace of the mount is recorded. The flag lies on a cache line that the look-up has loaded.
     #[inline]
-    pub fn is_traced(&self) -> bool {
+    pub(crate) fn is_traced(&self) -> bool {
         self.world.segment.header().tracing.load(Ordering::Relaxed) != 0
     }
     #[cold]
@@ -78,7 +78,7 @@ impl File<'_> {
     }
     /// Records a read for the trace.
     #[cold]
-    pub fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
+    pub(crate) fn trace(&self, ring: &Ring, offset: u64, n: usize, miss: bool) {
         let page = offset / PAGE_SIZE as u64;
         let pages = (offset as usize % PAGE_SIZE + n).div_ceil(PAGE_SIZE);
         ring.lane(self.local.stripe()).push(Span {
@@ -91,7 +91,7 @@ impl File<'_> {
         });
     }
     #[cold]
-    pub fn count_fallback(&self) {
+    pub(crate) fn count_fallback(&self) {
         if let Some(ring) = connection::ring() {
             count(&ring.counters(self.local.stripe()).fallbacks, 1);
         }

@@ -13,7 +13,7 @@ use terrace_shm::unzstd::unzstd;
 /// Callbacks for hits in the compressed tier: counts them, and requests a frame for a page that is read
 /// often.
 #[derive(Debug)]
-pub struct FromTier<'a>(pub &'a File<'a>);
+pub(crate) struct FromTier<'a>(pub &'a File<'a>);
 
 impl Unpack for FromTier<'_> {
     #[cold]
@@ -40,7 +40,7 @@ fn ask_for(file: &File, page: u64) {
 }
 
 /// Makes a claimed slot ready: with `len` bytes of content, or with the key alone (0).
-pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
+pub(crate) fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize) {
     d.object.store(file.object, Ordering::Relaxed);
     d.page.store(page, Ordering::Relaxed);
     d.seen.store(seen.identity, Ordering::Relaxed);
@@ -55,13 +55,13 @@ pub fn offer(d: &PageFill, file: &File, page: u64, seen: PageVersion, len: usize
 }
 
 /// False while the daemon stops: fills are not consumed then.
-pub fn is_serving(file: &File) -> bool {
+pub(crate) fn is_serving(file: &File) -> bool {
     file.world.segment.header().serving.load(Ordering::Relaxed) != 0
 }
 
 /// Takes a free slot of the ring. Threads begin at different slots and continue after their last one, so that
 /// adjacent pages mostly get adjacent slots.
-pub fn claim(ring: &Ring, file: &File) -> Option<u8> {
+pub(crate) fn claim(ring: &Ring, file: &File) -> Option<u8> {
     static START: AtomicU64 = AtomicU64::new(0);
     let slots = ring.slots();
     let next = &file.local.next_slot;

@@ -18,7 +18,7 @@ fn room() -> (u64, u64) {
 /// A descriptor of the library, and its file: by raw system calls a program may close it unseen, or reuse its
 /// number.
 #[derive(Debug, Clone, Copy)]
-pub struct Kept {
+pub(crate) struct Kept {
     pub fd: c_int,
     what: Identity,
 }
@@ -45,14 +45,14 @@ fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
 }
 
 /// Moves a descriptor to the highest numbers. None (and it is closed) if there is no room.
-pub fn raise(fd: c_int) -> Option<Kept> {
+pub(crate) fn raise(fd: c_int) -> Option<Kept> {
     let high = sys::identity(fd).and_then(|(what, _)| copy_up(fd, what));
     sys::close(fd);
     high
 }
 
 /// Moves a descriptor to the highest numbers; it stays in place if there is no room. None: it is not open.
-pub fn lift(fd: c_int) -> Option<Kept> {
+pub(crate) fn lift(fd: c_int) -> Option<Kept> {
     let (what, _) = sys::identity(fd)?;
     let high = copy_up(fd, what);
     match high {
@@ -63,7 +63,7 @@ pub fn lift(fd: c_int) -> Option<Kept> {
 }
 
 /// Closes a descriptor of the library, if it is still the library's.
-pub fn lower(kept: Kept) {
+pub(crate) fn lower(kept: Kept) {
     if kept.is_still() {
         table::forget(kept.fd);
         sys::close(kept.fd);
@@ -71,7 +71,7 @@ pub fn lower(kept: Kept) {
 }
 
 /// The program is about to close a descriptor: forgets it. False for one of the library's.
-pub fn may_close(fd: c_int) -> bool {
+pub(crate) fn may_close(fd: c_int) -> bool {
     let is_theirs = !is_ours(fd);
     if is_theirs {
         table::forget(fd);
@@ -84,35 +84,33 @@ fn is_ours(fd: c_int) -> bool {
 }
 
 /// The library's descriptors in `[first, last]`, ascending.
-pub fn within(first: u32, last: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn within(first: u32, last: u32) -> impl Iterator<Item = u32> {
     table::helpers(first, last).filter(|&fd| is_ours(fd as c_int))
 }
 
 /// A place for one descriptor of the library. All zero = empty.
 #[derive(Debug)]
-pub struct Slot {
+pub(crate) struct Slot {
     fd1: AtomicI32,
     dev: AtomicU64,
     ino: AtomicU64,
 }
 
 impl Slot {
-    /// An empty place.
-    pub const fn new() -> Slot {
+    pub(crate) const fn new() -> Slot {
         Slot { fd1: AtomicI32::new(0), dev: AtomicU64::new(0), ino: AtomicU64::new(0) }
     }
-    /// Keeps a descriptor.
-    pub fn set(&self, kept: Kept) {
+    pub(crate) fn set(&self, kept: Kept) {
         self.dev.store(kept.what.dev, Ordering::Relaxed);
         self.ino.store(kept.what.ino, Ordering::Relaxed);
         self.fd1.store(kept.fd + 1, Ordering::Release);
     }
     /// The descriptor, if it is still the library's.
-    pub fn get(&self) -> Option<c_int> {
+    pub(crate) fn get(&self) -> Option<c_int> {
         self.kept().map(|kept| kept.fd)
     }
     /// Likewise, with its file.
-    pub fn kept(&self) -> Option<Kept> {
+    pub(crate) fn kept(&self) -> Option<Kept> {
         let fd = self.fd1.load(Ordering::Acquire) - 1;
         if fd < 0 {
             return None;
@@ -126,19 +124,19 @@ impl Slot {
         None
     }
     /// Whether both keep the same descriptor.
-    pub fn is_same(&self, other: &Slot) -> bool {
+    pub(crate) fn is_same(&self, other: &Slot) -> bool {
         let fd1 = self.fd1.load(Ordering::Relaxed);
         fd1 != 0 && fd1 == other.fd1.load(Ordering::Relaxed)
     }
     /// Closes the descriptor, if it is still the library's.
-    pub fn discard(&self) {
+    pub(crate) fn discard(&self) {
         if let Some(kept) = self.kept() {
             self.forget(kept.fd);
             lower(kept);
         }
     }
     /// Empties the place without closing the descriptor.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.fd1.store(0, Ordering::Release);
     }
     /// Empties the place, unless another descriptor has been set meanwhile.

@@ -19,7 +19,7 @@ use terrace_shm::scratch::Scratch;
 const JUMPS_MIN: u64 = 4;
 
 /// Called after an open for reading only.
-pub fn opened(fd: c_int, dev: u64) {
+pub(crate) fn opened(fd: c_int, dev: u64) {
     // SAFETY: a path that ends.
     let Ok((id, kind, size)) = (unsafe { sys::identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }) else {
         return;
@@ -35,7 +35,7 @@ pub fn opened(fd: c_int, dev: u64) {
 ///
 /// # Safety
 /// `path` is the program's, and the kernel has just read it.
-pub unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &mut u32) -> bool {
+pub(crate) unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &mut u32) -> bool {
     /// Milliseconds. A lease that is not returned by then belongs to another program.
     const NAPS_MAX: u32 = 500;
     // SAFETY: errno is this thread's.
@@ -57,7 +57,7 @@ pub unsafe fn waits_again(dir: c_int, path: *const c_char, flags: c_int, naps: &
 ///
 /// # Safety
 /// `path` is the program's. It is passed on to the kernel unchanged.
-pub unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
+pub(crate) unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
     let Some(dev) = connection::mount_dev().filter(|_| directory::is_leased()) else { return false };
     // SAFETY: the caller's promise.
     let found = unsafe { sys::identity_at(dir, path, 0) };
@@ -66,7 +66,7 @@ pub unsafe fn may_be_served(dir: c_int, path: *const c_char) -> bool {
 
 /// An open for reading has emptied a file, which breaks no lease (Linux: `break_lease` checks the access mode
 /// only): terraced must look at it.
-pub fn truncated(fd: c_int, dev: u64) {
+pub(crate) fn truncated(fd: c_int, dev: u64) {
     let is_ours = sys::identity(fd).is_some_and(|(id, kind)| id.dev == dev && kind == libc::S_IFREG);
     if is_ours && lies_inside(fd) != Some(false) && connection::register(true) {
         connection::serve(fd);
@@ -76,7 +76,7 @@ pub fn truncated(fd: c_int, dev: u64) {
 /// Called before the kernel reads a candidate at an offset (None: at its position). If its reads jump, the
 /// next ones are served.
 #[cold]
-pub fn consider(fd: c_int, at: Option<u64>, n: usize) {
+pub(crate) fn consider(fd: c_int, at: Option<u64>, n: usize) {
     let local = local();
     if local.vforked() {
         return;

@@ -34,14 +34,14 @@ const STREAMS: usize = 4;
 /// Reads further apart are unrelated, bytes.
 const STEP_MAX: u64 = 4 << 20;
 /// Maximum streak. A new stream halves the streaks of others, so that ended streams are replaced.
-pub const STREAK_MAX: u32 = 15;
+pub(crate) const STREAK_MAX: u32 = 15;
 /// Bytes of [`Local`]; the assembly needs a number.
 const LOCAL_BYTES: usize = 48 + STREAMS * size_of::<Stream>();
 
 /// A thread's block. All zero at its start.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Local {
+pub(crate) struct Local {
     /// The thread runs in a vfork child: its memory is the parent's, so no table may change. Written by assembly.
     vforked: Cell<u32>,
     /// Counter stripe + 1.
@@ -52,7 +52,6 @@ pub struct Local {
     pub holding: Cell<u32>,
     /// Memory that was last found writable, see [`crate::buffer`].
     pub good_from: Cell<usize>,
-    /// Its end.
     pub good_to: Cell<usize>,
     /// The stream of the last read.
     stream: Cell<u32>,
@@ -80,7 +79,7 @@ std::arch::global_asm!(
 
 /// The calling thread's block.
 #[inline]
-pub fn local() -> &'static Local {
+pub(crate) fn local() -> &'static Local {
     let p: *const Local;
     // SAFETY: the initial-exec sequence for the symbol above; fs:0 holds the thread pointer. The block is zeroed, which is
     // a valid Local, and lives as long as the thread; the reference does not leave it (Local is not Sync).
@@ -94,17 +93,17 @@ pub fn local() -> &'static Local {
 impl Local {
     /// True in a vfork child.
     #[inline]
-    pub fn vforked(&self) -> bool {
+    pub(crate) fn vforked(&self) -> bool {
         self.vforked.get() != 0
     }
     /// True if the thread may be cancelled at any instruction.
     #[inline]
-    pub fn is_cancelled_at_once(&self) -> bool {
+    pub(crate) fn is_cancelled_at_once(&self) -> bool {
         self.cancelled_at_once.get() != 0
     }
     /// Counter stripe of the thread.
     #[inline]
-    pub fn stripe(&self) -> usize {
+    pub(crate) fn stripe(&self) -> usize {
         if self.stripe.get() == 0 {
             self.first_stripe();
         }
@@ -118,7 +117,7 @@ impl Local {
     }
     /// Records a read. Returns the number of reads before it that were adjacent, or at the same distance.
     #[inline]
-    pub fn streak(&self, fd: c_int, offset: u64, n: usize) -> u32 {
+    pub(crate) fn streak(&self, fd: c_int, offset: u64, n: usize) -> u32 {
         let last = &self.streams[self.stream.get() as usize % STREAMS];
         let s = if last.goes_on(fd, offset) { last } else { self.other_stream(fd, offset) };
         let streak = s.streak.get();

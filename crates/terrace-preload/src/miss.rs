@@ -42,7 +42,7 @@ const PAST_MAX: usize = 4 * PAGE_SIZE;
 
 /// End of a read.
 #[derive(Debug)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// Bytes delivered, up to the end of the read.
     Done(usize),
     /// Bytes delivered. The mount path reads the rest.
@@ -54,7 +54,7 @@ pub enum Progress {
 /// # Safety
 /// `buf` is the program's buffer of `n` bytes.
 #[cold]
-pub unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: usize) -> Progress {
+pub(crate) unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut done: usize) -> Progress {
     let _inside = quiet::enter();
     let source = if quiet::is_silent() { None } else { source_of(file) };
     let Some(source) = source else { return Progress::MountPath(done) };

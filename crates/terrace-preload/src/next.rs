@@ -20,12 +20,12 @@ macro_rules! next {
         #[allow(non_upper_case_globals)]
         mod $pointers {
             use super::*;
-            $(pub static $name: AtomicUsize = AtomicUsize::new(0);)*
+            $(pub(crate) static $name: AtomicUsize = AtomicUsize::new(0);)*
         }
         $(
             #[inline]
             #[allow(non_snake_case)]
-            pub unsafe fn $name($($arg: $t),*) -> $r {
+            pub(crate) unsafe fn $name($($arg: $t),*) -> $r {
                 let mut p = $pointers::$name.load(Ordering::Relaxed);
                 if p == 0 {
                     p = find(concat!(stringify!($name), "\0"), &$pointers::$name);
@@ -45,8 +45,7 @@ macro_rules! next {
 /// Whether the library has started.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// Enables look-ups.
-pub fn start() {
+pub(crate) fn start() {
     STARTED.store(true, Ordering::Relaxed);
 }
 

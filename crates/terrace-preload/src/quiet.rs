@@ -26,7 +26,7 @@ const WAIT_MS: u32 = 2000;
 
 /// A thread is in calls of the library until this is dropped.
 #[derive(Debug)]
-pub struct Inside(&'static Local);
+pub(crate) struct Inside(&'static Local);
 
 fn line(local: &Local) -> &'static AtomicU32 {
     &INSIDE[local.stripe() % LINES].0
@@ -34,7 +34,7 @@ fn line(local: &Local) -> &'static AtomicU32 {
 
 /// Enters. SeqCst: the count is visible before the thread checks whether the library is silent.
 #[inline]
-pub fn enter() -> Inside {
+pub(crate) fn enter() -> Inside {
     let local = local();
     local.inside.set(local.inside.get().wrapping_add(1));
     line(local).fetch_add(1, Ordering::SeqCst);
@@ -51,12 +51,12 @@ impl Drop for Inside {
 
 /// Whether the library is silent.
 #[inline]
-pub fn is_silent() -> bool {
+pub(crate) fn is_silent() -> bool {
     SILENT.load(Ordering::Relaxed)
 }
 
 /// Silences the library, and waits until other threads have left its calls.
-pub fn be_silent() {
+pub(crate) fn be_silent() {
     SILENT.store(true, Ordering::SeqCst);
     let mine = local().inside.get();
     let others = || INSIDE.iter().map(|line| line.0.load(Ordering::SeqCst)).fold(0, u32::wrapping_add) > mine;
@@ -69,7 +69,7 @@ pub fn be_silent() {
 }
 
 /// In the child of a fork, which lacks its parent's other threads.
-pub fn forked() {
+pub(crate) fn forked() {
     let local = local();
     for at in &INSIDE {
         at.0.store(0, Ordering::Relaxed);
@@ -78,7 +78,7 @@ pub fn forked() {
 }
 
 /// True if a filter exists at the start and the library's calls were not tried under it.
-pub fn is_filtered() -> bool {
+pub(crate) fn is_filtered() -> bool {
     const FILTERED: isize = 2;
     // SAFETY: a query.
     let mode = unsafe { sys::raw(libc::SYS_prctl, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };

@@ -155,7 +155,7 @@ unsafe fn vectors<'a>(v: *const iovec, n: c_int) -> Option<(&'a [iovec], usize)>
 /// # Safety
 /// The program's buffer.
 #[inline]
-pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<Ret> {
+pub(crate) unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<Ret> {
     let offset = u64::try_from(offset).ok()?;
     if !plausible(buf, n) {
         return None;
@@ -169,7 +169,7 @@ pub unsafe fn pread(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64
 ///
 /// # Safety
 /// The program's buffer.
-pub unsafe fn resident(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<usize> {
+pub(crate) unsafe fn resident(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: i64) -> Option<usize> {
     let offset = u64::try_from(offset).ok()?;
     if !plausible(buf, n) {
         return None;
@@ -182,7 +182,7 @@ pub unsafe fn resident(fd: c_int, class: Class, buf: *mut u8, n: usize, offset: 
 ///
 /// # Safety
 /// The program's vectors and buffers.
-pub unsafe fn resident_vectors(
+pub(crate) unsafe fn resident_vectors(
     fd: c_int,
     class: Class,
     v: *const iovec,
@@ -201,7 +201,7 @@ pub unsafe fn resident_vectors(
 ///
 /// # Safety
 /// The program's vectors and buffers.
-pub unsafe fn preadv(fd: c_int, class: Class, v: *const iovec, n: c_int, offset: i64) -> Option<Ret> {
+pub(crate) unsafe fn preadv(fd: c_int, class: Class, v: *const iovec, n: c_int, offset: i64) -> Option<Ret> {
     let offset = u64::try_from(offset).ok()?;
     // SAFETY: the program's vectors.
     unsafe {
@@ -244,7 +244,7 @@ unsafe fn read_vectors(file: &File, v: &[iovec], offset: u64) -> Option<Ret> {
 ///
 /// # Safety
 /// The program's buffer.
-pub unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Ret> {
+pub(crate) unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Ret> {
     if !plausible(buf, n) {
         return None;
     }
@@ -259,7 +259,7 @@ pub unsafe fn read(fd: c_int, class: Class, buf: *mut u8, n: usize) -> Option<Re
 ///
 /// # Safety
 /// The program's vectors and buffers.
-pub unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Option<Ret> {
+pub(crate) unsafe fn readv(fd: c_int, class: Class, v: *const iovec, n: c_int) -> Option<Ret> {
     // SAFETY: the program's vectors.
     unsafe {
         let (v, sum) = vectors(v, n)?;

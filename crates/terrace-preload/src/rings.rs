@@ -22,14 +22,13 @@ const PLACES_MAX: usize = 64;
 
 /// Content of a place.
 mod kind {
-    /// No ring yet.
-    pub const EMPTY: u32 = 0;
+    pub(super) const EMPTY: u32 = 0;
     /// A ring of this process; in a forked child a hole.
-    pub const RING: u32 = 1;
+    pub(super) const RING: u32 = 1;
     /// Anonymous memory in place of a ring.
-    pub const COVERED: u32 = 2;
+    pub(super) const COVERED: u32 = 2;
     /// Unknown; perhaps the program's mapping.
-    pub const LOST: u32 = 3;
+    pub(super) const LOST: u32 = 3;
 }
 
 struct Place {
@@ -52,7 +51,7 @@ static PLACES: [Place; PLACES_MAX] = [const {
 }; PLACES_MAX];
 
 /// A ring that stays in place until this is dropped.
-pub struct Held(&'static Place);
+pub(crate) struct Held(&'static Place);
 
 impl Deref for Held {
     type Target = Ring;
@@ -68,17 +67,17 @@ impl Drop for Held {
 }
 
 /// Ring number `i`, for counts. It may be replaced at any time.
-pub fn at(i: usize) -> &'static Ring {
+pub(crate) fn at(i: usize) -> &'static Ring {
     PLACES[i].ring()
 }
 
 /// Ring number `i`, for its slots. None: it is being replaced.
-pub fn hold(i: usize) -> Option<Held> {
+pub(crate) fn hold(i: usize) -> Option<Held> {
     place::enter(&PLACES[i].users).then(|| Held(&PLACES[i]))
 }
 
 /// Maps a ring at a place without users and returns its number. The caller holds the connection's lock.
-pub fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
+pub(crate) fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
     let (i, place) = PLACES.iter().enumerate().find(|(_, p)| p.close_if_suits(slots))?;
     let mapped = place.map(fd, slots);
     place::open(&place.users);
@@ -87,7 +86,7 @@ pub fn take(fd: BorrowedFd<'_>, slots: usize) -> Option<usize> {
 
 /// In the child of a fork: puts anonymous memory in place of its parent's rings. After a fork in a signal
 /// handler, interrupted frames run on in the child and still write to their slots.
-pub fn leave_parent() {
+pub(crate) fn leave_parent() {
     for p in PLACES.iter().filter(|p| p.kind.load(Ordering::Relaxed) == kind::RING) {
         p.cover(kind::LOST);
     }

@@ -11,7 +11,7 @@ use terrace_shm::device_table::GAP_MAX;
 
 /// Adjacent pages without a frame, from the first one on.
 #[derive(Debug, Default)]
-pub struct Run {
+pub(crate) struct Run {
     pages: usize,
     /// Slot of the first page.
     first: Option<DeviceSlot>,
@@ -23,7 +23,7 @@ pub struct Run {
 
 impl Run {
     /// Adds a page, with its slot if the device has it. False: no further page can join.
-    pub fn add(&mut self, slot: Option<DeviceSlot>) -> bool {
+    pub(crate) fn add(&mut self, slot: Option<DeviceSlot>) -> bool {
         let i = self.pages;
         self.pages += 1;
         match (slot, self.first) {
@@ -40,7 +40,7 @@ impl Run {
     }
 
     /// The slot to read from (None: the source), and the number of pages.
-    pub fn end(&self) -> (Option<DeviceSlot>, usize) {
+    pub(crate) fn end(&self) -> (Option<DeviceSlot>, usize) {
         match self.to_source {
             0 => (self.first, self.on_device),
             to_source => (None, to_source),

@@ -38,7 +38,7 @@ static SOURCES: [Entry; SOURCES_MAX] = [const {
 
 /// A source that can be read now.
 #[derive(Debug, Clone, Copy)]
-pub struct Source {
+pub(crate) struct Source {
     pub fd: c_int,
     /// Alignment of the address of a direct read, bytes.
     pub align: usize,
@@ -61,7 +61,7 @@ static HAS_DONTCACHE: AtomicBool = AtomicBool::new(true);
 
 impl Source {
     /// Without a mount: the kernel reads the rest with the program's own descriptor.
-    pub fn is_own(&self) -> bool {
+    pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }
 
@@ -69,7 +69,7 @@ impl Source {
     ///
     /// # Safety
     /// The vectors must name memory that may be written.
-    pub unsafe fn read(&self, iov: &[libc::iovec], at: u64, offers: bool) -> usize {
+    pub(crate) unsafe fn read(&self, iov: &[libc::iovec], at: u64, offers: bool) -> usize {
         // SAFETY: the caller's promise.
         let got = unsafe {
             match self.own {
@@ -102,7 +102,7 @@ impl Source {
 }
 
 /// The source of a classified descriptor.
-pub fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
+pub(crate) fn of(fd: c_int, class: Class, object: u64) -> Option<Source> {
     if directory::is_leased() {
         return own(fd, class, object);
     }

@@ -12,7 +12,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// See link.h.
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -21,14 +20,12 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
-/// See elf.h.
 #[repr(C)]
 struct Dyn {
     tag: i64,
     value: usize,
 }
 
-/// See link.h.
 #[repr(C)]
 struct Debug {
     version: c_int,
@@ -68,7 +65,7 @@ struct Object {
 static READABLE: AtomicU32 = AtomicU32::new(0);
 
 /// The next definition of a function; None if no object from here to libc has one.
-pub fn next(name: &CStr) -> Option<usize> {
+pub(crate) fn next(name: &CStr) -> Option<usize> {
     if READABLE.load(Ordering::Relaxed) == 0 {
         let readable = behind().is_some_and(|mut all| all.any(|o| o.is_some_and(|o| o.is_libc())))
             && behind().is_some_and(|mut all| all.all(|o| o.is_some()));
@@ -82,7 +79,7 @@ pub fn next(name: &CStr) -> Option<usize> {
 }
 
 /// The same by the loader, for functions of objects that were loaded later.
-pub fn by_loader(name: &CStr) -> Option<usize> {
+pub(crate) fn by_loader(name: &CStr) -> Option<usize> {
     // SAFETY: a C string.
     let p = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     (!p.is_null()).then_some(p as usize)

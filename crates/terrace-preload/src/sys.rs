@@ -7,14 +7,14 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The kernel's answer: a value, or -errno.
-pub type Ret = isize;
+pub(crate) type Ret = isize;
 
 /// One raw system call.
 ///
 /// # Safety
 /// As the call itself.
 #[inline]
-pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
+pub(crate) unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
     let ret;
     // SAFETY: the kernel's calling convention; memory effects are the caller's promise.
     unsafe {
@@ -26,7 +26,7 @@ pub unsafe fn raw(n: libc::c_long, a: [usize; 6]) -> Ret {
 }
 
 /// Turns a kernel answer into libc's: -1 and errno.
-pub fn libc_ret(ret: Ret) -> isize {
+pub(crate) fn libc_ret(ret: Ret) -> isize {
     if (-4095..0).contains(&ret) {
         // SAFETY: errno is this thread's.
         unsafe { *libc::__errno_location() = -ret as c_int };
@@ -37,13 +37,13 @@ pub fn libc_ret(ret: Ret) -> isize {
 
 /// Identity of an open file: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     pub dev: u64,
     pub ino: u64,
 }
 
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (no request to a FUSE daemon).
-pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
+pub(crate) fn identity(fd: c_int) -> Option<(Identity, u32)> {
     // SAFETY: a NUL-terminated path.
     unsafe { identity_at(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }.ok().map(|(id, kind, _)| (id, kind))
 }
@@ -52,7 +52,7 @@ pub fn identity(fd: c_int) -> Option<(Identity, u32)> {
 ///
 /// # Safety
 /// No requirement: the path is the program's and is passed on to the kernel unchanged.
-pub unsafe fn identity_at(
+pub(crate) unsafe fn identity_at(
     dir: c_int,
     path: *const c_char,
     flags: c_int,
@@ -73,35 +73,35 @@ pub unsafe fn identity_at(
 }
 
 /// True if the descriptor still is the file whose identity was recorded.
-pub fn is_still(fd: c_int, what: Identity) -> bool {
+pub(crate) fn is_still(fd: c_int, what: Identity) -> bool {
     identity(fd).is_some_and(|(now, _)| now == what)
 }
 
-pub fn close(fd: c_int) {
+pub(crate) fn close(fd: c_int) {
     // SAFETY: callers own the descriptor.
     unsafe { raw(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-pub fn fcntl(fd: c_int, op: c_int, arg: usize) -> Ret {
+pub(crate) fn fcntl(fd: c_int, op: c_int, arg: usize) -> Ret {
     // SAFETY: only operations with an integer argument are used.
     unsafe { raw(libc::SYS_fcntl, [fd as usize, op as usize, arg, 0, 0, 0]) }
 }
 
-pub fn lseek_cur(fd: c_int, delta: i64) -> Ret {
+pub(crate) fn lseek_cur(fd: c_int, delta: i64) -> Ret {
     // SAFETY: touches no memory.
     unsafe { raw(libc::SYS_lseek, [fd as usize, delta as usize, libc::SEEK_CUR as usize, 0, 0, 0]) }
 }
 
 /// # Safety
 /// `buf` is the program's and is passed on to the kernel unchanged.
-pub unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
+pub(crate) unsafe fn pread(fd: c_int, buf: *mut u8, n: usize, at: u64) -> Ret {
     // SAFETY: the kernel checks the buffer.
     unsafe { raw(libc::SYS_pread64, [fd as usize, buf as usize, n, at as usize, 0, 0]) }
 }
 
 /// # Safety
 /// The vectors must name memory that may be written.
-pub unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
+pub(crate) unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
     // SAFETY: the kernel takes the offset as low and high word; on 64 bits the low one holds all of it.
     unsafe { raw(libc::SYS_preadv, [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, 0]) }
 }
@@ -110,20 +110,20 @@ pub unsafe fn preadv(fd: c_int, iov: &[libc::iovec], at: u64) -> Ret {
 ///
 /// # Safety
 /// The vectors must name memory that may be written.
-pub unsafe fn preadv2(fd: c_int, iov: &[libc::iovec], at: u64, flags: c_int) -> Ret {
+pub(crate) unsafe fn preadv2(fd: c_int, iov: &[libc::iovec], at: u64, flags: c_int) -> Ret {
     let args = [fd as usize, iov.as_ptr() as usize, iov.len(), at as usize, 0, flags as usize];
     // SAFETY: the caller's promise.
     unsafe { raw(libc::SYS_preadv2, args) }
 }
 
 /// See posix_fadvise(2).
-pub fn fadvise(fd: c_int, at: u64, len: usize, advice: c_int) {
+pub(crate) fn fadvise(fd: c_int, at: u64, len: usize, advice: c_int) {
     // SAFETY: changes no memory of the process.
     unsafe { raw(libc::SYS_fadvise64, [fd as usize, at as usize, len, advice as usize, 0, 0]) };
 }
 
 /// Blocks all signals of this thread but synchronous ones and the two of libc. Returns the old mask.
-pub fn block_signals() -> u64 {
+pub(crate) fn block_signals() -> u64 {
     const AT_ONCE: [c_int; 6] =
         [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
     let stay = AT_ONCE.into_iter().chain([32, 33]).fold(0, |mask, signal| mask | 1 << (signal - 1));
@@ -131,7 +131,7 @@ pub fn block_signals() -> u64 {
 }
 
 /// Sets this thread's signal mask.
-pub fn set_signals(mask: u64) {
+pub(crate) fn set_signals(mask: u64) {
     signal_mask(libc::SIG_SETMASK, mask);
 }
 
@@ -144,7 +144,7 @@ fn signal_mask(how: c_int, mask: u64) -> u64 {
 }
 
 /// A variable of the environment at the program's start.
-pub fn variable(name: &CStr) -> Option<&'static [u8]> {
+pub(crate) fn variable(name: &CStr) -> Option<&'static [u8]> {
     // SAFETY: getenv in a constructor. The strings stay in place until the program changes its environment.
     unsafe {
         let p = libc::getenv(name.as_ptr());
@@ -153,10 +153,10 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
 }
 
 /// Room for [`path_to`].
-pub const FD_PATH_MAX: usize = 25;
+pub(crate) const FD_PATH_MAX: usize = 25;
 
 /// The path in /proc of a descriptor, as a C string in `name`.
-pub fn path_to(fd: c_int, name: &mut [u8; FD_PATH_MAX]) -> *const c_char {
+pub(crate) fn path_to(fd: c_int, name: &mut [u8; FD_PATH_MAX]) -> *const c_char {
     const DIR: &[u8] = b"/proc/self/fd/";
     *name = [0; FD_PATH_MAX];
     name[..DIR.len()].copy_from_slice(DIR);
@@ -174,7 +174,7 @@ pub fn path_to(fd: c_int, name: &mut [u8; FD_PATH_MAX]) -> *const c_char {
 }
 
 /// The path of a descriptor's file, as this process sees it now.
-pub fn path_of(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
+pub(crate) fn path_of(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
     let mut name = [0; FD_PATH_MAX];
     let path = path_to(fd, &mut name);
     let args = [libc::AT_FDCWD as usize, path as usize, out.as_mut_ptr() as usize, out.len(), 0, 0];
@@ -185,19 +185,19 @@ pub fn path_of(fd: c_int, out: &mut [u8]) -> Option<&[u8]> {
 }
 
 /// Milliseconds of the coarse monotonic clock.
-pub fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC_COARSE);
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
 /// Nanoseconds of the monotonic clock.
-pub fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let t = clock(libc::CLOCK_MONOTONIC);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// The calling thread's id.
-pub fn thread() -> u32 {
+pub(crate) fn thread() -> u32 {
     // SAFETY: no arguments.
     unsafe { raw(libc::SYS_gettid, [0; 6]) as u32 }
 }
@@ -210,7 +210,7 @@ fn clock(which: libc::clockid_t) -> libc::timespec {
 }
 
 /// Waits until `fd` is readable or hung up. False: timeout.
-pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
+pub(crate) fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
     let end = now_ms().saturating_add(timeout_ms);
     loop {
         let left = end.saturating_sub(now_ms());
@@ -228,14 +228,14 @@ pub fn wait_readable(fd: c_int, timeout_ms: u64) -> bool {
 }
 
 /// Sleeps for less than a second.
-pub fn nap(ms: i64) {
+pub(crate) fn nap(ms: i64) {
     let t = libc::timespec { tv_sec: 0, tv_nsec: ms * 1_000_000 };
     // SAFETY: reads the timespec.
     unsafe { raw(libc::SYS_nanosleep, [&raw const t as usize, 0, 0, 0, 0, 0]) };
 }
 
 /// A private anonymous mapping, zeroed; null if there is no memory.
-pub fn map_anonymous(len: usize) -> *mut c_void {
+pub(crate) fn map_anonymous(len: usize) -> *mut c_void {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     // SAFETY: a new mapping touches no existing one.
@@ -244,7 +244,7 @@ pub fn map_anonymous(len: usize) -> *mut c_void {
 }
 
 /// Maps anonymous memory at an unused range. False: the range is in use.
-pub fn cover(start: usize, len: usize) -> bool {
+pub(crate) fn cover(start: usize, len: usize) -> bool {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
     // SAFETY: replaces no mapping.
@@ -253,13 +253,13 @@ pub fn cover(start: usize, len: usize) -> bool {
 
 /// # Safety
 /// The range must be a mapping of the library for which the advice is valid.
-pub unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool {
+pub(crate) unsafe fn madvise(p: *mut c_void, len: usize, advice: c_int) -> bool {
     // SAFETY: the caller's promise.
     unsafe { raw(libc::SYS_madvise, [p as usize, len, advice as usize, 0, 0, 0]) == 0 }
 }
 
 /// The running kernel's version, major and minor; (0, 0) if unknown.
-pub fn kernel_version() -> (u32, u32) {
+pub(crate) fn kernel_version() -> (u32, u32) {
     let mut name = std::mem::MaybeUninit::<libc::utsname>::zeroed();
     // SAFETY: the buffer is large enough; zeroes are a valid utsname, whose strings the kernel ends with NUL.
     let release = unsafe {
@@ -272,7 +272,7 @@ pub fn kernel_version() -> (u32, u32) {
 }
 
 /// Soft limit of open files.
-pub fn files_max() -> u64 {
+pub(crate) fn files_max() -> u64 {
     let mut l = [0_u64; 2];
     // SAFETY: prlimit64 writes two u64.
     let ret = unsafe {
@@ -283,6 +283,6 @@ pub fn files_max() -> u64 {
 
 /// Plain addition: cheaper than fetch_add, but may lose counts of concurrent threads. For statistics only.
 #[inline]
-pub fn count(c: &AtomicU64, n: u64) {
+pub(crate) fn count(c: &AtomicU64, n: u64) {
     c.store(c.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Descriptors in the table; higher ones use the mount path.
-pub const FDS_MAX: usize = 1 << 16;
+pub(crate) const FDS_MAX: usize = 1 << 16;
 
 const CLASSIFIED: u64 = 1 << 63;
 const SHARED: u64 = 1 << 62;
@@ -25,8 +25,7 @@ const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
-/// An unknown position.
-pub const UNKNOWN: u64 = u64::MAX;
+pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Fd {
@@ -49,8 +48,7 @@ static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
 /// The order of a descriptor's reads, as announced by the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Order {
-    /// Not announced.
+pub(crate) enum Order {
     Unknown = 0,
     Sequential = 1,
     Random = 2,
@@ -58,22 +56,22 @@ pub enum Order {
 
 /// A snapshot of a descriptor's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class(u64);
+pub(crate) struct Class(u64);
 
 impl Class {
     /// Object slot in the segment.
     #[inline]
-    pub fn slot(self) -> u32 {
+    pub(crate) fn slot(self) -> u32 {
         self.0 as u32
     }
     /// Others may move the position (dup, fork).
     #[inline]
-    pub fn shared(self) -> bool {
+    pub(crate) fn shared(self) -> bool {
         self.0 & SHARED != 0
     }
     /// The order that the program announced.
     #[inline]
-    pub fn order(self) -> Order {
+    pub(crate) fn order(self) -> Order {
         match (self.0 & ORDER_MASK) >> ORDER_SHIFT {
             1 => Order::Sequential,
             2 => Order::Random,
@@ -82,7 +80,7 @@ impl Class {
     }
     /// Index into the table of sources, if recorded.
     #[inline]
-    pub fn source(self) -> Option<usize> {
+    pub(crate) fn source(self) -> Option<usize> {
         (((self.0 & SOURCE_MASK) >> SOURCE_SHIFT) as usize).checked_sub(1)
     }
 }
@@ -94,34 +92,34 @@ fn entry(fd: c_int) -> Option<&'static Fd> {
 
 /// The class of a descriptor that the preload path may serve.
 #[inline]
-pub fn get(fd: c_int) -> Option<Class> {
+pub(crate) fn get(fd: c_int) -> Option<Class> {
     let word = entry(fd)?.word.load(Ordering::Acquire);
     (word & CLASSIFIED != 0).then_some(Class(word))
 }
 
 /// Enters a newly opened descriptor with its object and slot.
-pub fn classify(fd: c_int, object: u64, slot: u32) {
+pub(crate) fn classify(fd: c_int, object: u64, slot: u32) {
     enter(fd, CLASSIFIED | u64::from(slot), object);
 }
 
 /// Enters a descriptor that is classified once its reads jump (`leased.rs`).
-pub fn mark(fd: c_int, object: u64) {
+pub(crate) fn mark(fd: c_int, object: u64) {
     enter(fd, CANDIDATE, object);
 }
 
 /// Whether the descriptor is such a candidate.
 #[inline]
-pub fn is_candidate(fd: c_int) -> bool {
+pub(crate) fn is_candidate(fd: c_int) -> bool {
     entry(fd).is_some_and(|e| e.word.load(Ordering::Relaxed) & CANDIDATE != 0)
 }
 
 /// The order of a candidate's reads, as the program announced it.
-pub fn order(fd: c_int) -> Order {
+pub(crate) fn order(fd: c_int) -> Order {
     entry(fd).map_or(Order::Unknown, |e| Class(e.word.load(Ordering::Relaxed)).order())
 }
 
 /// Counts a jump of a candidate's reads. Returns the count.
-pub fn note_jump(fd: c_int) -> u64 {
+pub(crate) fn note_jump(fd: c_int) -> u64 {
     let Some(e) = entry(fd) else { return 0 };
     let word = e.word.load(Ordering::Relaxed);
     let jumps = (word & JUMPS_MASK) >> JUMPS_SHIFT;
@@ -133,7 +131,7 @@ pub fn note_jump(fd: c_int) -> u64 {
 }
 
 /// Classifies a candidate, unless the descriptor has changed meanwhile.
-pub fn promote(fd: c_int, slot: u32) {
+pub(crate) fn promote(fd: c_int, slot: u32) {
     let Some(e) = entry(fd) else { return };
     let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
         (word & CANDIDATE != 0).then_some(CLASSIFIED | word & (SHARED | ORDER_MASK) | u64::from(slot))
@@ -141,7 +139,7 @@ pub fn promote(fd: c_int, slot: u32) {
 }
 
 /// The file of a classified descriptor is no longer served: the descriptor becomes a candidate again.
-pub fn demote(fd: c_int, class: Class) {
+pub(crate) fn demote(fd: c_int, class: Class) {
     if let Some(e) = entry(fd) {
         let word = CANDIDATE | class.0 & (SHARED | ORDER_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -149,7 +147,7 @@ pub fn demote(fd: c_int, class: Class) {
 }
 
 /// Resets the count of a candidate's jumps.
-pub fn reconsider(fd: c_int) {
+pub(crate) fn reconsider(fd: c_int) {
     if let Some(e) = entry(fd) {
         let _ = e.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |word| {
             (word & CANDIDATE != 0).then_some(word & !JUMPS_MASK)
@@ -159,7 +157,7 @@ pub fn reconsider(fd: c_int) {
 
 /// Enters a descriptor of the library: its inode takes the place of the object, its device that of the
 /// position.
-pub fn hide(fd: c_int, what: Identity) {
+pub(crate) fn hide(fd: c_int, what: Identity) {
     HELPERS_FROM.fetch_min(fd, Ordering::Relaxed);
     HELPERS_TO.fetch_max(fd, Ordering::Relaxed);
     set(fd, HELPER, what.ino, what.dev);
@@ -185,14 +183,14 @@ fn set(fd: c_int, word: u64, object: u64, position: u64) {
 
 /// Called before the descriptor is closed or reused.
 #[inline]
-pub fn forget(fd: c_int) {
+pub(crate) fn forget(fd: c_int) {
     if let Some(e) = entry(fd) {
         e.word.store(0, Ordering::Release);
     }
 }
 
 /// `new` is now a duplicate of `old`: same object, one position for both.
-pub fn duplicate(old: c_int, new: c_int) {
+pub(crate) fn duplicate(old: c_int, new: c_int) {
     if old == new {
         return;
     }
@@ -217,13 +215,13 @@ fn is_helper(fd: c_int) -> bool {
 }
 
 /// The file of a library's descriptor at its entry.
-pub fn helper(fd: c_int) -> Option<Identity> {
+pub(crate) fn helper(fd: c_int) -> Option<Identity> {
     let e = entry(fd).filter(|_| is_helper(fd))?;
     Some(Identity { dev: e.position.load(Ordering::Relaxed), ino: e.object.load(Ordering::Relaxed) })
 }
 
 /// Numbers of the library's descriptors in `[first, last]`, ascending.
-pub fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
+pub(crate) fn helpers(first: u32, last: u32) -> impl Iterator<Item = u32> {
     let end = last.saturating_add(1).min((HELPERS_TO.load(Ordering::Relaxed) + 1) as u32);
     let first = first.max(HELPERS_FROM.load(Ordering::Relaxed) as u32);
     (first..end).filter(|&fd| is_helper(fd as c_int))
@@ -236,12 +234,12 @@ fn entered(first: u32, last: u32) -> impl Iterator<Item = c_int> {
 }
 
 /// Forgets all program descriptors in `[first, last]`.
-pub fn forget_range(first: u32, last: u32) {
+pub(crate) fn forget_range(first: u32, last: u32) {
     entered(first, last).filter(|&fd| !is_helper(fd)).for_each(forget);
 }
 
 /// Called before a fork: two processes will share every position.
-pub fn share_all() {
+pub(crate) fn share_all() {
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
         if let Some(e) = entry(fd).filter(|e| is_known(e)) {
             e.word.fetch_or(SHARED, Ordering::Relaxed);
@@ -250,7 +248,7 @@ pub fn share_all() {
 }
 
 /// Records the source of a descriptor, unless the descriptor has changed meanwhile.
-pub fn note_source(fd: c_int, class: Class, source: usize) {
+pub(crate) fn note_source(fd: c_int, class: Class, source: usize) {
     if let Some(e) = entry(fd) {
         let word = (class.0 & !SOURCE_MASK) | ((source as u64 + 1) << SOURCE_SHIFT & SOURCE_MASK);
         let _ = e.word.compare_exchange(class.0, word, Ordering::AcqRel, Ordering::Relaxed);
@@ -258,7 +256,7 @@ pub fn note_source(fd: c_int, class: Class, source: usize) {
 }
 
 /// Records the order of a descriptor's reads.
-pub fn note_order(fd: c_int, order: Order) {
+pub(crate) fn note_order(fd: c_int, order: Order) {
     if let Some(e) = entry(fd) {
         let noted = |word: u64| word & !ORDER_MASK | (order as u64) << ORDER_SHIFT;
         let _ = e.word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| {
@@ -269,13 +267,13 @@ pub fn note_order(fd: c_int, order: Order) {
 
 /// The object of a classified descriptor, or of a candidate.
 #[inline]
-pub fn object(fd: c_int) -> u64 {
+pub(crate) fn object(fd: c_int) -> u64 {
     TABLE[fd as u32 as usize].object.load(Ordering::Relaxed)
 }
 
 /// The position after the library's last move of it.
 #[inline]
-pub fn position(fd: c_int) -> &'static AtomicU64 {
+pub(crate) fn position(fd: c_int) -> &'static AtomicU64 {
     // Called for classified descriptors only, which are inside the table.
     &TABLE[fd as u32 as usize].position
 }

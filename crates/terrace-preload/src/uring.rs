@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// liburing's `struct io_uring` up to its flags. Unchanged since 2.0.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Uring {
+pub(crate) struct Uring {
     _head_tail: [usize; 2],
     mask: *const u32,
     _sq: [usize; 4],
@@ -87,7 +87,7 @@ static DRAINED: AtomicBool = AtomicBool::new(false);
 ///
 /// # Safety
 /// If `ret` is 0, `ring` is a ring of liburing.
-pub unsafe fn made(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> bool {
+pub(crate) unsafe fn made(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> bool {
     if ret < 0 {
         return true;
     }
@@ -104,7 +104,7 @@ pub unsafe fn made(ring: *const Uring, ret: c_int, version: (c_int, c_int)) -> b
 ///
 /// # Safety
 /// `ring` is a ring of liburing, and no other thread uses its submission queue, as for io_uring_submit.
-pub unsafe fn look(ring: *const Uring) {
+pub(crate) unsafe fn look(ring: *const Uring) {
     if !MADE.load(Ordering::Relaxed) || connection::mount_dev().is_none() {
         return;
     }

@@ -16,9 +16,8 @@ const FOLDER: &str = "lock/";
 /// Content of a released lock.
 const GIVEN_BACK: &[u8] = b"given back\n";
 
-/// Timing of locks.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub(crate) struct Timing {
     /// A lock not written for this long has expired.
     pub valid: Duration,
     /// Interval at which the holder rewrites its lock.
@@ -33,19 +32,18 @@ impl Default for Timing {
 
 /// A held lock, valid as long as it is renewed.
 #[derive(Debug, Clone)]
-pub struct Lease {
+pub(crate) struct Lease {
     number: u64,
     content: Bytes,
 }
 
 /// Why a lock was not taken.
 #[derive(Debug)]
-pub enum NotTaken {
+pub(crate) enum NotTaken {
     /// Another process holds it. If that process has died, the lock expires after this time.
     Held(Holder, Option<Duration>),
     /// The store ignores the condition that an object must be new.
     NoConditions,
-    /// A request failed.
     Failed(Failed),
 }
 
@@ -58,7 +56,6 @@ impl From<Failed> for NotTaken {
 /// The process that holds a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Its machine.
     pub host: String,
     /// Its process id there.
     pub pid: i32,
@@ -136,10 +133,7 @@ fn numbers(store: &Store) -> Result<Vec<u64>, Failed> {
 }
 
 /// The holder of a target, if any, and the time until its lock expires.
-///
-/// # Errors
-/// The store's.
-pub fn holder(store: &Store, timing: Timing) -> Result<Option<(Holder, Option<Duration>)>, Failed> {
+pub(crate) fn holder(store: &Store, timing: Timing) -> Result<Option<(Holder, Option<Duration>)>, Failed> {
     match numbers(store)?.into_iter().max() {
         Some(last) => holder_of(store, timing, last),
         None => Ok(None),
@@ -180,7 +174,7 @@ impl Lease {
     ///
     /// # Errors
     /// Another process holds it; a request failed.
-    pub fn take(store: &Store, timing: Timing, pid: i32) -> Result<Lease, NotTaken> {
+    pub(crate) fn take(store: &Store, timing: Timing, pid: i32) -> Result<Lease, NotTaken> {
         let before = numbers(store)?;
         let last = before.iter().copied().max().unwrap_or(0);
         if last > 0
@@ -211,12 +205,12 @@ impl Lease {
     }
 
     /// Its number and content.
-    pub fn parts(&self) -> (u64, &[u8]) {
+    pub(crate) fn parts(&self) -> (u64, &[u8]) {
         (self.number, &self.content)
     }
 
     /// A lease from its parts.
-    pub fn of_parts(number: u64, content: &str) -> Lease {
+    pub(crate) fn of_parts(number: u64, content: &str) -> Lease {
         Lease { number, content: Bytes::from(content.to_owned()) }
     }
 
@@ -224,7 +218,7 @@ impl Lease {
     ///
     /// # Errors
     /// Errors of the store. The lock may expire.
-    pub fn renew(&self, store: &Store) -> Result<bool, Failed> {
+    pub(crate) fn renew(&self, store: &Store) -> Result<bool, Failed> {
         if numbers(store)?.into_iter().any(|number| number > self.number) {
             store.delete(&name(self.number))?;
             return Ok(false);
@@ -236,7 +230,7 @@ impl Lease {
     ///
     /// # Errors
     /// Errors of the store. The lock expires by itself.
-    pub fn give_back(&self, store: &Store) -> Result<(), Failed> {
+    pub(crate) fn give_back(&self, store: &Store) -> Result<(), Failed> {
         // The object stays with its number, so that numbers never repeat.
         store.put(&name(self.number), Bytes::from_static(GIVEN_BACK), SOON)
     }

@@ -8,7 +8,7 @@ const FS: &str = "fs://";
 
 /// The location of a target's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
+pub(crate) enum Location {
     /// Below a prefix of an S3 bucket.
     S3(Bucket),
     /// In a directory, possibly shared by several machines.
@@ -17,8 +17,7 @@ pub enum Location {
 
 /// A bucket, or the part below a prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Bucket {
-    /// Its name.
+pub(crate) struct Bucket {
     pub name: String,
     /// Without slashes at its ends. Empty: the whole bucket.
     pub prefix: String,
@@ -32,7 +31,7 @@ pub struct Bucket {
 
 /// An invalid path: one line, with what helps.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invalid(pub String);
+pub(crate) struct Invalid(pub String);
 
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -47,7 +46,7 @@ impl Location {
     ///
     /// # Errors
     /// The path is no location, or contains a secret.
-    pub fn parse(path: &Path) -> Result<Location, Invalid> {
+    pub(crate) fn parse(path: &Path) -> Result<Location, Invalid> {
         let text = path.to_str().unwrap_or_default();
         if let Some(dir) = text.strip_prefix(FS) {
             return match dir.strip_prefix('/') {

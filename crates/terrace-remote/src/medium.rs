@@ -21,7 +21,7 @@ const PAGE: u64 = 4096;
 const FLUSH_WITHIN: Duration = Duration::from_secs(20);
 
 /// Maximum number of regions in memory: the open one, a copy of it being flushed, and waiting ones.
-pub const IN_MEMORY_MAX: u64 = WAITING_MAX as u64 + 2;
+pub(crate) const IN_MEMORY_MAX: u64 = WAITING_MAX as u64 + 2;
 
 /// A target in a store, as the engine's medium.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl Drop for RemoteMedium {
 ///
 /// # Safety
 /// Each of `bufs` must be valid for writes.
-pub unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
+pub(crate) unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
     let mut rest = from;
     for buf in bufs {
         let (part, behind) = rest.split_at(buf.len.min(rest.len()));
@@ -93,7 +93,7 @@ pub unsafe fn scatter(from: &[u8], bufs: &[IoVec]) {
 }
 
 /// Reads from the area of the superblocks. The rest of the area reads as zeros.
-pub fn read_superblocks(store: &Store, at: u64, len: u64) -> Result<Vec<u8>, Failed> {
+pub(crate) fn read_superblocks(store: &Store, at: u64, len: u64) -> Result<Vec<u8>, Failed> {
     let mut bytes = vec![0; len as usize];
     for (name, copy) in SUPERBLOCKS.iter().zip(COPIES_AT).filter(|(_, copy)| (at..at + len).contains(copy)) {
         let content = store.get(name)?.unwrap_or_default();
@@ -104,7 +104,7 @@ pub fn read_superblocks(store: &Store, at: u64, len: u64) -> Result<Vec<u8>, Fai
 }
 
 /// Writes a copy of the superblock.
-pub fn write_superblock(store: &Store, at: u64, page: &[u8]) -> io::Result<()> {
+pub(crate) fn write_superblock(store: &Store, at: u64, page: &[u8]) -> io::Result<()> {
     let copy = COPIES_AT.iter().position(|copy| *copy == at).filter(|_| page.len() as u64 == PAGE);
     let copy = copy.ok_or(io::ErrorKind::InvalidInput)?;
     Ok(store.put(SUPERBLOCKS[copy], Bytes::copy_from_slice(page), SOON)?)

@@ -12,19 +12,18 @@ use terrace_engine::device::{DATA_AT, Geometry};
 use terrace_sync::{Condvar, Mutex, RwLock};
 
 /// The objects of the two copies of the superblock.
-pub const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];
+pub(crate) const SUPERBLOCKS: [&str; 2] = ["s/superblock-a", "s/superblock-b"];
 /// The folder of regions.
-pub const REGIONS: &str = "r/";
+pub(crate) const REGIONS: &str = "r/";
 /// Maximum number of full regions that wait for the store. Above it, evicted pages are not kept in this tier.
-pub const WAITING_MAX: usize = 2;
+pub(crate) const WAITING_MAX: usize = 2;
 /// Time limit to list the regions.
 const LIST_WITHIN: Duration = Duration::from_secs(10);
 
 /// State shared by readers, the writer and the uploader.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     pub store: Store,
-    /// Name in messages.
     pub name: String,
     pub geometry: Geometry,
     pub lease: Lease,
@@ -41,7 +40,7 @@ pub struct Shared {
 
 /// Queued requests, in order.
 #[derive(Debug, Default)]
-pub struct Queue {
+pub(crate) struct Queue {
     pub requests: VecDeque<Request>,
     /// The uploader is to end.
     pub is_ending: bool,
@@ -50,7 +49,7 @@ pub struct Queue {
 
 /// A change of the store.
 #[derive(Debug, Clone)]
-pub enum Request {
+pub(crate) enum Request {
     /// The content of a region, so far or complete.
     Put { region: u32, filling: u64, content: Bytes, is_last: bool },
     /// An object that is no longer referenced.
@@ -59,7 +58,7 @@ pub enum Request {
 
 /// Whether the store works.
 #[derive(Debug, Default)]
-pub struct Health {
+pub(crate) struct Health {
     why: Mutex<Option<String>>,
     /// `why` is set: nothing is written.
     is_failing: AtomicBool,
@@ -71,17 +70,17 @@ pub struct Health {
 
 impl Health {
     /// Notes a failed request. Returns true if the store worked before.
-    pub fn fail(&self, why: &str) -> bool {
+    pub(crate) fn fail(&self, why: &str) -> bool {
         *self.why.lock() = Some(why.to_owned());
         !self.is_failing.swap(true, Ordering::AcqRel)
     }
     /// Notes that another instance has taken the target.
-    pub fn lose(&self, why: &str) {
+    pub(crate) fn lose(&self, why: &str) {
         self.is_lost.store(true, Ordering::Release);
         self.fail(why);
     }
     /// Notes that the store works. Returns true if it failed before.
-    pub fn recover(&self) -> bool {
+    pub(crate) fn recover(&self) -> bool {
         if self.is_lost() || !self.is_failing.load(Ordering::Acquire) {
             return false;
         }
@@ -89,24 +88,24 @@ impl Health {
         *self.why.lock() = None;
         self.is_failing.swap(false, Ordering::AcqRel)
     }
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
-    pub fn is_failing(&self) -> bool {
+    pub(crate) fn is_failing(&self) -> bool {
         self.is_failing.load(Ordering::Acquire)
     }
-    pub fn why(&self) -> Option<String> {
+    pub(crate) fn why(&self) -> Option<String> {
         if self.is_failing() { self.why.lock().clone() } else { None }
     }
     /// The error of requests that are not tried.
-    pub fn error(&self) -> io::Error {
+    pub(crate) fn error(&self) -> io::Error {
         io::Error::new(io::ErrorKind::TimedOut, self.why().unwrap_or_else(|| "the store fails".to_owned()))
     }
 }
 
 /// Places of all regions.
 #[derive(Debug, Default)]
-pub struct Places {
+pub(crate) struct Places {
     pub of: HashMap<u32, Place>,
     pub open: Option<u32>,
     pub fillings: u64,
@@ -116,7 +115,7 @@ pub struct Places {
 }
 
 #[derive(Debug, Default)]
-pub struct Place {
+pub(crate) struct Place {
     /// Number of the region's current filling, counted since this run began.
     pub filling: u64,
     /// Name and size in bytes.
@@ -125,13 +124,13 @@ pub struct Place {
 }
 
 #[derive(Debug)]
-pub enum Content {
+pub(crate) enum Content {
     Open(Vec<u8>),
     Full(Bytes),
 }
 
 /// A part of a region.
-pub enum Found {
+pub(crate) enum Found {
     Here(Vec<u8>),
     /// In the store. Bytes behind the part's end read as zeros.
     There(Part),
@@ -227,7 +226,7 @@ impl Shared {
     }
 
     /// Notes a failed read. If the store failed, reads are no longer tried until it works again.
-    pub fn note_read(&self, failed: Failed) -> io::Error {
+    pub(crate) fn note_read(&self, failed: Failed) -> io::Error {
         if failed.kind != Kind::Absent {
             self.health.reads_fail.store(true, Ordering::Release);
             self.tell(&failed.why);
@@ -236,7 +235,7 @@ impl Shared {
     }
 
     /// Notes a failed request.
-    pub fn tell(&self, why: &str) {
+    pub(crate) fn tell(&self, why: &str) {
         if self.health.fail(why) {
             tracing::warn!("tier {}: {why}; the source is read until the store works again", self.name);
         }
@@ -244,7 +243,7 @@ impl Shared {
     }
 
     /// Returns a name for the next object of a region.
-    pub fn next_name(&self, region: u32) -> String {
+    pub(crate) fn next_name(&self, region: u32) -> String {
         let mut places = self.places.write();
         let places = places.get_or_insert_default();
         places.next += 1;
@@ -252,7 +251,7 @@ impl Shared {
     }
 
     /// Notes that the content of a region is in the store. Returns the object that no longer counts.
-    pub fn has_put(&self, request: &Request, name: String) -> Option<String> {
+    pub(crate) fn has_put(&self, request: &Request, name: String) -> Option<String> {
         let Request::Put { region, filling, content, is_last } = request else { return None };
         if *is_last {
             self.waiting.fetch_sub(1, Ordering::AcqRel);
@@ -266,12 +265,12 @@ impl Shared {
         place.object.replace((name, content.len() as u64)).map(|(old, _)| old)
     }
 
-    pub fn push(&self, requests: impl IntoIterator<Item = Request>) {
+    pub(crate) fn push(&self, requests: impl IntoIterator<Item = Request>) {
         self.queue.lock().requests.extend(requests);
         self.changed.notify_all();
     }
 
-    pub fn region_of(&self, at: u64) -> Option<(u32, u64)> {
+    pub(crate) fn region_of(&self, at: u64) -> Option<(u32, u64)> {
         let at = at.checked_sub(DATA_AT)?;
         let bytes = u64::from(self.geometry.region_bytes());
         let region = u32::try_from(at / bytes).ok().filter(|region| *region < self.geometry.regions())?;
@@ -279,7 +278,7 @@ impl Shared {
     }
 
     /// Finds the bytes of a read. None: they belong to the superblocks.
-    pub fn find(&self, at: u64, len: u64) -> io::Result<Option<Found>> {
+    pub(crate) fn find(&self, at: u64, len: u64) -> io::Result<Option<Found>> {
         let Some((region, offset)) = self.region_of(at) else {
             return if at + len <= DATA_AT { Ok(None) } else { Err(io::ErrorKind::UnexpectedEof.into()) };
         };
@@ -295,7 +294,7 @@ impl Shared {
     }
 
     /// Completes the open region: returns the request to upload it.
-    pub fn close_open(&self, places: &mut Places) -> Option<Request> {
+    pub(crate) fn close_open(&self, places: &mut Places) -> Option<Request> {
         let region = places.open.take()?;
         let place = places.of.get_mut(&region)?;
         let Some(Content::Open(content)) = place.content.take() else { return None };
@@ -306,7 +305,7 @@ impl Shared {
     }
 
     /// The request to upload the open region, if the store lacks a part of it.
-    pub fn copy_open(&self) -> Option<Request> {
+    pub(crate) fn copy_open(&self) -> Option<Request> {
         let places = self.places.read();
         let places = places.as_ref()?;
         let region = places.open?;

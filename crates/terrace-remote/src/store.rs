@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Runtime;
 
 /// Time limit of small requests.
-pub const SOON: Duration = Duration::from_secs(2);
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 /// Maximum number of concurrent requests of one call.
 const AT_ONCE: usize = 32;
 /// Pause before a retry: a kept connection may have died.
@@ -26,7 +26,7 @@ const AGAIN_AFTER: Duration = Duration::from_millis(20);
 /// Maximum wait for hanging requests when the runtime ends.
 const END_WITHIN: Duration = Duration::from_secs(2);
 /// Folder of files that do not have their final names yet.
-pub const UNFINISHED: &str = ".unfinished";
+pub(crate) const UNFINISHED: &str = ".unfinished";
 /// Folders of a store in a directory: each object is in one of them.
 const FOLDERS: [&str; 4] = [UNFINISHED, "lock", "r", "s"];
 
@@ -63,8 +63,7 @@ impl From<Failed> for std::io::Error {
 
 /// An object and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Its name.
+pub(crate) struct Listed {
     pub name: String,
     /// Its bytes.
     pub bytes: u64,
@@ -72,16 +71,14 @@ pub struct Listed {
 
 /// A part of an object.
 #[derive(Debug, Clone)]
-pub struct Part {
-    /// The object.
+pub(crate) struct Part {
     pub name: String,
     /// The byte range.
     pub range: Range<u64>,
 }
 
-/// A store.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     /// For atomic writes: an object appears whole.
     whole: Operator,
     /// For writes that must be the first of their name.
@@ -96,7 +93,7 @@ impl Store {
     ///
     /// # Errors
     /// Unreadable credentials or directory; no more threads.
-    pub fn new(location: &Location) -> Answer<Store> {
+    pub(crate) fn new(location: &Location) -> Answer<Store> {
         match location {
             Location::Fs(dir) => {
                 for folder in FOLDERS.map(|name| dir.join(name)) {
@@ -118,7 +115,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::new`].
-    pub fn look(location: &Location) -> Answer<Option<Store>> {
+    pub(crate) fn look(location: &Location) -> Answer<Option<Store>> {
         match location {
             Location::Fs(dir) if !dir.exists() => Ok(None),
             Location::Fs(dir) => {
@@ -152,7 +149,7 @@ impl Store {
     }
 
     /// Reads parts of objects, each within `limit`. A shorter object is an error.
-    pub fn read(&self, parts: Vec<Part>, limit: Duration) -> Vec<Answer<Buffer>> {
+    pub(crate) fn read(&self, parts: Vec<Part>, limit: Duration) -> Vec<Answer<Buffer>> {
         let runtime = self.runtime.as_ref().expect("it lives as long as the store");
         runtime.block_on(async {
             let one = |part: Part| async move {
@@ -187,7 +184,7 @@ impl Store {
     ///
     /// # Errors
     /// Errors other than a missing object.
-    pub fn get(&self, name: &str) -> Answer<Option<Vec<u8>>> {
+    pub(crate) fn get(&self, name: &str) -> Answer<Option<Vec<u8>>> {
         present(self.wait(SOON, self.whole.read(name)).map(|buffer| buffer.to_vec()))
     }
 
@@ -195,7 +192,7 @@ impl Store {
     ///
     /// # Errors
     /// After an error the object may still exist, or appear later.
-    pub fn put(&self, name: &str, content: Bytes, limit: Duration) -> Answer<()> {
+    pub(crate) fn put(&self, name: &str, content: Bytes, limit: Duration) -> Answer<()> {
         let write = || self.whole.write(name, content.clone());
         let twice = async {
             match write().await {
@@ -213,7 +210,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::put`].
-    pub fn put_first(&self, name: &str, content: Bytes) -> Answer<bool> {
+    pub(crate) fn put_first(&self, name: &str, content: Bytes) -> Answer<bool> {
         let write = async {
             match self.first.write_with(name, content).if_not_exists(true).await {
                 Ok(_) => Ok(true),
@@ -229,28 +226,19 @@ impl Store {
     }
 
     /// Removes an object, if it exists.
-    ///
-    /// # Errors
-    /// The store's.
-    pub fn delete(&self, name: &str) -> Answer<()> {
+    pub(crate) fn delete(&self, name: &str) -> Answer<()> {
         present(self.wait(SOON, self.whole.delete(name))).map(drop)
     }
 
     /// Modification time of an object by the store's clock. None: it does not exist.
-    ///
-    /// # Errors
-    /// The store's.
-    pub fn written(&self, name: &str) -> Answer<Option<SystemTime>> {
+    pub(crate) fn written(&self, name: &str) -> Answer<Option<SystemTime>> {
         let meta = present(self.wait(SOON, self.whole.stat(name)))?;
         Ok(meta.and_then(|meta| meta.last_modified()).map(Into::into))
     }
 
     /// Lists the objects of a folder and of its subfolders. The folder's name ends with a slash. `limit` is
     /// for each thousand objects.
-    ///
-    /// # Errors
-    /// The store's.
-    pub fn list(&self, folder: &str, limit: Duration) -> Answer<Vec<Listed>> {
+    pub(crate) fn list(&self, folder: &str, limit: Duration) -> Answer<Vec<Listed>> {
         let mut all = Vec::new();
         self.each(folder, limit, |object| {
             all.push(object);
@@ -260,10 +248,12 @@ impl Store {
     }
 
     /// Like [`Store::list`], object by object, until `wants` returns false.
-    ///
-    /// # Errors
-    /// The store's.
-    pub fn each(&self, folder: &str, limit: Duration, mut wants: impl FnMut(Listed) -> bool) -> Answer<()> {
+    pub(crate) fn each(
+        &self,
+        folder: &str,
+        limit: Duration,
+        mut wants: impl FnMut(Listed) -> bool,
+    ) -> Answer<()> {
         let options = ListOptions { recursive: true, ..ListOptions::default() };
         let Some(mut lister) = present(self.wait(limit, self.whole.lister_options(folder, options)))? else {
             return Ok(());
@@ -356,7 +346,6 @@ fn client() -> Answer<reqwest::Client> {
         .map_err(|err| Failed { kind: Kind::Refused, why: format!("no HTTP client: {}", cause(&err)) })
 }
 
-/// An access key.
 struct Keys {
     id: String,
     secret: String,
@@ -436,12 +425,12 @@ fn plain(err: &std::io::Error) -> String {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::net::TcpListener;
 
     /// A store in a directory.
-    pub fn store() -> (tempfile::TempDir, Store) {
+    pub(crate) fn store() -> (tempfile::TempDir, Store) {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::new(&Location::Fs(dir.path().into())).unwrap();
         (dir, store)

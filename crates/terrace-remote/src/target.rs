@@ -54,7 +54,6 @@ pub struct Target {
 /// State of a target that may be in use.
 #[derive(Debug)]
 pub struct Look {
-    /// Its superblocks.
     pub found: Found,
     /// The process that uses the target.
     pub holder: Option<Holder>,

@@ -13,7 +13,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 const GOOD_AFTER: Duration = Duration::from_secs(60);
 
 /// Body of the thread.
-pub fn run(shared: &Shared) {
+pub(crate) fn run(shared: &Shared) {
     let mut pause = Pause { next: PAUSE_MIN, failed: None };
     let mut renewed = None;
     while let Some(request) = next(shared, renewed) {

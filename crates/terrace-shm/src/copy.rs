@@ -48,10 +48,10 @@ mod x86 {
 
     const LINE: usize = size_of::<__m512i>();
     /// Shorter copies are not worth the detour.
-    pub const WIDE_MIN: usize = 4 * LINE;
+    pub(super) const WIDE_MIN: usize = 4 * LINE;
 
     #[inline]
-    pub fn prefetch(from: *const u8, n: usize) {
+    pub(super) fn prefetch(from: *const u8, n: usize) {
         for at in (0..n).step_by(LINE) {
             // SAFETY: a prefetch may name any address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(at).cast()) };
@@ -61,7 +61,7 @@ mod x86 {
     /// # Safety
     /// As [`super::out_of_frames`].
     #[inline]
-    pub unsafe fn string(from: *const u8, to: *mut u8, n: usize) {
+    pub(super) unsafe fn string(from: *const u8, to: *mut u8, n: usize) {
         // SAFETY: the caller's promise; the asm block is opaque to the compiler, so a racing source is no UB for it.
         unsafe {
             std::arch::asm!("rep movsb", inout("rcx") n => _, inout("rdi") to => _, inout("rsi") from => _,
@@ -72,7 +72,7 @@ mod x86 {
     /// # Safety
     /// As [`super::out_of_frames`]; `n >= WIDE_MIN`.
     #[target_feature(enable = "avx512f")]
-    pub unsafe fn wide(from: *const u8, to: *mut u8, n: usize) {
+    pub(super) unsafe fn wide(from: *const u8, to: *mut u8, n: usize) {
         // SAFETY: `at + LINE <= n` for each move, and all of it lies in the caller's ranges. A prefetch may
         // name any address.
         unsafe {

@@ -104,7 +104,13 @@ impl Look<'_> {
     /// `out` is valid for writes of `bytes`, which lie in one page.
     #[cold]
     #[inline(never)]
-    pub unsafe fn read(&self, in_page: usize, out: *mut u8, bytes: usize, unpack: &mut dyn Unpack) -> Found {
+    pub(crate) unsafe fn read(
+        &self,
+        in_page: usize,
+        out: *mut u8,
+        bytes: usize,
+        unpack: &mut dyn Unpack,
+    ) -> Found {
         let handle = self.handle;
         let Some(mut scratch) = Scratch::take() else { return Found::Unreadable };
         let (room, page) = scratch.pages();

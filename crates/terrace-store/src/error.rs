@@ -39,12 +39,12 @@ pub enum Error {
     },
     /// A bucket of this name exists.
     Exists {
-        /// The name.
+        /// Its name.
         name: String,
     },
     /// The bucket was removed.
     NoBucket {
-        /// Its name.
+        /// The name.
         name: String,
     },
     /// A key, a name or a blob is over the maximum.

@@ -85,7 +85,6 @@ impl Heap {
         &self.path
     }
 
-    /// Locks the allocator.
     pub(crate) fn space(&self) -> MutexGuard<'_, Space> {
         self.space.lock()
     }

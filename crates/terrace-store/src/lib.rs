@@ -43,7 +43,7 @@ mod open;
 mod ops;
 mod options;
 mod owner;
-pub mod record;
+mod record;
 mod records;
 mod segment;
 mod space;

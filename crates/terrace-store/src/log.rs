@@ -89,7 +89,6 @@ impl End {
     }
 }
 
-/// An appended record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Logged {
     pub number: u64,

@@ -14,15 +14,15 @@
 use std::ops::Range;
 
 /// Size of the header, bytes.
-pub const HEADER: usize = 64;
+pub(crate) const HEADER: usize = 64;
 /// Bytes before a body.
-pub const PREFIX: usize = 8;
+pub(crate) const PREFIX: usize = 8;
 /// Maximum length of a key, a bucket name or a tag, bytes.
-pub const KEY_MAX: usize = 64 << 10;
+pub(crate) const KEY_MAX: usize = 64 << 10;
 /// Maximum length of a body, bytes.
-pub const BODY_MAX: usize = 2 * KEY_MAX + 128;
+pub(crate) const BODY_MAX: usize = 2 * KEY_MAX + 128;
 /// Size of a `Put` without its key, with the prefix, bytes.
-pub const PUT_BYTES: u64 = (PREFIX + 1 + 8 + BLOB) as u64;
+pub(crate) const PUT_BYTES: u64 = (PREFIX + 1 + 8 + BLOB) as u64;
 
 const MAGIC: [u8; 8] = *b"TERRNAM1";
 const VERSION: u32 = 1;
@@ -31,7 +31,7 @@ const BLOB: usize = 8 + 4 + 8 + 4 + 8;
 
 /// The start of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Header {
+pub(crate) struct Header {
     /// Grows with each compaction.
     pub generation: u64,
     /// Number of the first record.
@@ -43,8 +43,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// The encoded header.
-    pub fn encode(&self) -> [u8; HEADER] {
+    pub(crate) fn encode(&self) -> [u8; HEADER] {
         let mut out = [0; HEADER];
         out[..8].copy_from_slice(&MAGIC);
         out[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -57,7 +56,7 @@ impl Header {
     }
 
     /// Decodes a header. None: not a header of this version.
-    pub fn decode(bytes: &[u8]) -> Option<Header> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Header> {
         let bytes = bytes.get(..HEADER)?;
         let mut fields = Fields(bytes);
         let is_ours = fields.take(8)? == MAGIC && fields.u32()? == VERSION;
@@ -77,7 +76,7 @@ impl Header {
 /// A blob's description. Up to [`INLINE_MAX`] bytes the blob is inline: its bytes are here, and it has no
 /// extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Blob {
+pub(crate) struct Blob {
     /// Start of the extent in units of 64 bytes, with score and flags in the high bits (see [`Blob::start`]).
     pub place: u64,
     /// Size of the extent, in units of 64 bytes.
@@ -86,43 +85,42 @@ pub struct Blob {
     pub size: u64,
     /// Checksum of the bytes, unless [`UNCHECKED`] is set.
     pub crc: u32,
-    /// The user's word.
     pub meta: u64,
 }
 
 /// Low bits of `place` that hold the start of the extent.
 const START_BITS: u32 = 48;
 /// Flag: the blob has no valid checksum, since parts of it were changed in place.
-pub const UNCHECKED: u64 = 1 << 63;
+pub(crate) const UNCHECKED: u64 = 1 << 63;
 /// Flag: the blob has tags.
-pub const TAGGED: u64 = 1 << 62;
+pub(crate) const TAGGED: u64 = 1 << 62;
 /// Flag: this record is the first to name the extent. Valid only while the store that wrote the record is
 /// open.
-pub const FIRST: u64 = 1 << 61;
+pub(crate) const FIRST: u64 = 1 << 61;
 /// Flag: the blob's bytes are inline, in place of start, units and checksum ([`Blob::inline`]).
-pub const INLINE: u64 = 1 << 60;
+pub(crate) const INLINE: u64 = 1 << 60;
 /// Maximum size of an inline blob, bytes.
-pub const INLINE_MAX: usize = START_BYTES + 4 + 4;
+pub(crate) const INLINE_MAX: usize = START_BYTES + 4 + 4;
 const START_BYTES: usize = START_BITS as usize / 8;
 
 /// Kind of a [`Record::Trait`]: the bucket is scratch, its blobs are not logged.
-pub const TRAIT_SCRATCH: u8 = 1;
+pub(crate) const TRAIT_SCRATCH: u8 = 1;
 /// Kind: the bucket persists, its blobs are also files. The text is the directory's path.
-pub const TRAIT_PERSIST: u8 = 2;
+pub(crate) const TRAIT_PERSIST: u8 = 2;
 /// Kind: all files of the bucket are up to date with its blobs.
-pub const TRAIT_PERSISTED: u8 = 3;
+pub(crate) const TRAIT_PERSISTED: u8 = 3;
 
 impl Blob {
     /// Start of the extent, in units of 64 bytes.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.place & ((1 << START_BITS) - 1)
     }
     /// Moves the extent; score and flags stay.
-    pub fn set_start(&mut self, start: u64) {
+    pub(crate) fn set_start(&mut self, start: u64) {
         self.place = self.place & !((1 << START_BITS) - 1) | start;
     }
     /// The inline bytes, if the blob is inline. The first `size` of them count.
-    pub fn inline(&self) -> Option<[u8; INLINE_MAX]> {
+    pub(crate) fn inline(&self) -> Option<[u8; INLINE_MAX]> {
         self.has(INLINE).then(|| {
             let mut bytes = [0; INLINE_MAX];
             bytes[..START_BYTES].copy_from_slice(&self.place.to_le_bytes()[..START_BYTES]);
@@ -132,7 +130,7 @@ impl Blob {
         })
     }
     /// Makes the blob inline. The first `size` of the bytes count.
-    pub fn set_inline(&mut self, bytes: [u8; INLINE_MAX]) {
+    pub(crate) fn set_inline(&mut self, bytes: [u8; INLINE_MAX]) {
         let mut start = [0; 8];
         start[..START_BYTES].copy_from_slice(&bytes[..START_BYTES]);
         self.set_start(u64::from_le_bytes(start));
@@ -141,70 +139,52 @@ impl Blob {
         self.set(INLINE, true);
     }
     /// Its score, 0 to 255.
-    pub fn score(&self) -> u8 {
+    pub(crate) fn score(&self) -> u8 {
         (self.place >> START_BITS) as u8
     }
-    /// Sets it.
-    pub fn set_score(&mut self, score: u8) {
+    pub(crate) fn set_score(&mut self, score: u8) {
         self.place = self.place & !(0xff << START_BITS) | u64::from(score) << START_BITS;
     }
     /// Whether a flag is set.
-    pub fn has(&self, flag: u64) -> bool {
+    pub(crate) fn has(&self, flag: u64) -> bool {
         self.place & flag != 0
     }
     /// Sets or clears a flag.
-    pub fn set(&mut self, flag: u64, on: bool) {
+    pub(crate) fn set(&mut self, flag: u64, on: bool) {
         self.place = if on { self.place | flag } else { self.place & !flag };
     }
 }
 
-/// One change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Record<'a> {
+pub(crate) enum Record<'a> {
     /// A bucket is new or renamed.
-    Bucket {
-        /// Its number.
-        bucket: u64,
-        /// Its name.
-        name: &'a [u8],
-    },
+    Bucket { bucket: u64, name: &'a [u8] },
     /// A bucket is removed, with its blobs.
-    BucketGone {
-        /// Its number.
-        bucket: u64,
-    },
+    BucketGone { bucket: u64 },
     /// A bucket is cleared.
-    BucketClear {
-        /// Its number.
-        bucket: u64,
-    },
+    BucketClear { bucket: u64 },
     /// A blob is put, or its description changes.
     Put {
         /// Number of its bucket.
         bucket: u64,
         /// The blob as it is now.
         blob: Blob,
-        /// Its key.
         key: &'a [u8],
     },
     /// A blob is removed.
     Remove {
         /// Number of its bucket.
         bucket: u64,
-        /// Its key.
         key: &'a [u8],
     },
     /// A blob is renamed; an earlier blob of the new key is gone.
     Move {
         /// Number of the bucket it was in.
         from_bucket: u64,
-        /// Its old key.
         from: &'a [u8],
         /// Number of its bucket now.
         bucket: u64,
-        /// The blob.
         blob: Blob,
-        /// Its key now.
         key: &'a [u8],
     },
     /// The heap's content up to record `upto` is durable.
@@ -220,18 +200,14 @@ pub enum Record<'a> {
         whole: bool,
         /// False: the tag is removed.
         on: bool,
-        /// The tag.
         tag: &'a [u8],
-        /// The blob's key.
         key: &'a [u8],
     },
     /// A trait of a bucket.
     Trait {
-        /// Its number.
         bucket: u64,
         /// Kind of trait, for instance [`TRAIT_SCRATCH`].
         kind: u8,
-        /// Its argument.
         text: &'a [u8],
     },
 }
@@ -247,7 +223,7 @@ const TAG: u8 = 8;
 const TRAIT: u8 = 9;
 
 /// Appends a record to `out`, with number `number` of the log `generation`.
-pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u8>) {
+pub(crate) fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u8>) {
     let at = out.len();
     draft(record, out);
     let unused = out.len() - at - number_draft(&mut out[at..], generation, number).len();
@@ -259,13 +235,13 @@ pub fn encode(record: &Record<'_>, generation: u64, number: u64, out: &mut Vec<u
 const DRAFTED: usize = 16;
 
 /// Appends a record without its number, which may still be unknown.
-pub fn draft(record: &Record<'_>, out: &mut Vec<u8>) {
+pub(crate) fn draft(record: &Record<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&[0; DRAFTED]);
     body(record, out);
 }
 
 /// Numbers a draft for the log `generation`. Returns the bytes of the record.
-pub fn number_draft(draft: &mut [u8], generation: u64, number: u64) -> &[u8] {
+pub(crate) fn number_draft(draft: &mut [u8], generation: u64, number: u64) -> &[u8] {
     draft[..8].copy_from_slice(&generation.to_le_bytes());
     draft[8..DRAFTED].copy_from_slice(&number.to_le_bytes());
     let (crc, len) = (crc32fast::hash(draft), (draft.len() - DRAFTED) as u32);
@@ -345,7 +321,7 @@ fn checksum(generation: u64, number: u64, body: &[u8]) -> u32 {
 
 /// Decodes the record at the start of `bytes`, and the range of its body. None unless it has number `number`
 /// of the log `generation`.
-pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>, Range<usize>)> {
+pub(crate) fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>, Range<usize>)> {
     let mut fields = Fields(bytes);
     let (len, crc) = (fields.u32()? as usize, fields.u32()?);
     if len == 0 || len > BODY_MAX {
@@ -359,12 +335,12 @@ pub fn decode(bytes: &[u8], generation: u64, number: u64) -> Option<(Record<'_>,
 }
 
 /// Size of a mark, bytes.
-pub const MARK_BYTES: usize = PREFIX + MARK_BODY;
+pub(crate) const MARK_BYTES: usize = PREFIX + MARK_BODY;
 const MARK_BODY: usize = 1 + 8;
 
 /// The number that a mark at the start of `bytes` covers. None: they do not look like a mark. Does not verify
 /// the checksum.
-pub fn mark_upto(bytes: &[u8]) -> Option<u64> {
+pub(crate) fn mark_upto(bytes: &[u8]) -> Option<u64> {
     let mut fields = Fields(bytes);
     let len = fields.u32()?;
     fields.u32()?;
@@ -373,7 +349,7 @@ pub fn mark_upto(bytes: &[u8]) -> Option<u64> {
 }
 
 /// Parses a body. None: invalid in this version.
-pub fn parse(body: &[u8]) -> Option<Record<'_>> {
+pub(crate) fn parse(body: &[u8]) -> Option<Record<'_>> {
     let mut fields = Fields(body);
     let (kind, word) = (fields.u8()?, fields.u64()?);
     let bucket = word;

@@ -19,11 +19,9 @@ use terrace_sync::Mutex;
 /// Numbers of changes that are not logged begin here.
 const UNLOGGED: u64 = 1 << 63;
 
-/// An open store.
 #[derive(Debug)]
 pub(crate) struct StoreState {
     pub dir: Arc<File>,
-    /// The log's file.
     pub names_path: PathBuf,
     pub io: Arc<dyn Io>,
     pub heap: Heap,

@@ -16,7 +16,7 @@ impl Map {
     /// merge two adjacent mappings of adjacent parts of a file, and `/proc` would show neither.
     ///
     /// None: the kernel refused; errno has the reason.
-    pub fn new(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
+    pub(crate) fn new(fd: c_int, at: i64, len: usize, protection: c_int, flags: c_int) -> Option<Map> {
         let guarded = Map::guarded(len);
         let anonymous = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -36,7 +36,7 @@ impl Map {
         Some(Map { address, len, at: at as u64 })
     }
 
-    pub fn unmap(self) -> c_int {
+    pub(crate) fn unmap(self) -> c_int {
         // SAFETY: made by `new` with this length, and not used after this call.
         unsafe { libc::munmap(self.address, Map::guarded(self.len)) }
     }
@@ -46,7 +46,7 @@ impl Map {
     }
 
     /// Mapped bytes within the file, by the kernel's count.
-    pub fn in_file(&self) -> usize {
+    pub(crate) fn in_file(&self) -> usize {
         let (start, pages) = (self.address as usize, self.len.next_multiple_of(4096));
         let size = std::fs::metadata(format!("/proc/self/map_files/{start:x}-{:x}", start + pages));
         let bytes = size.map_or(u64::MAX, |file| file.len().saturating_sub(self.at));

@@ -410,7 +410,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
 }
 
 /// Whether the command was built with support for targets in stores.
-pub fn has_stores() -> bool {
+pub(crate) fn has_stores() -> bool {
     let mut command = std::process::Command::new(product("terrace"));
     let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
     let has = !told.stderr.contains("built without");

@@ -17,7 +17,7 @@ const PAGE: usize = 4096;
 const PAGES: usize = 256;
 
 /// Whether passthrough is possible; prints the reason if not.
-pub fn is_possible() -> bool {
+pub(crate) fn is_possible() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is mounted");
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

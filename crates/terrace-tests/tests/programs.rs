@@ -110,7 +110,7 @@ fn fsx(side: Side, disturbed: Option<Trouble>) {
 
 /// fsx on an existing mount.
 #[track_caller]
-pub fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
+pub(crate) fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
     let seed = seed("fsx");
     let config = rig.aside().join("fsx.toml");
     std::fs::write(&config, FSX).expect("the configuration can be written");

@@ -16,13 +16,13 @@ use terrace_policy::memory::Level;
 use crate::mounts;
 use crate::size::{MIB, Size, human};
 
-pub use alarm::Alarm;
-pub use machine::Machine;
+pub(crate) use alarm::Alarm;
+pub(crate) use machine::Machine;
 
 /// Memory that terrace needs beside `--memory`: code, stacks, request buffers, and the kernel's memory for
 /// it. Measured in its own group with 128 MiB: 12 MiB soon after the start, 22 to 24 under five jobs of fio
 /// with requests of 4 KiB to 1 MiB.
-pub const OWN_NEED: u64 = 24 << 20;
+pub(crate) const OWN_NEED: u64 = 24 << 20;
 
 /// Version 1 shows "no limit" as the largest number of pages.
 const NO_LIMIT: u64 = 1 << 62;
@@ -43,23 +43,22 @@ struct Group {
 
 /// A limit, and the file that holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limit {
+pub(crate) struct Limit {
     /// Bytes.
     pub bytes: u64,
-    /// The control file.
     pub file: PathBuf,
 }
 
 /// The group of this process and its ancestors, in this order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Groups(Vec<Group>);
+pub(crate) struct Groups(Vec<Group>);
 
 impl Groups {
     /// The groups of this process; empty where there are none.
     ///
     /// # Errors
     /// The cgroup file or the mount table cannot be read.
-    pub fn own() -> io::Result<Groups> {
+    pub(crate) fn own() -> io::Result<Groups> {
         let text = read(Path::new("/proc/self/cgroup"))?.unwrap_or_default();
         Ok(Groups::found(&text, &mounts::own_table()?))
     }
@@ -95,7 +94,7 @@ impl Groups {
 
     /// A version 2 group with the files of `dir`.
     #[cfg(test)]
-    pub fn of(dir: &Path) -> Groups {
+    pub(crate) fn of(dir: &Path) -> Groups {
         Groups(vec![Group { version: Version::V2, dir: dir.to_owned() }])
     }
 
@@ -103,7 +102,7 @@ impl Groups {
     ///
     /// # Errors
     /// A limit cannot be read.
-    pub fn limit(&self) -> io::Result<Option<Limit>> {
+    pub(crate) fn limit(&self) -> io::Result<Option<Limit>> {
         lowest(self.0.iter().map(Group::limit), |limit| limit.bytes)
     }
 
@@ -111,7 +110,7 @@ impl Groups {
     ///
     /// # Errors
     /// A limit or the use of a group cannot be read.
-    pub fn levels(&self) -> io::Result<Vec<(Limit, Level)>> {
+    pub(crate) fn levels(&self) -> io::Result<Vec<(Limit, Level)>> {
         self.0.iter().filter_map(|group| group.level().transpose()).collect()
     }
 
@@ -119,7 +118,7 @@ impl Groups {
     ///
     /// # Errors
     /// The count cannot be read.
-    pub fn kills(&self) -> io::Result<Option<u64>> {
+    pub(crate) fn kills(&self) -> io::Result<Option<u64>> {
         self.0.first().map_or(Ok(None), Group::kills)
     }
 }
@@ -228,12 +227,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The count cannot be read.
-pub fn kills_of_the_machine() -> io::Result<Option<u64>> {
+pub(crate) fn kills_of_the_machine() -> io::Result<Option<u64>> {
     Ok(read(Path::new("/proc/vmstat"))?.and_then(|text| field(&text, "oom_kill")))
 }
 
 /// A warning if the control group or the machine cannot hold `memory` and [`OWN_NEED`]. None for `auto`.
-pub fn too_small_for(memory: Option<Size>) -> Option<String> {
+pub(crate) fn too_small_for(memory: Option<Size>) -> Option<String> {
     let memory = memory?;
     let of_groups = Groups::own().and_then(|groups| groups.limit()).ok().flatten();
     of_groups.and_then(|limit| told_if_too_small(&limit, memory)).or_else(|| {
@@ -243,7 +242,7 @@ pub fn too_small_for(memory: Option<Size>) -> Option<String> {
 }
 
 /// Prints the warning of [`too_small_for`] on standard error.
-pub fn tell_if_too_small(memory: Option<Size>) {
+pub(crate) fn tell_if_too_small(memory: Option<Size>) {
     if let Some(line) = too_small_for(memory) {
         terrace_output::error_line!("terrace: {line}");
     }

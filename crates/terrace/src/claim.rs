@@ -52,7 +52,7 @@ const SILENT_FOR: Duration = Duration::from_secs(1);
 
 /// Locks of this instance.
 #[derive(Debug)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// Byte of the claim in each range; the instance's record has the same number.
     pub number: u32,
     /// The claim of a mount, which shares its source with no other instance.
@@ -68,7 +68,7 @@ impl Claim {
     ///
     /// # Errors
     /// Another instance serves the source, a directory above it or one below it.
-    pub fn take(src: &Path, src_fd: BorrowedFd<'_>, is_mount: bool) -> Result<Claim> {
+    pub(crate) fn take(src: &Path, src_fd: BorrowedFd<'_>, is_mount: bool) -> Result<Claim> {
         let claim = Claim::open(src, src_fd, is_mount);
         let began = Instant::now();
         let mut is_silent = true;
@@ -126,14 +126,14 @@ impl Claim {
     }
 
     /// Releases the claim before the instance ends.
-    pub fn release(&self) {
+    pub(crate) fn release(&self) {
         for dir in self.root.iter().chain(&self.above) {
             let _ = fcntl(dir, libc::F_OFD_SETLK, libc::F_UNLCK, BASE, (LEASES_BELOW + 1) * BYTES);
         }
     }
 
     /// Descriptors of the claim.
-    pub fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.root.iter().chain(&self.above).map(AsRawFd::as_raw_fd)
     }
 }
@@ -186,7 +186,7 @@ fn fcntl(dir: &OwnedFd, command: i32, kind: i32, start: i64, bytes: i64) -> io::
 }
 
 /// Does a mount serve this directory, or one above or below it?
-pub fn is_mounted(dir: &Path) -> bool {
+pub(crate) fn is_mounted(dir: &Path) -> bool {
     let opened = rustix::fs::open(dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
     opened.is_ok_and(|fd| Claim::open(dir, fd.as_fd(), false).other().is_some())
 }

@@ -9,13 +9,13 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::size::{Part, Span};
-pub use tier::{Tier, TierAdd, TierDrop, TierList, TierRemove, TierResize, TierShow};
+pub(crate) use tier::{Tier, TierAdd, TierDrop, TierList, TierRemove, TierResize, TierShow};
 
 /// A tiered page cache for programs whose data does not fit in memory.
 #[derive(Debug, Parser)]
 #[command(name = "terrace", version, max_term_width = 100, disable_help_subcommand = true)]
 #[command(after_help = EXAMPLES)]
-pub struct Cli {
+pub(crate) struct Cli {
     /// What to do
     #[command(subcommand)]
     pub command: Command,
@@ -33,7 +33,7 @@ Exit codes: 0 done, 1 negative answer, 2 usage or error; of `run` the command's 
 
 /// The commands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Serve a directory through terrace at another place
     Mount(Mount),
     /// Write everything back and end a mount
@@ -77,7 +77,7 @@ pub enum Command {
 
 /// `terrace recover`.
 #[derive(Debug, Args)]
-pub struct Recover {
+pub(crate) struct Recover {
     /// The file or block device of the tier, which no instance uses
     #[arg(value_name = "TARGET")]
     pub target: PathBuf,
@@ -94,7 +94,7 @@ pub struct Recover {
 
 /// Settings of an instance; each overrides the environment and the file.
 #[derive(Debug, Args, Clone, Default)]
-pub struct Tuning {
+pub(crate) struct Tuning {
     /// Limit on all memory of terrace, for example 512MiB or 1.5G; `auto` (the default): as much as other
     /// programs can spare and as saves time [environment: TERRACE_MEMORY]
     #[arg(long, value_name = "SIZE")]
@@ -138,7 +138,7 @@ fn policy_help() -> String {
 
 /// `terrace mount`.
 #[derive(Debug, Args)]
-pub struct Mount {
+pub(crate) struct Mount {
     /// The directory to be cached
     #[arg(value_name = "SRC")]
     pub src: PathBuf,
@@ -164,7 +164,7 @@ pub struct Mount {
 
 /// `terrace umount`.
 #[derive(Debug, Args)]
-pub struct Umount {
+pub(crate) struct Umount {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -178,7 +178,7 @@ pub struct Umount {
 
 /// `terrace run`.
 #[derive(Debug, Args)]
-pub struct Run {
+pub(crate) struct Run {
     /// The directory that terrace serves to the command
     #[arg(long, value_name = "DIR")]
     pub on: PathBuf,
@@ -218,7 +218,7 @@ pub struct Run {
 
 /// `terrace serve`.
 #[derive(Debug, Subcommand)]
-pub enum Serve {
+pub(crate) enum Serve {
     /// Keys and values, with Redis' protocol and memcached's, until SIGTERM or Ctrl-C
     Kv(ServeKv),
 }
@@ -226,7 +226,7 @@ pub enum Serve {
 /// `terrace serve kv`.
 #[derive(Debug, Args)]
 #[command(after_help = SERVE_KV_HELP)]
-pub struct ServeKv {
+pub(crate) struct ServeKv {
     /// Directory of the store; made if it does not exist
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
@@ -273,7 +273,7 @@ which writes survive the death of both processes, or a power cut. Without --memo
 
 /// When writes are durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Sync {
+pub(crate) enum Sync {
     /// Before the reply
     Always,
     /// A second later at the most
@@ -285,7 +285,7 @@ pub enum Sync {
 
 /// A command about one mount.
 #[derive(Debug, Args)]
-pub struct Place {
+pub(crate) struct Place {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -293,7 +293,7 @@ pub struct Place {
 
 /// `terrace stat`.
 #[derive(Debug, Args)]
-pub struct Stat {
+pub(crate) struct Stat {
     /// The mount; without it, every mount of this user
     #[arg(value_name = "MNT")]
     pub mnt: Option<PathBuf>,
@@ -313,7 +313,7 @@ pub struct Stat {
 
 /// `terrace top`.
 #[derive(Debug, Args)]
-pub struct Top {
+pub(crate) struct Top {
     /// The mount; without it, the only one of this user
     #[arg(value_name = "MNT")]
     pub mnt: Option<PathBuf>,
@@ -331,7 +331,7 @@ pub struct Top {
 /// `terrace doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = DOCTOR_HELP)]
-pub struct Doctor {
+pub(crate) struct Doctor {
     /// The directory to be served
     #[arg(value_name = "DIR")]
     pub dir: Option<PathBuf>,
@@ -346,7 +346,7 @@ Changes nothing. Exit codes: 0 terrace can serve here (with less speed where som
 /// `terrace lru`.
 #[derive(Debug, Args)]
 #[command(after_help = LRU_HELP)]
-pub struct Lru {
+pub(crate) struct Lru {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -372,7 +372,7 @@ The two youngest generations cannot be evicted; pages that are unwritten or in u
 /// `terrace numa`.
 #[derive(Debug, Args)]
 #[command(after_help = NUMA_HELP)]
-pub struct NumaArgs {
+pub(crate) struct NumaArgs {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -388,7 +388,7 @@ sample. Reads that the kernel's own page cache serves are not counted.";
 /// `terrace trace`.
 #[derive(Debug, Args)]
 #[command(after_help = TRACE_HELP)]
-pub struct Trace {
+pub(crate) struct Trace {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -417,7 +417,7 @@ accesses are lost; the file and the summary count them. Accesses of different th
 
 /// `terrace resize`.
 #[derive(Debug, Args)]
-pub struct Resize {
+pub(crate) struct Resize {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -428,7 +428,7 @@ pub struct Resize {
 
 /// `terrace stage`.
 #[derive(Debug, Subcommand)]
-pub enum Stage {
+pub(crate) enum Stage {
     /// Read files into the cache; cached pages are not read again
     In(StageIn),
     /// Write the unwritten data of files to stable storage of the source
@@ -437,7 +437,7 @@ pub enum Stage {
 
 /// `terrace stage in`.
 #[derive(Debug, Args)]
-pub struct StageIn {
+pub(crate) struct StageIn {
     /// Which files, and how
     #[command(flatten)]
     pub common: StageFiles,
@@ -456,7 +456,7 @@ pub struct StageIn {
 
 /// `terrace stage out`.
 #[derive(Debug, Args)]
-pub struct StageOut {
+pub(crate) struct StageOut {
     /// Which files, and how
     #[command(flatten)]
     pub common: StageFiles,
@@ -467,7 +467,7 @@ pub struct StageOut {
 
 /// Files to be staged.
 #[derive(Debug, Args)]
-pub struct StageFiles {
+pub(crate) struct StageFiles {
     /// Files on a mount, and directories with all files below them
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
@@ -483,7 +483,7 @@ pub struct StageFiles {
 }
 
 /// Default and maximum number of workers of `terrace stage`.
-pub const STAGE_WORKERS: usize = 4;
+pub(crate) const STAGE_WORKERS: usize = 4;
 const WORKERS_MAX: usize = 64;
 
 fn workers(text: &str) -> Result<usize, String> {
@@ -493,7 +493,7 @@ fn workers(text: &str) -> Result<usize, String> {
 
 /// `terrace generate`.
 #[derive(Debug, Args)]
-pub struct Generate {
+pub(crate) struct Generate {
     /// What to print
     #[arg(value_enum, value_name = "WHAT")]
     pub what: What,
@@ -501,7 +501,7 @@ pub struct Generate {
 
 /// Outputs of `terrace generate`.
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub enum What {
+pub(crate) enum What {
     /// The man page, terrace(1)
     Man,
     /// Completions for bash

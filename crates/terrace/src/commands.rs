@@ -31,7 +31,7 @@ const BUSY_TRIES: u32 = 10;
 const BUSY_PAUSE: Duration = Duration::from_millis(30);
 
 /// `terrace sync MNT`
-pub fn sync(mnt: &Path) -> Result<ExitCode> {
+pub(crate) fn sync(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let cure = "make room in the source or see to its device; the data stays in memory and is tried again";
     ask(&instance, Sync {}).map_err(|no| Failure::new(mnt.display(), no, cure))?;
@@ -39,7 +39,7 @@ pub fn sync(mnt: &Path) -> Result<ExitCode> {
 }
 
 /// `terrace drop-caches MNT`
-pub fn drop_caches(mnt: &Path) -> Result<ExitCode> {
+pub(crate) fn drop_caches(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let dropped = asked(mnt, &instance, control::DropCaches {})?;
     print(&format!("{} clean pages dropped\n", dropped.pages))?;
@@ -47,7 +47,7 @@ pub fn drop_caches(mnt: &Path) -> Result<ExitCode> {
 }
 
 /// `terrace check MNT`: exit code 1 on a disagreement.
-pub fn check(mnt: &Path) -> Result<ExitCode> {
+pub(crate) fn check(mnt: &Path) -> Result<ExitCode> {
     let (instance, _) = find(mnt)?;
     let found = asked(mnt, &instance, Check {})?.disagreements;
     if found.is_empty() {
@@ -59,7 +59,7 @@ pub fn check(mnt: &Path) -> Result<ExitCode> {
 }
 
 /// `terrace resize MNT SIZE`
-pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
+pub(crate) fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
     let limit = config::parse_memory("SIZE", size)?;
     let (instance, _) = find(mnt)?;
     let bytes = limit.fixed().map_or(0, |size| size.0);
@@ -68,7 +68,7 @@ pub fn resize(mnt: &Path, size: String) -> Result<ExitCode> {
 }
 
 /// `terrace umount MNT`: writes everything back, unmounts, and waits for the end of the daemon.
-pub fn umount(args: &cli::Umount) -> Result<ExitCode> {
+pub(crate) fn umount(args: &cli::Umount) -> Result<ExitCode> {
     let mnt = &args.mnt;
     if args.lazy || args.force {
         return detach(args);
@@ -216,7 +216,7 @@ fn not_unmounted(mnt: &Path, why: &str) -> Failure {
 }
 
 /// Waits for the end of an instance; false after `within`.
-pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
+pub(crate) fn wait_for_end(instance: &Instance, within: Duration) -> bool {
     let start = Instant::now();
     while !instance.has_ended() {
         if start.elapsed() > within {
@@ -228,7 +228,7 @@ pub fn wait_for_end(instance: &Instance, within: Duration) -> bool {
 }
 
 /// Is an unresponsive instance dead or dying? The kernel closes its sockets before its processes are gone.
-pub fn has_died(instance: &Instance) -> bool {
+pub(crate) fn has_died(instance: &Instance) -> bool {
     let start = Instant::now();
     while instance.is_alive() && start.elapsed() < DIES_WITHIN {
         std::thread::sleep(Duration::from_millis(5));
@@ -237,7 +237,7 @@ pub fn has_died(instance: &Instance) -> bool {
 }
 
 /// The instance that serves `mnt`.
-pub fn find(mnt: &Path) -> Result<(Instance, Info)> {
+pub(crate) fn find(mnt: &Path) -> Result<(Instance, Info)> {
     let path = mountpoint::absolute(mnt).map_err(|err| missing(mnt, &err))?;
     let name = mnt.display();
     if instance::is_dead_at(&path) {
@@ -262,7 +262,10 @@ fn asked<C: Command>(mnt: &Path, instance: &Instance, command: C) -> Result<C::R
 }
 
 /// Sends a command, and repeats it if the daemon died during it: the supervisor starts another.
-pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C::Reply, CommandError> {
+pub(crate) fn ask<C: Command>(
+    instance: &Instance,
+    command: C,
+) -> std::result::Result<C::Reply, CommandError> {
     let mut tried = 1;
     loop {
         let answer = match Client::connect(&instance.control_socket()) {
@@ -277,12 +280,12 @@ pub fn ask<C: Command>(instance: &Instance, command: C) -> std::result::Result<C
 }
 
 /// A line of JSON.
-pub fn json(value: &impl Serialize) -> String {
+pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("the paths were in JSON before") + "\n"
 }
 
 /// Prints to standard output. False: the reader has closed the pipe, which is no failure.
-pub fn print(text: &str) -> Result<bool> {
+pub(crate) fn print(text: &str) -> Result<bool> {
     terrace_output::put(text)
         .map_err(|err| Failure::new("standard output", reason(err), "make room, or write it elsewhere"))
 }

@@ -23,17 +23,15 @@ use terrace_api::numa::NumaMode;
 use crate::http;
 use crate::size::{KIB, Size, Span};
 
-pub use device::{Device, Speed, check as check_devices, free_name, is_remote, split as split_target};
-pub use limits::parse_memory;
-pub use memory::MemoryLimit;
+pub(crate) use device::{Device, Speed, check as check_devices, free_name, is_remote, split as split_target};
+pub(crate) use limits::parse_memory;
+pub(crate) use memory::MemoryLimit;
 
-/// The whole configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub(crate) struct Config {
     /// Limit on all memory of terrace: frames, index, metadata, rings.
     pub memory: MemoryLimit,
-    /// Eviction policy.
     pub policy: String,
     /// Age below which pressure does not evict the oldest pages; 0: no limit.
     pub min_ttl: Span,
@@ -45,28 +43,21 @@ pub struct Config {
     pub numa_read_mb_s: u32,
     /// The same for writes.
     pub numa_write_mb_s: u32,
-    /// Start of writeback.
     pub dirty: Dirty,
     /// How the source is read and written.
     pub io: Io,
-    /// The preload path.
     pub preload: Preload,
-    /// The mount path.
     pub fuse: Fuse,
-    /// Tiers below DRAM.
     pub tier: Tier,
-    /// Limits on tables.
     pub limits: Limits,
-    /// Metrics over HTTP.
     pub metrics: Metrics,
-    /// The log.
     pub log: Log,
 }
 
 /// `[dirty]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Dirty {
+pub(crate) struct Dirty {
     /// Share of the memory at which writeback starts.
     pub background_ratio: u8,
     /// Share of the memory at which writers wait.
@@ -84,18 +75,16 @@ pub struct Dirty {
 /// May the source write part of the data that a tier makes durable?
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum SourceShare {
+pub(crate) enum SourceShare {
     /// As many pages as it writes in the time that the tier needs for the others.
     Auto,
-    /// None.
     Off,
 }
 
 /// Where data are durable once fsync has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Durable {
-    /// In the source.
+pub(crate) enum Durable {
     Source,
     /// On a tier, or in the source.
     Tier,
@@ -104,7 +93,7 @@ pub enum Durable {
 /// `[io]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Io {
+pub(crate) struct Io {
     /// How the source is read and written.
     pub engine: IoEngine,
     /// Maximum read-ahead for a sequential reader past the kernel's page cache.
@@ -114,7 +103,7 @@ pub struct Io {
 /// How the source is read and written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum IoEngine {
+pub(crate) enum IoEngine {
     /// io_uring; falls back to blocking calls where the kernel refuses it.
     Uring,
     /// pread and pwrite on threads.
@@ -124,7 +113,7 @@ pub enum IoEngine {
 /// `[preload]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Preload {
+pub(crate) struct Preload {
     /// Most page fills of a client that terrace has not taken yet.
     pub ring_slots: u32,
     /// Maximum number of processes that use the preload path at one time.
@@ -134,7 +123,7 @@ pub struct Preload {
 /// `[fuse]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Fuse {
+pub(crate) struct Fuse {
     /// Threads that answer FUSE requests.
     pub threads: u32,
     /// Does the kernel itself read and write files for programs without the preload path?
@@ -144,20 +133,19 @@ pub struct Fuse {
 /// Which side reads and writes the files of programs without the preload path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Passthrough {
+pub(crate) enum Passthrough {
     /// The kernel itself, where it can and where this bypasses no tier on a device.
     Auto,
     /// `Auto` under `terrace run --mount`, where programs with the library are still served from memory.
     /// `Off` for mounts, whose programs would all bypass the cache. If not set, `run` uses leases where it
     /// can, without a mount.
     Run,
-    /// The daemon.
     Off,
 }
 
 impl Config {
     /// Does this configuration ask the kernel for passthrough?
-    pub fn wants_passthrough(&self) -> bool {
+    pub(crate) fn wants_passthrough(&self) -> bool {
         self.fuse.passthrough == Passthrough::Auto && self.tier.device.is_empty()
     }
 }
@@ -165,13 +153,12 @@ impl Config {
 /// `[tier.*]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Tier {
+pub(crate) struct Tier {
     /// File with device measurements; empty: none.
     pub probe: PathBuf,
     /// Cost of a device read, set by [`Config::look_up_device`].
     #[serde(skip)]
     pub miss: Option<Duration>,
-    /// Compressed DRAM.
     pub compressed: Compressed,
     /// Name of the engine that spreads pages over the devices of a tier.
     pub placement: String,
@@ -200,7 +187,7 @@ impl Default for Tier {
 /// `[tier.compressed]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Compressed {
+pub(crate) struct Compressed {
     /// How pages are compressed, if at all.
     pub codec: CompressionMode,
     /// Minimum share of the memory for compressed pages.
@@ -214,31 +201,28 @@ pub struct Compressed {
 /// How pages are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CompressionMode {
-    /// Not at all.
+pub(crate) enum CompressionMode {
     None,
     /// LZ4.
     Lz4,
     /// LZ4, and zstd for pages that LZ4 does not compress well.
     Mixed,
-    /// zstd.
     Zstd,
 }
 
 /// Which pages are compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Admit {
+pub(crate) enum Admit {
     /// Pages that were read more than once.
     Reused,
-    /// All.
     All,
 }
 
 /// `[limits]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Most files and directories that the kernel may know at one time.
     pub inodes_max: u32,
     /// Most open files and directories.
@@ -248,7 +232,7 @@ pub struct Limits {
 /// `[metrics]`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Address to listen on; empty: off.
     pub address: String,
     /// May other machines read the metrics?
@@ -257,7 +241,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// The parsed address; the configuration was checked.
-    pub fn socket_address(&self) -> Option<SocketAddr> {
+    pub(crate) fn socket_address(&self) -> Option<SocketAddr> {
         http::parse(&self.address, self.public).ok().filter(|_| !self.address.is_empty())
     }
 }
@@ -265,7 +249,7 @@ impl Metrics {
 /// `[log]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Log {
+pub(crate) struct Log {
     /// Least severe message written.
     pub level: Level,
 }
@@ -273,16 +257,12 @@ pub struct Log {
 /// Severities of log messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Level {
-    /// Errors only.
+pub(crate) enum Level {
     Error,
-    /// Also possible problems.
     Warn,
-    /// Also events.
     Info,
     /// Also details of events.
     Debug,
-    /// Also every step.
     Trace,
 }
 

@@ -3,5 +3,5 @@
 mod client;
 mod server;
 
-pub use client::{Client, Frame, Frames};
-pub use server::{Answer, Record, Server};
+pub(crate) use client::{Client, Frame, Frames};
+pub(crate) use server::{Answer, Record, Server};

@@ -19,10 +19,10 @@ mod crossings;
 mod front;
 mod leases;
 mod memory;
-pub mod metrics;
+pub(crate) mod metrics;
 mod mount_path;
 mod orphan_fds;
-pub mod owed;
+pub(crate) mod owed;
 mod record;
 mod recording;
 mod reserve;
@@ -44,11 +44,11 @@ use crate::handover::{EXIT_LOST, EXIT_REFUSED, Shared};
 use crate::sys;
 use crate::tier::{self, live::Live};
 
-pub use answers::of_engine;
+pub(crate) use answers::of_engine;
 use memory::Guard;
 use orphan_fds::OrphanFds;
 use stop::Stopper;
-pub use thread::thread;
+pub(crate) use thread::thread;
 
 /// Exit status after an error while serving: the supervisor starts another terraced.
 const EXIT_FAILED: i32 = 1;
@@ -68,7 +68,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const PANIC_AT: &str = "TERRACE_TEST_PANIC_AT";
 
 /// Body of the process. It runs on a fresh thread, because glibc's main-thread state is the supervisor's.
-pub fn main(shared: Shared, recovering: bool) -> ! {
+pub(crate) fn main(shared: Shared, recovering: bool) -> ! {
     let _ = rustix::thread::set_name(c"terraced");
     sys::set_oom_score_adj(shared.oom_score_adj);
     abort_on_panic();
@@ -104,7 +104,7 @@ fn wait_for_byte(go: impl AsFd) {
 }
 
 /// Turns every panic into a crash: the next terraced repairs half-done work.
-pub fn abort_on_panic() {
+pub(crate) fn abort_on_panic() {
     let tell = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         tell(panic);

@@ -17,7 +17,7 @@ use crate::mounts;
 use crate::size::human;
 
 /// Most files named in a record.
-pub const FILES_MAX: usize = 100;
+pub(crate) const FILES_MAX: usize = 100;
 /// Most files named in a message.
 const TOLD_MAX: usize = 8;
 /// Name of the record in the instance's directory.
@@ -25,7 +25,7 @@ const RECORD: &str = "dirty.json";
 /// File with the source's reason for refusing the last writes.
 const REFUSAL: &str = "refusal";
 /// Interval of the record.
-pub const RECORD_EVERY: Duration = Duration::from_millis(250);
+pub(crate) const RECORD_EVERY: Duration = Duration::from_millis(250);
 
 /// A record as found in an instance's directory.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,17 +36,16 @@ struct Found {
 }
 
 /// Part of a message: number of bytes, and files.
-pub fn described(dirty: &Dirty) -> String {
+pub(crate) fn described(dirty: &Dirty) -> String {
     format!("up to {} bytes ({}) unwritten in {}", dirty.bytes, human(dirty.bytes), named(dirty))
 }
 
-/// Writes the record.
-pub fn record(instance: &Instance, dirty: &Dirty) -> std::io::Result<()> {
+pub(crate) fn record(instance: &Instance, dirty: &Dirty) -> std::io::Result<()> {
     instance.replace(RECORD, &serde_json::to_vec(dirty)?)
 }
 
 /// Confirms the record: sets the times of record and directory to now.
-pub fn renew(instance: &Instance) -> std::io::Result<()> {
+pub(crate) fn renew(instance: &Instance) -> std::io::Result<()> {
     let now = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = Timestamps { last_access: now, last_modification: now };
     for path in [instance.path(RECORD), instance.path("")] {
@@ -63,7 +62,7 @@ fn find(instance: &Instance) -> Option<Found> {
 
 /// Stores why the source refused data of an instance that ended in order. A separate file, for `record` and
 /// `renew` replace the record.
-pub fn note_refusal(instance: &Instance, why: &str) {
+pub(crate) fn note_refusal(instance: &Instance, why: &str) {
     let _ = instance.replace(REFUSAL, why.as_bytes());
 }
 
@@ -72,7 +71,7 @@ fn refusal(instance: &Instance) -> Option<String> {
 }
 
 /// The loss of an ended instance by its own records; none if it ended in order, or its directory is gone.
-pub fn by(instance: &Instance) -> Option<String> {
+pub(crate) fn by(instance: &Instance) -> Option<String> {
     let Found { dirty, .. } = find(instance)?;
     let refused = refusal(instance);
     let why = refused.as_ref().map(|why| format!(": the source refuses it: {why}"));
@@ -81,13 +80,13 @@ pub fn by(instance: &Instance) -> Option<String> {
 
 /// The message for an instance that died although [`by`] finds no loss: its record may be slightly out of
 /// date.
-pub fn by_dying(instance: &Instance) -> Option<String> {
+pub(crate) fn by_dying(instance: &Instance) -> Option<String> {
     let info = instance.info().filter(|_| instance.is_dead())?;
     Some(told(find(instance), None, &info))
 }
 
 /// Clears a dead mount and the directories of dead instances at `mnt`, and reports lost data.
-pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
+pub(crate) fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
     let name = mnt.display();
     let mut dead = instance::recorded_at(mnt);
     dead.retain(|(instance, _)| !instance.is_alive());
@@ -107,7 +106,7 @@ pub fn clear(mnt: &Path, out: &mut dyn Write) -> Result<()> {
 }
 
 /// Reports losses of earlier runs on `dir` that died together with their commands.
-pub fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
+pub(crate) fn tell_of_runs(dir: &Path, out: &mut dyn Write) {
     let silent = |(instance, info): &(Instance, Info)| {
         info.kind == Kind::Run && !instance.is_alive() && by(instance).is_some()
     };
@@ -124,7 +123,7 @@ fn tell((instance, info): (Instance, Info), out: &mut dyn Write) {
 }
 
 /// The supervisor's message when it gives up, while the record is still its own.
-pub fn told_by_supervisor(instance: &Instance) -> String {
+pub(crate) fn told_by_supervisor(instance: &Instance) -> String {
     match find(instance) {
         Some(Found { dirty, .. }) if dirty.bytes > 0 => described(&dirty),
         _ => "nothing was unwritten".to_owned(),

@@ -1,7 +1,7 @@
 //! `terrace doctor`: checks what terrace can use on this machine, the cost of what is missing, and the cure.
 //! It changes nothing and mounts nothing.
 
-pub mod kernel;
+pub(crate) mod kernel;
 mod limits;
 mod place;
 
@@ -15,7 +15,7 @@ use crate::commands;
 use crate::error::{EXIT_NEGATIVE, Result};
 
 /// Prints the findings; the exit code shows whether terrace can serve.
-pub fn doctor(args: &cli::Doctor) -> Result<ExitCode> {
+pub(crate) fn doctor(args: &cli::Doctor) -> Result<ExitCode> {
     let report = look(args);
     let text = if args.json { commands::json(&report) } else { page(&report) };
     commands::print(&text)?;

@@ -21,53 +21,53 @@ use crate::tier::{Held, remote};
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
-pub struct Memory(Arc<SegmentHandles>);
+pub(crate) struct Memory(Arc<SegmentHandles>);
 
 impl Memory {
     /// Creates the files, in the supervisor. `targets`: targets of the tiers on devices, whose index lies in
     /// these files.
-    pub fn create(config: &Config, targets: &[Held]) -> io::Result<Memory> {
+    pub(crate) fn create(config: &Config, targets: &[Held]) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
     }
 
     /// The tables of the targets that an engine begins with.
-    pub fn tables(&self) -> Vec<Arc<TargetTable>> {
+    pub(crate) fn tables(&self) -> Vec<Arc<TargetTable>> {
         self.0.tables()
     }
 
     /// Replaces the tables, and returns the old ones.
-    pub fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
+    pub(crate) fn set_tables(&self, tables: Vec<Arc<TargetTable>>) -> Vec<Arc<TargetTable>> {
         self.0.set_tables(tables)
     }
 
     /// Resident memory of the files, bytes.
-    pub fn resident_bytes(&self) -> u64 {
+    pub(crate) fn resident_bytes(&self) -> u64 {
         self.0.resident_bytes()
     }
 
     /// See [`SegmentHandles::yield_memory`].
-    pub fn give_back(&self, keep_bytes: u64) -> u64 {
+    pub(crate) fn give_back(&self, keep_bytes: u64) -> u64 {
         self.0.yield_memory(keep_bytes)
     }
 
     /// The region of the namespace: address and bytes.
-    pub fn user_region(&self) -> (NonNull<u8>, usize) {
+    pub(crate) fn user_region(&self) -> (NonNull<u8>, usize) {
         self.0.user_region()
     }
 
     /// Futex word of the keeper of leases.
-    pub fn leases(&self) -> &AtomicU32 {
+    pub(crate) fn leases(&self) -> &AtomicU32 {
         &self.0.segment.header().leases
     }
 
     /// The same word, with the memory mapped for the rest of the process.
-    pub fn leases_for_ever(&self) -> &'static AtomicU32 {
+    pub(crate) fn leases_for_ever(&self) -> &'static AtomicU32 {
         let handles: &'static Memory = Box::leak(Box::new(self.clone()));
         handles.leases()
     }
 
     /// The limit in force: from the configuration, or from a later resize.
-    pub fn limit(&self, config: &Config) -> Limit {
+    pub(crate) fn limit(&self, config: &Config) -> Limit {
         let header = self.0.segment.header();
         match header.limit_bytes.load(Ordering::Relaxed) {
             0 => Limit { bytes: config.memory.room().0, auto: config.memory == MemoryLimit::Auto },
@@ -81,7 +81,7 @@ const SYS: &str = "TERRACE_TEST_SYS";
 
 /// A limit on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limit {
+pub(crate) struct Limit {
     /// Bytes.
     pub bytes: u64,
     /// No limit is set by the user: `bytes` is the memory of the machine.
@@ -89,7 +89,7 @@ pub struct Limit {
 }
 
 /// An engine over the memory files, and the tiers on devices.
-pub fn start(
+pub(crate) fn start(
     config: &Config,
     memory: &Memory,
     targets: &[Held],
@@ -107,14 +107,14 @@ pub fn start(
 }
 
 /// Opens the media of targets that are not files, in the process of the engine.
-pub fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()> {
+pub(crate) fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()> {
     let unopened = |device: &DeviceConfig| matches!(device.access, Access::Unopened);
     let mut all = devices.iter_mut().zip(held).filter(|(device, _)| unopened(device));
     all.try_for_each(|(device, held)| remote::open_medium(device, &held.target))
 }
 
 /// An engine for this process alone: no other process can recover it.
-pub fn alone(config: &Config, targets: &[Held]) -> io::Result<Arc<Engine>> {
+pub(crate) fn alone(config: &Config, targets: &[Held]) -> io::Result<Arc<Engine>> {
     let config = engine_config(config, targets);
     let handles = Arc::new(SegmentHandles::create(&config)?);
     Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
@@ -162,7 +162,7 @@ fn device_configs(held: &[Held]) -> Vec<DeviceConfig> {
 }
 
 /// A target as part of the tier `level`.
-pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
+pub(crate) fn device_config(held: &Held, level: u8) -> DeviceConfig {
     let (device, superblock) = (&held.device, &held.target.superblock);
     let geometry = superblock.geometry;
     DeviceConfig {
@@ -187,7 +187,7 @@ pub fn device_config(held: &Held, level: u8) -> DeviceConfig {
 }
 
 /// The engine's view of the configuration.
-pub fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
+pub(crate) fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.room().0,
         memory_is_auto: config.memory == MemoryLimit::Auto,

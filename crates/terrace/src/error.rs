@@ -4,48 +4,48 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// The command worked, and its answer is negative.
-pub const EXIT_NEGATIVE: u8 = 1;
+pub(crate) const EXIT_NEGATIVE: u8 = 1;
 /// The command was used wrongly or could not do its work.
-pub const EXIT_FAILED: u8 = 2;
+pub(crate) const EXIT_FAILED: u8 = 2;
 
 /// A failure, as one line for the user.
 ///
 /// The cure is part of the type, so that each failure states what its reader can do about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub(crate) struct Failure {
     text: String,
     code: u8,
 }
 
 /// Result of a command.
-pub type Result<T> = std::result::Result<T, Failure>;
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
     /// `what` failed because of `why`; `cure` is the user's next step.
-    pub fn new(what: impl fmt::Display, why: impl fmt::Display, cure: impl fmt::Display) -> Failure {
+    pub(crate) fn new(what: impl fmt::Display, why: impl fmt::Display, cure: impl fmt::Display) -> Failure {
         Failure { text: one_line(&format!("{what}: {why}; {cure}")), code: EXIT_FAILED }
     }
 
     /// A failure whose line comes from another process (the supervisor, for the command that started it).
-    pub fn from_line(line: &str) -> Failure {
+    pub(crate) fn from_line(line: &str) -> Failure {
         let text = line.strip_prefix("terrace: ").unwrap_or(line);
         Failure { text: one_line(text), code: EXIT_FAILED }
     }
 
     /// The same failure with another exit code.
     #[must_use]
-    pub fn with_code(mut self, code: u8) -> Failure {
+    pub(crate) fn with_code(mut self, code: u8) -> Failure {
         self.code = code;
         self
     }
 
     /// The line without the program's name.
-    pub fn line(&self) -> &str {
+    pub(crate) fn line(&self) -> &str {
         &self.text
     }
 
     /// The process's exit code.
-    pub fn exit_code(&self) -> ExitCode {
+    pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
 }
@@ -62,7 +62,7 @@ fn one_line(text: &str) -> String {
 }
 
 /// The operating system's reason without Rust's `(os error N)`.
-pub fn reason(err: impl Into<std::io::Error>) -> String {
+pub(crate) fn reason(err: impl Into<std::io::Error>) -> String {
     let text = err.into().to_string();
     match text.find(" (os error ") {
         Some(at) => text[..at].to_owned(),

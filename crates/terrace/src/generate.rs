@@ -12,7 +12,7 @@ use crate::commands;
 use crate::error::{Failure, Result, reason};
 
 /// Prints the requested text.
-pub fn generate(what: What) -> Result<ExitCode> {
+pub(crate) fn generate(what: What) -> Result<ExitCode> {
     let mut text = Vec::new();
     match what {
         What::Man => {

@@ -1,6 +1,6 @@
 //! The interface of supervisor and terraced: the resources that terraced inherits, and its exit statuses.
 
-pub mod channel;
+pub(crate) mod channel;
 mod shortage;
 
 use std::net::TcpListener;
@@ -17,25 +17,23 @@ use crate::mountpoint::Place;
 use crate::tier::Tier;
 
 use channel::Channel;
-pub use shortage::{Kills, Shortage};
+pub(crate) use shortage::{Kills, Shortage};
 
 /// Exit status of a terraced that cannot start and has sent the reason.
-pub const EXIT_REFUSED: i32 = 3;
+pub(crate) const EXIT_REFUSED: i32 = 3;
 /// Exit status of a terraced that ended in order, but whose source refused data; it has sent a message.
-pub const EXIT_LOST: i32 = 4;
+pub(crate) const EXIT_LOST: i32 = 4;
 
 /// Resources that terraced inherits from its supervisor at each start.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     /// Source and mount point.
     pub place: Place,
-    /// All settings.
     pub config: Config,
     /// For all programs or for one command.
     pub kind: Kind,
     /// Pages that programs will read.
     pub schedule: Option<Schedule>,
-    /// The memory files.
     pub memory: Memory,
     /// The tier on a device.
     pub tier: Tier,
@@ -43,7 +41,6 @@ pub struct Shared {
     pub fuse: Option<OwnedFd>,
     /// The mount's device, major and minor; none if the mount table does not show it.
     pub mount_dev: Option<(u32, u32)>,
-    /// Socket for commands.
     pub control: UnixListener,
     /// Socket for clients of the preload path.
     pub preload: OwnedFd,
@@ -54,11 +51,9 @@ pub struct Shared {
     /// Pipe from the supervisor: a byte permits terraced to open and close descriptors, another one answers
     /// `ready`.
     pub go: OwnedFd,
-    /// Its directory.
     pub instance: Instance,
     /// Descriptors of the supervisor, which terraced leaves open.
     pub kept: Vec<RawFd>,
-    /// The supervisor.
     pub supervisor: Pid,
     /// oom_score_adj of the command, which terraced keeps; see `supervisor/setup.rs`.
     pub oom_score_adj: Option<i32>,

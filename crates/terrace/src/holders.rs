@@ -12,10 +12,8 @@ use crate::mounts;
 
 /// A process that uses a path at or below the mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
-    /// Its id.
+pub(crate) struct Holder {
     pub pid: i32,
-    /// Its name.
     pub name: String,
     /// Kind of use: `cwd`, `root`, `open file`, `mapping` or `own mount namespace`.
     pub how: &'static str,
@@ -33,12 +31,12 @@ impl fmt::Display for Holder {
 
 /// Processes that use a path at or below `mnt`, each once. Reads only links of /proc: no request reaches the
 /// mount.
-pub fn of(mnt: &Path) -> Vec<Holder> {
+pub(crate) fn of(mnt: &Path) -> Vec<Holder> {
     processes().filter_map(|(pid, dir)| holder(pid, &dir, mnt)).collect()
 }
 
 /// Processes that see the mount of device `dev`, one for each mount namespace.
-pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
+pub(crate) fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     let mut known = Vec::new();
     let mut seen = Vec::new();
     for (pid, dir) in processes() {
@@ -61,7 +59,7 @@ pub fn seeing(dev: (u32, u32)) -> Vec<Holder> {
 
 /// Selects the processes in mount namespaces that `terrace run` (of any user) has made for its command. Such
 /// a namespace copies all mounts. Where mounts are private, an unmount elsewhere does not reach the copies.
-pub fn under_runs(seen: &[Holder]) -> Vec<Holder> {
+pub(crate) fn under_runs(seen: &[Holder]) -> Vec<Holder> {
     let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
     let own = namespace(Path::new("/proc/self"));
     let of_runs = processes().filter(|(_, dir)| is_run(dir)).filter_map(|(_, dir)| namespace(&dir));
@@ -94,7 +92,7 @@ impl Holder {
 }
 
 /// The holders as part of a message; the first few by name.
-pub fn told(holders: &[Holder]) -> String {
+pub(crate) fn told(holders: &[Holder]) -> String {
     const TOLD_MAX: usize = 4;
     let mut names: Vec<String> = holders.iter().take(TOLD_MAX).map(Holder::to_string).collect();
     if holders.len() > TOLD_MAX {
@@ -120,7 +118,6 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
     Some(Holder::new(pid, dir, how, path))
 }
 
-/// PF_FORKNOEXEC of include/linux/sched.h.
 const FORKED_NOT_BEGUN: u32 = 0x40;
 
 fn is_starting(dir: &Path) -> bool {

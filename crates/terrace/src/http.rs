@@ -20,27 +20,24 @@ const HEAD_MAX: usize = 8 * 1024;
 const WITHIN: Duration = Duration::from_secs(5);
 
 /// The type of metrics in the text format of Prometheus.
-pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Page {
+pub(crate) struct Page {
     /// Status code and words: `200 OK`.
     pub status: &'static str,
-    /// Its Content-Type.
     pub kind: &'static str,
-    /// The content.
     pub body: String,
 }
 
 impl Page {
     /// A page with status 200.
-    pub fn ok(kind: &'static str, body: String) -> Page {
+    pub(crate) fn ok(kind: &'static str, body: String) -> Page {
         Page { status: "200 OK", kind, body }
     }
 
     /// An error page with one line of text.
-    pub fn error(status: &'static str, why: impl std::fmt::Display) -> Page {
+    pub(crate) fn error(status: &'static str, why: impl std::fmt::Display) -> Page {
         Page { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n") }
     }
 }
@@ -49,7 +46,7 @@ impl Page {
 ///
 /// # Errors
 /// Reason and cure: not an address, or one that other machines can reach without `public`.
-pub fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (String, String)> {
+pub(crate) fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (String, String)> {
     let text = text.trim();
     let port = text.strip_prefix("localhost:").or(text.strip_prefix(':')).unwrap_or(text);
     let address = match port.parse::<u16>() {
@@ -68,14 +65,14 @@ pub fn parse(text: &str, public: bool) -> std::result::Result<SocketAddr, (Strin
 }
 
 /// Opens the listening socket.
-pub fn bind(address: SocketAddr) -> Result<TcpListener> {
+pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).map_err(|err| {
         Failure::new(address, reason(err), "choose another port or an address of this machine")
     })
 }
 
 /// Answers until accepting fails for good. `answer` gets the path of the request.
-pub fn serve(listener: &TcpListener, answer: impl Fn(&str) -> Page + Send + Sync + 'static) {
+pub(crate) fn serve(listener: &TcpListener, answer: impl Fn(&str) -> Page + Send + Sync + 'static) {
     let (answer, open) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     loop {
         match listener.accept() {

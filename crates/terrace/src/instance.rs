@@ -31,21 +31,21 @@ use terrace_engine::proc;
 use crate::error::{Failure, Result, reason};
 use crate::mounts;
 
-pub use terrace_api::instance::{Info, Kind, SCHEMA};
+pub(crate) use terrace_api::instance::{Info, Kind, SCHEMA};
 
 /// Are the process ids of an instance valid in our namespace?
-pub fn in_our_pid_namespace(info: &Info) -> bool {
+pub(crate) fn in_our_pid_namespace(info: &Info) -> bool {
     info.pid_namespace == pid_namespace()
 }
 
 /// The process id namespace of this process, by the kernel's name.
-pub fn pid_namespace() -> PathBuf {
+pub(crate) fn pid_namespace() -> PathBuf {
     fs::read_link("/proc/self/ns/pid").unwrap_or_default()
 }
 
 /// The directory of an instance: our own, or another one.
 #[derive(Debug, Clone)]
-pub struct Instance {
+pub(crate) struct Instance {
     pub(crate) dir: PathBuf,
 }
 
@@ -57,11 +57,11 @@ const LOCKED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The lock of a living instance: the kernel frees it with the last process.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code)] File);
+pub(crate) struct Lock(#[allow(dead_code)] File);
 
 impl Instance {
     /// Creates a directory for the calling supervisor; not below `avoid`, which terrace is about to cover.
-    pub fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
+    pub(crate) fn create(avoid: &[&Path]) -> Result<(Instance, Lock)> {
         let mut why = None;
         for parent in writable_parents(avoid) {
             match Instance::create_in(&parent) {
@@ -107,42 +107,40 @@ impl Instance {
     }
 
     /// A file of this instance.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
     /// The socket for commands.
-    pub fn control_socket(&self) -> PathBuf {
+    pub(crate) fn control_socket(&self) -> PathBuf {
         self.path("control.sock")
     }
 
     /// The socket of the preload path.
-    pub fn preload_socket(&self) -> PathBuf {
+    pub(crate) fn preload_socket(&self) -> PathBuf {
         self.path("preload.sock")
     }
 
     /// File with the threads moved between memory nodes, and their own processors.
-    pub fn affinity(&self) -> PathBuf {
+    pub(crate) fn affinity(&self) -> PathBuf {
         self.path("affinity")
     }
 
-    /// Log file.
-    pub fn log(&self) -> PathBuf {
+    pub(crate) fn log(&self) -> PathBuf {
         self.path("terraced.log")
     }
 
     /// Description of the instance; none while it starts.
-    pub fn info(&self) -> Option<Info> {
+    pub(crate) fn info(&self) -> Option<Info> {
         serde_json::from_slice(&fs::read(self.path("info.json")).ok()?).ok()
     }
 
-    /// Replaces the description.
-    pub fn write_info(&self, info: &Info) -> io::Result<()> {
+    pub(crate) fn write_info(&self, info: &Info) -> io::Result<()> {
         self.replace("info.json", &serde_json::to_vec(info)?)
     }
 
     /// Replaces a file atomically: a reader sees the old or the new one.
-    pub fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    pub(crate) fn replace(&self, name: &str, content: &[u8]) -> io::Result<()> {
         // Two threads may replace the same file.
         let new = self.path(&format!("{name}.{}", rustix::thread::gettid().as_raw_pid()));
         private().truncate(true).open(&new)?.write_all(content)?;
@@ -150,19 +148,19 @@ impl Instance {
     }
 
     /// Opens the log for appending.
-    pub fn open_log(&self) -> io::Result<File> {
+    pub(crate) fn open_log(&self) -> io::Result<File> {
         private().append(true).open(self.log())
     }
 
     /// Is a process of the instance alive? A killed terraced counts as dead even if its last thread hangs in
     /// a request to its own mount and so holds the lock.
-    pub fn is_alive(&self) -> bool {
+    pub(crate) fn is_alive(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| self.is_held(&lock))
     }
 
     /// Is it dead without having removed its directory? (An instance that ends in order, and loses nothing,
     /// removes it.)
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         File::open(self.path("lock")).is_ok_and(|lock| !self.is_held(&lock))
     }
 
@@ -173,19 +171,19 @@ impl Instance {
     }
 
     /// Start time, from the directory's name. Process ids show no order, for they are reused.
-    pub fn began(&self) -> u128 {
+    pub(crate) fn began(&self) -> u128 {
         let name = self.dir.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.split_once('.').and_then(|(_, nanos)| u128::from_str_radix(nanos, 16).ok()).unwrap_or_default()
     }
 
     /// Time since the directory changed.
-    pub fn age(&self) -> Duration {
+    pub(crate) fn age(&self) -> Duration {
         let changed = fs::symlink_metadata(&self.dir).and_then(|meta| meta.modified());
         changed.ok().and_then(|then| then.elapsed().ok()).unwrap_or_default()
     }
 
     /// Marks a stop, which lasts as long as unwritten data need; or removes the mark after a failed stop.
-    pub fn note_stopping(&self, stopping: bool) {
+    pub(crate) fn note_stopping(&self, stopping: bool) {
         let mark = self.path("stopping");
         let noted = if stopping { private().open(mark).map(drop) } else { fs::remove_file(mark) };
         if let Err(err) = noted
@@ -196,17 +194,17 @@ impl Instance {
     }
 
     /// Is a stop under way?
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.path("stopping").exists()
     }
 
     /// Has the instance ended: no process lives, or the directory is gone?
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         !self.dir.exists() || self.is_dead()
     }
 
     /// Removes the directory. Repeats it, for a thread of the instance may still create its record meanwhile.
-    pub fn remove(&self) {
+    pub(crate) fn remove(&self) {
         terrace_engine::numa::restore(&self.affinity());
         let _ = (0..3).any(|_| fs::remove_dir_all(&self.dir).is_ok());
     }
@@ -239,7 +237,7 @@ fn runs(pid: i32) -> bool {
 }
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.
-pub fn all() -> Vec<Instance> {
+pub(crate) fn all() -> Vec<Instance> {
     let others = socket_parents().into_iter().filter(|parent| is_private(parent));
     let parents: BTreeSet<PathBuf> = parents().into_iter().filter(|dir| is_ours(dir)).chain(others).collect();
     parents
@@ -257,12 +255,12 @@ fn is_a_name(name: &str) -> bool {
 }
 
 /// Living instances with their descriptions.
-pub fn living() -> Vec<(Instance, Info)> {
+pub(crate) fn living() -> Vec<(Instance, Info)> {
     all().into_iter().filter(Instance::is_alive).filter_map(|i| i.info().map(|info| (i, info))).collect()
 }
 
 /// The living instance that serves `path`: that of the mount there, or else the newest that names the path.
-pub fn serving(path: &Path) -> Option<(Instance, Info)> {
+pub(crate) fn serving(path: &Path) -> Option<(Instance, Info)> {
     let device = mounts::device_at(path);
     let is_mounted = |info: &Info| device.is_some() && info.device == device;
     let mut living = living();
@@ -302,7 +300,7 @@ fn socket_parents() -> BTreeSet<PathBuf> {
 }
 
 /// Instances, living or dead, whose record names `mnt`.
-pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
+pub(crate) fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
     all()
         .into_iter()
         .filter_map(|i| i.info().map(|info| (i, info)))
@@ -313,7 +311,7 @@ pub fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
 /// Is there a mount of terrace at `mnt` whose daemon is dead?
 ///
 /// Checks the instances' records first: the mount itself may not answer.
-pub fn is_dead_at(mnt: &Path) -> bool {
+pub(crate) fn is_dead_at(mnt: &Path) -> bool {
     if mounts::at(mnt).is_none_or(|entry| entry.fstype != mounts::FSTYPE) {
         return false;
     }
@@ -391,7 +389,6 @@ pub(crate) mod tests {
         child.wait().unwrap();
     }
 
-    /// A description.
     pub(crate) fn info() -> Info {
         Info {
             schema: SCHEMA.to_owned(),

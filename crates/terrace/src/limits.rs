@@ -5,7 +5,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::sys;
 
 /// Raises limits for a process that holds other processes' data: as far as permitted, and without SIGXFSZ.
-pub fn raise() {
+pub(crate) fn raise() {
     // A write past the limit then fails with EFBIG instead of killing the process.
     sys::ignore(libc::SIGXFSZ);
     // Each file that the kernel knows costs a descriptor.

@@ -14,7 +14,7 @@ use crate::error::{Failure, Result};
 use crate::instance::Instance;
 
 /// Shows the lists, after the requested aging or eviction.
-pub fn lru(args: &cli::Lru) -> Result<ExitCode> {
+pub(crate) fn lru(args: &cli::Lru) -> Result<ExitCode> {
     let (instance, info) = commands::find(&args.mnt)?;
     let (opened, evicted) = act(args, &instance)?;
     let lru = *ask(&args.mnt, &instance, Lru {})?.lru;

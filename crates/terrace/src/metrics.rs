@@ -16,10 +16,10 @@ use terrace_api::stats::{self, StatReport};
 
 use table::{Metric, Sample};
 
-pub use table::METRICS;
+pub(crate) use table::METRICS;
 
 /// Statistics together with their instance.
-pub fn report(info: &Info, answer: StatReply) -> StatReport {
+pub(crate) fn report(info: &Info, answer: StatReply) -> StatReport {
     let instance = stats::Instance {
         src: info.src.clone(),
         mnt: info.mnt.clone(),
@@ -36,7 +36,7 @@ pub fn report(info: &Info, answer: StatReply) -> StatReport {
 }
 
 /// All metrics of these mounts.
-pub fn page(reports: &[StatReport]) -> String {
+pub(crate) fn page(reports: &[StatReport]) -> String {
     let mut page = String::new();
     METRICS.iter().for_each(|metric| family(&mut page, metric, reports));
     page

@@ -21,10 +21,10 @@ use crate::sweep::sweep;
 
 use options::Options;
 
-pub use helper::{exit_code, from_helper_arguments};
+pub(crate) use helper::{exit_code, from_helper_arguments};
 
 /// Mounts. Returns once the mount is served; in the foreground, once it has ended.
-pub fn mount(args: cli::Mount) -> Result<ExitCode> {
+pub(crate) fn mount(args: cli::Mount) -> Result<ExitCode> {
     let mut tuning = args.tuning;
     let options = options::parse(args.options.as_deref().unwrap_or_default(), args.sloppy)?;
     if options.remount && !args.fake {

@@ -25,7 +25,7 @@ const AUTOMOUNT: &str = "autofs";
 
 /// A source and its mount point.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     /// The source, absolute and without symbolic links.
     pub src: PathBuf,
     /// The mount point, absolute and without symbolic links; for `run`, the source.
@@ -40,7 +40,7 @@ pub struct Place {
 
 impl Place {
     /// Checks for `terrace mount`. Clears a dead mount of terrace at `mnt`, and reports lost data.
-    pub fn for_mount(src: &Path, mnt: &Path) -> Result<Place> {
+    pub(crate) fn for_mount(src: &Path, mnt: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(src)?;
         let mnt = mount_point(mnt)?;
         apart(&mounts::table(), &src, &mnt)?;
@@ -54,20 +54,20 @@ impl Place {
 
     /// Checks for `terrace run`, which serves the directory at its own path. Reports unreported losses of
     /// earlier runs there.
-    pub fn for_run(dir: &Path) -> Result<Place> {
+    pub(crate) fn for_run(dir: &Path) -> Result<Place> {
         let (src, src_fd, mode) = source(dir)?;
         data_loss::tell_of_runs(&src, &mut std::io::stderr());
         Ok(Place { mnt: src.clone(), src, src_fd, mode, claim: None })
     }
 
     /// Claims the source for a mount, or for leases.
-    pub fn claim(&mut self, is_mount: bool) -> Result<()> {
+    pub(crate) fn claim(&mut self, is_mount: bool) -> Result<()> {
         self.claim = Some(Arc::new(Claim::take(&self.src, self.src_fd.as_fd(), is_mount)?));
         Ok(())
     }
 
     /// Checks for `terrace run` with a mount over the directory.
-    pub fn may_be_covered(&self) -> Result<()> {
+    pub(crate) fn may_be_covered(&self) -> Result<()> {
         if self.src == Path::new("/") {
             return Err(Failure::new(
                 "/",
@@ -84,7 +84,7 @@ impl Place {
     /// Does the source alone check permissions? An ordinary user's mount serves only this user, and the
     /// daemon reads the source as this user. If the source's server checks permissions, its file owners may
     /// be those of another machine (sshfs).
-    pub fn is_checked_by_source(&self) -> bool {
+    pub(crate) fn is_checked_by_source(&self) -> bool {
         let dev = rustix::fs::fstat(&self.src_fd).map_or(0, |stat| stat.st_dev);
         let by_server = || mounts::of_device(dev).is_some_and(|entry| entry.is_checked_by_server());
         !rustix::process::geteuid().is_root() && by_server()
@@ -92,7 +92,7 @@ impl Place {
 }
 
 /// The path as in the mount table, even if the mount there is dead and cannot be accessed.
-pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn absolute(path: &Path) -> std::io::Result<PathBuf> {
     // Without a trailing slash, which would send a request to the mount.
     let path: &Path = &path.components().collect::<PathBuf>();
     match path.canonicalize() {
@@ -102,7 +102,7 @@ pub fn absolute(path: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// The same for a path that is itself the mount point and no link: no request reaches the mount.
-pub fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn absolute_unasked(path: &Path) -> std::io::Result<PathBuf> {
     let whole = std::path::absolute(path.components().collect::<PathBuf>())?;
     match (whole.parent(), whole.file_name()) {
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -167,7 +167,7 @@ const MADE_UP: [&str; 19] = [
 ];
 
 /// The type of the file system of `dir`, if it is in [`MADE_UP`].
-pub fn made_up_type(dir: &Path) -> Option<String> {
+pub(crate) fn made_up_type(dir: &Path) -> Option<String> {
     let entry = mounts::of_device(rustix::fs::stat(dir).ok()?.st_dev)?;
     MADE_UP.contains(&entry.fstype.as_str()).then_some(entry.fstype)
 }

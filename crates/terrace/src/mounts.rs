@@ -1,11 +1,11 @@
 //! Mounts: the kernel's mount table, and mounting and unmounting.
 
-pub mod abort;
+pub(crate) mod abort;
 mod flags;
-pub mod fusermount;
+pub(crate) mod fusermount;
 mod table;
-pub mod userns;
-pub mod utab;
+pub(crate) mod userns;
+pub(crate) mod utab;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,13 +16,12 @@ use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::sys::{self, Side};
 
-pub use flags::{flag_of, names_of, of_mount};
-pub use table::{
+pub(crate) use flags::{flag_of, names_of, of_mount};
+pub(crate) use table::{
     Entry, FSTYPE, Layer, at, below, device_at, inside, layer, of_device, own_table, table, table_of,
 };
 
-/// Opens /dev/fuse.
-pub fn open_fuse() -> io::Result<OwnedFd> {
+pub(crate) fn open_fuse() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
@@ -31,7 +30,7 @@ pub fn open_fuse() -> io::Result<OwnedFd> {
 ///
 /// With `allow_other` and `permissions` = `default_permissions`, the kernel checks permissions as on the
 /// source, for every user.
-pub fn mount(
+pub(crate) fn mount(
     dev: impl AsFd,
     src: &Path,
     mnt: &Path,
@@ -52,26 +51,22 @@ pub fn mount(
 }
 
 /// Changes the flags of a mount that exists.
-pub fn remount(mnt: &Path, flags: MountFlags) -> io::Result<()> {
+pub(crate) fn remount(mnt: &Path, flags: MountFlags) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(mnt, flags, c"")?)
 }
 
-/// Kind of unmount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum How {
+pub(crate) enum How {
     /// Only if it is not in use.
     Unused,
     /// Detaches the mount at once; it ends when the last open file is closed.
     Lazy,
     /// Aborts the connection first: requests that wait for an answer fail.
-    Forced {
-        /// Then detaches lazily.
-        lazy: bool,
-    },
+    Forced { lazy: bool },
 }
 
 /// Unmounts; by fusermount3 for users without the privilege.
-pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
+pub(crate) fn unmount(mnt: &Path, how: How) -> io::Result<()> {
     let flags = match how {
         How::Unused => UnmountFlags::NOFOLLOW,
         How::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
@@ -91,7 +86,7 @@ pub fn unmount(mnt: &Path, how: How) -> io::Result<()> {
 ///
 /// A child process does the work: it enters that namespace and does not return. A namespace below another
 /// user namespace keeps its copies: the kernel answers EINVAL, or EPERM if the caller may not enter it.
-pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
+pub(crate) fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
     let namespace = std::fs::File::open(format!("/proc/{pid}/ns/mnt"))?;
     match sys::fork()? {
         Side::Child => {
@@ -122,7 +117,7 @@ pub fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()> {
 ///
 /// Aborts the connection first: a thread of the dead server may hang in a request to itself, which keeps the
 /// connection alive.
-pub fn clear(mnt: &Path) -> io::Result<()> {
+pub(crate) fn clear(mnt: &Path) -> io::Result<()> {
     if let Some(entry) = at(mnt) {
         let _ = abort::Abort::of(entry.dev).and_then(|abort| abort.abort());
     }
@@ -134,7 +129,7 @@ pub fn clear(mnt: &Path) -> io::Result<()> {
 
 /// Is the server of the mount at `path` gone? Then the kernel answers requests with ENOTCONN. Cached
 /// attributes need no request, so STATX_FORCE_SYNC forces one.
-pub fn is_disconnected(path: &Path) -> bool {
+pub(crate) fn is_disconnected(path: &Path) -> bool {
     let asked = rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::ALL);
     // CONNABORTED: the answer while the connection is being shut down.
     matches!(asked, Err(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))

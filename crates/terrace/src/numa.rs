@@ -10,11 +10,10 @@ use crate::cli;
 use crate::commands;
 use crate::error::{Failure, Result};
 
-/// Most threads shown.
 const THREADS_SHOWN: usize = 30;
 
 /// Shows nodes, threads and moves.
-pub fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
+pub(crate) fn numa(args: &cli::NumaArgs) -> Result<ExitCode> {
     let (instance, info) = commands::find(&args.mnt)?;
     let refused = |no| Failure::new(args.mnt.display(), no, "see `terrace stat` and the log");
     let numa = *commands::ask(&instance, control::Numa {}).map_err(refused)?.numa;

@@ -13,7 +13,7 @@ const RESIDENT: usize = (1 << 20) + (64 << 10);
 
 /// The system's allocator, which populates request buffers at once.
 #[derive(Debug)]
-pub struct Prefault;
+pub(crate) struct Prefault;
 
 fn prefault(p: *mut u8, size: usize) -> *mut u8 {
     if BUFFER.contains(&size) && !p.is_null() {

@@ -25,7 +25,7 @@ use crate::tier::{self, Held};
 const MEMORY: Size = Size(64 * MIB);
 
 /// `terrace recover`
-pub fn recover(args: &cli::Recover) -> Result<ExitCode> {
+pub(crate) fn recover(args: &cli::Recover) -> Result<ExitCode> {
     let path = &args.target;
     let look = target::look_unused(path).map_err(|err| tier::refused(&err))?;
     let superblock = target::tier_of(path, look.found.clone()).map_err(|err| tier::refused(&err))?;

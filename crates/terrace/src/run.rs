@@ -41,8 +41,8 @@ use crate::supervisor::{self, By, Task};
 use crate::sweep::sweep;
 use crate::sys;
 
-pub use lease::gives_leases;
-pub use preload::find as find_library;
+pub(crate) use lease::gives_leases;
+pub(crate) use preload::find as find_library;
 
 use command::Outcome;
 use except::Excepted;
@@ -55,7 +55,7 @@ const END_WITHIN: Duration = Duration::from_secs(60);
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
 /// Runs the command and ends with its exit code or signal.
-pub fn run(args: cli::Run) -> Result<ExitCode> {
+pub(crate) fn run(args: cli::Run) -> Result<ExitCode> {
     let mut config = Config::load(&args.tuning)?;
     let library = if args.no_preload { None } else { Some(preload::find()?) };
     let stats = args.stats.as_deref().map(stats_file).transpose()?;

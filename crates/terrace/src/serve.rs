@@ -28,7 +28,7 @@ use crate::error::Result;
 use crate::sweep::sweep;
 
 /// Serves until a stop is requested.
-pub fn serve(what: cli::Serve) -> Result<ExitCode> {
+pub(crate) fn serve(what: cli::Serve) -> Result<ExitCode> {
     let cli::Serve::Kv(args) = what;
     sweep();
     let (kept, lock) = setup::prepare(args)?;

@@ -7,20 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Size(pub u64);
+pub(crate) struct Size(pub u64);
 
 /// A duration, with a resolution of milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Span(pub Duration);
+pub(crate) struct Span(pub Duration);
 
 /// One page of the cache, bytes.
-pub const PAGE: u64 = 4096;
-/// One kibibyte.
-pub const KIB: u64 = 1 << 10;
-/// One mebibyte.
-pub const MIB: u64 = 1 << 20;
-/// One gibibyte.
-pub const GIB: u64 = 1 << 30;
+pub(crate) const PAGE: u64 = 4096;
+pub(crate) const KIB: u64 = 1 << 10;
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
 
 /// Suffix and its bytes; K, M, G, T alone mean the binary units, as in the kernel's `mem=`.
 const UNITS: &[(&str, u64)] = &[
@@ -84,16 +81,14 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
 
 /// A range of a file, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     /// First byte.
     pub begin: u64,
-    /// End, exclusive.
     pub end: u64,
 }
 
 impl Part {
-    /// The whole file.
-    pub const ALL: Part = Part { begin: 0, end: u64::MAX };
+    pub(crate) const ALL: Part = Part { begin: 0, end: u64::MAX };
 }
 
 impl std::str::FromStr for Part {
@@ -131,7 +126,7 @@ impl fmt::Display for Span {
 }
 
 /// Bytes as text: three digits and a unit.
-pub fn human(bytes: u64) -> String {
+pub(crate) fn human(bytes: u64) -> String {
     for (name, unit) in [("TiB", 1u64 << 40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)] {
         if bytes >= unit {
             let value = bytes as f64 / unit as f64;

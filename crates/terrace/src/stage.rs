@@ -37,7 +37,7 @@ const PIECE: u64 = 64 << 20;
 
 /// The operation on each file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// Reads the given part of the content into the cache.
     In(Part, Then),
     /// Writes unwritten data to the source.
@@ -48,8 +48,7 @@ pub enum Way {
 
 /// Placement of the content after it was read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Then {
-    /// Normal eviction applies.
+pub(crate) enum Then {
     Stays,
     /// Pinned in memory for this time.
     Pinned(Duration),
@@ -59,7 +58,7 @@ pub enum Then {
 
 /// Sums of the staged files.
 #[derive(Debug, Default, Serialize)]
-pub struct Staged {
+pub(crate) struct Staged {
     /// Files without an error.
     pub files: u64,
     /// Bytes read, or the sizes of files written back.
@@ -88,7 +87,7 @@ struct Report<'a> {
 }
 
 /// `terrace stage in|out PATH...`: 1 if a file failed.
-pub fn stage(args: &cli::Stage) -> Result<ExitCode> {
+pub(crate) fn stage(args: &cli::Stage) -> Result<ExitCode> {
     let common = match args {
         cli::Stage::In(args) => &args.common,
         cli::Stage::Out(args) => &args.common,
@@ -241,7 +240,7 @@ struct Piece {
 ///
 /// # Errors
 /// A path cannot be read. Files that fail are in the result.
-pub fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
+pub(crate) fn files(paths: &[PathBuf], way: Way, workers: usize) -> Result<Staged> {
     let start = Instant::now();
     let mut found = Vec::new();
     for path in paths {
@@ -307,7 +306,6 @@ struct Done {
     pinned: AtomicU64,
     below: AtomicU64,
     dropped: AtomicU64,
-    /// Files removed meanwhile.
     gone: Mutex<BTreeSet<usize>>,
 }
 

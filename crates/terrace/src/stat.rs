@@ -15,7 +15,7 @@ use crate::instance::{self, Info, Instance};
 use crate::metrics;
 
 /// Prints once, or repeatedly with `--watch`.
-pub fn stat(args: &cli::Stat) -> Result<ExitCode> {
+pub(crate) fn stat(args: &cli::Stat) -> Result<ExitCode> {
     let every = args.watch.map(interval).transpose()?;
     loop {
         let reports = match &args.mnt {
@@ -66,12 +66,12 @@ fn one((instance, info): &(Instance, Info), args: &cli::Stat) -> Result<StatRepo
 }
 
 /// Statistics together with their instance.
-pub fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
+pub(crate) fn read(instance: &Instance, info: &Info) -> Result<StatReport> {
     Ok(metrics::report(info, ask(instance, info, Stat {})?))
 }
 
 /// [`read`], with estimates for other sizes of memory.
-pub fn read_with_mrc(instance: &Instance, info: &Info) -> Result<StatReport> {
+pub(crate) fn read_with_mrc(instance: &Instance, info: &Info) -> Result<StatReport> {
     Ok(StatReport { mrc: Some(ask(instance, info, Mrc {})?.mrc), ..read(instance, info)? })
 }
 

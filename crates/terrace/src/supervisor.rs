@@ -38,22 +38,21 @@ use crate::limits;
 use crate::mounts::{self, How, Layer};
 use crate::sys::{self, Side};
 
-pub use crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
-pub use setup::{By, Task};
-pub use setup::{bind, start_log};
+pub(crate) use crashes::{CRASHES_MAX, CRASHES_WITHIN, Crashes, End, Next};
+pub(crate) use setup::{By, Task};
+pub(crate) use setup::{bind, start_log};
 use watch::{Ended, Watch};
 
 /// A supervisor running in the background.
 #[derive(Debug)]
-pub struct Started {
-    /// Its process id.
+pub(crate) struct Started {
     pub pid: Pid,
     /// Channel for its reports.
     pub line: Channel,
 }
 
 /// Starts a supervisor process for the task; returns once the mount is served.
-pub fn start(mut task: Task) -> Result<Started> {
+pub(crate) fn start(mut task: Task) -> Result<Started> {
     let fail =
         |err: std::io::Error| Failure::new("supervisor", reason(err), "free some memory and try again");
     let (mut line, supervisors) = channel::pair().map_err(fail)?;
@@ -72,7 +71,7 @@ pub fn start(mut task: Task) -> Result<Started> {
 }
 
 /// Becomes the supervisor for the task; returns at the end of the instance.
-pub fn keep(mut task: Task) -> Result<()> {
+pub(crate) fn keep(mut task: Task) -> Result<()> {
     limits::raise();
     sys::block(watch::SIGNALS);
     let mut starter = task.starter.take();

@@ -17,7 +17,7 @@ const STARTED_WITHIN: Duration = Duration::from_secs(60);
 /// Removes the directories of dead instances that have nothing to report: those of `run`, and those whose
 /// mount point is gone. Directories of other mounts stay, so that the next `terrace mount` there reports lost
 /// data.
-pub fn sweep() {
+pub(crate) fn sweep() {
     for instance in instance::all().iter().filter(|instance| is_swept(instance)) {
         instance.remove();
     }

@@ -10,24 +10,23 @@ use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 
 /// Signals as libc numbers them.
-pub type SignalNumber = i32;
+pub(crate) type SignalNumber = i32;
 
 /// Which side of a fork this is.
 #[derive(Debug)]
-pub enum Side {
-    /// The new process.
+pub(crate) enum Side {
     Child,
     /// The parent, with the id of the child.
     Parent(Pid),
 }
 
 /// Has this thread an effective capability?
-pub fn has_capability(which: CapabilitySet) -> bool {
+pub(crate) fn has_capability(which: CapabilitySet) -> bool {
     rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(which))
 }
 
 /// fork(2) of a single-threaded process.
-pub fn fork() -> io::Result<Side> {
+pub(crate) fn fork() -> io::Result<Side> {
     assert_single_threaded();
     // SAFETY: the process has one thread (asserted above), so the child inherits no lock that is held.
     side(unsafe { libc::fork() }.into())
@@ -37,7 +36,7 @@ pub fn fork() -> io::Result<Side> {
 ///
 /// The raw system call, since glibc's wrapper needs a stack and a function. glibc caches the main thread's
 /// id, and only its own fork() renews it: so the child does its work on a fresh thread.
-pub fn clone_sharing_files() -> io::Result<Side> {
+pub(crate) fn clone_sharing_files() -> io::Result<Side> {
     assert_single_threaded();
     let flags = libc::CLONE_FILES | libc::SIGCHLD;
     // SAFETY: no CLONE_VM: the child runs on its own copy of this stack. One thread, as in `fork`.
@@ -58,7 +57,7 @@ fn assert_single_threaded() {
 }
 
 /// Exits without destructors or exit handlers, which belong to the parent process.
-pub fn exit_now(code: i32) -> ! {
+pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
     unsafe { libc::_exit(code) }
 }
@@ -75,12 +74,11 @@ fn set_of(signals: &[SignalNumber]) -> libc::sigset_t {
     }
 }
 
-/// A signal mask.
 #[derive(Clone, Copy)]
-pub struct Mask(libc::sigset_t);
+pub(crate) struct Mask(libc::sigset_t);
 
 /// Blocks `signals` in this thread and the threads it starts; returns the old mask.
-pub fn block(signals: &[SignalNumber]) -> Mask {
+pub(crate) fn block(signals: &[SignalNumber]) -> Mask {
     let (set, mut before) = (set_of(signals), set_of(&[]));
     // SAFETY: both sets are initialised.
     let failed = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before) };
@@ -89,7 +87,7 @@ pub fn block(signals: &[SignalNumber]) -> Mask {
 }
 
 /// Sets the mask of this thread. Safe between fork and exec.
-pub fn restore_mask(mask: &Mask) -> io::Result<()> {
+pub(crate) fn restore_mask(mask: &Mask) -> io::Result<()> {
     // SAFETY: the set is initialised.
     match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &mask.0, std::ptr::null_mut()) } {
         0 => Ok(()),
@@ -98,7 +96,7 @@ pub fn restore_mask(mask: &Mask) -> io::Result<()> {
 }
 
 /// A descriptor that is readable while one of `signals` (which must be blocked) is pending.
-pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
+pub(crate) fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
     let set = set_of(signals);
     // SAFETY: `set` is initialised; -1 requests a new descriptor, which has no other owner.
     unsafe {
@@ -107,17 +105,15 @@ pub fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
     }
 }
 
-/// A received signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signal {
-    /// Its number.
+pub(crate) struct Signal {
     pub number: SignalNumber,
     /// Sent by the kernel for the terminal, whose signals go to all of its foreground processes.
     pub from_kernel: bool,
 }
 
 /// The next pending signal, if any.
-pub fn next_signal(fd: impl AsFd) -> Option<Signal> {
+pub(crate) fn next_signal(fd: impl AsFd) -> Option<Signal> {
     let mut info = [0u8; size_of::<libc::signalfd_siginfo>()];
     match rustix::io::read(fd.as_fd(), &mut info) {
         Ok(length) if length == info.len() => {
@@ -130,7 +126,7 @@ pub fn next_signal(fd: impl AsFd) -> Option<Signal> {
 }
 
 /// Ends this process by the signal that ended the wrapped command; returns if that does not kill it.
-pub fn die_by(signal: SignalNumber) {
+pub(crate) fn die_by(signal: SignalNumber) {
     // No core file: the command has written its own, and one of terrace would only hide it.
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
@@ -144,7 +140,7 @@ pub fn die_by(signal: SignalNumber) {
 }
 
 /// Makes each system call that the preload library adds to its program, with arguments that change nothing.
-pub fn try_library_calls() {
+pub(crate) fn try_library_calls() {
     let none = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
     let _ = rustix::process::setrlimit(rustix::process::Resource::Core, none);
     const CACHESTAT: libc::c_long = 451;
@@ -187,31 +183,31 @@ pub fn try_library_calls() {
 }
 
 /// Ignores a signal in this process and its children.
-pub fn ignore(signal: SignalNumber) {
+pub(crate) fn ignore(signal: SignalNumber) {
     // SAFETY: ignoring a signal has no preconditions.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
 /// Sends a signal; ignores that the process is gone.
-pub fn send(pid: Pid, signal: SignalNumber) {
+pub(crate) fn send(pid: Pid, signal: SignalNumber) {
     // SAFETY: kill has no memory preconditions.
     unsafe { libc::kill(pid.as_raw_pid(), signal) };
 }
 
 /// This process's oom_score_adj (thousandths of all memory).
-pub fn oom_score_adj() -> Option<i32> {
+pub(crate) fn oom_score_adj() -> Option<i32> {
     std::fs::read_to_string("/proc/self/oom_score_adj").ok()?.trim().parse().ok()
 }
 
 /// Sets oom_score_adj where permitted: upward, or as root.
-pub fn set_oom_score_adj(adjustment: Option<i32>) {
+pub(crate) fn set_oom_score_adj(adjustment: Option<i32>) {
     if let Some(adjustment) = adjustment {
         let _ = std::fs::write("/proc/self/oom_score_adj", adjustment.to_string());
     }
 }
 
 /// Makes `target` a duplicate of `source` (dup2).
-pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
+pub(crate) fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
     // SAFETY: dup2 on a standard stream, which is never owned by an OwnedFd here.
     if unsafe { libc::dup2(source.as_fd().as_raw_fd(), target) } < 0 {
         return Err(io::Error::last_os_error());
@@ -220,7 +216,7 @@ pub fn replace_fd(source: impl AsFd, target: i32) -> io::Result<()> {
 }
 
 /// Is a descriptor of this process or thread (a directory of /proc) a FUSE connection?
-pub fn is_fuse(task: &Path, fd: RawFd) -> bool {
+pub(crate) fn is_fuse(task: &Path, fd: RawFd) -> bool {
     std::fs::read_link(task.join(format!("fd/{fd}"))).is_ok_and(|path| path == Path::new("/dev/fuse"))
 }
 
@@ -228,7 +224,7 @@ pub fn is_fuse(task: &Path, fd: RawFd) -> bool {
 ///
 /// # Errors
 /// Those of the listing, which itself needs a free descriptor.
-pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
+pub(crate) fn open_descriptors() -> io::Result<Vec<RawFd>> {
     let names: io::Result<Vec<_>> =
         std::fs::read_dir("/proc/self/fd")?.map(|entry| Ok(entry?.file_name())).collect();
     let all = names?.into_iter().filter_map(|name| name.to_str()?.parse().ok());
@@ -238,7 +234,7 @@ pub fn open_descriptors() -> io::Result<Vec<RawFd>> {
 
 /// Closes inherited descriptors (at the end, those of a dead terraced). /dev/fuse comes first: closing a file
 /// of the mount waits for an answer unless the connection is gone.
-pub fn close_all_but(kept: &[RawFd]) {
+pub(crate) fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| is_fuse(Path::new("/proc/self"), *fd);
     let open = open_descriptors().unwrap_or_else(|err| {
         tracing::error!("cannot list descriptors ({err}): those of terraced stay open");
@@ -259,7 +255,7 @@ fn is_open(fd: RawFd) -> bool {
 }
 
 /// May an ordinary user create a user namespace with mounts? Tried in a child process.
-pub fn can_have_user_namespace() -> bool {
+pub(crate) fn can_have_user_namespace() -> bool {
     let Ok(side) = fork() else { return false };
     match side {
         Side::Child => {
@@ -278,7 +274,7 @@ pub fn can_have_user_namespace() -> bool {
 ///
 /// # Errors
 /// The kernel's refusal.
-pub fn try_huge_page() -> io::Result<()> {
+pub(crate) fn try_huge_page() -> io::Result<()> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
     const HUGE: usize = 2 << 20;
     const PAGE: usize = 4096;

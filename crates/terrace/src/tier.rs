@@ -2,9 +2,9 @@
 //! `terrace tier`.
 
 mod change;
-pub mod live;
-pub mod record;
-pub mod remote;
+pub(crate) mod live;
+pub(crate) mod record;
+pub(crate) mod remote;
 mod report;
 mod table;
 mod user;
@@ -32,7 +32,7 @@ use user::user_of;
 
 /// The tiers of an instance.
 #[derive(Debug, Default)]
-pub struct Tier {
+pub(crate) struct Tier {
     /// Usable targets, fastest first; locked while this is held.
     pub held: Vec<Held>,
     /// Reasons why targets cannot be used: one line each, with the cure.
@@ -59,12 +59,10 @@ impl Off {
 
 /// A target in use.
 #[derive(Debug)]
-pub struct Held {
-    /// Its configuration.
+pub(crate) struct Held {
     pub device: Device,
     /// The open and locked target.
     pub target: Target,
-    /// Unique number.
     pub number: usize,
     /// First region, in the numbering shared by all targets.
     pub first_region: u32,
@@ -78,14 +76,14 @@ pub struct Held {
 
 impl Held {
     /// Region numbers: the first, and the count.
-    pub fn regions(&self) -> (u32, u32) {
+    pub(crate) fn regions(&self) -> (u32, u32) {
         (self.first_region, self.target.superblock.geometry.regions())
     }
 }
 
 /// Chooses region numbers in the middle of the largest free gap, so that every target can grow. Returns the
 /// first number; none if no gap is large enough.
-pub fn region_numbers(used: &[(u32, u32)], regions: u32) -> Option<u32> {
+pub(crate) fn region_numbers(used: &[(u32, u32)], regions: u32) -> Option<u32> {
     let mut used: Vec<(u32, u32)> = used.iter().map(|(first, count)| (*first, first + count)).collect();
     used.sort_unstable();
     let ends = [0].into_iter().chain(used.iter().map(|(_, end)| *end));
@@ -106,7 +104,7 @@ fn is_at(target: &Target, path: &Path) -> bool {
 
 /// Ends the use of a target: erases it, and deletes a file that the instance created. If the supervisor knows
 /// the descriptor (`kept`), its number stays reserved and refers to /dev/null.
-pub fn close(held: Held, kept: &[RawFd]) {
+pub(crate) fn close(held: Held, kept: &[RawFd]) {
     let path = &held.device.path;
     let done = match held.made && is_at(&held.target, path) {
         true => std::fs::remove_file(path),
@@ -134,7 +132,7 @@ pub fn close(held: Held, kept: &[RawFd]) {
 ///
 /// An unusable target is removed from the configuration and logged: a smaller cache is better than none. See
 /// [`Tier::or_refuse`] for targets that may have owed pages.
-pub fn open(config: &mut Config, src: &Path) -> Tier {
+pub(crate) fn open(config: &mut Config, src: &Path) -> Tier {
     let (mut tier, mut others) = (Tier::default(), Others::default());
     let mut devices = std::mem::take(&mut config.tier.device);
     devices.sort_by_key(Device::read_time);
@@ -154,7 +152,7 @@ pub fn open(config: &mut Config, src: &Path) -> Tier {
 
 impl Tier {
     /// Rows of unusable targets for `terrace stat`; the engine has the rows of the others.
-    pub fn off(&self) -> Vec<TierRow> {
+    pub(crate) fn off(&self) -> Vec<TierRow> {
         self.off.iter().map(Off::row).collect()
     }
 
@@ -163,7 +161,7 @@ impl Tier {
     ///
     /// # Errors
     /// A tier is missing, or no tier can answer an fsync.
-    pub fn or_refuse(self, config: &Config) -> Result<Tier> {
+    pub(crate) fn or_refuse(self, config: &Config) -> Result<Tier> {
         let is_here = |held: &Held| !is_remote(&held.device.path);
         let failure = match &self.missing {
             _ if config.dirty.durable == Durable::Source => return Ok(self),
@@ -218,7 +216,7 @@ fn target(config: &Config, device: &Device, src: &Path, others: Others, holder: 
 }
 
 /// The message for an unusable target; if it is in use, names the mount where possible.
-pub fn refused(err: &TargetError) -> Failure {
+pub(crate) fn refused(err: &TargetError) -> Failure {
     let user = match err.fault {
         Fault::InUse(pid) => user_of(&err.path, pid),
         _ => None,
@@ -235,7 +233,7 @@ pub fn refused(err: &TargetError) -> Failure {
 }
 
 /// `terrace tier ...`
-pub fn tier(args: &cli::Tier) -> Result<ExitCode> {
+pub(crate) fn tier(args: &cli::Tier) -> Result<ExitCode> {
     match args {
         cli::Tier::List(args) => list(args),
         cli::Tier::Show(args) => show(args),

@@ -25,7 +25,7 @@ use model::{Snapshot, View};
 use signals::{SILENCE_MAX, TICK, catch_signals, interrupted};
 
 /// Shows a mount until the user quits, or the mount is gone.
-pub fn top(args: &cli::Top) -> Result<ExitCode> {
+pub(crate) fn top(args: &cli::Top) -> Result<ExitCode> {
     let every = interval(args.interval)?;
     let mnt = feed::choose(args.mnt.as_deref())?;
     catch_signals();

@@ -28,14 +28,13 @@ const SECONDS_MAX: f64 = 604_800.0;
 const CLOSE_WITHIN: Duration = Duration::from_secs(30);
 
 struct Limits {
-    /// Longest time.
     time: Option<Duration>,
     /// Largest file, bytes.
     bytes: u64,
 }
 
 /// Records until the time is over, the file is full, or a signal ends it.
-pub fn trace(args: &cli::Trace) -> Result<ExitCode> {
+pub(crate) fn trace(args: &cli::Trace) -> Result<ExitCode> {
     let limits = limits(args)?;
     let (instance, info) = commands::find(&args.mnt)?;
     let mut out = Output::create(&args.output, &info.mnt)?;

@@ -4,7 +4,7 @@ use std::io;
 use std::process::Command;
 
 /// The output of a command that must succeed.
-pub fn output(command: &mut Command) -> io::Result<String> {
+pub(super) fn output(command: &mut Command) -> io::Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let missing = |err| wrong(format!("{program}: {err}; `make packages-vm` installs it"));
     let done = command.output().map_err(missing)?;
@@ -16,6 +16,6 @@ pub fn output(command: &mut Command) -> io::Result<String> {
 }
 
 /// An error with this text.
-pub fn wrong(why: impl Into<String>) -> io::Error {
+pub(super) fn wrong(why: impl Into<String>) -> io::Error {
     io::Error::other(why.into())
 }

@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The preload library, in `bin`.
-pub const PRELOAD: &str = "libterrace_preload.so";
+pub(super) const PRELOAD: &str = "libterrace_preload.so";
 /// The script of the first process.
 const INIT: &str = include_str!("init.sh");
 
 /// A file system under construction.
 #[derive(Debug)]
-pub struct Image {
+pub(super) struct Image {
     dir: PathBuf,
 }
 
 impl Image {
     /// Starts with busybox, these modules, and this program, which the script calls as
     /// `xtask vm inside SCENARIO`.
-    pub fn new(dir: &Path, kernel: &Kernel, modules: &[&str], scenario: &str) -> io::Result<Image> {
+    pub(super) fn new(dir: &Path, kernel: &Kernel, modules: &[&str], scenario: &str) -> io::Result<Image> {
         match fs::remove_dir_all(dir) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
             _ => fs::create_dir_all(dir.join("modules"))?,
@@ -43,20 +43,18 @@ impl Image {
         Ok(image)
     }
 
-    /// A small file.
-    pub fn add_text(&self, name: &str, text: &str) -> io::Result<()> {
+    pub(super) fn add_text(&self, name: &str, text: &str) -> io::Result<()> {
         self.add(name, text.as_bytes())
     }
 
-    /// A file.
-    pub fn add(&self, name: &str, content: &[u8]) -> io::Result<()> {
+    pub(super) fn add(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let path = self.dir.join(name);
         fs::create_dir_all(path.parent().expect("it lies in the image"))?;
         fs::write(path, content)
     }
 
     /// Adds a program of this system to `bin`, with its libraries.
-    pub fn add_program(&self, name: &str) -> io::Result<()> {
+    pub(super) fn add_program(&self, name: &str) -> io::Result<()> {
         let dirs = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(name));
         let found = dirs.iter().find(|path| path.exists());
         let path =
@@ -65,7 +63,7 @@ impl Image {
     }
 
     /// Adds a program or library under another name, with its libraries.
-    pub fn add_program_at(&self, from: &Path, name: &str) -> io::Result<()> {
+    pub(super) fn add_program_at(&self, from: &Path, name: &str) -> io::Result<()> {
         let to = self.dir.join(name);
         fs::create_dir_all(to.parent().expect("it lies in the image"))?;
         fs::copy(from, &to).map_err(|err| wrong(format!("{}: {err}", from.display())))?;
@@ -84,7 +82,7 @@ impl Image {
     }
 
     /// Adds the terrace command with its preload library beside it.
-    pub fn add_terrace(&self, root: &Path) -> io::Result<()> {
+    pub(super) fn add_terrace(&self, root: &Path) -> io::Result<()> {
         let built = root.join("target/release");
         ["terrace", PRELOAD].iter().try_for_each(|name| {
             if !built.join(name).exists() {
@@ -98,7 +96,7 @@ impl Image {
     }
 
     /// Packs it into a file, which replaces the directory.
-    pub fn pack(self) -> io::Result<PathBuf> {
+    pub(super) fn pack(self) -> io::Result<PathBuf> {
         let file = self.dir.with_extension("cpio");
         let pack =
             format!("cd '{}' && find . | busybox cpio -o -H newc > '{}'", self.dir.display(), file.display());

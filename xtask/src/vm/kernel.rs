@@ -9,9 +9,8 @@ use std::process::Command;
 /// The package that depends on the newest kernel of Debian's release.
 const NEWEST: &str = "linux-image-cloud-amd64";
 
-/// An unpacked kernel.
 #[derive(Debug)]
-pub struct Kernel {
+pub(super) struct Kernel {
     /// The kernel in QEMU's boot format.
     pub image: PathBuf,
     modules: PathBuf,
@@ -19,7 +18,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// The kernel in `dir`; downloads it first if needed.
-    pub fn get(dir: &Path) -> io::Result<Kernel> {
+    pub(super) fn get(dir: &Path) -> io::Result<Kernel> {
         let unpacked = dir.join("kernel");
         if first_in(&unpacked.join("boot"), "vmlinuz-").is_none() {
             fs::create_dir_all(dir)?;
@@ -33,7 +32,7 @@ impl Kernel {
     }
 
     /// The files of these modules and their dependencies, in loading order.
-    pub fn modules(&self, names: &[&str]) -> io::Result<Vec<PathBuf>> {
+    pub(super) fn modules(&self, names: &[&str]) -> io::Result<Vec<PathBuf>> {
         let mut all = Vec::new();
         find_modules(&self.modules, &mut all);
         let mut order = Vec::new();

@@ -10,10 +10,8 @@ use std::time::{Duration, Instant};
 /// Prefix of the init script's line with the program's exit status.
 const STATUS: &str = "vm: status ";
 
-/// A virtual machine.
 #[derive(Debug)]
-pub struct Machine {
-    /// The kernel.
+pub(super) struct Machine {
     pub kernel: PathBuf,
     /// The initial file system.
     pub initial: PathBuf,
@@ -28,7 +26,7 @@ pub struct Machine {
 impl Machine {
     /// Runs the machine to its end; returns the console's lines. A failing program inside is an error, and so
     /// is the time limit.
-    pub fn run(&self) -> io::Result<Vec<String>> {
+    pub(super) fn run(&self) -> io::Result<Vec<String>> {
         let mut child = self
             .command()
             .stdin(Stdio::null())
@@ -87,12 +85,12 @@ impl Machine {
 }
 
 /// The text behind `name ` of the lines that begin with it.
-pub fn told<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
+pub(super) fn told<'a>(lines: &'a [String], name: &str) -> Vec<&'a str> {
     lines.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).collect()
 }
 
 /// Directory of kernels and images.
-pub fn directory(root: &Path) -> PathBuf {
+pub(super) fn directory(root: &Path) -> PathBuf {
     root.join("target/vm")
 }
 

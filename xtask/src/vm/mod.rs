@@ -26,7 +26,7 @@ use std::path::Path;
 const USAGE: &str = "usage: cargo xtask vm dax | cargo xtask vm numa [NODES]";
 
 /// Runs `vm ARGUMENTS...`.
-pub fn run(root: &Path, arguments: &[String]) -> io::Result<()> {
+pub(crate) fn run(root: &Path, arguments: &[String]) -> io::Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         ["numa"] => numa::run(root, None),
         ["numa", nodes] => numa::run(root, Some(nodes.parse().map_err(|_| command::wrong(USAGE))?)),

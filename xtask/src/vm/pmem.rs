@@ -12,7 +12,7 @@ use terrace_testkit::wait::holds_within;
 const PAGE: usize = 4096;
 
 /// Makes a file system with DAX on a device of persistent memory. Drivers are probed in the background.
-pub fn make_file_system(number: usize, dir: &str) -> io::Result<()> {
+pub(super) fn make_file_system(number: usize, dir: &str) -> io::Result<()> {
     let device = wait_for(number)?;
     fs::create_dir_all(dir)?;
     output(Command::new("mkfs.ext4").args(["-q", "-b", "4096", "-O", "^has_journal", &device]))?;
@@ -20,7 +20,7 @@ pub fn make_file_system(number: usize, dir: &str) -> io::Result<()> {
 }
 
 /// Waits for the device; returns its path.
-pub fn wait_for(number: usize) -> io::Result<String> {
+pub(super) fn wait_for(number: usize) -> io::Result<String> {
     let device = format!("/dev/pmem{number}");
     match holds_within(Duration::from_secs(20), || Path::new(&device).exists()) {
         true => Ok(device),
@@ -29,7 +29,7 @@ pub fn wait_for(number: usize) -> io::Result<String> {
 }
 
 /// Makes a file whose pages begin with their numbers.
-pub fn make_file(path: &str, pages: u64) -> io::Result<()> {
+pub(super) fn make_file(path: &str, pages: u64) -> io::Result<()> {
     let mut content = vec![0; pages as usize * PAGE];
     for (number, page) in content.chunks_mut(PAGE).enumerate() {
         page[..8].copy_from_slice(&(number as u64).to_le_bytes());

@@ -6,7 +6,6 @@ use crate::fio::output::{DIRECTIONS, Document, Group};
 use crate::pages::MIB;
 use std::collections::BTreeMap;
 
-/// Percentiles with names.
 const PERCENTILES: [(f64, &str); 5] =
     [(50.0, "p50_us"), (90.0, "p90_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];
 

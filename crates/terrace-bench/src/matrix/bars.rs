@@ -17,7 +17,7 @@ const FIGURES: [(&str, &str, bool); 4] = [
 
 /// The bars, in the order of `patterns`. The first system is the baseline; a metric by which another one
 /// loses is red.
-pub fn bars(patterns: &[String], systems: &[String], runs: &[Run], colours: bool) -> String {
+pub(super) fn bars(patterns: &[String], systems: &[String], runs: &[Run], colours: bool) -> String {
     let counts = |run: &&Run| run.refused.is_none();
     let iops = |run: &Run| run.metrics.get("iops").copied().unwrap_or(0.0);
     let most = runs.iter().filter(counts).map(iops).fold(1.0, f64::max);

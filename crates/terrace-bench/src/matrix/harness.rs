@@ -23,17 +23,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// State that outlasts a run.
-pub struct Harness<'a> {
+pub(super) struct Harness<'a> {
     options: &'a Matrix,
     spec: &'a Spec,
     device: Device,
     systems: Systems<'a>,
     /// The running systems of an interleaved cell, by name.
     sides: HashMap<String, Side>,
-    /// The interleaved cell.
     cell: String,
     writer: raw::Writer,
-    /// Directory of results.
     pub out: PathBuf,
     /// Ids of earlier valid runs.
     pub done: BTreeSet<String>,
@@ -46,7 +44,7 @@ impl<'a> Harness<'a> {
     ///
     /// # Errors
     /// A missing feature of the machine; existing results.
-    pub fn set_up(
+    pub(super) fn set_up(
         options: &'a Matrix,
         spec: &'a Spec,
         text: &str,
@@ -105,7 +103,7 @@ impl<'a> Harness<'a> {
     ///
     /// # Errors
     /// Results that cannot be written.
-    pub fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<i32> {
+    pub(super) fn all(&mut self, runs: &[Planned<'_>], cleanup: &mut Cleanup) -> io::Result<i32> {
         let (start, mut planned) = (Instant::now(), Duration::ZERO);
         for (i, run) in runs.iter().enumerate() {
             if interrupted() {

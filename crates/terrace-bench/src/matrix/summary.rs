@@ -14,7 +14,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// Files that cannot be written.
-pub fn write(
+pub(super) fn write(
     file: &Path,
     spec: &Spec,
     out: &Path,
@@ -108,7 +108,7 @@ const SHOWN: [(&str, &str); 11] = [
 ];
 
 /// Means of the valid runs, by cell and system, for the terminal.
-pub fn means(results: &Results) -> String {
+pub(super) fn means(results: &Results) -> String {
     let mut groups: Vec<(String, Vec<&Run>)> = Vec::new();
     for run in results.runs.iter().filter(|run| run.refused.is_none()) {
         let name = format!("{}, {}, {} jobs: {}", run.load, run.pattern, run.jobs, run.system);

@@ -6,18 +6,18 @@ use terrace_testkit::command::Tool;
 
 const BENCH: Tool = Tool { exe: env!("CARGO_BIN_EXE_terrace-bench"), name: "terrace-bench" };
 
-pub fn bench(dir: &Path, args: &str) -> Command {
+pub(crate) fn bench(dir: &Path, args: &str) -> Command {
     BENCH.command(dir, args)
 }
 
 /// [`Tool::done`]
 #[track_caller]
-pub fn done(dir: &Path, args: &str) -> String {
+pub(crate) fn done(dir: &Path, args: &str) -> String {
     BENCH.done(dir, args)
 }
 
 /// [`Tool::refused`]
 #[track_caller]
-pub fn refused(dir: &Path, args: &str, what: &str) {
+pub(crate) fn refused(dir: &Path, args: &str, what: &str) {
     BENCH.refused(dir, args, what);
 }

@@ -9,5 +9,5 @@
 
 pub(crate) mod base;
 pub(crate) mod fsync;
-pub mod replay;
+pub(crate) mod replay;
 pub(crate) mod spread;

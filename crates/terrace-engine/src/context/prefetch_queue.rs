@@ -20,7 +20,6 @@ pub(crate) enum Job {
     Drop(ObjectRef, Span),
 }
 
-/// The queue.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     waiting: Mutex<Waiting>,
@@ -31,7 +30,6 @@ pub(crate) struct Jobs {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
-    /// Workers exist.
     open: bool,
 }
 

@@ -21,7 +21,6 @@ pub(crate) struct Mark {
     pub since_ns: u64,
 }
 
-/// All marks.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub waiting: Mutex<Vec<Mark>>,
@@ -50,7 +49,6 @@ impl Marks {
         !waiting.is_empty()
     }
 
-    /// Ends all waiting.
     pub(crate) fn close(&self) {
         let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Relaxed);

@@ -20,7 +20,6 @@ const WRITE_RATE: f64 = 500e6;
 /// A target in use.
 #[derive(Debug)]
 pub(crate) struct DeviceIo {
-    /// Its number.
     pub number: usize,
     pub name: String,
     pub medium: Arc<dyn Medium>,

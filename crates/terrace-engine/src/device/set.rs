@@ -44,7 +44,6 @@ impl Devices {
         let mut others = places.iter().flatten().filter(|other| other.number != number);
         others.all(|other| !overlap(&other.table(), table))
     }
-    /// Removes a target.
     pub(crate) fn take(&self, number: usize) -> Option<Arc<DeviceIo>> {
         let taken = self.places.write()[number].take();
         self.count.fetch_sub(usize::from(taken.is_some()), Ordering::Release);

@@ -348,7 +348,6 @@ pub fn check_memory(
     check_index(memory_bytes, others, geometry).map(drop).map_err(|fault| TargetError::new(path, fault))
 }
 
-/// An open target.
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,

@@ -29,11 +29,11 @@ pub(crate) struct DirtyPages {
 
 impl DirtyPages {
     /// Pages whose content the source does not show yet.
-    pub fn unwritten(&self) -> u64 {
+    pub(crate) fn unwritten(&self) -> u64 {
         (self.dirty.len() + self.owed.len()) as u64 + self.writeback
     }
     /// The first dirty pages of a range, at most `most`, in file order.
-    pub fn first(&self, range: Range<u64>, most: usize) -> Vec<u64> {
+    pub(crate) fn first(&self, range: Range<u64>, most: usize) -> Vec<u64> {
         let mut first: Vec<u64> = self.dirty.range(range.clone()).take(most).copied().collect();
         if !self.owed.is_empty() {
             first.extend(self.owed.range(range).take(most));
@@ -42,7 +42,7 @@ impl DirtyPages {
         }
         first
     }
-    pub fn totals(&self) -> DirtyTotals {
+    pub(crate) fn totals(&self) -> DirtyTotals {
         let (dirty, owed) = ((self.dirty.len() + self.owed.len()) as u64, self.owed.len() as u64);
         let failing = if self.errno == 0 { 0 } else { dirty };
         DirtyTotals { dirty, owed, writeback: self.writeback, unstable: self.unstable.len() as u64, failing }
@@ -62,11 +62,11 @@ pub(crate) struct DirtyTotals {
 
 impl DirtyTotals {
     /// Pages that cannot be evicted now.
-    pub fn all(&self) -> u64 {
+    pub(crate) fn all(&self) -> u64 {
         self.dirty + self.writeback + self.unstable
     }
     /// Pages that a writeback or sync can make clean.
-    pub fn reclaimable(&self) -> u64 {
+    pub(crate) fn reclaimable(&self) -> u64 {
         self.dirty - self.failing + self.unstable
     }
 }

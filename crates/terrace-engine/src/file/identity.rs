@@ -13,7 +13,7 @@ const TICKS_NS: i64 = 20_000_000;
 /// The same for times in whole seconds, or two, or from another machine's clock.
 const COARSE_TICKS_NS: i64 = 2_100_000_000;
 /// Time after which a change is settled, with fine times.
-pub const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
+pub(crate) const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_000_000);
 
 /// Identity of a file when last examined, and its validity.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub(crate) struct Known {
 
 /// Identity and state of a file at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Digest of birth time, inode, size, mtime and ctime. Without lasting inode numbers, the path replaces
     /// inode and birth. Never 0.
     pub digest: u64,
@@ -47,7 +47,7 @@ impl Identity {
     ///
     /// # Errors
     /// The file system's.
-    pub fn of(fd: impl AsFd) -> io::Result<Identity> {
+    pub(crate) fn of(fd: impl AsFd) -> io::Result<Identity> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
         // From the server: the kernel's copy may be a minute old.
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
@@ -93,12 +93,12 @@ impl Identity {
     }
 
     /// Whether a change at `now` (ns since 1970) or later is sure to produce another identity.
-    pub fn is_settled(&self, now: i64) -> bool {
+    pub(crate) fn is_settled(&self, now: i64) -> bool {
         now.saturating_sub(self.changed) > self.ticks
     }
 
     /// Time, ns, after which a change of now is settled. The clock of stamps may be a tick behind.
-    pub fn settles_in(&self) -> u64 {
+    pub(crate) fn settles_in(&self) -> u64 {
         (self.ticks + TICKS_NS).unsigned_abs()
     }
 }
@@ -126,7 +126,7 @@ fn digest(words: &[u64]) -> u64 {
 
 /// An identity for tests.
 #[cfg(test)]
-pub fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
+pub(crate) fn found(digest: u64, ctime: i64, birth: u16) -> Identity {
     Identity { digest, ctime, birth, is_lasting: true, changed: ctime, ticks: TICKS_NS }
 }
 

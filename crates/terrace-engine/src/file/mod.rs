@@ -3,11 +3,11 @@
 pub(crate) mod backoff;
 pub(crate) mod burst;
 pub(crate) mod dirty_pages;
-pub mod errseq;
-pub mod identity;
+pub(crate) mod errseq;
+pub(crate) mod identity;
 pub(crate) mod naming;
 pub mod object;
-pub mod serve;
+pub(crate) mod serve;
 pub mod source;
 pub(crate) mod source_root;
 mod times;

@@ -24,9 +24,7 @@ const LASTING: [u32; 9] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// Inode numbers.
     Numbers,
-    /// Paths alone.
     Paths,
 }
 

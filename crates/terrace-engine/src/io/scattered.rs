@@ -21,7 +21,6 @@ const MANY: usize = 16;
 /// Small writes of one batch.
 #[derive(Debug)]
 pub(super) struct Scattered {
-    /// Their direct descriptor.
     direct: RawFd,
     cached: OwnedFd,
 }

@@ -31,7 +31,6 @@ const THREADS_MAX: usize = 1024;
 /// Traffic of a thread in a window, bytes per second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bytes {
-    /// Reads by node.
     pub reads: Vec<f64>,
     /// Reads from an unknown node.
     pub elsewhere: f64,
@@ -43,7 +42,6 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Total.
     fn all(&self) -> f64 {
         self.reads.iter().sum::<f64>() + self.elsewhere + self.writes
     }
@@ -59,13 +57,11 @@ pub(super) struct ThreadSeen {
     pub bound: bool,
 }
 
-/// A period.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Period {
     pub view: View,
     /// Further facts on the view's threads, in the same order.
     pub seen: Vec<ThreadSeen>,
-    /// Ended threads.
     pub gone: Vec<u32>,
     /// Frame bytes on each node.
     pub frame_bytes: Vec<u64>,
@@ -76,7 +72,6 @@ pub(super) struct Period {
 pub(super) enum Spot {
     /// A frame of this chunk.
     Chunk(u32),
-    /// The source's device.
     Source,
     Nowhere,
 }
@@ -163,7 +158,6 @@ impl Clocks {
 pub(super) struct Average(HashMap<u32, Bytes>);
 
 impl Average {
-    /// Adds a window.
     pub(super) fn with(&mut self, window: HashMap<u32, Bytes>) -> HashMap<u32, Bytes> {
         let mut before = std::mem::take(&mut self.0);
         for (tid, now) in window {
@@ -183,7 +177,6 @@ impl Average {
         gone.iter().for_each(|tid| drop(self.0.remove(tid)));
     }
 
-    /// Drops all windows.
     pub(super) fn begin_anew(&mut self) {
         self.0.clear();
     }

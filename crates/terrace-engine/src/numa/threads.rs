@@ -17,7 +17,6 @@ pub(super) struct Look {
     pub cpu: f64,
 }
 
-/// The watched threads.
 #[derive(Debug)]
 pub(super) struct Threads {
     known: HashMap<u32, Known>,

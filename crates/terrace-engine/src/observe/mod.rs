@@ -1,10 +1,10 @@
 //! Views and checks of a live instance.
 
 pub(crate) mod check;
-pub mod earning;
+pub(crate) mod earning;
 mod lanes;
 pub mod lru;
-pub mod mrc;
+pub(crate) mod mrc;
 pub(crate) mod stat;
-pub mod tiers;
+pub(crate) mod tiers;
 pub mod trace;

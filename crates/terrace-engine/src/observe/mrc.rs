@@ -354,7 +354,6 @@ mod tests {
                 }
             }
         }
-        /// Drops all observations.
         fn forget_the_past(&self) {
             let mut e = self.engine.sampling.estimate.lock();
             e.shards.fade(0.0);

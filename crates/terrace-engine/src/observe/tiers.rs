@@ -14,11 +14,11 @@ const MS_PER_DAY: f64 = 86_400_000.0;
 const RATE_AFTER_MS: u64 = 60_000;
 
 /// A target of a device tier: configuration and counters.
-pub type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
+pub(crate) type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 
 /// Sums over removed targets, which are not DRAM's work.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Removed {
+pub(crate) struct Removed {
     /// Page reads served.
     pub hits: u64,
     /// Pages received from DRAM.
@@ -27,7 +27,7 @@ pub struct Removed {
 
 /// All tiers, from DRAM down. `stats` has the hits of all tiers together. `devices`: the fastest first.
 /// `uptime_ms`: age of the counters.
-pub fn rows(stats: &Stats, devices: &[Device<'_>], removed: Removed, uptime_ms: u64) -> Vec<TierRow> {
+pub(crate) fn rows(stats: &Stats, devices: &[Device<'_>], removed: Removed, uptime_ms: u64) -> Vec<TierRow> {
     let reads = page_reads(stats);
     let compressed = stats.compressed.as_ref().map(|tier| compressed_row(tier, reads));
     let devices = devices.iter().map(|device| device_row(*device, reads, uptime_ms));
@@ -84,7 +84,7 @@ fn compressed_row(tier: &CompressedTier, reads: u64) -> TierRow {
 }
 
 /// The row of a target. `reads`: page reads of the whole cache; `uptime_ms`: age of the counters.
-pub fn device_row((config, counts): Device<'_>, reads: u64, uptime_ms: u64) -> TierRow {
+pub(crate) fn device_row((config, counts): Device<'_>, reads: u64, uptime_ms: u64) -> TierRow {
     TierRow {
         name: config.name.clone(),
         kind: TierKind::Device,

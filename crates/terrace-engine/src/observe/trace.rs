@@ -51,7 +51,6 @@ pub struct Access {
 /// State of recordings: whether one is under way, and its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Recording {
-    /// A recorder exists.
     taken: AtomicBool,
     bytes: AtomicU64,
 }

@@ -19,9 +19,6 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const VAIN_MAX: u32 = 3;
 
 /// Reads at `offset` into `buf`; short only at the end of the file.
-///
-/// # Errors
-/// The source's error.
 pub(crate) fn read(
     cx: &Context,
     o: &ObjectRef,

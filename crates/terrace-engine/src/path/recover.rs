@@ -25,7 +25,6 @@ use terrace_shm::{Below, Entry, State};
 /// The result of a recovery.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Recovered {
-    /// Objects taken over.
     pub objects: usize,
     /// Pages taken over.
     pub pages: usize,

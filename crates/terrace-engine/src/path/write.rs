@@ -43,7 +43,6 @@ struct Changing {
 enum Obstacle {
     /// No frame: all are dirty or in use.
     Frames,
-    /// No index node.
     Index,
     /// This page is compressed, and the write covers only a part of it.
     Compressed(u64),

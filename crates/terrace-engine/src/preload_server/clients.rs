@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_shm::ring::Ring;
 use terrace_sync::RwLock;
 
-/// Registered client processes.
 #[derive(Debug)]
 pub(crate) struct Clients {
     pub clients_max: usize,
@@ -24,7 +23,6 @@ pub(crate) struct Clients {
     pub warned: AtomicBool,
 }
 
-/// One client process.
 #[derive(Debug)]
 pub(super) struct Client {
     pub pid: u32,

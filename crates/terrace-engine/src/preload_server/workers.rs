@@ -19,7 +19,6 @@ const FOREIGN_MAX: usize = 64;
 
 /// Operations delegated to worker threads.
 pub(super) struct Workers {
-    /// Wakes the drainer.
     pub wakeup: Arc<OwnedFd>,
     /// FLUSHes, each with the flag of its connection.
     syncs: Sender<(Arc<OwnedFd>, Arc<AtomicBool>)>,

@@ -17,7 +17,6 @@ use std::time::Duration;
 use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 
-/// Polling interval.
 const EVERY: Duration = Duration::from_millis(1);
 /// A mark expires after 200 ms: the reader has stopped or jumped.
 const YOUNG_NS: u64 = 200_000_000;

@@ -12,7 +12,6 @@ const SOON: Duration = Duration::from_millis(100);
 /// time for which its thread waited for a processor.
 type Times = [u64; 5];
 
-/// Available processor time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CpuShare {
     /// Idle share, 0 to 1.

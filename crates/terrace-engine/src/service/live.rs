@@ -38,7 +38,7 @@ const READ_WITHIN: Duration = Duration::from_secs(5);
 const NO_END: u64 = i64::MAX as u64 / PAGE_SIZE as u64 * PAGE_SIZE as u64;
 
 /// Tiers of the targets by number; 0 is the fastest.
-pub type Levels = [(usize, u8)];
+pub(crate) type Levels = [(usize, u8)];
 
 /// The medium of a target.
 ///

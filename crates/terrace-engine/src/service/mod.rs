@@ -3,7 +3,7 @@
 pub(crate) mod device_loop;
 #[cfg(test)]
 mod device_tests;
-pub mod flusher;
+pub(crate) mod flusher;
 pub(crate) mod live;
 #[cfg(test)]
 mod live_tests;

@@ -36,7 +36,6 @@ pub(super) struct World {
     pub sources: Vec<File>,
     /// Targets with their tiers.
     pub targets: Vec<(File, u8)>,
-    /// The placement engine.
     pub placement: &'static str,
     pub contents: Vec<Vec<u32>>,
     pub failing: Arc<AtomicBool>,
@@ -67,7 +66,6 @@ pub(super) fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
     content
 }
 
-/// A new target.
 pub(super) fn target(bytes: u64) -> File {
     let target = tempfile::tempfile().unwrap();
     target.set_len(bytes).unwrap();

@@ -41,7 +41,6 @@ impl BitSet {
     pub(crate) fn clear(&mut self) {
         self.levels.iter_mut().for_each(|words| words.fill(0));
     }
-    /// The lowest member.
     pub(crate) fn first(&self) -> Option<usize> {
         let (top, below) = self.levels.split_last()?;
         let down = |i: usize, words: &[u64]| i * 64 + words[i].trailing_zeros() as usize;

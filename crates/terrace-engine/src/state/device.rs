@@ -73,7 +73,6 @@ impl Parked {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub log: Log,
-    /// By region.
     pub fillings: Vec<(u64, u32)>,
     pub parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,
@@ -112,7 +111,6 @@ pub(crate) enum Status {
     Off(String),
 }
 
-/// A target.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub config: DeviceConfig,
@@ -141,7 +139,6 @@ pub(crate) struct Device {
     hits: Vec<u8>,
     /// Owed pages.
     pub owed: OwedBooks,
-    /// Queued tombstones.
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
@@ -387,7 +384,6 @@ impl Device {
         let dead = records.into_iter().filter(|record| matches!(record, Record::Dead { .. }));
         self.dead.extend(dead);
     }
-    /// Queued tombstones.
     pub(crate) fn dead(&self) -> &[Record] {
         &self.dead
     }

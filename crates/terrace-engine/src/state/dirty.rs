@@ -38,7 +38,7 @@ pub(crate) struct DirtyAccounting {
 
 impl DirtyAccounting {
     /// errno of a writeback that keeps failing; 0: none.
-    pub fn failing_errno(&self) -> i32 {
+    pub(crate) fn failing_errno(&self) -> i32 {
         if self.failing_objects == 0 { 0 } else { self.last_errno }
     }
 }

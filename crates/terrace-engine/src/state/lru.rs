@@ -9,7 +9,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Shadow, Slot};
 
-/// The policy's lists.
 #[derive(Debug)]
 pub(crate) struct Lru {
     pub policy: Box<dyn Evict>,

@@ -18,7 +18,6 @@ const DIRT_BYTES: usize = 24;
 pub(crate) struct Metadata {
     /// Entries of pages, and the shadows of evicted ones.
     pub index: IndexBytes,
-    /// The policy's lists.
     pub policy: usize,
     /// The page of each frame.
     pub owners: usize,
@@ -26,7 +25,6 @@ pub(crate) struct Metadata {
     pub free: usize,
     /// Touch counts and flags.
     pub marks: usize,
-    /// Dirty accounting.
     pub dirt: usize,
     pub pins: usize,
 }
@@ -52,8 +50,7 @@ impl Metadata {
         }
     }
 
-    /// The sum.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         let books = self.policy + self.owners + self.free + self.marks + self.dirt + self.pins;
         (self.index.total() + books) as u64
     }

@@ -171,7 +171,6 @@ pub(crate) struct Sampler {
     pub watch: Arc<Watch>,
     /// Keys of sampled pages that entered or were written since the last look.
     events: Vec<u64>,
-    /// Dropped events.
     pub dropped: u64,
     written: u64,
 }
@@ -247,7 +246,6 @@ pub(crate) struct Sampled {
     pub watch: Arc<Watch>,
     /// Keys of pages that entered or were written.
     pub events: Vec<u64>,
-    /// Dropped events.
     pub dropped: u64,
     /// Pages written since the start.
     pub written: u64,

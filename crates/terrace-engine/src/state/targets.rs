@@ -23,7 +23,6 @@ use terrace_shm::device_table::TARGETS_MAX;
 use terrace_shm::index::Place;
 use terrace_shm::{Below, DeviceSlot, Entry, PAGE_SIZE};
 
-/// The targets.
 #[derive(Debug)]
 pub(crate) struct Targets {
     /// The fastest tier first.
@@ -237,7 +236,6 @@ impl Targets {
         shares.iter_mut().for_each(|share| share.target = allowed[share.target].0);
         shares
     }
-    /// Number of tiers.
     pub(crate) fn levels(&self) -> u8 {
         self.placement.len() as u8
     }
@@ -255,7 +253,6 @@ impl Targets {
 /// Largest factor by which a target counts as slower than the fastest one of its tier.
 const SLOWER_MAX: f64 = 64.0;
 
-/// Slots and copies.
 impl Targets {
     /// Notes a read of a slot. Returns whether it counts as a recent refault.
     pub(crate) fn note_hit(&mut self, slot: DeviceSlot) -> bool {

@@ -7,7 +7,6 @@ use crate::tier::append::CONTENT_MAX;
 use crate::tier::{place, regions};
 use std::time::{Duration, Instant};
 
-/// Time limit.
 const TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Writes clean pages without a copy, those used more than once first, within the time limit.

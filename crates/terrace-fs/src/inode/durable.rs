@@ -108,7 +108,6 @@ pub(crate) struct Header {
 pub(crate) struct InodeRecord {
     /// `FREE` or `USED`; the word that makes the record valid.
     pub(crate) state: AtomicU32,
-    /// The O_PATH descriptor.
     pub(crate) fd: AtomicI32,
     pub(crate) nodeid: AtomicU64,
     pub(crate) dev: AtomicU64,

@@ -37,9 +37,7 @@ const HANDLE_BYTES_MAX: usize = 128;
 /// What distinguishes the files of one file system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Kept {
-    /// Inode numbers.
     Numbers,
-    /// File handles.
     Handles,
     /// Nothing but their names.
     Places,
@@ -69,7 +67,6 @@ pub(crate) fn hash_of(parent: u64, name: &OsStr) -> u64 {
     hasher.finish().max(1)
 }
 
-/// Known device numbers.
 #[derive(Debug)]
 pub(crate) struct Devices {
     root_dev: u64,
@@ -78,7 +75,6 @@ pub(crate) struct Devices {
 }
 
 impl Identity {
-    /// Device and mark.
     pub(crate) fn key(&self) -> (u64, Mark) {
         (self.dev, self.mark.clone())
     }

@@ -171,7 +171,6 @@ impl<O> Inode<O> {
         }
     }
 
-    /// The O_PATH descriptor.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -192,7 +191,6 @@ impl<O> Inode<O> {
         ProcPath::new(self.fd())
     }
 
-    /// The source's attributes.
     pub(crate) fn stat(&self) -> Result<Stat> {
         Ok(rustix::fs::statat(&self.fd, "", AtFlags::EMPTY_PATH)?)
     }

@@ -43,7 +43,6 @@ pub(crate) enum News<'a> {
     Lost,
 }
 
-/// The marked directories.
 #[derive(Debug)]
 pub(crate) struct Watches {
     group: OwnedFd,

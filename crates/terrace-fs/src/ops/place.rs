@@ -48,7 +48,6 @@ enum Way {
 /// The end of the path by which an inode was found.
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum End {
-    /// The inode.
     Itself,
     /// Another file, or none.
     Other,

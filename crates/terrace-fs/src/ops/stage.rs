@@ -77,7 +77,6 @@ pub fn drop_content(file: BorrowedFd<'_>) -> std::io::Result<u64> {
     u64::try_from(dropped).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// A decoded ioctl.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Offset and number of bytes.

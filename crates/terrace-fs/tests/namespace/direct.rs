@@ -14,11 +14,11 @@ use terrace_fs::{Attr, CachedFile, PageCache, Time};
 
 /// The cache without pages.
 #[derive(Debug, Default)]
-pub struct Direct;
+pub(crate) struct Direct;
 
 /// A file of [`Direct`].
 #[derive(Clone, Debug)]
-pub struct DirectFile(Arc<SourceFile>);
+pub(crate) struct DirectFile(Arc<SourceFile>);
 
 impl CachedFile for DirectFile {
     fn source(&self) -> &SourceFile {

@@ -25,13 +25,13 @@ const THREADS: usize = 8;
 
 /// The page cache of a mount.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Cache {
+pub(crate) enum Cache {
     Direct,
     Engine,
 }
 
 /// Whether this machine can mount.
-pub fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !possible {
         assert!(
@@ -44,7 +44,7 @@ pub fn possible() -> bool {
 }
 
 /// A mounted temporary directory.
-pub struct Mount {
+pub(crate) struct Mount {
     pub src: PathBuf,
     pub mnt: PathBuf,
     supervisor: Child,
@@ -54,17 +54,17 @@ pub struct Mount {
 }
 
 impl Mount {
-    pub fn new(cache: Cache) -> Self {
+    pub(crate) fn new(cache: Cache) -> Self {
         Self::with(cache, u64::MAX, 0)
     }
 
     /// A mount whose daemon may open `descriptors_max` descriptors.
-    pub fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
+    pub(crate) fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
         Self::with(cache, descriptors_max, 0)
     }
 
     /// A mount whose daemon and source belong to the user `uid`.
-    pub fn of_user(cache: Cache, uid: u32) -> Self {
+    pub(crate) fn of_user(cache: Cache, uid: u32) -> Self {
         Self::with(cache, u64::MAX, uid)
     }
 
@@ -90,17 +90,17 @@ impl Mount {
     }
 
     /// A path in the mount.
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mnt.join(name)
     }
 
     /// Number of descriptors that the daemon has open.
-    pub fn descriptors(&self) -> usize {
+    pub(crate) fn descriptors(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.daemon)).unwrap().count()
     }
 
     /// Number of descriptors for the content of source files that the daemon has open.
-    pub fn data_descriptors(&self) -> usize {
+    pub(crate) fn data_descriptors(&self) -> usize {
         let path_only = |fd: &str| {
             let info = fs::read_to_string(format!("/proc/{}/fdinfo/{fd}", self.daemon)).unwrap_or_default();
             let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap_or("0");
@@ -113,7 +113,7 @@ impl Mount {
     }
 
     /// Kills the daemon and waits until its successor serves.
-    pub fn kill_daemon(&mut self) {
+    pub(crate) fn kill_daemon(&mut self) {
         let pid = rustix::process::Pid::from_raw(self.daemon).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
         self.daemon = next_daemon(&mut self.news);
@@ -140,7 +140,7 @@ fn next_daemon(news: &mut impl BufRead) -> i32 {
 }
 
 /// The supervisor: mounts, and keeps a daemon running until the mount is gone.
-pub fn keep_if_told() {
+pub(crate) fn keep_if_told() {
     let Ok(task) = std::env::var(ROLE) else { return };
     let [cache, src, mnt, descriptors_max, uid] =
         task.split(':').collect::<Vec<_>>().try_into().expect("cache, source, mount point, limit, user");
@@ -302,11 +302,11 @@ impl Parts for EngineParts {
 }
 
 /// Reads a file of the source past the mount.
-pub fn source(mount: &Mount, name: &str) -> Vec<u8> {
+pub(crate) fn source(mount: &Mount, name: &str) -> Vec<u8> {
     fs::read(mount.src.join(name)).unwrap()
 }
 
 /// Opens with flags that std lacks.
-pub fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
+pub(crate) fn open(path: &Path, flags: OFlags) -> rustix::io::Result<File> {
     Ok(rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::from_raw_mode(0o644))?.into())
 }

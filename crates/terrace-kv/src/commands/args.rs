@@ -1,10 +1,10 @@
 //! Parsing of arguments.
 
 use crate::error::{Outcome, Refusal};
-use crate::wire::number::{parse_float, parse_int};
+use crate::wire::number::parse_int;
 
 /// Whether an argument is this word, ignoring case.
-pub fn is(arg: &[u8], word: &str) -> bool {
+pub(crate) fn is(arg: &[u8], word: &str) -> bool {
     arg.eq_ignore_ascii_case(word.as_bytes())
 }
 
@@ -12,29 +12,21 @@ pub fn is(arg: &[u8], word: &str) -> bool {
 ///
 /// # Errors
 /// Not an integer.
-pub fn int(arg: &[u8]) -> Outcome<i64> {
+pub(crate) fn int(arg: &[u8]) -> Outcome<i64> {
     parse_int(arg).ok_or(Refusal::NotInteger)
-}
-
-/// Parses a float.
-///
-/// # Errors
-/// Not a float.
-pub fn float(arg: &[u8]) -> Outcome<f64> {
-    parse_float(arg).ok_or(Refusal::NotFloat)
 }
 
 /// Parses a cursor of SCAN.
 ///
 /// # Errors
 /// Not a cursor.
-pub fn cursor(arg: &[u8]) -> Outcome<u64> {
+pub(crate) fn cursor(arg: &[u8]) -> Outcome<u64> {
     let cursor = std::str::from_utf8(arg).ok().and_then(|text| text.parse().ok());
     cursor.ok_or_else(|| Refusal::err("invalid cursor"))
 }
 
 /// The range of two indices in `len` elements. Both are included, and negative ones count from the end.
-pub fn slice(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
+pub(crate) fn slice(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let from_start = |index: i64| if index < 0 { (index + len).max(-1) } else { index };
     let (start, stop) = (from_start(start).max(0), from_start(stop).min(len - 1));

@@ -10,10 +10,10 @@ use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
 
 /// The reported version, by which clients choose features: the commands are those of Redis 7.0.
-pub const VERSION: &str = "7.0.15";
+pub(super) const VERSION: &str = "7.0.15";
 
 /// PING [message]
-pub fn ping(context: &mut Context<'_>) -> Outcome {
+pub(super) fn ping(context: &mut Context<'_>) -> Outcome {
     match (context.args.len(), context.args.get(1)) {
         (1, _) => context.reply.status("PONG"),
         (2, Some(message)) => context.reply.bulk(message),
@@ -22,21 +22,18 @@ pub fn ping(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// ECHO message
-pub fn echo(context: &mut Context<'_>) -> Outcome {
+pub(super) fn echo(context: &mut Context<'_>) -> Outcome {
     context.reply.bulk(context.args.at(1));
     Ok(())
 }
 
-/// QUIT
-pub fn quit(context: &mut Context<'_>) -> Outcome {
+pub(super) fn quit(context: &mut Context<'_>) -> Outcome {
     context.session.closes = true;
     context.reply.ok();
     Ok(())
 }
 
-/// RESET
-pub fn reset(context: &mut Context<'_>) -> Outcome {
+pub(super) fn reset(context: &mut Context<'_>) -> Outcome {
     let session = &mut *context.session;
     session.is_known = context.server.config.password.is_none();
     session.replies = Replies::On;
@@ -59,8 +56,7 @@ fn set_resp3(context: &mut Context<'_>, resp3: bool) {
     context.session.client.resp3.store(resp3, Ordering::Relaxed);
 }
 
-/// SELECT index
-pub fn select(context: &mut Context<'_>) -> Outcome {
+pub(super) fn select(context: &mut Context<'_>) -> Outcome {
     let db = database(context.args.at(1))?;
     if db != 0 && context.server.config.cluster.is_some() {
         return Err(Refusal::err("SELECT is not allowed in cluster mode"));
@@ -70,7 +66,6 @@ pub fn select(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// The only user.
 const USER: &[u8] = b"default";
 
 /// Compares two texts in constant time: the duration does not reveal where they differ.
@@ -92,7 +87,7 @@ fn check_password(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> Ou
 }
 
 /// AUTH [username] password
-pub fn auth(context: &mut Context<'_>) -> Outcome {
+pub(super) fn auth(context: &mut Context<'_>) -> Outcome {
     let args = context.args;
     match args.len() {
         2 if context.server.config.password.is_none() => {
@@ -109,7 +104,7 @@ pub fn auth(context: &mut Context<'_>) -> Outcome {
 }
 
 /// HELLO [protocol [AUTH username password] [SETNAME name]]
-pub fn hello(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hello(context: &mut Context<'_>) -> Outcome {
     let (mut words, mut resp3, mut name) = (context.args.from(1), None, None);
     if let Some(version) = words.next() {
         let version =
@@ -184,8 +179,7 @@ fn checked_name(text: &[u8]) -> Outcome<String> {
     is_plain.then(|| String::from_utf8_lossy(text).into_owned()).ok_or_else(|| Refusal::err(why))
 }
 
-/// CLIENT subcommand
-pub fn client(context: &mut Context<'_>) -> Outcome {
+pub(super) fn client(context: &mut Context<'_>) -> Outcome {
     let (what, args) = (context.args.at(1), context.args);
     match (args.len(), args.get(2)) {
         (2, _) if is(what, "ID") => context.reply.int(context.session.client.id),

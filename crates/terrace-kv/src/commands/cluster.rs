@@ -10,7 +10,7 @@ use crate::keyspace::Keyspace;
 use crate::wire::Reply;
 
 /// READONLY, READWRITE, ASKING: no effect, since there are no replicas, and slots do not move.
-pub fn ok(context: &mut Context<'_>) -> Outcome {
+pub(super) fn ok(context: &mut Context<'_>) -> Outcome {
     map_of(context)?;
     context.reply.ok();
     Ok(())
@@ -21,8 +21,7 @@ fn map_of<'a>(context: &Context<'a>) -> Outcome<&'a Cluster> {
     cluster.ok_or_else(|| Refusal::err("This instance has cluster support disabled"))
 }
 
-/// CLUSTER subcommand
-pub fn cluster(context: &mut Context<'_>) -> Outcome {
+pub(super) fn cluster(context: &mut Context<'_>) -> Outcome {
     let (cluster, what, args) = (map_of(context)?, context.args.at(1), context.args);
     let reply = &mut context.reply;
     match (args.len(), args.get(2)) {

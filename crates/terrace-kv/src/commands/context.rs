@@ -11,10 +11,8 @@ use crate::wire::{Args, Protocol, Reply};
 
 /// Replies that a client wants (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replies {
-    /// All.
+pub(crate) enum Replies {
     On,
-    /// None.
     Off,
     /// All but the next command's.
     SkipNext,
@@ -24,12 +22,10 @@ pub enum Replies {
 
 /// The state of a connection that commands use.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     /// The client's entry for other connections.
     pub client: Arc<Client>,
-    /// The connection's protocol.
     pub protocol: Protocol,
-    /// Database.
     pub db: Db,
     /// RESP3.
     pub resp3: bool,
@@ -45,7 +41,7 @@ pub struct Session {
 
 impl Session {
     /// The session of a new connection.
-    pub fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
+    pub(crate) fn new(client: Arc<Client>, protocol: Protocol, is_known: bool) -> Session {
         let replies = Replies::On;
         Session {
             client,
@@ -62,14 +58,11 @@ impl Session {
 
 /// Context of a command.
 #[derive(Debug)]
-pub struct Context<'a> {
-    /// The server.
+pub(crate) struct Context<'a> {
     pub server: &'a Server,
-    /// Its connection.
     pub session: &'a mut Session,
     /// Arguments, the command's name first.
     pub args: Args<'a>,
-    /// The reply.
     pub reply: Reply<'a>,
     /// Reusable buffer for values.
     pub scratch: &'a mut Vec<u8>,
@@ -78,45 +71,42 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// The keys.
-    pub fn keyspace(&self) -> &'a Keyspace {
+    pub(crate) fn keyspace(&self) -> &'a Keyspace {
         &self.server.keyspace
     }
-    /// The database.
-    pub fn db(&self) -> Db {
+    pub(crate) fn db(&self) -> Db {
         self.session.db
     }
-    /// The first key.
-    pub fn key(&self) -> &'a [u8] {
+    pub(crate) fn key(&self) -> &'a [u8] {
         self.args.at(1)
     }
 }
 
 /// Properties of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Flags(u8);
+pub(crate) struct Flags(u8);
 
 impl Flags {
     /// The command changes nothing.
-    pub const READ: Flags = Flags(1);
+    pub(crate) const READ: Flags = Flags(1);
     /// The command may change something.
-    pub const WRITE: Flags = Flags(2);
+    pub(crate) const WRITE: Flags = Flags(2);
     /// The duration does not depend on the value's size.
-    pub const FAST: Flags = Flags(4);
+    pub(crate) const FAST: Flags = Flags(4);
     /// The command needs no password.
-    pub const NO_AUTH: Flags = Flags(8);
+    pub(crate) const NO_AUTH: Flags = Flags(8);
     /// The command may need more room.
-    pub const DENY_OOM: Flags = Flags(16);
+    pub(crate) const DENY_OOM: Flags = Flags(16);
 
     pub(super) const fn and(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
     /// Whether all of `other` are set.
-    pub const fn contains(self, other: Flags) -> bool {
+    pub(crate) const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
     /// The names in COMMAND.
-    pub fn names(self) -> Vec<&'static str> {
+    pub(crate) fn names(self) -> Vec<&'static str> {
         let all = [
             (Flags::READ, "readonly"),
             (Flags::WRITE, "write"),
@@ -130,7 +120,7 @@ impl Flags {
 
 /// Positions of the keys among the arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Keys {
+pub(crate) struct Keys {
     /// The first. 0: there are no keys.
     pub first: i8,
     /// The last. Negative: counted from the end.
@@ -141,7 +131,7 @@ pub struct Keys {
 
 impl Keys {
     /// The keys of a request.
-    pub fn of<'a>(self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn of<'a>(self, args: Args<'a>) -> impl Iterator<Item = &'a [u8]> {
         let last =
             if self.last < 0 { args.len() as i64 + i64::from(self.last) } else { i64::from(self.last) };
         let count = if self.first == 0 { 0 } else { (last + 1 - i64::from(self.first)).max(0) as usize };
@@ -149,30 +139,26 @@ impl Keys {
     }
 }
 
-/// A command.
 #[derive(Debug)]
-pub struct Row {
+pub(crate) struct Row {
     /// Its name, in lower case.
     pub name: &'static str,
     /// Number of arguments including the name. Negative: the minimum.
     pub arity: i32,
-    /// Its keys.
     pub keys: Keys,
-    /// Its flags.
     pub flags: Flags,
     /// Positions of the elements (fields or members) of the collection in the first key.
     pub elements: Keys,
-    /// Runs the command.
     pub run: fn(&mut Context<'_>) -> Outcome,
 }
 
 impl Row {
     /// Whether the command only reads the values of its keys.
-    pub fn reads(&self) -> bool {
+    pub(crate) fn reads(&self) -> bool {
         self.flags.contains(Flags::READ)
     }
     /// Whether the command accepts `count` arguments.
-    pub fn accepts(&self, count: usize) -> bool {
+    pub(crate) fn accepts(&self, count: usize) -> bool {
         let (count, least) = (count as i64, i64::from(self.arity.abs()));
         if self.arity < 0 { count >= least } else { count == least }
     }

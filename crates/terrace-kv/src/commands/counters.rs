@@ -25,27 +25,22 @@ fn add(context: &mut Context<'_>, amount: i64) -> Outcome {
     Ok(())
 }
 
-/// INCR key
-pub fn incr(context: &mut Context<'_>) -> Outcome {
+pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
     add(context, 1)
 }
-/// DECR key
-pub fn decr(context: &mut Context<'_>) -> Outcome {
+pub(super) fn decr(context: &mut Context<'_>) -> Outcome {
     add(context, -1)
 }
-/// INCRBY key amount
-pub fn incrby(context: &mut Context<'_>) -> Outcome {
+pub(super) fn incrby(context: &mut Context<'_>) -> Outcome {
     let amount = int(context.args.at(2))?;
     add(context, amount)
 }
-/// DECRBY key amount
-pub fn decrby(context: &mut Context<'_>) -> Outcome {
+pub(super) fn decrby(context: &mut Context<'_>) -> Outcome {
     let amount = int(context.args.at(2))?.checked_neg();
     add(context, amount.ok_or_else(|| Refusal::err("decrement would overflow"))?)
 }
 
-/// INCRBYFLOAT key amount
-pub fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
+pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let found = held.read_string(db, key, context.scratch)?;
@@ -68,8 +63,7 @@ fn bit_offset(context: &Context<'_>) -> Outcome<(u64, u8)> {
     Ok((bit as u64 / 8, 0x80 >> (bit % 8)))
 }
 
-/// GETBIT key offset
-pub fn getbit(context: &mut Context<'_>) -> Outcome {
+pub(super) fn getbit(context: &mut Context<'_>) -> Outcome {
     let (db, key, (byte, mask)) = (context.db(), context.key(), bit_offset(context)?);
     let mut held = context.keyspace().hold(db, [key]);
     context.scratch.clear();
@@ -81,7 +75,7 @@ pub fn getbit(context: &mut Context<'_>) -> Outcome {
 }
 
 /// SETBIT key offset 0 | 1
-pub fn setbit(context: &mut Context<'_>) -> Outcome {
+pub(super) fn setbit(context: &mut Context<'_>) -> Outcome {
     let (db, key, (byte, mask)) = (context.db(), context.key(), bit_offset(context)?);
     let set = match context.args.at(3) {
         b"0" => false,

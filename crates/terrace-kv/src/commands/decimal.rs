@@ -7,14 +7,13 @@
 use crate::error::{Outcome, Refusal};
 use crate::wire::number::parse_float;
 
-/// Decimal places.
 const DIGITS: u32 = 17;
 /// Units of the last place in 1.
 const ONE: u128 = 10_u128.pow(DIGITS);
 
 /// A number from a request or a value.
 #[derive(Debug, Clone, Copy)]
-pub struct Number {
+pub(super) struct Number {
     float: f64,
     /// The exact number in units of the last place, if it fits.
     units: Option<i128>,
@@ -22,15 +21,15 @@ pub struct Number {
 
 impl Number {
     /// The value of a missing key.
-    pub const ZERO: Number = Number { float: 0.0, units: Some(0) };
+    pub(super) const ZERO: Number = Number { float: 0.0, units: Some(0) };
 
     /// Parses a float like [`parse_float`].
-    pub fn parse(text: &[u8]) -> Option<Number> {
+    pub(super) fn parse(text: &[u8]) -> Option<Number> {
         parse_float(text).map(|float| Number { float, units: units(text) })
     }
 
     /// Whether it is infinite.
-    pub fn is_infinite(self) -> bool {
+    pub(super) fn is_infinite(self) -> bool {
         self.float.is_infinite()
     }
 
@@ -38,7 +37,7 @@ impl Number {
     ///
     /// # Errors
     /// The sum is not a number, or infinite.
-    pub fn plus(self, other: Number) -> Outcome<String> {
+    pub(super) fn plus(self, other: Number) -> Outcome<String> {
         let sum = self.float + other.float;
         if !sum.is_finite() {
             return Err(Refusal::err("increment would produce NaN or Infinity"));

@@ -12,7 +12,7 @@ use crate::server::Server;
 use crate::wire::{Args, Reply};
 
 /// [`super::run`] for Redis' protocol.
-pub fn run(
+pub(super) fn run(
     server: &Server,
     session: &mut Session,
     row: Option<&'static Row>,
@@ -89,7 +89,7 @@ fn end_or_refuse(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Whether a web page made a browser send this: HTTP to a local port, with a body that reads as commands.
-pub fn is_of_a_browser(name: &[u8]) -> bool {
+pub(super) fn is_of_a_browser(name: &[u8]) -> bool {
     is(name, "POST") || is(name, "HOST:")
 }
 

@@ -9,7 +9,7 @@ use crate::keyspace::word::Word;
 
 /// The unit and origin of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unit {
+pub(super) struct Unit {
     /// Seconds instead of milliseconds.
     pub seconds: bool,
     /// Relative to now instead of 1970.
@@ -17,17 +17,17 @@ pub struct Unit {
 }
 
 /// `EX`.
-pub const EX: Unit = Unit { seconds: true, relative: true };
+pub(super) const EX: Unit = Unit { seconds: true, relative: true };
 /// `PX`.
-pub const PX: Unit = Unit { seconds: false, relative: true };
+pub(super) const PX: Unit = Unit { seconds: false, relative: true };
 /// `EXAT`.
-pub const EXAT: Unit = Unit { seconds: true, relative: false };
+pub(super) const EXAT: Unit = Unit { seconds: true, relative: false };
 /// `PXAT`.
-pub const PXAT: Unit = Unit { seconds: false, relative: false };
+pub(super) const PXAT: Unit = Unit { seconds: false, relative: false };
 
 impl Unit {
     /// The unit for an option.
-    pub fn of_option(word: &[u8]) -> Option<Unit> {
+    pub(super) fn of_option(word: &[u8]) -> Option<Unit> {
         [("EX", EX), ("PX", PX), ("EXAT", EXAT), ("PXAT", PXAT)]
             .into_iter()
             .find(|(name, _)| is(word, name))
@@ -38,7 +38,7 @@ impl Unit {
     ///
     /// # Errors
     /// The time exceeds 64 bits.
-    pub fn at(self, value: i64, now: u64, command: &'static str) -> Outcome<i64> {
+    pub(super) fn at(self, value: i64, now: u64, command: &'static str) -> Outcome<i64> {
         let milliseconds = if self.seconds { value.checked_mul(1000) } else { Some(value) };
         let from = if self.relative { now as i64 } else { 0 };
         milliseconds.and_then(|value| value.checked_add(from)).ok_or(Refusal::ExpireTime(command))
@@ -48,7 +48,7 @@ impl Unit {
     ///
     /// # Errors
     /// Not an integer, not positive, or out of range.
-    pub fn of_new(self, arg: &[u8], now: u64, command: &'static str) -> Outcome<i64> {
+    pub(super) fn of_new(self, arg: &[u8], now: u64, command: &'static str) -> Outcome<i64> {
         match int(arg)? {
             value if value > 0 => self.at(value, now, command),
             _ => Err(Refusal::ExpireTime(command)),
@@ -57,10 +57,7 @@ impl Unit {
 }
 
 /// Sets the expiry time of an existing key. A time in the past removes it.
-///
-/// # Errors
-/// The store's.
-pub fn expire_at(held: &mut Held<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
+pub(super) fn expire_at(held: &mut Held<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
     match u64::try_from(at) {
         Ok(at) if at > held.now() => held.set_expiry(db, key, word, Some(at)),
         _ => held.remove(db, key).map(drop),
@@ -129,24 +126,23 @@ fn set(context: &mut Context<'_>, unit: Unit, command: &'static str) -> Outcome 
 }
 
 /// EXPIRE key seconds [NX | XX | GT | LT]
-pub fn expire(context: &mut Context<'_>) -> Outcome {
+pub(super) fn expire(context: &mut Context<'_>) -> Outcome {
     set(context, EX, "expire")
 }
 /// PEXPIRE key milliseconds [NX | XX | GT | LT]
-pub fn pexpire(context: &mut Context<'_>) -> Outcome {
+pub(super) fn pexpire(context: &mut Context<'_>) -> Outcome {
     set(context, PX, "pexpire")
 }
 /// EXPIREAT key seconds-since-1970 [NX | XX | GT | LT]
-pub fn expireat(context: &mut Context<'_>) -> Outcome {
+pub(super) fn expireat(context: &mut Context<'_>) -> Outcome {
     set(context, EXAT, "expireat")
 }
 /// PEXPIREAT key milliseconds-since-1970 [NX | XX | GT | LT]
-pub fn pexpireat(context: &mut Context<'_>) -> Outcome {
+pub(super) fn pexpireat(context: &mut Context<'_>) -> Outcome {
     set(context, PXAT, "pexpireat")
 }
 
-/// PERSIST key
-pub fn persist(context: &mut Context<'_>) -> Outcome {
+pub(super) fn persist(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let found = held.stat(db, key).filter(|(word, _)| word.expires.is_some());
@@ -168,19 +164,15 @@ fn tell(context: &mut Context<'_>, of: impl Fn(u64, u64) -> u64) -> Outcome {
     Ok(())
 }
 
-/// TTL key
-pub fn ttl(context: &mut Context<'_>) -> Outcome {
+pub(super) fn ttl(context: &mut Context<'_>) -> Outcome {
     tell(context, |expires, now| (expires.saturating_sub(now) + 500) / 1000)
 }
-/// PTTL key
-pub fn pttl(context: &mut Context<'_>) -> Outcome {
+pub(super) fn pttl(context: &mut Context<'_>) -> Outcome {
     tell(context, |expires, now| expires.saturating_sub(now))
 }
-/// EXPIRETIME key
-pub fn expiretime(context: &mut Context<'_>) -> Outcome {
+pub(super) fn expiretime(context: &mut Context<'_>) -> Outcome {
     tell(context, |expires, _| (expires + 500) / 1000)
 }
-/// PEXPIRETIME key
-pub fn pexpiretime(context: &mut Context<'_>) -> Outcome {
+pub(super) fn pexpiretime(context: &mut Context<'_>) -> Outcome {
     tell(context, |expires, _| expires)
 }

@@ -4,7 +4,7 @@
 //! whatever they could. So the time is at most pattern times text, for any number of stars.
 
 /// Whether all of `text` matches.
-pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+pub(super) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     // The position behind the last star, and the end of the text it has taken.
     let mut star: Option<(usize, usize)> = None;

@@ -76,7 +76,6 @@ fn read(context: &mut Context<'_>, answer: impl FnOnce(&dyn Fields, &mut Reply<'
     Ok(())
 }
 
-/// Changes a hash.
 fn change<T>(
     context: &mut Context<'_>,
     change: impl FnOnce(&mut Open<Hash>, &Context<'_>) -> Outcome<T>,
@@ -111,21 +110,21 @@ fn set_all(context: &mut Context<'_>) -> Outcome<usize> {
 }
 
 /// HSET key field value [field value]...
-pub fn hset(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hset(context: &mut Context<'_>) -> Outcome {
     let new = set_all(context)?;
     context.reply.int(new);
     Ok(())
 }
 
 /// HMSET key field value [field value]...
-pub fn hmset(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hmset(context: &mut Context<'_>) -> Outcome {
     set_all(context)?;
     context.reply.ok();
     Ok(())
 }
 
 /// HSETNX key field value
-pub fn hsetnx(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hsetnx(context: &mut Context<'_>) -> Outcome {
     let new = change(context, |hash, context| {
         let (field, value) = (context.args.at(2), context.args.at(3));
         Ok(hash.content.get(field).is_none() && hash.content.set(field, value, &mut hash.log))
@@ -134,8 +133,7 @@ pub fn hsetnx(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// HDEL key field...
-pub fn hdel(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hdel(context: &mut Context<'_>) -> Outcome {
     let gone = change(context, |hash, context| {
         let fields = context.args.from(2);
         Ok(fields.filter(|field| hash.content.delete(field, &mut hash.log)).count())
@@ -144,14 +142,12 @@ pub fn hdel(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// HGET key field
-pub fn hget(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hget(context: &mut Context<'_>) -> Outcome {
     let field = context.args.at(2);
     read(context, |hash, reply| reply.optional(hash.get(field)))
 }
 
-/// HMGET key field...
-pub fn hmget(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hmget(context: &mut Context<'_>) -> Outcome {
     let fields = context.args.from(2);
     read(context, |hash, reply| {
         reply.array(fields.len());
@@ -159,25 +155,21 @@ pub fn hmget(context: &mut Context<'_>) -> Outcome {
     })
 }
 
-/// HEXISTS key field
-pub fn hexists(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hexists(context: &mut Context<'_>) -> Outcome {
     let field = context.args.at(2);
     read(context, |hash, reply| reply.int(u8::from(hash.get(field).is_some())))
 }
 
-/// HSTRLEN key field
-pub fn hstrlen(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hstrlen(context: &mut Context<'_>) -> Outcome {
     let field = context.args.at(2);
     read(context, |hash, reply| reply.int(hash.get(field).map_or(0, <[u8]>::len)))
 }
 
-/// HLEN key
-pub fn hlen(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hlen(context: &mut Context<'_>) -> Outcome {
     read(context, |hash, reply| reply.int(hash.count()))
 }
 
-/// HGETALL key
-pub fn hgetall(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hgetall(context: &mut Context<'_>) -> Outcome {
     read(context, |hash, reply| {
         reply.map(hash.count());
         hash.each(&mut |field, value| {
@@ -187,16 +179,14 @@ pub fn hgetall(context: &mut Context<'_>) -> Outcome {
     })
 }
 
-/// HKEYS key
-pub fn hkeys(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hkeys(context: &mut Context<'_>) -> Outcome {
     read(context, |hash, reply| {
         reply.array(hash.count());
         hash.each(&mut |field, _| reply.bulk(field));
     })
 }
 
-/// HVALS key
-pub fn hvals(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hvals(context: &mut Context<'_>) -> Outcome {
     read(context, |hash, reply| {
         reply.array(hash.count());
         hash.each(&mut |_, value| reply.bulk(value));
@@ -204,7 +194,7 @@ pub fn hvals(context: &mut Context<'_>) -> Outcome {
 }
 
 /// HINCRBY key field amount
-pub fn hincrby(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hincrby(context: &mut Context<'_>) -> Outcome {
     let amount = int(context.args.at(3))?;
     let new = change(context, |hash, context| {
         let field = context.args.at(2);
@@ -220,7 +210,7 @@ pub fn hincrby(context: &mut Context<'_>) -> Outcome {
 }
 
 /// HINCRBYFLOAT key field amount
-pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
     let amount = Number::parse(context.args.at(3)).ok_or(Refusal::NotFloat)?;
     if amount.is_infinite() {
         return Err(Refusal::err("value is NaN or Infinity"));
@@ -239,7 +229,7 @@ pub fn hincrbyfloat(context: &mut Context<'_>) -> Outcome {
 
 /// Random indices below `len`: distinct ones, or with repetition if `count` is negative. Each is drawn when
 /// the iterator reaches it, so a reply that exceeds its limit draws no more.
-pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
+pub(super) fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = usize> {
     let (wanted, repeats) = (count.unsigned_abs() as usize, count < 0);
     // Fisher-Yates shuffle of the indices. Only displaced positions are stored.
     let mut moved = HashMap::<usize, usize, DefaultHashBuilder>::default();
@@ -258,7 +248,7 @@ pub fn random_indices(len: usize, count: i64) -> impl ExactSizeIterator<Item = u
 }
 
 /// A random index below `len`. None: `len` is 0.
-pub fn random_index(len: usize) -> Option<usize> {
+pub(super) fn random_index(len: usize) -> Option<usize> {
     random_indices(len, -1).next()
 }
 
@@ -266,7 +256,7 @@ pub fn random_index(len: usize) -> Option<usize> {
 const RANDOM_MAX: i64 = 1 << 24;
 
 /// The count of HRANDFIELD and ZRANDMEMBER, and whether `values` was given.
-pub fn random_options(context: &Context<'_>, values: &str) -> Outcome<Option<(i64, bool)>> {
+pub(super) fn random_options(context: &Context<'_>, values: &str) -> Outcome<Option<(i64, bool)>> {
     let Some(count) = context.args.get(2) else { return Ok(None) };
     let count = int(count)?;
     let with_values = match (context.args.len(), context.args.get(3)) {
@@ -281,7 +271,7 @@ pub fn random_options(context: &Context<'_>, values: &str) -> Outcome<Option<(i6
 }
 
 /// HRANDFIELD key [count [WITHVALUES]]
-pub fn hrandfield(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hrandfield(context: &mut Context<'_>) -> Outcome {
     let options = random_options(context, "WITHVALUES")?;
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);

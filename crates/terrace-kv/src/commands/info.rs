@@ -26,7 +26,7 @@ const SECTIONS: &[Section] = &[
 ];
 
 /// INFO [section...]
-pub fn info(context: &mut Context<'_>) -> Outcome {
+pub(super) fn info(context: &mut Context<'_>) -> Outcome {
     let wanted = context.args;
     let all = wanted.len() == 1
         || wanted.from(1).any(|word| ["all", "default", "everything"].iter().any(|every| is(word, every)));

@@ -9,7 +9,7 @@ use crate::keyspace::word::{Form, Kind};
 use crate::wire::number::parse_int;
 
 /// DEL key..., UNLINK key...
-pub fn del(context: &mut Context<'_>) -> Outcome {
+pub(super) fn del(context: &mut Context<'_>) -> Outcome {
     let mut count = 0;
     for key in context.args.from(1) {
         let mut held = context.keyspace().hold(context.session.db, [key]);
@@ -20,15 +20,14 @@ pub fn del(context: &mut Context<'_>) -> Outcome {
 }
 
 /// EXISTS key..., TOUCH key...
-pub fn exists(context: &mut Context<'_>) -> Outcome {
+pub(super) fn exists(context: &mut Context<'_>) -> Outcome {
     let there = |key: &&[u8]| context.keyspace().stat(context.session.db, key).is_some();
     let count = context.args.from(1).filter(there).count();
     context.reply.int(count);
     Ok(())
 }
 
-/// TYPE key
-pub fn type_of(context: &mut Context<'_>) -> Outcome {
+pub(super) fn type_of(context: &mut Context<'_>) -> Outcome {
     let found = context.keyspace().stat(context.db(), context.key());
     context.reply.status(found.map_or("none", |(word, _)| word.kind.name()));
     Ok(())
@@ -46,15 +45,13 @@ fn rename_unless(context: &mut Context<'_>, only_absent: bool) -> Outcome<bool> 
     Ok(true)
 }
 
-/// RENAME key newkey
-pub fn rename(context: &mut Context<'_>) -> Outcome {
+pub(super) fn rename(context: &mut Context<'_>) -> Outcome {
     rename_unless(context, false)?;
     context.reply.ok();
     Ok(())
 }
 
-/// RENAMENX key newkey
-pub fn renamenx(context: &mut Context<'_>) -> Outcome {
+pub(super) fn renamenx(context: &mut Context<'_>) -> Outcome {
     let done = rename_unless(context, true)?;
     context.reply.int(u8::from(done));
     Ok(())
@@ -64,14 +61,13 @@ pub fn renamenx(context: &mut Context<'_>) -> Outcome {
 ///
 /// # Errors
 /// No such database.
-pub fn database(arg: &[u8]) -> Outcome<Db> {
+pub(super) fn database(arg: &[u8]) -> Outcome<Db> {
     let number = int(arg)?;
     let number = Db::try_from(number).ok().filter(|db| *db < DATABASES);
     number.ok_or_else(|| Refusal::err("DB index is out of range"))
 }
 
-/// MOVE key db
-pub fn move_key(context: &mut Context<'_>) -> Outcome {
+pub(super) fn move_key(context: &mut Context<'_>) -> Outcome {
     let (db, key, to) = (context.db(), context.key(), database(context.args.at(2))?);
     if db == to {
         return Err(Refusal::err("source and destination objects are the same"));
@@ -86,7 +82,7 @@ pub fn move_key(context: &mut Context<'_>) -> Outcome {
 }
 
 /// COPY source destination [DB number] [REPLACE]
-pub fn copy(context: &mut Context<'_>) -> Outcome {
+pub(super) fn copy(context: &mut Context<'_>) -> Outcome {
     let (db, from, to) = (context.db(), context.key(), context.args.at(2));
     let (mut target, mut replaces) = (db, false);
     let mut words = context.args.from(3);
@@ -109,8 +105,7 @@ pub fn copy(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// DBSIZE
-pub fn dbsize(context: &mut Context<'_>) -> Outcome {
+pub(super) fn dbsize(context: &mut Context<'_>) -> Outcome {
     context.reply.int(context.keyspace().len(context.db()));
     Ok(())
 }
@@ -126,7 +121,7 @@ fn check_flush(context: &Context<'_>) -> Outcome {
 }
 
 /// FLUSHDB [ASYNC | SYNC]
-pub fn flushdb(context: &mut Context<'_>) -> Outcome {
+pub(super) fn flushdb(context: &mut Context<'_>) -> Outcome {
     check_flush(context)?;
     context.keyspace().clear(context.db())?;
     context.reply.ok();
@@ -134,7 +129,7 @@ pub fn flushdb(context: &mut Context<'_>) -> Outcome {
 }
 
 /// FLUSHALL [ASYNC | SYNC]
-pub fn flushall(context: &mut Context<'_>) -> Outcome {
+pub(super) fn flushall(context: &mut Context<'_>) -> Outcome {
     check_flush(context)?;
     for db in 0..DATABASES {
         context.keyspace().clear(db)?;
@@ -146,8 +141,7 @@ pub fn flushall(context: &mut Context<'_>) -> Outcome {
 /// Tries of RANDOMKEY. It then returns a key that may have just expired.
 const RANDOM_TRIES: usize = 16;
 
-/// RANDOMKEY
-pub fn randomkey(context: &mut Context<'_>) -> Outcome {
+pub(super) fn randomkey(context: &mut Context<'_>) -> Outcome {
     let (keyspace, db) = (context.keyspace(), context.db());
     for _ in 0..RANDOM_TRIES {
         let Some(key) = keyspace.any_key(db) else { break };
@@ -164,7 +158,7 @@ pub fn randomkey(context: &mut Context<'_>) -> Outcome {
 const EMBEDDED_MAX: u64 = 44;
 
 /// OBJECT ENCODING key and similar: clients and tests use them to inspect values.
-pub fn object(context: &mut Context<'_>) -> Outcome {
+pub(super) fn object(context: &mut Context<'_>) -> Outcome {
     let what = context.args.at(1);
     let is_there = ["ENCODING", "REFCOUNT", "IDLETIME", "FREQ"].into_iter().any(|name| is(what, name));
     let (3, Some(key), true) = (context.args.len(), context.args.get(2), is_there) else {

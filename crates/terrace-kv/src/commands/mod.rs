@@ -5,7 +5,7 @@
 //!                                                                               └──► Reply, or a Refusal, which becomes the reply
 //! ```
 
-pub mod args;
+pub(crate) mod args;
 mod client;
 mod cluster;
 mod context;
@@ -17,16 +17,16 @@ mod glob;
 mod hashes;
 mod info;
 mod keys;
-pub mod memcached;
+pub(crate) mod memcached;
 mod scan;
 mod server;
 mod strings;
 mod subcommands;
-pub mod table;
+pub(crate) mod table;
 mod zrange;
 mod zsets;
 
-pub use context::{Context, Flags, Keys, Replies, Row, Session};
+pub(crate) use context::{Row, Session};
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ const SCRATCH_KEPT: usize = 64 << 10;
 type Run = fn(&Server, &mut Session, Option<&'static Row>, Args<'_>, &mut Vec<u8>, &mut Vec<u8>) -> bool;
 
 /// Finds the row of a command's name.
-pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
+pub(crate) fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
     match protocol {
         Protocol::Resp => table::find(name),
         Protocol::Memcached => memcached::find(name),
@@ -52,7 +52,7 @@ pub fn find(protocol: Protocol, name: &[u8]) -> Option<&'static Row> {
 
 /// Runs one request, whose name has this row, and writes the reply. Returns whether it may have changed the
 /// store.
-pub fn run(
+pub(crate) fn run(
     server: &Server,
     session: &mut Session,
     row: Option<&'static Row>,
@@ -84,7 +84,7 @@ pub fn run(
 }
 
 /// The last reply after a malformed request.
-pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) {
+pub(crate) fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) {
     let mut reply = Reply::new(out, usize::MAX, session.resp3);
     match session.protocol {
         Protocol::Resp => reply.error(&format!("ERR {why}")),
@@ -93,7 +93,7 @@ pub fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Vec<u8>) 
 }
 
 /// The reply to a request whose change may be lost.
-pub fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
+pub(crate) fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
     let (mut reply, refusal) = (Reply::new(out, usize::MAX, session.resp3), Refusal::Store(err.clone()));
     match session.protocol {
         Protocol::Resp => reply.error(&refusal.to_string()),
@@ -102,7 +102,7 @@ pub fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
 }
 
 /// The reply to a client above the maximum.
-pub fn full(protocol: Protocol) -> &'static [u8] {
+pub(crate) fn full(protocol: Protocol) -> &'static [u8] {
     match protocol {
         Protocol::Resp => b"-ERR max number of clients reached\r\n",
         Protocol::Memcached => b"SERVER_ERROR too many open connections\r\n",

@@ -57,7 +57,7 @@ impl<'a> Options<'a> {
 }
 
 /// SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]
-pub fn scan(context: &mut Context<'_>) -> Outcome {
+pub(super) fn scan(context: &mut Context<'_>) -> Outcome {
     let (from, options) = (cursor(context.args.at(1))?, Options::parse(context, 2)?);
     let (keyspace, db, reply) = (context.keyspace(), context.db(), &mut context.reply);
     let is_wanted = |key: &[u8]| {
@@ -82,8 +82,7 @@ pub fn scan(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// KEYS pattern
-pub fn keys(context: &mut Context<'_>) -> Outcome {
+pub(super) fn keys(context: &mut Context<'_>) -> Outcome {
     let (keyspace, db, pattern) = (context.keyspace(), context.db(), context.args.at(1));
     let reply = &mut context.reply;
     let (mark, mut count) = (reply.mark(), 0);
@@ -206,12 +205,12 @@ fn scan_elements<C: Elements>(context: &mut Context<'_>) -> Outcome {
 }
 
 /// HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]
-pub fn hscan(context: &mut Context<'_>) -> Outcome {
+pub(super) fn hscan(context: &mut Context<'_>) -> Outcome {
     scan_elements::<Hash>(context)
 }
 
 /// ZSCAN key cursor [MATCH pattern] [COUNT count]
-pub fn zscan(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zscan(context: &mut Context<'_>) -> Outcome {
     scan_elements::<Zset>(context)
 }
 

@@ -14,7 +14,7 @@ use crate::server::Server;
 use crate::wire::Reply;
 
 /// COMMAND [COUNT | LIST | INFO name... | DOCS name... | GETKEYS command...]
-pub fn command(context: &mut Context<'_>) -> Outcome {
+pub(super) fn command(context: &mut Context<'_>) -> Outcome {
     let (args, rows, reply) = (context.args, context.rows, &mut context.reply);
     let find = |name: &[u8]| rows.iter().find(|row| is(name, row.name));
     match args.get(1) {
@@ -123,7 +123,7 @@ fn check_set(server: &Server, name: &[u8]) -> Outcome {
 }
 
 /// CONFIG GET pattern..., CONFIG SET name value..., CONFIG RESETSTAT
-pub fn config(context: &mut Context<'_>) -> Outcome {
+pub(super) fn config(context: &mut Context<'_>) -> Outcome {
     let (what, args) = (context.args.at(1), context.args);
     match args.len() {
         3.. if is(what, "GET") => {
@@ -160,7 +160,7 @@ pub fn config(context: &mut Context<'_>) -> Outcome {
 }
 
 /// DEBUG SET-ACTIVE-EXPIRE 0 | 1: turns active expiry off or on. Other subcommands are not supported.
-pub fn debug(context: &mut Context<'_>) -> Outcome {
+pub(super) fn debug(context: &mut Context<'_>) -> Outcome {
     match (context.args.at(1), context.args.get(2)) {
         (what, Some(value)) if is(what, "SET-ACTIVE-EXPIRE") => {
             context.keyspace().expire_actively(value != b"0");
@@ -172,7 +172,7 @@ pub fn debug(context: &mut Context<'_>) -> Outcome {
 }
 
 /// FUNCTION FLUSH, LIST: there are no functions.
-pub fn function(context: &mut Context<'_>) -> Outcome {
+pub(super) fn function(context: &mut Context<'_>) -> Outcome {
     match context.args.at(1) {
         what if is(what, "FLUSH") => context.reply.ok(),
         what if is(what, "LIST") => context.reply.array(0),
@@ -182,7 +182,7 @@ pub fn function(context: &mut Context<'_>) -> Outcome {
 }
 
 /// MEMORY USAGE key: bytes of key and value.
-pub fn memory(context: &mut Context<'_>) -> Outcome {
+pub(super) fn memory(context: &mut Context<'_>) -> Outcome {
     let key = context.args.get(2).filter(|_| is(context.args.at(1), "USAGE"));
     let Some(key) = key else { return help_or_refuse(context) };
     match context.keyspace().stat(context.db(), key) {
@@ -193,7 +193,7 @@ pub fn memory(context: &mut Context<'_>) -> Outcome {
 }
 
 /// SAVE: makes all acknowledged changes durable.
-pub fn save(context: &mut Context<'_>) -> Outcome {
+pub(super) fn save(context: &mut Context<'_>) -> Outcome {
     context.keyspace().blobs().sync()?;
     context.reply.ok();
     Ok(())
@@ -201,7 +201,7 @@ pub fn save(context: &mut Context<'_>) -> Outcome {
 
 /// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE]: ends the server without a reply. All acknowledged changes are
 /// durable then. SHUTDOWN ABORT always fails.
-pub fn shutdown(context: &mut Context<'_>) -> Outcome {
+pub(super) fn shutdown(context: &mut Context<'_>) -> Outcome {
     let has = |option: &str| context.args.from(1).any(|word| is(word, option));
     if context.args.len() == 2 && has("ABORT") {
         return Err(Refusal::err("No shutdown in progress."));
@@ -220,14 +220,12 @@ fn now() -> std::time::Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// LASTSAVE
-pub fn lastsave(context: &mut Context<'_>) -> Outcome {
+pub(super) fn lastsave(context: &mut Context<'_>) -> Outcome {
     context.reply.int(now().as_secs());
     Ok(())
 }
 
-/// TIME
-pub fn time(context: &mut Context<'_>) -> Outcome {
+pub(super) fn time(context: &mut Context<'_>) -> Outcome {
     let now = now();
     context.reply.texts([now.as_secs().to_string(), now.subsec_micros().to_string()]);
     Ok(())

@@ -8,15 +8,13 @@ use crate::error::{Outcome, Refusal};
 use crate::keyspace::Held;
 use crate::keyspace::word::{Form, Kind, Word};
 
-/// GET key
-pub fn get(context: &mut Context<'_>) -> Outcome {
+pub(super) fn get(context: &mut Context<'_>) -> Outcome {
     let found = context.keyspace().read_string(context.db(), context.key(), context.scratch)?;
     context.reply.optional(found.map(|_| &**context.scratch));
     Ok(())
 }
 
-/// MGET key...
-pub fn mget(context: &mut Context<'_>) -> Outcome {
+pub(super) fn mget(context: &mut Context<'_>) -> Outcome {
     context.reply.array(context.args.len() - 1);
     for key in context.args.from(1) {
         // A key of another type counts as missing.
@@ -61,7 +59,7 @@ impl<'a> SetOptions<'a> {
 }
 
 /// SET key value [NX | XX] [GET] [EX seconds | PX ms | EXAT s | PXAT ms | KEEPTTL]
-pub fn set(context: &mut Context<'_>) -> Outcome {
+pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(2));
     let options = SetOptions::parse(context)?;
     let mut held = context.keyspace().hold(db, [key]);
@@ -90,7 +88,7 @@ pub fn set(context: &mut Context<'_>) -> Outcome {
 const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: None, flags: 0 };
 
 /// Writes a whole string with this word and expiry time. A time in the past removes the key.
-pub fn write(
+pub(super) fn write(
     held: &mut Held<'_>,
     db: Db,
     key: &[u8],
@@ -105,8 +103,7 @@ pub fn write(
     }
 }
 
-/// SETNX key value
-pub fn setnx(context: &mut Context<'_>) -> Outcome {
+pub(super) fn setnx(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let absent = held.stat(db, key).is_none();
@@ -127,16 +124,15 @@ fn set_with_lifetime(context: &mut Context<'_>, unit: Unit, command: &'static st
 }
 
 /// SETEX key seconds value
-pub fn setex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn setex(context: &mut Context<'_>) -> Outcome {
     set_with_lifetime(context, EX, "setex")
 }
 /// PSETEX key milliseconds value
-pub fn psetex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn psetex(context: &mut Context<'_>) -> Outcome {
     set_with_lifetime(context, PX, "psetex")
 }
 
-/// GETSET key value
-pub fn getset(context: &mut Context<'_>) -> Outcome {
+pub(super) fn getset(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let found = held.read_string(db, key, context.scratch)?;
@@ -144,8 +140,7 @@ pub fn getset(context: &mut Context<'_>) -> Outcome {
     write(&mut held, db, key, STRING, None, context.args.at(2))
 }
 
-/// GETDEL key
-pub fn getdel(context: &mut Context<'_>) -> Outcome {
+pub(super) fn getdel(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let found = held.read_string(db, key, context.scratch)?;
@@ -157,7 +152,7 @@ pub fn getdel(context: &mut Context<'_>) -> Outcome {
 }
 
 /// GETEX key [EX seconds | PX ms | EXAT s | PXAT ms | PERSIST]
-pub fn getex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn getex(context: &mut Context<'_>) -> Outcome {
     let (db, key, args) = (context.db(), context.key(), context.args);
     let mut held = context.keyspace().hold(db, [key]);
     let expires = match (args.len(), args.get(2), args.get(3)) {
@@ -188,7 +183,7 @@ fn pairs<'a>(context: &Context<'a>, command: &str) -> Outcome<Vec<(&'a [u8], &'a
 }
 
 /// MSET key value [key value]...
-pub fn mset(context: &mut Context<'_>) -> Outcome {
+pub(super) fn mset(context: &mut Context<'_>) -> Outcome {
     let (db, pairs) = (context.db(), pairs(context, "mset")?);
     let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
     for (key, value) in pairs {
@@ -199,7 +194,7 @@ pub fn mset(context: &mut Context<'_>) -> Outcome {
 }
 
 /// MSETNX key value [key value]...
-pub fn msetnx(context: &mut Context<'_>) -> Outcome {
+pub(super) fn msetnx(context: &mut Context<'_>) -> Outcome {
     let (db, pairs) = (context.db(), pairs(context, "msetnx")?);
     let mut held = context.keyspace().hold(db, pairs.iter().map(|(key, _)| *key));
     let all_absent = !pairs.iter().any(|(key, _)| held.stat(db, key).is_some());
@@ -213,7 +208,7 @@ pub fn msetnx(context: &mut Context<'_>) -> Outcome {
 }
 
 /// Refuses a value above the size limit.
-pub fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
+pub(super) fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
     let max = context.server.config.value_bytes_max;
     match bytes <= max {
         true => Ok(()),
@@ -221,8 +216,7 @@ pub fn check_size(context: &Context<'_>, bytes: u64) -> Outcome {
     }
 }
 
-/// APPEND key value
-pub fn append(context: &mut Context<'_>) -> Outcome {
+pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(2));
     let mut held = context.keyspace().hold(db, [key]);
     let old = held.stat_of(db, key, Kind::String)?;
@@ -236,8 +230,7 @@ pub fn append(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// STRLEN key
-pub fn strlen(context: &mut Context<'_>) -> Outcome {
+pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
     match context.keyspace().stat(context.db(), context.key()) {
         Some((word, _)) if word.kind != Kind::String => return Err(Refusal::WrongType),
         found => context.reply.int(found.map_or(0, |(_, size)| size)),
@@ -246,7 +239,7 @@ pub fn strlen(context: &mut Context<'_>) -> Outcome {
 }
 
 /// GETRANGE key start end
-pub fn getrange(context: &mut Context<'_>) -> Outcome {
+pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
     // Held, since the range depends on the size.
@@ -262,7 +255,7 @@ pub fn getrange(context: &mut Context<'_>) -> Outcome {
 }
 
 /// SETRANGE key offset value
-pub fn setrange(context: &mut Context<'_>) -> Outcome {
+pub(super) fn setrange(context: &mut Context<'_>) -> Outcome {
     let (db, key, value) = (context.db(), context.key(), context.args.at(3));
     let offset =
         u64::try_from(int(context.args.at(2))?).map_err(|_| Refusal::err("offset is out of range"))?;

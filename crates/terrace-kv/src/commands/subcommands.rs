@@ -69,7 +69,7 @@ const SUBCOMMANDS: &[(&str, &[(&str, &str)])] = &[
 ];
 
 /// Replies to HELP. Refuses any other subcommand like Redis: unknown, or with a wrong number of arguments.
-pub fn help_or_refuse(context: &mut Context<'_>) -> Outcome {
+pub(super) fn help_or_refuse(context: &mut Context<'_>) -> Outcome {
     let (name, what) = (context.args.at(0), context.args.at(1));
     let (command, all) = SUBCOMMANDS.iter().find(|(command, _)| is(name, command)).unwrap_or(&("", &[]));
     let is_help = is(what, "HELP");

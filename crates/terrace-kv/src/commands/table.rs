@@ -12,7 +12,6 @@ const RF: Flags = R.and(Flags::FAST);
 /// Removes a value, or replaces it by one of the same size.
 const W: Flags = Flags::WRITE;
 const WF: Flags = W.and(Flags::FAST);
-/// Adds data.
 const A: Flags = W.and(Flags::DENY_OOM);
 const AF: Flags = A.and(Flags::FAST);
 /// Concerns the server or the connection.
@@ -42,8 +41,7 @@ macro_rules! rows {
     (@ $elements:ident) => { $elements };
 }
 
-/// All commands.
-pub static ROWS: &[Row] = rows! {
+pub(crate) static ROWS: &[Row] = rows! {
     append           3 ONE   AF strings::append
     get              2 ONE   RF strings::get
     getdel           2 ONE   WF strings::getdel
@@ -169,7 +167,7 @@ pub static ROWS: &[Row] = rows! {
 const NAME_MAX: usize = 32;
 
 /// Finds the row of a name, ignoring case.
-pub fn find(name: &[u8]) -> Option<&'static Row> {
+pub(crate) fn find(name: &[u8]) -> Option<&'static Row> {
     static BY_NAME: LazyLock<HashMap<&'static [u8], &'static Row, hashbrown::DefaultHashBuilder>> =
         LazyLock::new(|| ROWS.iter().map(|row| (row.name.as_bytes(), row)).collect());
     let mut lower = [0; NAME_MAX];

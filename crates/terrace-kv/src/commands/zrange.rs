@@ -29,7 +29,6 @@ enum End {
     Member(Box<[u8]>, bool),
 }
 
-/// A range.
 #[derive(Debug, Clone)]
 enum Bounds {
     Place(i64, i64),
@@ -153,27 +152,27 @@ impl Query {
 }
 
 /// ZRANGE key start stop [BYSCORE | BYLEX] [REV] [LIMIT offset count] [WITHSCORES]
-pub fn zrange(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrange(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Place, false).parse(context, true)?.answer(context)
 }
 /// ZREVRANGE key start stop [WITHSCORES]
-pub fn zrevrange(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrevrange(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Place, true).parse(context, false)?.answer(context)
 }
 /// ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]
-pub fn zrangebyscore(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrangebyscore(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Score, false).parse(context, false)?.answer(context)
 }
 /// ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]
-pub fn zrevrangebyscore(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrevrangebyscore(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Score, true).parse(context, false)?.answer(context)
 }
 /// ZRANGEBYLEX key min max [LIMIT offset count]
-pub fn zrangebylex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrangebylex(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Member, false).parse(context, false)?.answer(context)
 }
 /// ZREVRANGEBYLEX key max min [LIMIT offset count]
-pub fn zrevrangebylex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Outcome {
     Query::new(By::Member, true).parse(context, false)?.answer(context)
 }
 
@@ -187,11 +186,11 @@ fn count(context: &mut Context<'_>, by: By) -> Outcome {
 }
 
 /// ZCOUNT key min max
-pub fn zcount(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zcount(context: &mut Context<'_>) -> Outcome {
     count(context, By::Score)
 }
 /// ZLEXCOUNT key min max
-pub fn zlexcount(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zlexcount(context: &mut Context<'_>) -> Outcome {
     count(context, By::Member)
 }
 
@@ -207,14 +206,14 @@ fn remove(context: &mut Context<'_>, by: By) -> Outcome {
 }
 
 /// ZREMRANGEBYRANK key start stop
-pub fn zremrangebyrank(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zremrangebyrank(context: &mut Context<'_>) -> Outcome {
     remove(context, By::Place)
 }
 /// ZREMRANGEBYSCORE key min max
-pub fn zremrangebyscore(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zremrangebyscore(context: &mut Context<'_>) -> Outcome {
     remove(context, By::Score)
 }
 /// ZREMRANGEBYLEX key min max
-pub fn zremrangebylex(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zremrangebylex(context: &mut Context<'_>) -> Outcome {
     remove(context, By::Member)
 }

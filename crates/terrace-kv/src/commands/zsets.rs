@@ -10,7 +10,7 @@ use crate::wire::Reply;
 use crate::wire::number::parse_float;
 
 /// Reads a sorted set. A missing one has no members.
-pub fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Reply<'_>)) -> Outcome {
+pub(super) fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Reply<'_>)) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let mut held = context.keyspace().hold(db, [key]);
     let open = held.open_or_new::<Zset>(db, key)?;
@@ -19,7 +19,7 @@ pub fn read(context: &mut Context<'_>, answer: impl FnOnce(&Zset, &mut Reply<'_>
 }
 
 /// Changes a sorted set.
-pub fn change<T>(
+pub(super) fn change<T>(
     context: &mut Context<'_>,
     change: impl FnOnce(&mut Open<Zset>, &Context<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
@@ -32,7 +32,7 @@ pub fn change<T>(
 }
 
 /// Writes members, with scores if wanted. RESP3 nests each pair.
-pub fn write_members<'a>(
+pub(super) fn write_members<'a>(
     reply: &mut Reply<'_>,
     members: impl ExactSizeIterator<Item = &'a Ranked>,
     with_scores: bool,
@@ -126,13 +126,12 @@ impl AddOptions {
     }
 }
 
-/// Parses a score.
 fn score(arg: &[u8]) -> Outcome<f64> {
     parse_float(arg).ok_or(Refusal::NotFloat)
 }
 
 /// ZADD key [NX | XX] [GT | LT] [CH] [INCR] score member [score member]...
-pub fn zadd(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zadd(context: &mut Context<'_>) -> Outcome {
     let (options, at) = AddOptions::parse(context)?;
     let scores = context.args.from(at).step_by(2).map(score).collect::<Outcome<Vec<f64>>>()?;
     let added = change(context, |zset, context| {
@@ -161,7 +160,7 @@ pub fn zadd(context: &mut Context<'_>) -> Outcome {
 }
 
 /// ZINCRBY key amount member
-pub fn zincrby(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zincrby(context: &mut Context<'_>) -> Outcome {
     let amount = score(context.args.at(2))?;
     let options = AddOptions { increments: true, ..AddOptions::default() };
     let added = change(context, |zset, context| options.add(zset, context.args.at(3), amount))?;
@@ -172,8 +171,7 @@ pub fn zincrby(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// ZREM key member...
-pub fn zrem(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrem(context: &mut Context<'_>) -> Outcome {
     let gone = change(context, |zset, context| {
         let members = context.args.from(2);
         Ok(members.filter(|member| zset.content.delete(member, &mut zset.log)).count())
@@ -182,8 +180,7 @@ pub fn zrem(context: &mut Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// ZCARD key
-pub fn zcard(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zcard(context: &mut Context<'_>) -> Outcome {
     read(context, |zset, reply| reply.int(zset.len()))
 }
 
@@ -194,14 +191,12 @@ fn write_score(reply: &mut Reply<'_>, score: Option<f64>) {
     }
 }
 
-/// ZSCORE key member
-pub fn zscore(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zscore(context: &mut Context<'_>) -> Outcome {
     let member = context.args.at(2);
     read(context, |zset, reply| write_score(reply, zset.score(member)))
 }
 
-/// ZMSCORE key member...
-pub fn zmscore(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zmscore(context: &mut Context<'_>) -> Outcome {
     let members = context.args.from(2);
     read(context, |zset, reply| {
         reply.array(members.len());
@@ -231,11 +226,11 @@ fn rank(context: &mut Context<'_>, from_highest: bool) -> Outcome {
 }
 
 /// ZRANK key member [WITHSCORE]
-pub fn zrank(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrank(context: &mut Context<'_>) -> Outcome {
     rank(context, false)
 }
 /// ZREVRANK key member [WITHSCORE]
-pub fn zrevrank(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrevrank(context: &mut Context<'_>) -> Outcome {
     rank(context, true)
 }
 
@@ -269,11 +264,11 @@ fn pop(context: &mut Context<'_>, from_highest: bool) -> Outcome {
 }
 
 /// ZPOPMIN key [count]
-pub fn zpopmin(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zpopmin(context: &mut Context<'_>) -> Outcome {
     pop(context, false)
 }
 /// ZPOPMAX key [count]
-pub fn zpopmax(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zpopmax(context: &mut Context<'_>) -> Outcome {
     pop(context, true)
 }
 
@@ -281,7 +276,7 @@ pub fn zpopmax(context: &mut Context<'_>) -> Outcome {
 const FOUND_MAX: usize = 200;
 
 /// ZRANDMEMBER key [count [WITHSCORES]]
-pub fn zrandmember(context: &mut Context<'_>) -> Outcome {
+pub(super) fn zrandmember(context: &mut Context<'_>) -> Outcome {
     let options = random_options(context, "WITHSCORES")?;
     read(context, |zset, reply| match options {
         None => {

@@ -87,9 +87,6 @@ pub struct Chain {
 
 impl Chain {
     /// Creates a chain and its note. The key names the chain only when all its pieces exist.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Chain> {
         let is_used =
             |id: &u64| [NOTE, 1].iter().any(|n| blobs.stat(pieces_of(db), &key_of(*id, *n)).is_some());
@@ -101,9 +98,6 @@ impl Chain {
     }
 
     /// Finds the chain of a key. None: the key has none.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Chain>> {
         // Without any pieces, a look-up costs nothing.
         match blobs.is_empty(pieces_of(db)) {
@@ -195,9 +189,6 @@ impl Chain {
     }
 
     /// Reads the first piece.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn read_first(&self, blobs: &dyn Blobs, bytes: &mut Vec<u8>) -> Result<()> {
         self.read_piece(blobs, self.head.first, bytes)
     }
@@ -208,9 +199,6 @@ impl Chain {
     }
 
     /// Removes the first piece, of `bytes` bytes, which has no live records.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn drop_first(&mut self, blobs: &dyn Blobs, key: &[u8], word: Word, bytes: usize) -> Result<()> {
         let next = Head { first: self.head.first + 1, ..self.head };
         blobs.put(self.db, key, word.pack(), &[&next.encode()], 0)?;
@@ -221,9 +209,6 @@ impl Chain {
 
     /// Puts the note before the key's head is created or removed. On a full disk the note omits the key: only
     /// removals make room, and they need a note first.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn note(&self, blobs: &dyn Blobs, key: &[u8]) -> Result<()> {
         let (name, first) = (key_of(self.head.id, NOTE), self.head.first.to_be_bytes());
         match blobs.put(pieces_of(self.db), &name, 0, &[&first, key], 0) {
@@ -232,17 +217,11 @@ impl Chain {
         }
     }
     /// Removes the note: the head exists.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn forget_note(&self, blobs: &dyn Blobs) -> Result<()> {
         blobs.remove(pieces_of(self.db), &key_of(self.head.id, NOTE)).map(drop)
     }
     /// Removes all pieces, then the note: the head is gone. The last piece goes first, so that a start can
     /// find the rest after a crash.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn remove(&self, blobs: &dyn Blobs) -> Result<()> {
         for number in (self.head.first..=self.last).rev() {
             blobs.remove(pieces_of(self.db), &key_of(self.head.id, number))?;
@@ -252,9 +231,6 @@ impl Chain {
 }
 
 /// Removes all keys of a database, and their pieces.
-///
-/// # Errors
-/// The store's.
 pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
     if blobs.is_empty(pieces_of(db)) {
         return blobs.clear(db);
@@ -265,9 +241,6 @@ pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
 }
 
 /// Recovers a database after a crash: removes pieces without a head. Called before the first command.
-///
-/// # Errors
-/// The store's.
 pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
     let (mut notes, mut from) = (Vec::new(), 0);
     loop {

@@ -18,11 +18,10 @@ const ASKED_EVERY: usize = 512;
 const ENTRY_BYTES: usize = 64;
 
 /// Expiry time, database and key.
-pub type Due = (u64, Db, Box<[u8]>);
+pub(super) type Due = (u64, Db, Box<[u8]>);
 
-/// The list.
 #[derive(Debug, Default)]
-pub struct Deadlines {
+pub(super) struct Deadlines {
     list: Mutex<BTreeSet<Due>>,
     /// Listed keys of each database. Written under the list's lock, read without.
     lengths: [AtomicUsize; DATABASES as usize],
@@ -33,7 +32,7 @@ pub struct Deadlines {
 
 impl Deadlines {
     /// Changes a key's expiry time from `old` to `new`.
-    pub fn change(
+    pub(super) fn change(
         &self,
         db: Db,
         key: &[u8],
@@ -66,7 +65,7 @@ impl Deadlines {
     }
 
     /// Takes up to `max` expired keys.
-    pub fn take_due(&self, now: u64, max: usize) -> Vec<Due> {
+    pub(super) fn take_due(&self, now: u64, max: usize) -> Vec<Due> {
         let mut list = self.list.lock();
         let mut due = Vec::new();
         while due.len() < max && list.first().is_some_and(|(expires, ..)| *expires <= now) {
@@ -77,22 +76,22 @@ impl Deadlines {
     }
 
     /// Notes that an expired key still exists: the scan must find it again.
-    pub fn note_incomplete(&self) {
+    pub(super) fn note_incomplete(&self) {
         self.incomplete.store(true, Ordering::Relaxed);
     }
 
     /// Whether the list may lack keys with an expiry time. Resets the flag.
-    pub fn take_incomplete(&self) -> bool {
+    pub(super) fn take_incomplete(&self) -> bool {
         self.incomplete.swap(false, Ordering::Relaxed)
     }
 
     /// Number of listed keys of a database.
-    pub fn len(&self, db: Db) -> usize {
+    pub(super) fn len(&self, db: Db) -> usize {
         self.lengths[usize::from(db)].load(Ordering::Relaxed)
     }
 
     /// Removes the keys of a database.
-    pub fn clear(&self, db: Db) {
+    pub(super) fn clear(&self, db: Db) {
         self.list.lock().retain(|(_, of, key)| {
             let stays = *of != db;
             if !stays {
@@ -103,7 +102,7 @@ impl Deadlines {
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }

@@ -25,7 +25,7 @@ const DECODED_TIMES: usize = 4;
 const ZEROS: &[u8] = &[0; 4096];
 
 /// Word and size of a key. None: the key does not exist.
-pub type Found = Option<(Word, u64)>;
+pub(super) type Found = Option<(Word, u64)>;
 
 /// Locked stripes, by number.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
@@ -140,18 +140,12 @@ impl<'a> Held<'a> {
     }
 
     /// Replaces the value of a key, whatever its type.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
         self.put((db, key), None, word, &[content], 0)
     }
 
     /// Creates a string with `content` at `offset`, behind zeros. The key must not exist. The zeros are never
     /// all in memory, even for the longest value.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn write_behind_zeros(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
         let (pages, rest) = (offset as usize / ZEROS.len(), offset as usize % ZEROS.len());
         let mut parts = vec![ZEROS; pages];
@@ -160,9 +154,6 @@ impl<'a> Held<'a> {
     }
 
     /// Replaces the value of a key that was found to be a string with this word, or to be absent.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn rewrite(&mut self, db: Db, key: &[u8], found: Option<Word>, content: &[u8]) -> Outcome {
         let word = found.unwrap_or(Word::new(Kind::String));
         self.put((db, key), Some(word.form), word, &[content], 0)
@@ -187,25 +178,16 @@ impl<'a> Held<'a> {
     }
 
     /// Writes into an existing string.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn write_at(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
         Ok(self.keyspace.blobs.put_at(db, key, offset, content)?)
     }
 
     /// Appends to an existing string.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn append(&mut self, db: Db, key: &[u8], content: &[u8]) -> Outcome {
         Ok(self.keyspace.blobs.append(db, key, content)?)
     }
 
     /// Sets the expiry time of an existing key.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn set_expiry(&mut self, db: Db, key: &[u8], word: Word, expires: Option<u64>) -> Outcome {
         let new = Word { expires, ..word }.as_stored();
         self.keyspace.blobs.set_word(db, key, new.pack())?;
@@ -214,9 +196,6 @@ impl<'a> Held<'a> {
     }
 
     /// Removes a key. Returns whether it existed.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn remove(&mut self, db: Db, key: &[u8]) -> Outcome<bool> {
         match self.stat(db, key) {
             Some((word, _)) => self.remove_blob(db, key, word),
@@ -234,9 +213,6 @@ impl<'a> Held<'a> {
     }
 
     /// Renames an existing key, replacing the key of the new name.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn rename(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
         if from == to {
             return Ok(());
@@ -261,9 +237,6 @@ impl<'a> Held<'a> {
     }
 
     /// Copies an existing key over another.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
         if let (Some(chain), Some(stat)) =
             (Chain::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
@@ -342,9 +315,6 @@ impl<'a> Held<'a> {
     }
 
     /// Opens a collection by its word and size, or a new one.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
         Ok(self.open_found(db, key, found)?.unwrap_or_else(Open::new))
     }

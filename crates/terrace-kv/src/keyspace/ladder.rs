@@ -14,7 +14,7 @@ const STEP: usize = 256;
 
 /// The steps. The first one has all members below the second one's begin.
 #[derive(Debug)]
-pub struct Ladder<T> {
+pub(super) struct Ladder<T> {
     /// The first members of all steps but the first step.
     begins: Vec<T>,
     /// Number of members of each step. In their own array, since they are summed up.
@@ -23,7 +23,7 @@ pub struct Ladder<T> {
 
 impl<T: Ord + Clone> Ladder<T> {
     /// Builds the ladder of a set.
-    pub fn new(order: &BTreeSet<T>) -> Ladder<T> {
+    pub(super) fn new(order: &BTreeSet<T>) -> Ladder<T> {
         let mut members = order.iter();
         let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();
         let mut counts = vec![STEP; begins.len()];
@@ -37,7 +37,7 @@ impl<T: Ord + Clone> Ladder<T> {
     }
 
     /// Adds a member of the set.
-    pub fn insert(&mut self, member: &T, order: &BTreeSet<T>) {
+    pub(super) fn insert(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] += 1;
         if self.counts[step] < 2 * STEP {
@@ -50,7 +50,7 @@ impl<T: Ord + Clone> Ladder<T> {
     }
 
     /// Removes a member of the set.
-    pub fn remove(&mut self, member: &T, order: &BTreeSet<T>) {
+    pub(super) fn remove(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] -= 1;
         if step > 0 && self.begins[step - 1] == *member && self.counts[step] > 0 {
@@ -78,14 +78,14 @@ impl<T: Ord + Clone> Ladder<T> {
     }
 
     /// Number of members below this one, which need not be in the set.
-    pub fn rank(&self, of: &T, order: &BTreeSet<T>) -> usize {
+    pub(super) fn rank(&self, of: &T, order: &BTreeSet<T>) -> usize {
         let step = self.step(of);
         let below: usize = self.counts[..step].iter().sum();
         below + self.members(step, order).take_while(|member| *member < of).count()
     }
 
     /// The members from a rank on, lowest first.
-    pub fn from<'a>(&self, mut place: usize, order: &'a BTreeSet<T>) -> Skip<Range<'a, T>> {
+    pub(super) fn from<'a>(&self, mut place: usize, order: &'a BTreeSet<T>) -> Skip<Range<'a, T>> {
         let mut step = 0;
         while step + 1 < self.counts.len() && place >= self.counts[step] {
             place -= self.counts[step];
@@ -103,7 +103,7 @@ impl<T: Ord + Clone> Ladder<T> {
     }
 
     /// Memory that it takes, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.begins.capacity() * size_of::<T>() + self.counts.capacity() * size_of::<usize>()
     }
 }

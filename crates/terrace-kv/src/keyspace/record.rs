@@ -30,7 +30,6 @@ pub enum FieldRecord<'a> {
 pub enum MemberRecord<'a> {
     /// Sets the member to this score.
     Set(&'a [u8], f64),
-    /// Deletes the member.
     Delete(&'a [u8]),
 }
 
@@ -83,7 +82,9 @@ pub trait Record<'a>: Sized {
 }
 
 /// The records in `bytes`, each with its size.
-pub fn records<'a, R: Record<'a>>(mut bytes: &'a [u8]) -> impl Iterator<Item = Result<(R, usize), Damaged>> {
+pub(super) fn records<'a, R: Record<'a>>(
+    mut bytes: &'a [u8],
+) -> impl Iterator<Item = Result<(R, usize), Damaged>> {
     std::iter::from_fn(move || {
         let before = bytes.len();
         (before > 0).then(|| match R::take(&mut bytes) {
@@ -189,7 +190,7 @@ fn write_delete(out: &mut Vec<u8>, name: &[u8]) {
 }
 
 /// Whether a log only deletes elements. Deletes have the same format for both types.
-pub fn is_all_deletes(log: &[u8]) -> bool {
+pub(super) fn is_all_deletes(log: &[u8]) -> bool {
     fields(log).all(|record| matches!(record, Ok(FieldRecord::Delete(_))))
 }
 

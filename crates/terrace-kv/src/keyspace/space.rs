@@ -161,9 +161,6 @@ impl Keyspace {
     }
 
     /// Removes all keys of a database.
-    ///
-    /// # Errors
-    /// The store's.
     pub fn clear(&self, db: Db) -> Outcome {
         let mut stripes: Vec<_> = self.stripes.iter().map(Mutex::lock).collect();
         for stripe in &mut stripes {

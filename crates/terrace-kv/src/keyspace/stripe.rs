@@ -22,9 +22,8 @@ impl Equivalent<Name> for NameRef<'_> {
     }
 }
 
-/// The decoded collections.
 #[derive(Debug, Default)]
-pub struct Stripe {
+pub(super) struct Stripe {
     decoded: HashMap<Name, Cached, DefaultHashBuilder>,
 }
 
@@ -34,27 +33,27 @@ fn bytes_of(key: &[u8], cached: &Cached) -> usize {
 
 impl Stripe {
     /// The content of a decoded collection.
-    pub fn content(&self, db: Db, key: &[u8]) -> Option<&(dyn Any + Send)> {
+    pub(super) fn content(&self, db: Db, key: &[u8]) -> Option<&(dyn Any + Send)> {
         self.decoded.get(&NameRef { db, key }).map(|cached| &*cached.content)
     }
     /// Takes out a decoded collection, with its memory in bytes.
-    pub fn take(&mut self, db: Db, key: &[u8]) -> Option<(Name, Cached, usize)> {
+    pub(super) fn take(&mut self, db: Db, key: &[u8]) -> Option<(Name, Cached, usize)> {
         let (name, cached) = self.decoded.remove_entry(&NameRef { db, key })?;
         let bytes = bytes_of(&name.key, &cached);
         Some((name, cached, bytes))
     }
     /// Keeps a decoded collection. Returns its memory in bytes.
-    pub fn keep(&mut self, name: Name, cached: Cached) -> usize {
+    pub(super) fn keep(&mut self, name: Name, cached: Cached) -> usize {
         let bytes = bytes_of(&name.key, &cached);
         self.decoded.insert(name, cached);
         bytes
     }
     /// Drops all. Returns their memory in bytes.
-    pub fn forget(&mut self) -> usize {
+    pub(super) fn forget(&mut self) -> usize {
         self.decoded.drain().map(|(name, cached)| bytes_of(&name.key, &cached)).sum()
     }
     /// Drops those of a database. Returns their memory in bytes.
-    pub fn forget_database(&mut self, db: Db) -> usize {
+    pub(super) fn forget_database(&mut self, db: Db) -> usize {
         let gone = self.decoded.extract_if(|name, _| name.db == db);
         gone.map(|(name, cached)| bytes_of(&name.key, &cached)).sum()
     }

@@ -10,7 +10,6 @@ use super::chain::OFFSET_BITS;
 /// Memory of a piece's list without its places, bytes: entry in the table, allocation.
 const LIST_BYTES: usize = 64;
 
-/// Offsets by piece.
 #[derive(Debug, Default)]
 pub struct Superseded {
     pieces: HashMap<u64, Vec<u32>, DefaultHashBuilder>,

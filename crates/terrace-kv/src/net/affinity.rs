@@ -23,7 +23,7 @@ const REMOTE_SAMPLES: u8 = 2;
 
 /// Minimum number of clients for pairing: then all processors are in use, and each has one of `sharing`
 /// threads. `usize::MAX`: no pairing.
-pub fn pairing_clients(sharing: usize) -> usize {
+pub(super) fn pairing_clients(sharing: usize) -> usize {
     // `available_parallelism` is no alternative: a CPU quota lowers it.
     let processors = sched_getaffinity(None).map_or(1, |allowed| allowed.count() as usize);
     if processors > 1 && sharing >= processors { processors } else { usize::MAX }
@@ -31,27 +31,26 @@ pub fn pairing_clients(sharing: usize) -> usize {
 
 /// Chooses the rounds in which a thread samples its clients' processors.
 #[derive(Debug, Default)]
-pub struct SampleInterval {
+pub(super) struct SampleInterval {
     rounds: u32,
     has_ended: bool,
 }
 
 impl SampleInterval {
     /// Counts a round. Returns whether it samples.
-    pub fn is_due(&mut self) -> bool {
+    pub(super) fn is_due(&mut self) -> bool {
         self.rounds = (self.rounds + 1) % SAMPLE_EVERY;
         self.rounds == 0 && !self.has_ended
     }
 
-    /// Ends sampling.
-    pub fn end(&mut self) {
+    pub(super) fn end(&mut self) {
         self.has_ended = true;
     }
 }
 
 /// Consecutive samples that found a client on another processor than its thread.
 #[derive(Debug, Default)]
-pub struct RemoteSamples {
+pub(super) struct RemoteSamples {
     processor: usize,
     samples: u8,
 }
@@ -59,7 +58,7 @@ pub struct RemoteSamples {
 impl RemoteSamples {
     /// Adds a sample: the thread runs on `here`, the client on `there`, if known. Returns the client's
     /// processor once it stays a different one.
-    pub fn add(&mut self, here: usize, there: Option<usize>) -> Option<usize> {
+    pub(super) fn add(&mut self, here: usize, there: Option<usize>) -> Option<usize> {
         let Some(there) = there.filter(|there| *there != here) else {
             self.samples = 0;
             return None;
@@ -79,7 +78,7 @@ impl RemoteSamples {
 ///
 /// # Errors
 /// The system call fails.
-pub fn move_to(processor: usize) -> io::Result<bool> {
+pub(super) fn move_to(processor: usize) -> io::Result<bool> {
     let allowed = sched_getaffinity(None)?;
     if processor >= CpuSet::MAX_CPU || !allowed.is_set(processor) {
         return Ok(false);
@@ -106,13 +105,13 @@ pub(super) mod tests {
     use super::*;
 
     /// The processors that this program may use.
-    pub fn processors() -> Vec<usize> {
+    pub(crate) fn processors() -> Vec<usize> {
         let allowed = sched_getaffinity(None).unwrap();
         (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
     }
 
     /// Binds this thread to one processor.
-    pub fn bind_to(processor: usize) {
+    pub(crate) fn bind_to(processor: usize) {
         sched_setaffinity(None, &set_of([processor])).unwrap();
     }
 

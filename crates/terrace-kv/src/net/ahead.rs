@@ -26,7 +26,7 @@ struct Waiting {
 
 /// The waiting requests of one connection.
 #[derive(Debug, Default)]
-pub struct Ahead {
+pub(super) struct Ahead {
     waiting: Vec<Waiting>,
     /// Requests before this index have run.
     next: usize,
@@ -40,17 +40,17 @@ pub struct Ahead {
 
 impl Ahead {
     /// Minimum number of bytes missing to the last, incomplete request.
-    pub fn needs(&self) -> usize {
+    pub(super) fn needs(&self) -> usize {
         self.needs
     }
 
     /// Whether no request waits.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.next == self.end
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.waiting.iter().map(|waiting| size_of::<Waiting>() + waiting.request.bytes()).sum()
     }
 
@@ -58,7 +58,7 @@ impl Ahead {
     ///
     /// # Errors
     /// The next request is malformed. The error returns once the requests before it have run.
-    pub fn parse(
+    pub(super) fn parse(
         &mut self,
         parser: &mut Incoming,
         bytes: &[u8],
@@ -118,7 +118,7 @@ impl Ahead {
     }
 
     /// Frees memory of finished requests, if all have run.
-    pub fn tidy(&mut self) {
+    pub(super) fn tidy(&mut self) {
         if self.is_empty() {
             self.waiting[..self.end].iter_mut().for_each(|waiting| waiting.request.clear());
             (self.next, self.end) = (0, 0);
@@ -126,7 +126,7 @@ impl Ahead {
     }
 
     /// Takes the next request: its command, arguments and size in bytes. `bytes` begins with it.
-    pub fn take<'a>(&'a mut self, bytes: &'a [u8]) -> Option<(Option<&'static Row>, Args<'a>, usize)> {
+    pub(super) fn take<'a>(&'a mut self, bytes: &'a [u8]) -> Option<(Option<&'static Row>, Args<'a>, usize)> {
         if self.is_empty() {
             return None;
         }
@@ -147,20 +147,19 @@ fn fetch(keyspace: &Keyspace, db: Db, key: &[u8], names: &mut SmallVec<[&[u8]; A
 
 /// Keys that requests are about to look up.
 #[derive(Debug)]
-pub struct Foreseen {
+pub(super) struct Foreseen {
     server: Arc<Server>,
     db: Db,
     wanted: Vec<Wanted>,
 }
 
 impl Foreseen {
-    /// Begins without keys.
-    pub fn new(server: Arc<Server>) -> Foreseen {
+    pub(super) fn new(server: Arc<Server>) -> Foreseen {
         Foreseen { server, db: 0, wanted: Vec::with_capacity(2 * AHEAD_MAX) }
     }
 
     /// Whether the keys fill one prefetch.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.wanted.len() >= AHEAD_MAX
     }
 
@@ -186,7 +185,7 @@ impl Foreseen {
     }
 
     /// Prefetches for these keys, and clears them. A single key gains nothing.
-    pub fn fetch(&mut self) {
+    pub(super) fn fetch(&mut self) {
         if self.wanted.len() > 1 {
             self.blobs().prefetch(self.db, &self.wanted);
         }

@@ -21,7 +21,7 @@ const SKIPPED_MAX: u32 = 1 << 10;
 
 /// Decides from earlier waits which waits begin with polling.
 #[derive(Debug, Default)]
-pub struct BusyPoll {
+pub(super) struct BusyPoll {
     /// The last wait that slept was short.
     was_short: bool,
     /// Number of waits without polling before the next attempt.
@@ -35,7 +35,7 @@ impl BusyPoll {
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> io::Result<()> {
+    pub(super) fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> io::Result<()> {
         let from = Instant::now();
         if self.attempts() {
             if poll_for(POLL_MAX, poll, events)? {

@@ -34,9 +34,8 @@ const REPLIED_MAX: usize = 1 << 20;
 /// Capacity that an empty buffer keeps, bytes.
 const KEPT: usize = 64 * 1024;
 
-/// A connection.
 #[derive(Debug)]
-pub struct Connection {
+pub(super) struct Connection {
     stream: Stream,
     /// Received bytes. Those before `begin` are consumed.
     input: Vec<u8>,
@@ -73,11 +72,11 @@ pub struct Connection {
 
 /// Counts as a client of a thread while it lives.
 #[derive(Debug)]
-pub struct Place(Arc<AtomicUsize>);
+pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
     /// Counts one more client.
-    pub fn among(clients: &Arc<AtomicUsize>) -> Place {
+    pub(super) fn among(clients: &Arc<AtomicUsize>) -> Place {
         clients.fetch_add(1, Ordering::Relaxed);
         Place(clients.clone())
     }
@@ -91,7 +90,7 @@ impl Drop for Place {
 
 /// Outcome of a turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Turn {
+pub(super) struct Turn {
     /// The turn may have changed the store.
     pub writes: bool,
     /// The connection is broken.
@@ -100,7 +99,7 @@ pub struct Turn {
 
 impl Connection {
     /// Creates the connection of a new client.
-    pub fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
+    pub(super) fn new(stream: Stream, session: Session, place: Place, server: &Server) -> Connection {
         let parser = Incoming::new(session.protocol, server.config.limits());
         Connection {
             stream,
@@ -127,13 +126,13 @@ impl Connection {
     }
 
     /// Notes an event: the socket is readable, or its peer has closed it.
-    pub fn wake(&mut self, is_readable: bool, is_closed: bool) {
+    pub(super) fn wake(&mut self, is_readable: bool, is_closed: bool) {
         self.is_readable |= is_readable || is_closed;
         self.is_closed |= is_closed;
     }
 
     /// Reads ahead of the turn, and notes the keys of the waiting requests.
-    pub fn receive(&mut self, foreseen: &mut Foreseen) {
+    pub(super) fn receive(&mut self, foreseen: &mut Foreseen) {
         if self.reads() {
             self.read();
         }
@@ -142,7 +141,7 @@ impl Connection {
     }
 
     /// Runs the received requests, and reads on.
-    pub fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
+    pub(super) fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
         let (mut turn, counted) = (Turn::default(), self.session.client.buffers_bytes());
         (self.turn_from, self.replied) = (self.output.len(), 0);
         let output_max = self.turn_from + REPLIED_MAX;
@@ -163,18 +162,18 @@ impl Connection {
     }
 
     /// Whether no request, reply or part of one is left.
-    pub fn is_idle(&self) -> bool {
+    pub(super) fn is_idle(&self) -> bool {
         self.begin == self.input.len() && self.unsent() == 0 && !self.is_ready() && !self.is_done()
     }
 
     /// The client's processor, if it stays different from `here`, the thread's. Called before a reply is
     /// sent, since the client's acknowledgement may arrive on the thread's processor.
-    pub fn remote_processor(&mut self, here: usize) -> Option<usize> {
+    pub(super) fn remote_processor(&mut self, here: usize) -> Option<usize> {
         self.remote.add(here, self.stream.client_processor())
     }
 
     /// Whether the connection has work without a new event.
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         let runs = self.is_waiting && self.unsent() < self.waiting_max && !self.session.closes;
         self.reads() || runs
     }
@@ -214,13 +213,13 @@ impl Connection {
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
         self.watched = self.interest();
         self.stream.register(registry, token, self.watched)
     }
 
     /// Whether the connection is finished: no more requests, and all replies are sent.
-    pub fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         (self.session.closes || (self.is_over && !self.is_waiting)) && self.unsent() == 0
     }
 
@@ -320,7 +319,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection is broken.
-    pub fn send(&mut self, server: &Server, at: (&Registry, Token)) -> io::Result<()> {
+    pub(super) fn send(&mut self, server: &Server, at: (&Registry, Token)) -> io::Result<()> {
         let before = self.sent;
         while self.unsent() > 0 {
             let rest = &self.output[self.sent..];
@@ -351,7 +350,7 @@ impl Connection {
     }
 
     /// Refuses the requests of this turn: this error replaces each reply.
-    pub fn refuse_turn(&mut self, err: &BlobError) {
+    pub(super) fn refuse_turn(&mut self, err: &BlobError) {
         self.output.truncate(self.turn_from);
         for _ in 0..self.replied {
             commands::refuse_write(&self.session, err, &mut self.output);
@@ -359,7 +358,7 @@ impl Connection {
     }
 
     /// Drops replies that must not be sent.
-    pub fn forget_replies(&mut self) {
+    pub(super) fn forget_replies(&mut self) {
         self.output.clear();
         self.sent = 0;
     }
@@ -394,14 +393,12 @@ impl Connection {
         (now, server.clients.count_buffers(&self.session.client, now))
     }
 
-    /// Uncounts the client.
-    pub fn end(self, server: &Server) {
+    pub(super) fn end(self, server: &Server) {
         server.clients.count_buffers(&self.session.client, 0);
         server.clients.remove(self.session.client.id);
     }
 
-    /// Its stream.
-    pub fn stream_mut(&mut self) -> &mut Stream {
+    pub(super) fn stream_mut(&mut self) -> &mut Stream {
         &mut self.stream
     }
 }

@@ -28,8 +28,7 @@ const LASTS: Duration = Duration::from_millis(500);
 
 /// A client on the way to its thread.
 #[derive(Debug)]
-pub enum Arrival {
-    /// A new one.
+pub(super) enum Arrival {
     New(Stream, Session, Place),
     /// A client that another thread has served.
     Moved(Box<Connection>),
@@ -37,7 +36,7 @@ pub enum Arrival {
 
 /// Sends clients to a thread.
 #[derive(Debug)]
-pub struct Inbox {
+pub(super) struct Inbox {
     arrivals: Sender<Arrival>,
     waker: Waker,
     clients: Arc<AtomicUsize>,
@@ -47,17 +46,17 @@ pub struct Inbox {
 
 impl Inbox {
     /// The inbox of a thread that receives `arrivals` when woken.
-    pub fn new(arrivals: Sender<Arrival>, waker: Waker) -> Inbox {
+    pub(super) fn new(arrivals: Sender<Arrival>, waker: Waker) -> Inbox {
         Inbox { arrivals, waker, clients: Arc::default(), processor: AtomicUsize::new(usize::MAX) }
     }
 
     /// Sends a new client. Returns false if the thread has ended.
-    pub fn take(&self, stream: Stream, session: Session) -> bool {
+    pub(super) fn take(&self, stream: Stream, session: Session) -> bool {
         self.send(Arrival::New(stream, session, Place::among(&self.clients))).is_none()
     }
 
     /// Sends a client of another thread. Returns it if this thread has ended.
-    pub fn take_over(&self, mut connection: Connection) -> Option<Connection> {
+    pub(super) fn take_over(&self, mut connection: Connection) -> Option<Connection> {
         connection.place = Place::among(&self.clients);
         match self.send(Arrival::Moved(Box::new(connection))) {
             Some(Arrival::Moved(connection)) => Some(*connection),
@@ -89,12 +88,12 @@ impl Inbox {
 
 /// Since when clients outnumber threads.
 #[derive(Debug, Default)]
-pub struct Crowd(Option<Instant>);
+pub(super) struct Crowd(Option<Instant>);
 
 impl Crowd {
     /// Whether clients have outnumbered threads long enough for the spare threads to give theirs away.
     /// Short-lived clients, such as monitoring, have left by then.
-    pub fn lasts(&mut self, threads: &Threads) -> bool {
+    pub(super) fn lasts(&mut self, threads: &Threads) -> bool {
         if threads.all_clients() <= threads.inboxes.len() {
             self.0 = None;
             return false;
@@ -105,7 +104,7 @@ impl Crowd {
 
 /// All threads. The first `sharing` are shared, the others have one client each.
 #[derive(Debug, Clone, Default)]
-pub struct Threads {
+pub(super) struct Threads {
     inboxes: Arc<[Inbox]>,
     sharing: usize,
     busy_poll_clients: usize,
@@ -113,7 +112,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    pub fn new(inboxes: Vec<Inbox>, config: &Config) -> Threads {
+    pub(super) fn new(inboxes: Vec<Inbox>, config: &Config) -> Threads {
         let sharing = config.all_threads() - config.spare_threads;
         Threads {
             inboxes: inboxes.into(),
@@ -124,22 +123,22 @@ impl Threads {
     }
 
     /// Whether the thread is a spare one, for one client.
-    pub fn is_spare(&self, number: usize) -> bool {
+    pub(super) fn is_spare(&self, number: usize) -> bool {
         number >= self.sharing
     }
 
     /// Whether clients are few enough for busy polling.
-    pub fn may_busy_poll(&self) -> bool {
+    pub(super) fn may_busy_poll(&self) -> bool {
         self.all_clients() <= self.busy_poll_clients
     }
 
     /// Whether clients are enough for pairing, see [`super::affinity`].
-    pub fn may_pair(&self) -> bool {
+    pub(super) fn may_pair(&self) -> bool {
         self.all_clients() >= self.pairing_clients
     }
 
     /// Notes the processor of a thread.
-    pub fn seen_on(&self, number: usize, processor: usize) {
+    pub(super) fn seen_on(&self, number: usize, processor: usize) {
         let inbox = &self.inboxes[number];
         if !inbox.is_on(processor) {
             inbox.processor.store(processor, Ordering::Relaxed);
@@ -148,7 +147,7 @@ impl Threads {
 
     /// Whether a thread may move between processors: not if `to` has more threads with clients than `from`,
     /// and not if each has exactly one.
-    pub fn may_move(&self, from: usize, to: usize) -> bool {
+    pub(super) fn may_move(&self, from: usize, to: usize) -> bool {
         let on = |processor: usize| {
             self.inboxes.iter().filter(|inbox| inbox.clients() > 0 && inbox.is_on(processor)).count()
         };
@@ -158,7 +157,7 @@ impl Threads {
 
     /// A shared thread on this processor for a client of the thread `number`. It must not have more clients
     /// than that thread.
-    pub fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
+    pub(super) fn sharing_on(&self, processor: usize, number: usize) -> Option<usize> {
         let clients = self.inboxes[number].clients();
         let is_fit = |at: &usize| {
             let inbox = &self.inboxes[*at];
@@ -168,22 +167,22 @@ impl Threads {
     }
 
     /// The thread for the next new client.
-    pub fn for_next(&self) -> &Inbox {
+    pub(super) fn for_next(&self) -> &Inbox {
         &self.inboxes[next(self.clients(), self.sharing)]
     }
 
     /// The shared thread for a client of a spare thread.
-    pub fn for_moved(&self) -> usize {
+    pub(super) fn for_moved(&self) -> usize {
         emptiest(self.clients().take(self.sharing))
     }
 
     /// The thread of this number.
-    pub fn inbox(&self, number: usize) -> &Inbox {
+    pub(super) fn inbox(&self, number: usize) -> &Inbox {
         &self.inboxes[number]
     }
 
     /// Wakes all threads to check for new and for killed clients.
-    pub fn wake(&self) {
+    pub(super) fn wake(&self) {
         self.inboxes.iter().for_each(Inbox::wake);
     }
 

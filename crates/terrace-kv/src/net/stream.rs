@@ -36,12 +36,9 @@ impl Listener {
     }
 }
 
-/// A non-blocking listener.
 #[derive(Debug)]
-pub enum Acceptor {
-    /// TCP.
+pub(super) enum Acceptor {
     Tcp(mio::net::TcpListener, Protocol),
-    /// A Unix socket.
     Unix(mio::net::UnixListener),
 }
 
@@ -50,7 +47,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// The system call fails.
-    pub fn new(listener: Listener) -> io::Result<Acceptor> {
+    pub(super) fn new(listener: Listener) -> io::Result<Acceptor> {
         let tcp = |listener: TcpListener, protocol| {
             listener.set_nonblocking(true)?;
             Ok(Acceptor::Tcp(mio::net::TcpListener::from_std(listener), protocol))
@@ -69,7 +66,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// `WouldBlock`: no client waits.
-    pub fn accept(&self) -> io::Result<(Stream, String, String)> {
+    pub(super) fn accept(&self) -> io::Result<(Stream, String, String)> {
         match self {
             Acceptor::Tcp(listener, _) => {
                 let (stream, address) = listener.accept()?;
@@ -90,15 +87,14 @@ impl Acceptor {
     }
 
     /// The protocol of its clients.
-    pub fn protocol(&self) -> Protocol {
+    pub(super) fn protocol(&self) -> Protocol {
         match self {
             Acceptor::Tcp(_, protocol) => *protocol,
             Acceptor::Unix(_) => Protocol::Resp,
         }
     }
 
-    /// The event source.
-    pub fn source(&mut self) -> &mut dyn Source {
+    pub(super) fn source(&mut self) -> &mut dyn Source {
         match self {
             Acceptor::Tcp(listener, _) => listener,
             Acceptor::Unix(listener) => listener,
@@ -108,15 +104,12 @@ impl Acceptor {
 
 /// The stream of a client.
 #[derive(Debug)]
-pub enum Stream {
-    /// TCP.
+pub(super) enum Stream {
     Tcp {
-        /// The connection.
         stream: mio::net::TcpStream,
         /// The client is on this machine.
         is_local: bool,
     },
-    /// A Unix socket.
     Unix(mio::net::UnixStream),
 }
 
@@ -130,7 +123,7 @@ impl Stream {
 
     /// The processor where the client sent its last bytes. None: unknown, for other machines and network
     /// namespaces, and for Unix sockets.
-    pub fn client_processor(&self) -> Option<usize> {
+    pub(super) fn client_processor(&self) -> Option<usize> {
         match self {
             Stream::Tcp { stream, is_local: true } => {
                 socket_incoming_cpu(stream).ok().map(|cpu| cpu as usize)
@@ -143,21 +136,26 @@ impl Stream {
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn register(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+    pub(super) fn register(
+        &mut self,
+        registry: &Registry,
+        token: Token,
+        interest: Interest,
+    ) -> io::Result<()> {
         registry.register(self.source(), token, interest)
     }
     /// Deregisters from all events.
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
+    pub(super) fn deregister(&mut self, registry: &Registry) -> io::Result<()> {
         registry.deregister(self.source())
     }
     /// Changes the registered events. A condition that already holds raises an event at once.
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn watch(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
+    pub(super) fn watch(&mut self, registry: &Registry, token: Token, interest: Interest) -> io::Result<()> {
         registry.reregister(self.source(), token, interest)
     }
 }

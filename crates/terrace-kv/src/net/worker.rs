@@ -38,7 +38,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// State of one thread.
 #[derive(Debug)]
-pub struct Worker {
+pub(super) struct Worker {
     server: Arc<Server>,
     poll: Poll,
     arrivals: Receiver<Arrival>,
@@ -63,7 +63,7 @@ impl Worker {
     ///
     /// # Errors
     /// No descriptors.
-    pub fn new(server: Arc<Server>) -> io::Result<(Worker, Inbox)> {
+    pub(super) fn new(server: Arc<Server>) -> io::Result<(Worker, Inbox)> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let (send, arrivals) = std::sync::mpsc::channel();
@@ -89,7 +89,7 @@ impl Worker {
     }
 
     /// Sets the thread's number.
-    pub fn join(&mut self, number: usize, threads: Threads) {
+    pub(super) fn join(&mut self, number: usize, threads: Threads) {
         (self.number, self.is_spare, self.threads) = (number, threads.is_spare(number), threads);
     }
 
@@ -97,7 +97,7 @@ impl Worker {
     ///
     /// # Errors
     /// Errors of epoll.
-    pub fn accept_by(&mut self, acceptors: Vec<Acceptor>) -> io::Result<()> {
+    pub(super) fn accept_by(&mut self, acceptors: Vec<Acceptor>) -> io::Result<()> {
         assert!(acceptors.len() < CLIENTS_FROM - 1, "few listeners");
         self.acceptors = acceptors;
         for (at, acceptor) in self.acceptors.iter_mut().enumerate() {
@@ -107,7 +107,7 @@ impl Worker {
     }
 
     /// Serves until the server stops.
-    pub fn run(mut self) {
+    pub(super) fn run(mut self) {
         let mut events = Events::with_capacity(EVENTS);
         let mut ready: Vec<usize> = Vec::new();
         while !self.server.is_stopping.load(Ordering::Relaxed) {

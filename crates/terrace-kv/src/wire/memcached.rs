@@ -19,14 +19,14 @@ const LINE_MAX: usize = 2048;
 /// Maximum length of a line with many keys, bytes.
 const MANY_KEYS_MAX: usize = 1 << 20;
 /// Maximum length of a key, bytes.
-pub const KEY_MAX: usize = 250;
+pub(crate) const KEY_MAX: usize = 250;
 /// Maximum length of a data block in a line, bytes.
 const BLOCK_MAX: u64 = i32::MAX as u64 - 2;
 /// Index of the word with the data's length.
 const LENGTH_AT: usize = 4;
 
 /// Number of words in a storage command's line, without `noreply`. 0: another command.
-pub fn words_before_data(name: &[u8]) -> usize {
+pub(crate) fn words_before_data(name: &[u8]) -> usize {
     match name {
         b"set" | b"add" | b"replace" | b"append" | b"prepend" => 5,
         b"cas" => 6,
@@ -35,19 +35,19 @@ pub fn words_before_data(name: &[u8]) -> usize {
 }
 
 /// Whether a word is a valid key.
-pub fn is_key(word: &[u8]) -> bool {
+pub(crate) fn is_key(word: &[u8]) -> bool {
     // Checks all bytes without a branch, so that the compiler vectorizes the loop.
     let is_bad = |is_bad: bool, byte: &u8| is_bad | (*byte <= b' ') | (*byte == 0x7f);
     (1..=KEY_MAX).contains(&word.len()) && !word.iter().fold(false, is_bad)
 }
 
 /// Parses an unsigned number.
-pub fn unsigned(word: &[u8]) -> Option<u64> {
+pub(crate) fn unsigned(word: &[u8]) -> Option<u64> {
     digits(word).and_then(|value| u64::try_from(value).ok())
 }
 
 /// Parses a signed number.
-pub fn signed(word: &[u8]) -> Option<i64> {
+pub(crate) fn signed(word: &[u8]) -> Option<i64> {
     let value = match word {
         [b'-', rest @ ..] => -digits(rest)?,
         word => digits(word)?,
@@ -57,12 +57,12 @@ pub fn signed(word: &[u8]) -> Option<i64> {
 
 /// Parses a time in seconds. Times are signed 32-bit numbers, and some clients send a negative one as
 /// unsigned.
-pub fn seconds_of(word: &[u8]) -> Option<i64> {
+pub(crate) fn seconds_of(word: &[u8]) -> Option<i64> {
     signed(word).map(|seconds| u32::try_from(seconds).map_or(seconds, |bits| i64::from(bits.cast_signed())))
 }
 
 /// Parses the length of a data block.
-pub fn length(word: &[u8]) -> Option<u64> {
+pub(crate) fn length(word: &[u8]) -> Option<u64> {
     unsigned(word).filter(|length| *length <= BLOCK_MAX)
 }
 
@@ -75,7 +75,7 @@ struct Block {
 
 /// Incremental parser of one connection's requests.
 #[derive(Debug)]
-pub struct Parser {
+pub(crate) struct Parser {
     limits: Limits,
     /// Bytes of the line already searched for its end.
     searched: usize,
@@ -87,19 +87,19 @@ pub struct Parser {
 
 impl Parser {
     /// The parser of a new connection.
-    pub fn new(limits: Limits) -> Parser {
+    pub(crate) fn new(limits: Limits) -> Parser {
         Parser { limits, searched: 0, block: None, unwanted: 0, request: Request::default() }
     }
 
     /// Like [`super::request::Parser::take`].
-    pub fn take(&mut self, request: &mut Request) {
+    pub(crate) fn take(&mut self, request: &mut Request) {
         std::mem::swap(&mut self.request, request);
         self.request.clear();
         (self.searched, self.block) = (0, None);
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.request.bytes()
     }
 
@@ -107,7 +107,7 @@ impl Parser {
     ///
     /// # Errors
     /// The line is too long.
-    pub fn advance(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Result<Progress, Malformed> {
         if bytes.is_empty() {
             return Ok(Progress::Needs(1));
         }

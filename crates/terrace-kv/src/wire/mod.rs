@@ -4,38 +4,34 @@
 //! Existing crates for Redis' protocol were no alternative: they parse replies and pushes, but no inline
 //! requests, and they restart with each piece of a long request.
 
-pub mod memcached;
-pub mod number;
-pub mod reply;
-pub mod request;
+pub(crate) mod memcached;
+pub(crate) mod number;
+pub(crate) mod reply;
+pub(crate) mod request;
 
-pub use reply::Reply;
-pub use request::{Args, Limits, Parser};
+pub(crate) use reply::Reply;
+pub(crate) use request::{Args, Limits, Parser};
 
 use request::{Malformed, Progress, Request};
 
 /// Protocol of a listener's clients.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Protocol {
-    /// Redis' protocol (RESP).
+pub(crate) enum Protocol {
     #[default]
     Resp,
-    /// memcached's text protocol.
     Memcached,
 }
 
 /// Request parser of one connection.
 #[derive(Debug)]
-pub enum Incoming {
-    /// Redis' protocol.
+pub(crate) enum Incoming {
     Resp(Parser),
-    /// memcached's protocol.
     Memcached(memcached::Parser),
 }
 
 impl Incoming {
     /// The parser of a new connection.
-    pub fn new(protocol: Protocol, limits: Limits) -> Incoming {
+    pub(crate) fn new(protocol: Protocol, limits: Limits) -> Incoming {
         match protocol {
             Protocol::Resp => Incoming::Resp(Parser::new(limits)),
             Protocol::Memcached => Incoming::Memcached(memcached::Parser::new(limits)),
@@ -46,7 +42,7 @@ impl Incoming {
     ///
     /// # Errors
     /// The request is malformed or above a limit.
-    pub fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
+    pub(crate) fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
         match self {
             Incoming::Resp(parser) => parser.advance(bytes, is_known),
             Incoming::Memcached(parser) => parser.advance(bytes),
@@ -54,7 +50,7 @@ impl Incoming {
     }
 
     /// Takes the complete request: see [`Parser::take`].
-    pub fn take(&mut self, request: &mut Request) {
+    pub(crate) fn take(&mut self, request: &mut Request) {
         match self {
             Incoming::Resp(parser) => parser.take(request),
             Incoming::Memcached(parser) => parser.take(request),
@@ -62,7 +58,7 @@ impl Incoming {
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Incoming::Resp(parser) => parser.bytes(),
             Incoming::Memcached(parser) => parser.bytes(),

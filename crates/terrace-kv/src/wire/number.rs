@@ -1,7 +1,7 @@
 //! Number formats of Redis: integers without spaces or leading zeros, floats with at most 17 digits.
 
 /// An integer, as strict as Redis: no sign `+`, no leading zeros, no spaces.
-pub fn parse_int(text: &[u8]) -> Option<i64> {
+pub(crate) fn parse_int(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', digits @ ..] => (digits, true),
         digits => (digits, false),
@@ -29,7 +29,7 @@ pub(super) fn digits(text: &[u8]) -> Option<i128> {
 }
 
 /// A float: decimal or with an exponent, or infinite; never NaN, no spaces.
-pub fn parse_float(text: &[u8]) -> Option<f64> {
+pub(crate) fn parse_float(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let is_number = |c: char| c.is_ascii_digit() || "+-.eE".contains(c);
     let infinite =
@@ -42,12 +42,12 @@ pub fn parse_float(text: &[u8]) -> Option<f64> {
 }
 
 /// Appends an integer's text.
-pub fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
+pub(crate) fn write_int(out: &mut Vec<u8>, value: impl itoa::Integer) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }
 
 /// A float's text: the shortest that reads back the same, without an exponent where Redis has none.
-pub fn float_text(value: f64) -> String {
+pub(crate) fn float_text(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf" } else { "-inf" }.to_owned();
     }

@@ -8,9 +8,8 @@ use super::number::{float_text, write_int};
 /// Maximum framing of a text, bytes: type, length, line ends.
 const FRAME: usize = 64;
 
-/// Writes one reply.
 #[derive(Debug)]
-pub struct Reply<'a> {
+pub(crate) struct Reply<'a> {
     out: &'a mut Vec<u8>,
     /// Maximum length of `out`. Nothing is written beyond it.
     end_max: usize,
@@ -22,22 +21,22 @@ pub struct Reply<'a> {
 
 impl<'a> Reply<'a> {
     /// Appends a reply to `out`, of at most `bytes_max` bytes.
-    pub fn new(out: &'a mut Vec<u8>, bytes_max: usize, resp3: bool) -> Reply<'a> {
+    pub(crate) fn new(out: &'a mut Vec<u8>, bytes_max: usize, resp3: bool) -> Reply<'a> {
         let end_max = out.len().saturating_add(bytes_max);
         Reply { out, end_max, is_cut: false, resp3 }
     }
 
     /// Whether the reply exceeded its limit, and is incomplete.
-    pub fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
     /// Length of the output so far, bytes.
-    pub fn mark(&self) -> usize {
+    pub(crate) fn mark(&self) -> usize {
         self.out.len()
     }
     /// Removes everything written since `mark`.
-    pub fn take_back(&mut self, mark: usize) {
+    pub(crate) fn take_back(&mut self, mark: usize) {
         self.out.truncate(mark);
         self.is_cut = false;
     }
@@ -76,38 +75,36 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
     /// Raw bytes of another protocol.
-    pub fn raw(&mut self, bytes: &[u8]) {
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
         if self.has_room(bytes.len()) {
             self.out.extend_from_slice(bytes);
         }
     }
     /// A raw line.
-    pub fn raw_line(&mut self, line: &str) {
+    pub(crate) fn raw_line(&mut self, line: &str) {
         // See `error`.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.raw(line.as_bytes());
         self.raw(b"\r\n");
     }
     /// `+OK`.
-    pub fn ok(&mut self) {
+    pub(crate) fn ok(&mut self) {
         self.status("OK");
     }
     /// A line.
-    pub fn status(&mut self, line: &str) {
+    pub(crate) fn status(&mut self, line: &str) {
         self.line(b'+', line);
     }
     /// An error: its code, a space, its text.
-    pub fn error(&mut self, line: &str) {
+    pub(crate) fn error(&mut self, line: &str) {
         // The text may contain bytes from a client.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.line(b'-', &line);
     }
-    /// An integer.
-    pub fn int(&mut self, value: impl itoa::Integer) {
+    pub(crate) fn int(&mut self, value: impl itoa::Integer) {
         self.header(b':', value);
     }
-    /// A string.
-    pub fn bulk(&mut self, text: &[u8]) {
+    pub(crate) fn bulk(&mut self, text: &[u8]) {
         if !self.has_room(text.len()) {
             return;
         }
@@ -116,18 +113,18 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(b"\r\n");
     }
     /// A string that may be missing.
-    pub fn optional(&mut self, text: Option<&[u8]>) {
+    pub(crate) fn optional(&mut self, text: Option<&[u8]>) {
         match text {
             Some(text) => self.bulk(text),
             None => self.null(),
         }
     }
     /// A string from text.
-    pub fn text(&mut self, text: impl AsRef<str>) {
+    pub(crate) fn text(&mut self, text: impl AsRef<str>) {
         self.bulk(text.as_ref().as_bytes());
     }
     /// Text for human readers.
-    pub fn verbatim(&mut self, text: &str) {
+    pub(crate) fn verbatim(&mut self, text: &str) {
         if !self.resp3 {
             return self.bulk(text.as_bytes());
         }
@@ -136,43 +133,40 @@ impl<'a> Reply<'a> {
         self.out.extend_from_slice(text.as_bytes());
         self.out.extend_from_slice(b"\r\n");
     }
-    /// Null.
-    pub fn null(&mut self) {
+    pub(crate) fn null(&mut self) {
         self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
-    /// Null array.
-    pub fn null_array(&mut self) {
+    pub(crate) fn null_array(&mut self) {
         self.out.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
     }
     /// The header of an array of `count` elements.
-    pub fn array(&mut self, count: usize) {
+    pub(crate) fn array(&mut self, count: usize) {
         self.header(b'*', count);
     }
     /// Inserts the header of an array before everything written since `mark`. So elements are not gathered
     /// just to be counted.
-    pub fn array_since(&mut self, mark: usize, count: usize) {
+    pub(crate) fn array_since(&mut self, mark: usize, count: usize) {
         self.before(mark, |reply| reply.array(count));
     }
     /// Inserts output before everything written since `mark`.
-    pub fn before(&mut self, mark: usize, write: impl FnOnce(&mut Reply<'a>)) {
+    pub(crate) fn before(&mut self, mark: usize, write: impl FnOnce(&mut Reply<'a>)) {
         let end = self.out.len();
         write(self);
         let written = self.out.len() - end;
         self.out[mark..].rotate_right(written);
     }
     /// The header of a map of `pairs` pairs.
-    pub fn map(&mut self, pairs: usize) {
+    pub(crate) fn map(&mut self, pairs: usize) {
         match self.resp3 {
             true => self.header(b'%', pairs),
             false => self.header(b'*', 2 * pairs),
         }
     }
     /// The header of a set of `count` elements.
-    pub fn set(&mut self, count: usize) {
+    pub(crate) fn set(&mut self, count: usize) {
         self.header(if self.resp3 { b'~' } else { b'*' }, count);
     }
-    /// A floating-point number.
-    pub fn double(&mut self, value: f64) {
+    pub(crate) fn double(&mut self, value: f64) {
         let text = float_text(value);
         match self.resp3 {
             true => self.line(b',', &text),
@@ -180,7 +174,7 @@ impl<'a> Reply<'a> {
         }
     }
     /// Writes each element until the reply exceeds its limit. The remaining elements are not computed.
-    pub fn each<T>(
+    pub(crate) fn each<T>(
         &mut self,
         elements: impl IntoIterator<Item = T>,
         mut write: impl FnMut(&mut Reply<'a>, T),
@@ -193,7 +187,10 @@ impl<'a> Reply<'a> {
         }
     }
     /// An array of strings.
-    pub fn texts<T: AsRef<[u8]>>(&mut self, texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>) {
+    pub(crate) fn texts<T: AsRef<[u8]>>(
+        &mut self,
+        texts: impl IntoIterator<Item = T, IntoIter: ExactSizeIterator>,
+    ) {
         let texts = texts.into_iter();
         self.array(texts.len());
         self.each(texts, |reply, text| reply.bulk(text.as_ref()));

@@ -21,14 +21,13 @@ const ARGUMENT_MAX_STRANGER: i64 = 16 * 1024;
 /// protocol.
 pub(super) const FOREIGN: [u8; 2] = [MEMCACHED_BINARY, TLS];
 /// See [`FOREIGN`].
-pub const MEMCACHED_BINARY: u8 = 0x80;
+pub(crate) const MEMCACHED_BINARY: u8 = 0x80;
 /// See [`FOREIGN`].
-pub const TLS: u8 = 0x16;
+pub(crate) const TLS: u8 = 0x16;
 
 /// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of arguments.
     pub arguments_max: i64,
     /// Length of one argument, bytes.
     pub argument_bytes_max: i64,
@@ -38,11 +37,11 @@ pub struct Limits {
 
 /// A malformed request: the text of the error. The connection is closed after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Malformed(pub String);
+pub(crate) struct Malformed(pub String);
 
 /// Progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub(crate) enum Progress {
     /// Minimum number of missing bytes.
     Needs(usize),
     /// The request is complete ([`Parser::take`]), with this length in bytes.
@@ -51,42 +50,42 @@ pub enum Progress {
 
 /// The arguments of one request.
 #[derive(Debug, Clone, Copy)]
-pub struct Args<'a> {
+pub(crate) struct Args<'a> {
     bytes: &'a [u8],
     places: &'a [(usize, usize)],
 }
 
 impl<'a> Args<'a> {
     /// Number of arguments, including the command's name.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
     /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
     /// One argument. The command's name is the first.
     ///
     /// # Panics
     /// The index is out of range.
-    pub fn at(&self, index: usize) -> &'a [u8] {
+    pub(crate) fn at(&self, index: usize) -> &'a [u8] {
         let (begin, end) = self.places[index];
         &self.bytes[begin..end]
     }
     /// One argument, if the index is in range.
-    pub fn get(&self, index: usize) -> Option<&'a [u8]> {
+    pub(crate) fn get(&self, index: usize) -> Option<&'a [u8]> {
         (index < self.len()).then(|| self.at(index))
     }
     /// The arguments behind the first `count`.
-    pub fn after(&self, count: usize) -> Args<'a> {
+    pub(crate) fn after(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[count.min(self.places.len())..] }
     }
     /// The first `count` arguments.
-    pub fn before(&self, count: usize) -> Args<'a> {
+    pub(crate) fn before(&self, count: usize) -> Args<'a> {
         Args { bytes: self.bytes, places: &self.places[..count.min(self.places.len())] }
     }
     /// The arguments from `index`.
-    pub fn from(
+    pub(crate) fn from(
         &self,
         index: usize,
     ) -> impl DoubleEndedIterator<Item = &'a [u8]> + ExactSizeIterator + use<'a> {
@@ -97,7 +96,7 @@ impl<'a> Args<'a> {
 
 /// A complete request, without its bytes.
 #[derive(Debug, Default)]
-pub struct Request {
+pub(crate) struct Request {
     pub(super) places: Vec<(usize, usize)>,
     /// The unescaped words of an inline request.
     inline: Vec<u8>,
@@ -106,17 +105,17 @@ pub struct Request {
 
 impl Request {
     /// The arguments of the request, which is at the start of `bytes`.
-    pub fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
+    pub(crate) fn args<'a>(&'a self, bytes: &'a [u8]) -> Args<'a> {
         Args { bytes: if self.is_inline { &self.inline } else { bytes }, places: &self.places }
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<(usize, usize)>() + self.inline.capacity()
     }
 
     /// Clears the request, and frees memory that most requests do not need.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.places.clear();
         self.places.shrink_to(PLACES_KEPT);
         self.inline = Vec::new();
@@ -126,7 +125,7 @@ impl Request {
 
 /// Incremental parser of one connection's requests.
 #[derive(Debug)]
-pub struct Parser {
+pub(crate) struct Parser {
     limits: Limits,
     /// Position of the next unparsed byte, from the request's start.
     at: usize,
@@ -140,19 +139,19 @@ const PLACES_KEPT: usize = 64;
 
 impl Parser {
     /// The parser of a new connection.
-    pub fn new(limits: Limits) -> Parser {
+    pub(crate) fn new(limits: Limits) -> Parser {
         Parser { limits, at: 0, left: None, request: Request::default() }
     }
 
     /// Swaps the complete request into `request`, and begins a new one with the next bytes.
-    pub fn take(&mut self, request: &mut Request) {
+    pub(crate) fn take(&mut self, request: &mut Request) {
         std::mem::swap(&mut self.request, request);
         self.request.clear();
         (self.at, self.left) = (0, None);
     }
 
     /// Memory, bytes.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.request.bytes()
     }
 
@@ -161,7 +160,7 @@ impl Parser {
     ///
     /// # Errors
     /// The request is malformed or above a limit.
-    pub fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
+    pub(crate) fn advance(&mut self, bytes: &[u8], is_known: bool) -> Result<Progress, Malformed> {
         match bytes.first() {
             None => return Ok(Progress::Needs(1)),
             Some(b'*') => {}

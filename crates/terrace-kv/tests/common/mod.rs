@@ -7,18 +7,18 @@ use terrace_kv::{Config, Running};
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
-pub fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config { threads: 2, spare_threads: 2, ..Config::for_memory(1 << 30) }
 }
 
-pub fn expect(stream: &mut impl Read, wanted: &[u8]) {
+pub(crate) fn expect(stream: &mut impl Read, wanted: &[u8]) {
     let mut got = vec![0; wanted.len()];
     stream.read_exact(&mut got).unwrap();
     assert_eq!(String::from_utf8_lossy(&got), String::from_utf8_lossy(wanted));
 }
 
 /// Reads until the other side closes.
-pub fn rest(stream: &mut impl Read) -> String {
+pub(crate) fn rest(stream: &mut impl Read) -> String {
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
     String::from_utf8_lossy(&text).into_owned()
@@ -26,7 +26,7 @@ pub fn rest(stream: &mut impl Read) -> String {
 
 /// Clients send randomly mangled `requests`, with bytes of `alphabet`. The server still replies to `ping`
 /// with `pong`, and keeps nothing of the clients.
-pub fn malformed_requests(
+pub(crate) fn malformed_requests(
     running: &Running,
     client: impl Fn() -> TcpStream,
     rng: &mut Rng,

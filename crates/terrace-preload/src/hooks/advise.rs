@@ -74,7 +74,7 @@ macro_rules! fadvise {
         /// # Safety
         /// As posix_fadvise.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $name(fd: c_int, offset: off_t, len: off_t, advice: c_int) -> c_int {
             if guard(|| is_answered(fd, offset, len, advice)) {
                 return 0;
             }
@@ -91,7 +91,7 @@ fadvise!(posix_fadvise64);
 /// # Safety
 /// As readahead.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn readahead(fd: c_int, offset: off_t, len: size_t) -> ssize_t {
     if guard(|| is_read_ahead(fd, offset, len)) {
         return 0;
     }

@@ -10,7 +10,7 @@ use crate::{connection, helper, next, sys, table};
 use libc::{c_int, c_uint};
 
 /// False in a vfork child: the table is its parent's.
-pub fn mine() -> bool {
+pub(super) fn mine() -> bool {
     !local().vforked()
 }
 
@@ -20,7 +20,7 @@ fn refuse(errno: c_int) -> c_int {
 
 /// A close. For a descriptor of the library it returns EBADF.
 #[inline]
-pub fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn close_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if guard(|| mine() && !helper::may_close(fd)) {
         return refuse(libc::EBADF);
     }
@@ -35,7 +35,7 @@ macro_rules! close_hook {
         /// # Safety
         /// As close.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $name(fd: c_int) -> c_int {
             // SAFETY: the program's own argument.
             close_by(fd, || unsafe { next::$name(fd) })
         }
@@ -49,13 +49,12 @@ close_hook!(__close);
 /// # Safety
 /// As dup.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup(old: c_int) -> c_int {
     // SAFETY: the program's own argument.
     dup_by(old, || unsafe { next::dup(old) })
 }
 
-/// A dup.
-pub fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let new = call();
     duplicated(old, new);
     new
@@ -63,7 +62,7 @@ pub fn dup_by(old: c_int, call: impl FnOnce() -> c_int) -> c_int {
 
 /// A dup to a number.
 #[inline]
-pub fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn dup_to_by(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     replaced(old, new);
     let ret = call();
     duplicated(old, ret);
@@ -95,7 +94,7 @@ macro_rules! dup2_hook {
         /// # Safety
         /// As dup2.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(old: c_int, new: c_int) -> c_int {
+        unsafe extern "C-unwind" fn $name(old: c_int, new: c_int) -> c_int {
             // SAFETY: the program's own arguments.
             dup_to_by(old, new, || unsafe { next::$name(old, new) })
         }
@@ -109,7 +108,7 @@ dup2_hook!(__dup2);
 /// # Safety
 /// As dup3.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     dup_to_by(old, new, || unsafe { next::dup3(old, new, flags) })
 }
@@ -127,9 +126,8 @@ fn after_fcntl(fd: c_int, op: c_int, ret: c_int) {
     }
 }
 
-/// An fcntl.
 #[inline]
-pub fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn fcntl_by(fd: c_int, op: c_int, arg: usize, call: impl FnOnce() -> c_int) -> c_int {
     before_fcntl(fd, op, arg);
     let ret = call();
     after_fcntl(fd, op, ret);
@@ -144,7 +142,7 @@ macro_rules! fcntl_hook {
         /// # Safety
         /// As fcntl.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
+        unsafe extern "C-unwind" fn $name(fd: c_int, op: c_int, arg: usize) -> c_int {
             // SAFETY: the program's own arguments.
             fcntl_by(fd, op, arg, || unsafe { next::$name(fd, op, arg) })
         }
@@ -159,13 +157,13 @@ fcntl_hook!(__fcntl);
 /// # Safety
 /// As close_range.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program's own arguments.
     close_range_by(first, last, flags, |a, b| unsafe { next::close_range(a, b, flags) })
 }
 
 /// A close_range, in pieces around the library's descriptors.
-pub fn close_range_by(
+pub(super) fn close_range_by(
     first: c_uint,
     last: c_uint,
     flags: c_int,
@@ -190,7 +188,7 @@ pub fn close_range_by(
 /// # Safety
 /// As closefrom.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn closefrom(low: c_int) {
+pub(super) unsafe extern "C-unwind" fn closefrom(low: c_int) {
     let first = low.max(0) as c_uint;
     let whole = guard(|| {
         if !mine() {

@@ -159,7 +159,7 @@ fn borrowed(fd: c_int) -> BorrowedFd<'static> {
 ///
 /// # Safety
 /// The program's own arguments, of execve or of execveat.
-pub unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
+pub(super) unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
     let (path_at, env_at) = if n == libc::SYS_execve { (0, 2) } else { (1, 3) };
     let dir = if path_at == 0 { libc::AT_FDCWD } else { a[0] as c_int };
     // SAFETY: the caller's promise.
@@ -181,7 +181,7 @@ pub unsafe fn by_call(n: c_long, a: [usize; 6]) -> c_long {
 /// # Safety
 /// As execve.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: Strings) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || loads(libc::AT_FDCWD, path), |env| next::execve(path, argv, env)) }
 }
@@ -191,7 +191,7 @@ pub unsafe extern "C-unwind" fn execve(path: *const c_char, argv: Strings, env: 
 /// # Safety
 /// As execv.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execve(path, argv, environ) }
 }
@@ -201,7 +201,7 @@ pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: Strings) -> c_i
 /// # Safety
 /// As execvpe.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env: Strings) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || found_loads(name), |env| next::execvpe(name, argv, env)) }
 }
@@ -211,7 +211,7 @@ pub unsafe extern "C-unwind" fn execvpe(name: *const c_char, argv: Strings, env:
 /// # Safety
 /// As execvp.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings) -> c_int {
+pub(super) unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { execvpe(name, argv, environ) }
 }
@@ -221,7 +221,7 @@ pub unsafe extern "C-unwind" fn execvp(name: *const c_char, argv: Strings) -> c_
 /// # Safety
 /// As fexecve.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) -> c_int {
     // SAFETY: the program's own arguments.
     unsafe { with(env, || loads(fd, c"".as_ptr()), |env| next::fexecve(fd, argv, env)) }
 }
@@ -231,7 +231,7 @@ pub unsafe extern "C-unwind" fn fexecve(fd: c_int, argv: Strings, env: Strings) 
 /// # Safety
 /// As execveat.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn execveat(
+pub(super) unsafe extern "C-unwind" fn execveat(
     dir: c_int,
     path: *const c_char,
     argv: Strings,
@@ -250,7 +250,7 @@ macro_rules! spawn_hook {
         /// # Safety
         /// As posix_spawn.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
+        unsafe extern "C-unwind" fn $name(
             pid: *mut pid_t,
             path: *const c_char,
             actions: *const c_void,
@@ -285,7 +285,7 @@ mod lists {
             /// As the function of that name.
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
-            pub unsafe extern "C" fn $name() -> c_int {
+            unsafe extern "C" fn $name() -> c_int {
                 naked_asm!(
                     "endbr64",
                     // Arguments on the stack follow the return address.

@@ -13,7 +13,7 @@ const DEFERRED: c_int = 0;
 /// A thread of type PTHREAD_CANCEL_ASYNCHRONOUS is cancelled at any instruction, and glibc unwinds it from
 /// there. No frame outside of [`apart`] may have a table of handlers: a gap in it ends the process.
 #[inline]
-pub fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
+pub(super) fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
     const { assert!(!std::mem::needs_drop::<T>()) };
     if local().is_cancelled_at_once() { undisturbed(decide) } else { apart(decide) }
 }
@@ -21,7 +21,7 @@ pub fn guard<T: Default>(decide: impl FnOnce() -> T) -> T {
 /// As [`guard`] in a thread of another type, for a decision with few system calls: the code around each of
 /// them marks it ([`quiet`]).
 #[inline]
-pub fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
+pub(super) fn caught<T: Default>(decide: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(decide)) {
         Ok(t) => t,
         Err(panic) => {
@@ -62,7 +62,7 @@ fn undisturbed<T: Default>(decide: impl FnOnce() -> T) -> T {
 /// # Safety
 /// As pthread_setcanceltype.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
     // A vfork child sets the type of its parent's thread as well.
     if kind != DEFERRED {
         local().cancelled_at_once.set(1);

@@ -18,14 +18,14 @@ const MLOCK_ONFAULT: c_int = libc::MCL_ONFAULT;
 /// # Safety
 /// As mlockall.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     // SAFETY: the program's own argument.
     lock_all_by(flags, |flags| unsafe { next::mlockall(flags) })
 }
 
 /// An mlockall. First all mappings are locked without populating; then the library's are unlocked, and the
 /// rest is populated.
-pub fn lock_all_by(flags: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
+pub(super) fn lock_all_by(flags: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     let has_ours = guard(|| connection::world().is_some());
     if !has_ours || flags & libc::MCL_CURRENT == 0 {
         return call(flags);

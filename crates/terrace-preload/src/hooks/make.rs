@@ -54,7 +54,7 @@ macro_rules! hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
                 let $ret = next::$name($($arg),*);
@@ -85,7 +85,7 @@ hook!(memfd_create(p: *const c_char, f: c_uint) => |fd| made(fd));
 /// # Safety
 /// As recvmsg.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t {
+pub(super) unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> ssize_t {
     // SAFETY: the program's own arguments. After success the message is valid.
     unsafe {
         let n = next::recvmsg(s, m, f);
@@ -101,7 +101,7 @@ pub unsafe extern "C-unwind" fn recvmsg(s: c_int, m: *mut msghdr, f: c_int) -> s
 /// # Safety
 /// As recvmmsg.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn recvmmsg(
+pub(super) unsafe extern "C-unwind" fn recvmmsg(
     s: c_int,
     v: *mut mmsghdr,
     n: c_uint,

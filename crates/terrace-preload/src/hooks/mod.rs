@@ -16,4 +16,4 @@ mod stream;
 mod uring;
 mod write_back;
 
-pub use process::watch_forks;
+pub(crate) use process::watch_forks;

@@ -128,7 +128,7 @@ macro_rules! hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             // SAFETY: the program's own arguments.
             let fd = unsafe {
                 guard(|| opening($dir, $path, $flags));

@@ -14,7 +14,7 @@ use crate::{connection, next, table};
 use libc::{c_int, c_long};
 
 /// Hooks every fork inside libc, also those of daemon() and forkpty(). Called once, from .init_array.
-pub fn watch_forks() {
+pub(crate) fn watch_forks() {
     // SAFETY: two functions of this library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
 }
@@ -32,7 +32,7 @@ unsafe extern "C" fn in_child() {
 /// # Safety
 /// As _Fork.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn _Fork() -> c_int {
+pub(super) unsafe extern "C-unwind" fn _Fork() -> c_int {
     guard(table::share_all);
     // SAFETY: no arguments.
     let pid = unsafe { next::_Fork() };
@@ -47,7 +47,7 @@ pub unsafe extern "C-unwind" fn _Fork() -> c_int {
 /// # Safety
 /// As unshare.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn unshare(flags: c_int) -> c_int {
     guard(|| before_unshare(flags));
     // SAFETY: the program's own argument.
     unsafe { next::unshare(flags) }
@@ -147,7 +147,7 @@ fn before_unshare(flags: c_int) {
 /// # Safety
 /// As prctl.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+pub(super) unsafe extern "C-unwind" fn prctl(op: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
     guard(|| before_prctl(op));
     // SAFETY: the program's own arguments.
     unsafe { next::prctl(op, a, b, c, d) }
@@ -173,7 +173,6 @@ mod stubs {
         };
     }
 
-    /// Restores them.
     macro_rules! restore_arguments {
         () => {
             "add rsp, 8
@@ -189,7 +188,7 @@ mod stubs {
     /// clone of libc, or of the next interposer.
     static NEXT_CLONE: AtomicUsize = AtomicUsize::new(0);
 
-    pub fn find_clone() {
+    pub(super) fn find_clone() {
         if NEXT_CLONE.load(Ordering::Relaxed) == 0 {
             NEXT_CLONE.store(crate::symbols::next(c"clone").unwrap_or(0), Ordering::Relaxed);
         }
@@ -204,7 +203,7 @@ mod stubs {
     /// As vfork.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn vfork() -> c_int {
+    pub(super) unsafe extern "C" fn vfork() -> c_int {
         naked_asm!(
             "endbr64",
             "pop rdi",
@@ -234,7 +233,7 @@ mod stubs {
     /// As vfork.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn __vfork() -> c_int {
+    pub(super) unsafe extern "C" fn __vfork() -> c_int {
         naked_asm!("endbr64", "jmp {vfork}", vfork = sym vfork)
     }
 
@@ -246,7 +245,7 @@ mod stubs {
     /// As clone.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn clone() -> c_int {
+    pub(super) unsafe extern "C" fn clone() -> c_int {
         naked_asm!(
             "endbr64",
             save_arguments!(),
@@ -272,7 +271,7 @@ mod stubs {
     /// As clone.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn __clone() -> c_int {
+    pub(super) unsafe extern "C" fn __clone() -> c_int {
         naked_asm!("endbr64", "jmp {clone}", clone = sym clone)
     }
 
@@ -284,7 +283,7 @@ mod stubs {
     /// As syscall.
     #[unsafe(no_mangle)]
     #[unsafe(naked)]
-    pub unsafe extern "C" fn syscall() -> c_long {
+    pub(super) unsafe extern "C" fn syscall() -> c_long {
         naked_asm!(
             "endbr64",
             "cmp rdi, 3",

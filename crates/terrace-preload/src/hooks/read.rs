@@ -48,7 +48,7 @@ macro_rules! hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
+        unsafe extern "C-unwind" fn $name($fd: c_int $(, $arg: $t)*) -> ssize_t {
             /// The preload path's result, or the kernel's.
             #[inline(never)]
             unsafe extern "C-unwind" fn either($fd: c_int $(, $arg: $t)*) -> ssize_t {

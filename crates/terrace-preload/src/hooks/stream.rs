@@ -31,7 +31,7 @@ unsafe fn forget_stream(stream: *mut FILE) {
 /// # Safety
 /// As fclose.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
+pub(super) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: the program's own argument.
     unsafe {
         forget_stream(stream);
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
 /// # Safety
 /// As fdopen.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub(super) unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
     guard(|| mine().then(|| table::forget(fd)));
     // SAFETY: the program's own arguments.
     unsafe { next::fdopen(fd, mode) }
@@ -68,7 +68,7 @@ macro_rules! fopen_hook {
         /// # Safety
         /// As fopen.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the program's own arguments.
             unsafe {
                 let (mut stream, mut naps) = (next::$name(path, mode), 0);
@@ -97,7 +97,7 @@ macro_rules! freopen_hook {
         /// # Safety
         /// As freopen.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
+        unsafe extern "C-unwind" fn $name(
             path: *const c_char,
             mode: *const c_char,
             stream: *mut FILE,
@@ -125,7 +125,7 @@ macro_rules! truncate_hook {
         /// # Safety
         /// As truncate.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(path: *const c_char, len: off_t) -> c_int {
+        unsafe extern "C-unwind" fn $name(path: *const c_char, len: off_t) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
                 let (mut ret, mut naps) = (next::$name(path, len), 0);

@@ -31,7 +31,7 @@ macro_rules! make_hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($entries: c_uint, $ring: *mut c_void $(, $arg: $t)*) -> c_int {
+        unsafe extern "C-unwind" fn $name($entries: c_uint, $ring: *mut c_void $(, $arg: $t)*) -> c_int {
             // SAFETY: the program's own arguments.
             unsafe {
                 let ret = next::$name($entries, $ring $(, $arg)*);
@@ -53,7 +53,7 @@ macro_rules! submit_hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
+        unsafe extern "C-unwind" fn $name($ring: *mut c_void $(, $arg: $t)*) -> c_int {
             guard(|| {
                 if !local().vforked() {
                     // SAFETY: the program's own ring.
@@ -83,7 +83,7 @@ macro_rules! bare_hook {
         /// # Safety
         /// As the function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
+        unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
             guard(|| ($when && !local().vforked()).then(connection::turn_off));
             // SAFETY: the program's own arguments.
             unsafe { next::$name($($arg),*) }

@@ -36,7 +36,12 @@ fn is_shared(flags: c_int) -> bool {
 }
 
 /// An mmap of a file.
-pub fn map_by(flags: c_int, fd: c_int, offset: off_t, call: impl FnOnce() -> *mut c_void) -> *mut c_void {
+pub(super) fn map_by(
+    flags: c_int,
+    fd: c_int,
+    offset: off_t,
+    call: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
     if is_shared(flags) {
         let errno = guard(|| before_shared_map(fd, offset));
         if errno != 0 {
@@ -53,7 +58,7 @@ macro_rules! hook {
         /// # Safety
         /// As mmap.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name(
+        unsafe extern "C-unwind" fn $name(
             at: *mut c_void,
             n: size_t,
             prot: c_int,
@@ -79,13 +84,12 @@ hook!(mmap64);
 /// # Safety
 /// As syncfs.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
+pub(super) unsafe extern "C-unwind" fn syncfs(fd: c_int) -> c_int {
     // SAFETY: the program's own argument.
     syncfs_by(fd, || unsafe { next::syncfs(fd) })
 }
 
-/// A syncfs.
-pub fn syncfs_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+pub(super) fn syncfs_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let errno = guard(|| match connection::told_dev() {
         Some(dev) if sys::identity(fd).is_some_and(|(id, _)| id.dev == dev) => connection::flush(),
         _ => 0,
@@ -99,14 +103,14 @@ pub fn syncfs_by(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 /// # Safety
 /// As sync.
 #[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn sync() {
+pub(super) unsafe extern "C-unwind" fn sync() {
     before_sync();
     // SAFETY: no arguments.
     unsafe { next::sync() }
 }
 
 /// Called before a sync.
-pub fn before_sync() {
+pub(super) fn before_sync() {
     guard(|| {
         if connection::told_dev().is_some() {
             connection::flush();

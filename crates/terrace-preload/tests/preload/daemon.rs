@@ -31,7 +31,7 @@ const RING_SLOTS: usize = 16;
 
 /// Behaviour of the daemon.
 #[derive(Debug)]
-pub struct Manners {
+pub(crate) struct Manners {
     /// Whether SOURCE allows page fills.
     pub may_write: AtomicBool,
     /// Alignment in the answer to SOURCE; 0: no direct reads.
@@ -56,8 +56,7 @@ struct Core {
     rings: Vec<Arc<Ring>>,
 }
 
-/// The daemon.
-pub struct Daemon {
+pub(crate) struct Daemon {
     pub dir: PathBuf,
     pub socket: PathBuf,
     pub dev: u64,
@@ -79,7 +78,7 @@ pub struct Daemon {
 }
 
 /// A running daemon; stops when dropped.
-pub struct Running {
+pub(crate) struct Running {
     pub daemon: Arc<Daemon>,
     threads: Vec<JoinHandle<()>>,
     _dir: tempfile::TempDir,
@@ -103,7 +102,7 @@ impl Drop for Running {
 
 impl Running {
     /// A daemon with `frames` frames over a new directory.
-    pub fn start(frames: u32) -> Running {
+    pub(crate) fn start(frames: u32) -> Running {
         // Not /tmp, whose file system may not support direct reads.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("files");
@@ -166,7 +165,7 @@ impl Daemon {
         self.core.lock().unwrap()
     }
     /// Creates and publishes a file with `content`. Returns its object slot.
-    pub fn file(&self, name: &str, content: &[u8]) -> u32 {
+    pub(crate) fn file(&self, name: &str, content: &[u8]) -> u32 {
         let path = self.dir.join(name);
         std::fs::write(&path, content).unwrap();
         let st = std::fs::metadata(&path).unwrap();
@@ -176,12 +175,12 @@ impl Daemon {
         object.id.store(st.ino(), Ordering::SeqCst);
         slot.unwrap()
     }
-    pub fn slow(&self, object: u32, slow: bool) {
+    pub(crate) fn slow(&self, object: u32, slow: bool) {
         self.segment.object(object).flags.store(if slow { FLAG_SLOW } else { 0 }, Ordering::SeqCst);
     }
 
     /// Makes a page present with `content` (padded with zeroes).
-    pub fn fill(&self, object: u32, page: u64, content: &[u8]) {
+    pub(crate) fn fill(&self, object: u32, page: u64, content: &[u8]) {
         let mut core = self.core();
         let place = core.index.ensure(object, page).unwrap();
         if core.index.get(place).state() == State::Absent {
@@ -191,7 +190,7 @@ impl Daemon {
         }
     }
     /// Evicts a page.
-    pub fn evict(&self, object: u32, page: u64) {
+    pub(crate) fn evict(&self, object: u32, page: u64) {
         self.evict_locked(&mut self.core(), object, page);
     }
     fn evict_locked(&self, core: &mut Core, object: u32, page: u64) {
@@ -226,7 +225,7 @@ impl Daemon {
     }
 
     /// A write as in the engine: the page becomes busy, then everything changes, then it is present.
-    pub fn write(&self, object: u32, file: &File, page: u64, content: &[u8; PAGE_SIZE]) {
+    pub(crate) fn write(&self, object: u32, file: &File, page: u64, content: &[u8; PAGE_SIZE]) {
         let mut core = self.core();
         let place = core.index.ensure(object, page).unwrap();
         if core.index.get(place).state() == State::Absent {
@@ -247,17 +246,17 @@ impl Daemon {
     }
 
     /// Sum of a counter over all clients, also former ones.
-    pub fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+    pub(crate) fn total(&self, of: impl Fn(&Counters) -> &AtomicU64) -> u64 {
         self.core().rings.iter().map(|r| r.sum(&of)).sum()
     }
-    pub fn clients(&self) -> usize {
+    pub(crate) fn clients(&self) -> usize {
         self.core().rings.len()
     }
     /// Pages received through the newest ring.
-    pub fn fills_of_the_last(&self) -> u64 {
+    pub(crate) fn fills_of_the_last(&self) -> u64 {
         self.core().rings.last().unwrap().sum(|c| &c.fills)
     }
-    pub fn touched(&self) -> usize {
+    pub(crate) fn touched(&self) -> usize {
         (0..self.core().frames.len() as u32)
             .filter(|&f| self.touches.count(f).load(Ordering::Relaxed) > 0)
             .count()

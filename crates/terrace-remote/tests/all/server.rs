@@ -17,7 +17,7 @@ const SECRET: &str = "not-a-secret";
 const SLOW: Duration = Duration::from_millis(400);
 
 /// A server with the bucket `tier`.
-pub struct Server {
+pub(crate) struct Server {
     program: PathBuf,
     dir: tempfile::TempDir,
     at: SocketAddr,
@@ -26,7 +26,7 @@ pub struct Server {
 }
 
 /// Starts a server. None, with a message: the program is missing.
-pub fn server() -> Option<Server> {
+pub(crate) fn server() -> Option<Server> {
     let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin/versitygw");
     let program = std::env::var_os(SERVER).map_or_else(|| usual.into(), PathBuf::from);
     if !program.exists() {
@@ -45,7 +45,7 @@ pub fn server() -> Option<Server> {
 }
 
 impl Server {
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let mut command = Command::new(&self.program);
         command.args(["--port", &self.at.to_string(), "posix"]).arg(self.dir.path().join("data"));
         command.env("ROOT_ACCESS_KEY", KEY).env("ROOT_SECRET_KEY", SECRET);
@@ -53,14 +53,14 @@ impl Server {
         self.child = Some(command.spawn().unwrap());
         wait_until("the server", || TcpStream::connect(self.at).is_ok());
     }
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
     /// The path of a target. `keys`: the file with the right or the wrong keys.
-    pub fn path(&self, bucket: &str, prefix: &str, keys: &str) -> String {
+    pub(crate) fn path(&self, bucket: &str, prefix: &str, keys: &str) -> String {
         let keys = self.dir.path().join(keys);
         let region = "region=us-east-1";
         format!(
@@ -69,7 +69,7 @@ impl Server {
             keys.display()
         )
     }
-    pub fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         self.wire.mode.store(mode as u8, Ordering::Release);
     }
 }
@@ -82,14 +82,13 @@ impl Drop for Server {
 
 /// Behaviour of the relay.
 #[derive(Clone, Copy)]
-pub enum Mode {
+pub(crate) enum Mode {
     Good,
     Slow,
     /// Bytes are dropped, and connections stay open.
     Dead,
 }
 
-/// A relay.
 struct Wire {
     at: SocketAddr,
     mode: Arc<AtomicU8>,

@@ -17,16 +17,16 @@ use terrace_remote::Target;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
 
-pub const PAGE: usize = 4096;
-pub const FILES: u64 = 2;
-pub const PAGES: u64 = 4096;
+pub(crate) const PAGE: usize = 4096;
+pub(crate) const FILES: u64 = 2;
+pub(crate) const PAGES: u64 = 4096;
 const MEMORY: u64 = 16 << 20;
 /// Additional duration of a source read, so that a hit in the store saves time.
 const SLOWER_THAN_FILES: Duration = Duration::from_micros(400);
 const SLOWER_THAN_A_SERVER: Duration = Duration::from_millis(3);
 
 /// Source files of twice the memory, and the path of a target that can hold them.
-pub struct World {
+pub(crate) struct World {
     dir: tempfile::TempDir,
     pub path: PathBuf,
     sources: Vec<File>,
@@ -34,8 +34,7 @@ pub struct World {
     slower: Duration,
 }
 
-/// A running instance.
-pub struct Life {
+pub(crate) struct Life {
     pub engine: Arc<Engine>,
     pub objects: Vec<ObjectRef>,
     pub handles: Arc<SegmentHandles>,
@@ -48,7 +47,6 @@ fn content(file: u64, page: u64, version: u32) -> Vec<u8> {
     Rng::new(file << 48 | page << 16 | u64::from(version)).bytes(PAGE)
 }
 
-/// A slow source.
 #[derive(Debug)]
 struct Slow(BlockingIo, Duration);
 
@@ -75,7 +73,7 @@ impl Io for Slow {
 
 impl World {
     /// A world with a target at `path`. None: in a directory beside the sources.
-    pub fn new(path: Option<String>) -> World {
+    pub(crate) fn new(path: Option<String>) -> World {
         let dir = tempfile::tempdir().unwrap();
         let slower = if path.is_some() { SLOWER_THAN_A_SERVER } else { SLOWER_THAN_FILES };
         std::fs::create_dir(dir.path().join("src")).unwrap();
@@ -93,12 +91,12 @@ impl World {
     }
 
     /// The directory of the store.
-    pub fn store(&self) -> PathBuf {
+    pub(crate) fn store(&self) -> PathBuf {
         self.dir.path().join("store")
     }
 
     /// A request for a target of `size` bytes.
-    pub fn request(&self, size: Option<u64>) -> TargetRequest {
+    pub(crate) fn request(&self, size: Option<u64>) -> TargetRequest {
         TargetRequest {
             path: self.path.clone(),
             size,
@@ -109,26 +107,26 @@ impl World {
         }
     }
 
-    pub fn open(&self) -> Result<Target, TargetError> {
+    pub(crate) fn open(&self) -> Result<Target, TargetError> {
         terrace_remote::open(&self.request(Some(48 << 20)), std::process::id() as i32)
     }
 
     /// Starts an instance, and waits until it has scanned the target.
-    pub fn start(&self) -> Life {
+    pub(crate) fn start(&self) -> Life {
         let life = self.live(Arc::new(self.open().unwrap()), None);
         self.settle(&life);
         life
     }
 
     /// The next daemon after a daemon's death: memory and lock stay.
-    pub fn restart(&self, life: Life) -> Life {
+    pub(crate) fn restart(&self, life: Life) -> Life {
         life.engine.halt();
         let Life { engine, objects, handles, target, medium } = life;
         drop((engine, objects, medium));
         self.live(target, Some(handles))
     }
 
-    pub fn settle(&self, life: &Life) {
+    pub(crate) fn settle(&self, life: &Life) {
         wait_until("the scan", || self.row(life).state != "scanning");
     }
 
@@ -157,7 +155,7 @@ impl World {
 
     /// Starts the next instance after an orderly end: it must have the target's pages, and read them from
     /// there. Returns their number.
-    pub fn restart_warm(&self, life: Life) -> u64 {
+    pub(crate) fn restart_warm(&self, life: Life) -> u64 {
         life.engine.shutdown().unwrap();
         let before = self.row(&life).pages;
         drop(life);
@@ -172,11 +170,11 @@ impl World {
     }
 
     /// The target's row in `terrace stat`.
-    pub fn row(&self, life: &Life) -> terrace_api::tiers::TierRow {
+    pub(crate) fn row(&self, life: &Life) -> terrace_api::tiers::TierRow {
         life.engine.stats().tiers.pop().unwrap()
     }
 
-    pub fn read(&self, life: &Life, file: u64, page: u64) {
+    pub(crate) fn read(&self, life: &Life, file: u64, page: u64) {
         let mut buf = vec![0; PAGE];
         let o = &life.objects[file as usize];
         life.engine.read(o, page * PAGE as u64, &mut buf, AccessPath::Preload).unwrap();
@@ -185,7 +183,7 @@ impl World {
     }
 
     /// Reads random pages. If `writes_in` is not 0, one access in so many is a write.
-    pub fn work(&mut self, life: &Life, rng: &mut Rng, steps: u64, writes_in: u64) {
+    pub(crate) fn work(&mut self, life: &Life, rng: &mut Rng, steps: u64, writes_in: u64) {
         for _ in 0..steps {
             let (file, page) = (rng.below(FILES), rng.below(PAGES / 2) + rng.below(PAGES / 2));
             if writes_in > 0 && rng.below(writes_in) == 0 {
@@ -200,7 +198,7 @@ impl World {
     }
 
     /// Reads all pages. Returns the longest duration of a read.
-    pub fn read_all(&self, life: &Life) -> Duration {
+    pub(crate) fn read_all(&self, life: &Life) -> Duration {
         let mut longest = Duration::ZERO;
         for (file, page) in (0..FILES).flat_map(|file| (0..PAGES).map(move |page| (file, page))) {
             let began = Instant::now();
@@ -211,12 +209,12 @@ impl World {
     }
 
     /// Flushes everything to the source, and waits until the next change gets a different time.
-    pub fn flush(&self, life: &Life) {
+    pub(crate) fn flush(&self, life: &Life) {
         life.engine.flush_all(true).unwrap();
         std::thread::sleep(Duration::from_millis(30));
     }
 
-    pub fn check(&self, life: &Life) {
+    pub(crate) fn check(&self, life: &Life) {
         assert_eq!(life.engine.check(), Vec::<String>::new());
     }
 }

@@ -28,7 +28,7 @@ fn lz4(page: &Page) -> Vec<u8> {
 }
 
 /// A page of pieces: runs, repetitions, noise.
-pub fn pages() -> impl Strategy<Value = Box<Page>> {
+pub(crate) fn pages() -> impl Strategy<Value = Box<Page>> {
     let piece = prop_oneof![
         (any::<u8>(), 1_usize..400).prop_map(|(b, n)| vec![b; n]),
         prop::collection::vec(any::<u8>(), 1..200),

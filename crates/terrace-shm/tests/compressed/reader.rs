@@ -13,7 +13,7 @@ use terrace_shm::zobject::{Handle, STORED_MAX};
 use terrace_shm::{DeviceSlot, Entry, PAGE_SIZE};
 use terrace_testkit::rng::Rng;
 
-pub const OBJECT: u32 = 3;
+pub(crate) const OBJECT: u32 = 3;
 
 /// Recorded calls of `served`.
 #[derive(Default)]
@@ -36,13 +36,13 @@ fn encode(page: &Page) -> Option<(Encoding, Vec<u8>)> {
 }
 
 /// The writer: an object of some pages.
-pub struct Writer {
+pub(crate) struct Writer {
     pub rig: Rig,
     index: Index,
 }
 
 impl Writer {
-    pub fn new(pages: u64, zspages: u32) -> Writer {
+    pub(crate) fn new(pages: u64, zspages: u32) -> Writer {
         let rig = rig(zspages, zspages);
         let mut index = Index::new(rig.seg.clone());
         (0..pages).for_each(|page| {
@@ -56,14 +56,14 @@ impl Writer {
     fn place(&self, page: u64) -> Place {
         self.index.find(OBJECT, page).unwrap()
     }
-    pub fn put(&mut self, page: u64, codec: Encoding, bytes: &[u8]) -> Option<Handle> {
+    pub(crate) fn put(&mut self, page: u64, codec: Encoding, bytes: &[u8]) -> Option<Handle> {
         let place = self.place(page);
         let handle = self.rig.pool.store(Coded { codec, bytes }, place)?;
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::compressed(handle, clock));
         Some(handle)
     }
-    pub fn drop_page(&mut self, page: u64) -> Option<Handle> {
+    pub(crate) fn drop_page(&mut self, page: u64) -> Option<Handle> {
         let place = self.place(page);
         let handle = self.index.get(place).handle()?;
         let clock = self.index.tick();
@@ -78,7 +78,7 @@ impl Writer {
             replace(index.entry(place), Entry::compressed(new, index.tick()));
         });
     }
-    pub fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
+    pub(crate) fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
         let (seg, touches) = (&self.rig.seg, &self.rig.touches);
         // SAFETY: `out` is valid for its length; the object stays.
         unsafe { read(seg, touches, seg.object(OBJECT), offset, out.as_mut_ptr(), out.len(), unpack) }

@@ -12,16 +12,15 @@ use terrace_shm::zpool::ZPool;
 use terrace_shm::{Geometry, Segment, TouchTable};
 
 /// A segment with its pool.
-pub struct Rig {
+pub(crate) struct Rig {
     pub seg: Arc<Segment>,
     pub touches: Arc<TouchTable>,
-    /// The memory file.
     pub fd: OwnedFd,
     pub pool: ZPool,
 }
 
 /// Room for `zspages_max` zspages, of which `limit` may be used.
-pub fn rig(zspages_max: u32, limit: u32) -> Rig {
+pub(crate) fn rig(zspages_max: u32, limit: u32) -> Rig {
     let geometry = Geometry { objects_max: 64, inners_max: 64, leaves_max: 64, frames_max: 8, zspages_max };
     let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
     let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
@@ -33,7 +32,7 @@ pub fn rig(zspages_max: u32, limit: u32) -> Rig {
 }
 
 /// The bytes at a handle, if they are the page of `place`.
-pub fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
+pub(crate) fn fetch(seg: &Segment, handle: Handle, place: u32) -> Option<Vec<u8>> {
     let mut room = MaybeUninit::uninit();
     let mut copied = Copied::new(&mut room);
     if !copied.fetch(seg, handle) {

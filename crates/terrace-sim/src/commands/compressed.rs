@@ -19,7 +19,7 @@ refused_by_file,promoted,hits_per_compression,tier_share_mean,tier_share_end,win
 
 /// Options of the tier.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Compress {
+pub(super) struct Compress {
     /// Compressed tiers, by the pages that fit into the memory of one; 1: none. Accesses are fed as with
     /// --sampled.
     #[arg(long, value_name = "RATIOS", value_delimiter = ',', value_parser = ratio)]
@@ -34,7 +34,7 @@ pub struct Compress {
 
 /// Bounds of the tier's memory, per cent.
 #[derive(Clone, Debug)]
-pub struct Share(pub RangeInclusive<u32>);
+pub(super) struct Share(pub RangeInclusive<u32>);
 
 impl FromStr for Share {
     type Err = String;
@@ -61,7 +61,7 @@ fn refused(text: &str) -> Result<f64, String> {
 
 /// One result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub(super) struct Cell {
     /// The trace's name.
     pub trace: String,
     /// The policy's name.
@@ -157,7 +157,12 @@ fn compute(trace: &Trace, job: &Job, ratio: f64, options: &Compress) -> Cell {
 }
 
 /// Each policy at each size without a tier, and with each of `options`.
-pub fn compute_all(trace: &Trace, jobs: &[Job], options: &Compress, progress: &mut Progress) -> Vec<Cell> {
+pub(super) fn compute_all(
+    trace: &Trace,
+    jobs: &[Job],
+    options: &Compress,
+    progress: &mut Progress,
+) -> Vec<Cell> {
     let mut ratios = options.compress.clone();
     ratios.push(1.0);
     ratios.sort_by(f64::total_cmp);
@@ -174,7 +179,7 @@ pub fn compute_all(trace: &Trace, jobs: &[Job], options: &Compress, progress: &m
 }
 
 /// One row a cell.
-pub fn csv(cells: &[Cell]) -> io::Result<String> {
+pub(super) fn csv(cells: &[Cell]) -> io::Result<String> {
     let row = |c: &Cell| {
         [
             c.trace.clone(),
@@ -205,7 +210,7 @@ pub fn csv(cells: &[Cell]) -> io::Result<String> {
 }
 
 /// One block a trace.
-pub fn table(cells: &[Cell]) -> String {
+pub(super) fn table(cells: &[Cell]) -> String {
     let mut out = String::new();
     for cells in cells.chunk_by(|a, b| a.trace == b.trace) {
         let _ = writeln!(out, "{}, {} requests", cells[0].trace, cells[0].requests);

@@ -17,7 +17,7 @@ use terrace_sim::yardsticks::build;
 
 /// Options of the tier on a device.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Device {
+pub(super) struct Device {
     /// Tiers on a device below memory: pages, or shares of the trace's different pages.
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
     pub device: Vec<Size>,
@@ -58,14 +58,14 @@ pub struct Device {
 }
 
 /// A nonnegative number.
-pub fn amount(text: &str) -> Result<f64, String> {
+pub(super) fn amount(text: &str) -> Result<f64, String> {
     let amount = text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0);
     amount.ok_or_else(|| "no amount; write a number from 0 on".to_owned())
 }
 
 /// Read and write times of source and device for a page, ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DevicePrices {
+pub(super) struct DevicePrices {
     source_read: u64,
     read: u64,
     write: u64,
@@ -76,7 +76,7 @@ impl Device {
     ///
     /// # Errors
     /// The profile cannot be read, or lacks one of the two.
-    pub fn prices(&self) -> io::Result<DevicePrices> {
+    pub(super) fn prices(&self) -> io::Result<DevicePrices> {
         let (Some(file), Some(source), Some(tier)) =
             (&self.profile, &self.profile_source, &self.profile_tier)
         else {
@@ -116,7 +116,7 @@ fn admit(text: &str) -> Result<Admit, String> {
 
 /// One result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub(super) struct Cell {
     /// The trace's name.
     pub trace: String,
     /// The policy's name.
@@ -217,7 +217,7 @@ fn compute(
 
 /// Each policy at each size of memory without a device, and with each of `options`. The compressed tier has
 /// the given ratio, and at most the given share of memory, per cent.
-pub fn compute_all(
+pub(super) fn compute_all(
     trace: &Trace,
     jobs: &[Job],
     compressed: (f64, u32),
@@ -238,7 +238,7 @@ pub fn compute_all(
 }
 
 /// One row a cell.
-pub fn csv(cells: &[Cell]) -> io::Result<String> {
+pub(super) fn csv(cells: &[Cell]) -> io::Result<String> {
     let head = "trace,policy,size_frac,cache_pages,ratio,device_pages,requests,dram_hits,compressed_hits,device_hits,misses,demoted,kept,\
 refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_ratio";
     let row = |c: &Cell| {
@@ -266,7 +266,7 @@ refused,reinserted,dropped,bytes_written,write_amplification,request_us,time_rat
 }
 
 /// One block a trace; shares of the requests.
-pub fn table(cells: &[Cell]) -> String {
+pub(super) fn table(cells: &[Cell]) -> String {
     let mut out = String::new();
     for cells in cells.chunk_by(|a, b| a.trace == b.trace) {
         let _ = writeln!(out, "{}, {} requests", cells[0].trace, cells[0].requests);

@@ -26,7 +26,7 @@ const SHARES: [f64; 4] = [0.001, 0.01, 0.1, 0.25];
 #[command(after_help = "Example:
   terrace-sim gates --traces DIR
 Exit code: 0 all gates passed, 1 one did not, 2 error.")]
-pub struct Gates {
+pub(crate) struct Gates {
     /// Directory of NAME.u64 or NAME.u64.zst and reference_miss_ratios.csv (trace,policy,size_frac,cache_objects,miss_ratio).
     #[arg(long, env = "TERRACE_TRACES", value_name = "DIR")]
     traces: PathBuf,
@@ -36,7 +36,7 @@ pub struct Gates {
 }
 
 /// Runs all policies on all traces and judges them.
-pub fn run(options: &Gates) -> io::Result<u8> {
+pub(crate) fn run(options: &Gates) -> io::Result<u8> {
     let mut progress = Progress::default();
     let reference = Reference::read(&options.traces)?;
     let mut kernel = kernel::rows(&options.traces)?;

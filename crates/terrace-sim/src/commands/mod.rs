@@ -2,9 +2,9 @@
 
 mod compressed;
 mod device;
-pub mod gates;
-pub mod mrc;
-pub mod numa;
-pub mod options;
-pub mod placement;
-pub mod sim;
+pub(crate) mod gates;
+pub(crate) mod mrc;
+pub(crate) mod numa;
+pub(crate) mod options;
+pub(crate) mod placement;
+pub(crate) mod sim;

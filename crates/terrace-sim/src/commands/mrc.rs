@@ -27,7 +27,7 @@ const FINE: usize = 200;
   terrace-sim mrc --trace w106.u64.zst
   terrace-sim mrc --trace w106.u64.zst --exact
   terrace-sim mrc --trace big.oracleGeneral.bin.zst --samples 65536 --csv > mrc.csv")]
-pub struct Mrc {
+pub(crate) struct Mrc {
     #[command(flatten)]
     input: Input,
     /// Different pages followed at once (SHARDS with a fixed sample); the error falls with their root.
@@ -64,7 +64,7 @@ struct Found {
 }
 
 /// Estimates the curves and prints them.
-pub fn run(options: &Mrc) -> io::Result<()> {
+pub(crate) fn run(options: &Mrc) -> io::Result<()> {
     let mut progress = Progress::default();
     let mut found = Vec::new();
     for path in &options.input.traces {

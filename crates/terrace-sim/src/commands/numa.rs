@@ -20,7 +20,7 @@ use terrace_sim::numa::run::{Baseline, Policy};
 The model is one of two sockets with a module of persistent memory each (or of four such nodes), from published measurements; nothing here
 was measured on one. Gains are against the baseline without any policy: in `home-node`, writes go to the node of the file; in `local-writes`,
 to the node of the thread. With a policy they always go to the node of the thread.")]
-pub struct Numa {
+pub(crate) struct Numa {
     /// The load: fio (4 KiB at random, 20 to 80 % reads) or rocksdb (PUT, MIX, GET)
     #[arg(long, value_parser = PossibleValuesParser::new(["fio", "rocksdb"]))]
     preset: String,
@@ -50,7 +50,7 @@ struct Json<'a> {
 }
 
 /// Runs the model and prints the result.
-pub fn run(options: &Numa) -> io::Result<()> {
+pub(crate) fn run(options: &Numa) -> io::Result<()> {
     let preset = Preset::named(&options.preset).expect("clap has checked it");
     let nodes = if options.nodes == "4" { 4 } else { 2 };
     let mut progress = Progress::default();

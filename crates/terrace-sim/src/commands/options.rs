@@ -8,7 +8,7 @@ use terrace_api::capture::{Column, Format, Options};
 
 /// Output format.
 #[derive(Clone, Debug, Args)]
-pub struct Output {
+pub(crate) struct Output {
     /// Results as JSON on stdout, instead of a table.
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
@@ -19,7 +19,7 @@ pub struct Output {
 
 /// Trace files and their format.
 #[derive(Clone, Debug, Args)]
-pub struct Input {
+pub(crate) struct Input {
     /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, MSR Cambridge's, captures of `terrace trace`.
     #[arg(long = "trace", value_name = "FILE", num_args = 1.., required = true)]
     pub traces: Vec<PathBuf>,
@@ -33,7 +33,7 @@ pub struct Input {
 
 impl Input {
     /// Options for a trace reader.
-    pub fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> Options {
         Options { format: self.format, column: self.column.clone() }
     }
 }

@@ -14,7 +14,7 @@ const GB: f64 = 1e9;
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Example: RAM, NVMe and SSD, with a batch of 40 GB
   terrace-sim placement --target ram:20:6 --target nvme:150:0.39 --target ssd:400:0.51 --write 40")]
-pub struct Placement {
+pub(crate) struct Placement {
     /// A target: its name, GB of room, GB/s of writes; may be given more than once, the upper tiers first
     #[arg(long = "target", value_name = "NAME:GB:GB/S", value_parser = target,
         default_values = ["ram:20:6", "nvme:150:0.39", "ssd:400:0.51"])]
@@ -67,7 +67,7 @@ struct Cell {
 }
 
 /// Places the batches, and prints the result.
-pub fn run(options: &Placement) -> io::Result<()> {
+pub(crate) fn run(options: &Placement) -> io::Result<()> {
     let targets: Vec<Target> = options.targets.iter().map(|named| named.target).collect();
     let sizes = sizes(options, &targets)?;
     let cells: Vec<Cell> = sizes.iter().flat_map(|size| of_size(options, &targets, *size)).collect();

@@ -26,7 +26,7 @@ const CSV_HEAD: [&str; 7] =
   terrace trace MNT -o today.trc; terrace-sim sim --trace today.trc --size 262144 --sampled
   terrace-sim sim --trace w106.u64.zst --policy strata --size 10% --compress 1.62,1.87
   terrace-sim sim --trace w106.u64.zst --policy strata --size 5% --device 10%,40% --source-us 500 --device-us 90")]
-pub struct Sim {
+pub(crate) struct Sim {
     #[command(flatten)]
     input: Input,
     /// Policies; default: all. `opt` (Belady's optimum) is added where shares above it are shown.
@@ -62,7 +62,7 @@ struct Above<'a> {
 }
 
 /// Runs the simulations and prints them.
-pub fn run(options: &Sim) -> io::Result<()> {
+pub(crate) fn run(options: &Sim) -> io::Result<()> {
     if !options.device.device.is_empty() {
         return run_device(options);
     }

@@ -7,7 +7,7 @@ use terrace_sim::opt::{Opt, next_uses};
 use terrace_sim::sim::{Ids, Mode, run_ids};
 
 /// Misses of the policy `opt`.
-pub fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
+pub(crate) fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
     let mut numbers = Ids::default();
     let ids: Vec<u32> = trace.iter().map(|&key| numbers.id(key)).collect();
     let mut opt = Opt::new(capacity, next_uses(&ids));
@@ -17,7 +17,7 @@ pub fn policy_opt_misses(trace: &[u64], capacity: usize) -> u64 {
 }
 
 /// Misses of Belady's MIN, by a plain implementation.
-pub fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
+pub(crate) fn opt_misses(trace: &[u64], capacity: usize) -> u64 {
     let mut next = vec![usize::MAX; trace.len()];
     let mut seen: HashMap<u64, usize> = HashMap::new();
     for i in (0..trace.len()).rev() {

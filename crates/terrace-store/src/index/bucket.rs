@@ -34,7 +34,6 @@ const TURN: u32 = 16;
 const WALKS_PART: usize = 64;
 const WALKS_BYTES_MIN: usize = 64 << 10;
 
-/// A blob.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub key: CompactBytes,
@@ -59,7 +58,6 @@ impl Entry {
     }
 }
 
-/// Blobs by key.
 pub(crate) type Table = HashTable<Box<Entry>>;
 
 /// Memory of an entry outside the table, bytes.

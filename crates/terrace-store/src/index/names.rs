@@ -16,7 +16,6 @@ const SHARDS: usize = 64;
 /// The buckets of one shard.
 pub(crate) type Named = HashTable<Arc<BucketState>>;
 
-/// All buckets.
 #[derive(Debug)]
 pub(crate) struct Names {
     hashes: Hashes,
@@ -126,7 +125,6 @@ impl Names {
         Ok(Some(found.remove().0))
     }
 
-    /// All buckets, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<BucketState>> {
         self.shards.iter().flat_map(|shard| shard.read().iter().cloned().collect::<Vec<_>>()).collect()
     }

@@ -110,7 +110,6 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A committed change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replaced {
     pub number: u64,

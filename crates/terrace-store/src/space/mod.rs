@@ -17,7 +17,6 @@ use std::collections::VecDeque;
 
 pub(crate) use extent::{Extent, PAGE, PAGE_UNITS, UNIT};
 
-/// Claimed room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub extent: Extent,
@@ -26,7 +25,6 @@ pub(crate) struct Claim {
     pub fresh: bool,
 }
 
-/// The allocator.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     runs: Runs,

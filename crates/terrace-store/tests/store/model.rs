@@ -12,11 +12,10 @@ type Blobs = BTreeMap<Vec<u8>, (Arc<Vec<u8>>, u64)>;
 
 /// The content of a store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Model(pub BTreeMap<String, Blobs>);
+pub(crate) struct Model(pub BTreeMap<String, Blobs>);
 
-/// A change.
 #[derive(Debug, Clone)]
-pub enum Op {
+pub(crate) enum Op {
     Put {
         bucket: String,
         key: Vec<u8>,
@@ -93,7 +92,7 @@ fn size(rng: &mut Rng, max: u64) -> usize {
 
 impl Op {
     /// A change of blobs up to `max` bytes.
-    pub fn random(rng: &mut Rng, max: u64) -> Op {
+    pub(crate) fn random(rng: &mut Rng, max: u64) -> Op {
         let (bucket, key) = (bucket(rng), key(rng));
         match rng.below(100) {
             0..40 => {
@@ -128,7 +127,7 @@ impl Op {
     }
 
     /// The buckets that the operation creates if missing, in this order.
-    pub fn makes(&self) -> Vec<String> {
+    pub(crate) fn makes(&self) -> Vec<String> {
         match self {
             Op::Rename { from, to, .. } => vec![to.0.clone(), from.0.clone()],
             Op::RemoveBucket { .. } | Op::RenameBucket { .. } => Vec::new(),
@@ -145,7 +144,7 @@ impl Op {
     }
 
     /// Applies the operation to the model.
-    pub fn apply(&self, model: &mut Model) {
+    pub(crate) fn apply(&self, model: &mut Model) {
         let blobs =
             |model: &mut Model, name: &String| std::mem::take(model.0.entry(name.clone()).or_default());
         let edit = |model: &mut Model, name: &String, key: &Vec<u8>, f: &dyn Fn(&mut Vec<u8>)| {
@@ -210,7 +209,7 @@ impl Op {
     }
 
     /// Applies the operation to the store.
-    pub fn run(&self, store: &Store) -> Result<(), Error> {
+    pub(crate) fn run(&self, store: &Store) -> Result<(), Error> {
         match self {
             Op::Put { bucket, key, value, meta } => {
                 let (a, b) = value.split_at(value.len() / 3);
@@ -252,7 +251,7 @@ impl Op {
 }
 
 /// The whole content of a store.
-pub fn dump(store: &Store) -> Model {
+pub(crate) fn dump(store: &Store) -> Model {
     let mut model = Model::default();
     for name in store.buckets() {
         let bucket = store.bucket(&name).unwrap();
@@ -271,7 +270,7 @@ pub fn dump(store: &Store) -> Model {
 }
 
 /// The first difference of two models.
-pub fn difference(a: &Model, b: &Model) -> Option<String> {
+pub(crate) fn difference(a: &Model, b: &Model) -> Option<String> {
     if a.0.keys().ne(b.0.keys()) {
         return Some(format!("buckets {:?} and {:?}", a.0.keys(), b.0.keys()));
     }

@@ -17,11 +17,10 @@ const SECTOR: usize = 512;
 
 /// Blocking I/O that a test can end.
 #[derive(Debug)]
-pub struct PowerIo {
+pub(crate) struct PowerIo {
     inner: BlockingIo,
     dir: PathBuf,
     state: Mutex<State>,
-    /// Number of reads.
     pub reads: AtomicU64,
 }
 
@@ -30,7 +29,6 @@ struct State {
     /// Writes and syncs until the cut.
     left: Option<u64>,
     is_dead: bool,
-    /// By inode.
     files: HashMap<u64, Image>,
     /// Durable names, and their inodes.
     names: HashMap<OsString, u64>,
@@ -100,7 +98,7 @@ fn borrow(fd: RawFd) -> BorrowedFd<'static> {
 
 impl PowerIo {
     /// Everything in the directory counts as durable.
-    pub fn over(dir: &Path) -> PowerIo {
+    pub(crate) fn over(dir: &Path) -> PowerIo {
         let mut state = State { names: listing(dir), ..State::default() };
         for (name, inode) in &state.names {
             let path = dir.join(name);
@@ -117,16 +115,16 @@ impl PowerIo {
     }
 
     /// Cuts the power after so many writes and syncs.
-    pub fn cut_after(&self, calls: u64) {
+    pub(crate) fn cut_after(&self, calls: u64) {
         self.state.lock().unwrap().left = Some(calls);
     }
 
-    pub fn is_dead(&self) -> bool {
+    pub(crate) fn is_dead(&self) -> bool {
         self.state.lock().unwrap().is_dead
     }
 
     /// Writes the directory as it is after the power cut to `to`.
-    pub fn image(&self, to: &Path, rng: &mut Rng) {
+    pub(crate) fn image(&self, to: &Path, rng: &mut Rng) {
         let state = self.state.lock().unwrap();
         let names = if rng.chance(50) { state.names.clone() } else { listing(&self.dir) };
         for (name, inode) in names {

@@ -4,7 +4,7 @@ use std::path::Path;
 use terrace_store::{Bucket, Segment, Store, StoreOptions, SyncPolicy};
 
 /// Options of a small store that syncs only on request.
-pub fn small() -> StoreOptions {
+pub(crate) fn small() -> StoreOptions {
     let mut options = StoreOptions {
         memory_bytes: 16 << 20,
         sync: SyncPolicy::Never,
@@ -17,30 +17,30 @@ pub fn small() -> StoreOptions {
 }
 
 /// A new directory below the build's directory for tests.
-pub fn dir() -> tempfile::TempDir {
+pub(crate) fn dir() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-pub fn open(dir: &Path) -> Store {
+pub(crate) fn open(dir: &Path) -> Store {
     Store::open(dir, &small()).unwrap()
 }
 
-pub fn open_over(dir: &Path, segment: &Segment) -> Store {
+pub(crate) fn open_over(dir: &Path, segment: &Segment) -> Store {
     Store::open_over(dir, &small(), segment).unwrap()
 }
 
 /// Content of a blob, if it exists.
-pub fn get(bucket: &Bucket, key: &str) -> Option<Vec<u8>> {
+pub(crate) fn get(bucket: &Bucket, key: &str) -> Option<Vec<u8>> {
     bucket.get(key.as_bytes()).unwrap()
 }
 
 /// Bytes that depend on the seed.
-pub fn content(seed: u64, len: usize) -> Vec<u8> {
+pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
     terrace_testkit::rng::Rng::new(seed).bytes(len)
 }
 
 /// Whether the error is one line.
-pub fn is_one_line(error: &terrace_store::Error) -> bool {
+pub(crate) fn is_one_line(error: &terrace_store::Error) -> bool {
     let text = error.to_string();
     !text.is_empty() && !text.contains('\n')
 }

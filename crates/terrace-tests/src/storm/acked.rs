@@ -89,7 +89,6 @@ struct Worker {
     /// Versions of the replaced file: tried, acknowledged.
     replaced: (u64, u64),
     closed: u64,
-    /// The final error.
     end: Option<i32>,
 }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 const NAMES: u64 = 9;
 const DEPTH_MAX: usize = 3;
-/// Maximum file size.
 const SIZE_MAX: usize = 96 << 10;
 const WRITE_MAX: usize = 20_000;
 /// Maximum number of files that a worker keeps open, with or without a name.

@@ -18,34 +18,34 @@ fn answer(value: i64) -> Answer<i64> {
 }
 
 /// Converts a result of the standard library to its errno.
-pub fn errno<T>(result: std::io::Result<T>) -> Answer<T> {
+pub(super) fn errno<T>(result: std::io::Result<T>) -> Answer<T> {
     result.map_err(|why| why.raw_os_error().unwrap_or(0))
 }
 
-pub fn rename(old: &Path, new: &Path, flags: u32) -> Answer {
+pub(super) fn rename(old: &Path, new: &Path, flags: u32) -> Answer {
     let (old, new, here) = (c(old), c(new), libc::AT_FDCWD);
     // SAFETY: two NUL-terminated paths that live over the call.
     answer(unsafe { libc::renameat2(here, old.as_ptr(), here, new.as_ptr(), flags) }.into()).map(|_| ())
 }
 
-pub fn mkdir(path: &Path) -> Answer {
+pub(super) fn mkdir(path: &Path) -> Answer {
     // SAFETY: a NUL-terminated path.
     answer(unsafe { libc::mkdir(c(path).as_ptr(), 0o755) }.into()).map(|_| ())
 }
 
-pub fn truncate(path: &Path, len: usize) -> Answer {
+pub(super) fn truncate(path: &Path, len: usize) -> Answer {
     // SAFETY: a NUL-terminated path.
     answer(unsafe { libc::truncate(c(path).as_ptr(), len as i64) }.into()).map(|_| ())
 }
 
-pub fn set_mtime(path: &Path, seconds: i64) -> Answer {
+pub(super) fn set_mtime(path: &Path, seconds: i64) -> Answer {
     let time = libc::timespec { tv_sec: seconds, tv_nsec: 0 };
     // SAFETY: a NUL-terminated path and two times.
     let done = unsafe { libc::utimensat(libc::AT_FDCWD, c(path).as_ptr(), [time, time].as_ptr(), 0) };
     answer(done.into()).map(|_| ())
 }
 
-pub fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Answer {
+pub(super) fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Answer {
     let (path, name) = (c(path), text(name));
     // SAFETY: NUL-terminated strings, and a buffer with its length.
     let done =
@@ -53,7 +53,7 @@ pub fn setxattr(path: &Path, name: &str, value: &[u8], flags: i32) -> Answer {
     answer(done.into()).map(|_| ())
 }
 
-pub fn getxattr(path: &Path, name: &str) -> Answer<Vec<u8>> {
+pub(super) fn getxattr(path: &Path, name: &str) -> Answer<Vec<u8>> {
     let (path, name, mut value) = (c(path), text(name), vec![0u8; 4096]);
     // SAFETY: NUL-terminated strings, and a buffer with its length.
     let got =
@@ -62,14 +62,14 @@ pub fn getxattr(path: &Path, name: &str) -> Answer<Vec<u8>> {
     Ok(value)
 }
 
-pub fn removexattr(path: &Path, name: &str) -> Answer {
+pub(super) fn removexattr(path: &Path, name: &str) -> Answer {
     let (path, name) = (c(path), text(name));
     // SAFETY: NUL-terminated strings.
     answer(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) }.into()).map(|_| ())
 }
 
 /// The names of the user attributes.
-pub fn listxattr(path: &Path) -> Answer<Vec<String>> {
+pub(super) fn listxattr(path: &Path) -> Answer<Vec<String>> {
     let (path, mut list) = (c(path), vec![0u8; 65536]);
     // SAFETY: a NUL-terminated path, and a buffer with its length.
     let got =
@@ -80,13 +80,19 @@ pub fn listxattr(path: &Path) -> Answer<Vec<String>> {
     Ok(names)
 }
 
-pub fn fallocate(file: &std::fs::File, mode: i32, at: usize, len: usize) -> Answer {
+pub(super) fn fallocate(file: &std::fs::File, mode: i32, at: usize, len: usize) -> Answer {
     // SAFETY: plain integers.
     answer(unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) }.into()).map(|_| ())
 }
 
 /// Copies the whole range, in several calls if needed.
-pub fn copy_range(from: &std::fs::File, at: usize, to: &std::fs::File, there: usize, len: usize) -> Answer {
+pub(super) fn copy_range(
+    from: &std::fs::File,
+    at: usize,
+    to: &std::fs::File,
+    there: usize,
+    len: usize,
+) -> Answer {
     let (mut at, mut there, mut left) = (at as i64, there as i64, len);
     while left > 0 {
         // SAFETY: plain integers, and two offsets that live over the call.
@@ -102,7 +108,7 @@ pub fn copy_range(from: &std::fs::File, at: usize, to: &std::fs::File, there: us
 }
 
 /// An exclusive lock of each kind, released at close.
-pub fn lock(file: &std::fs::File) -> Answer {
+pub(super) fn lock(file: &std::fs::File) -> Answer {
     // SAFETY: flock is plain data, and all zeros is one.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = libc::F_WRLCK as i16;
@@ -116,14 +122,14 @@ pub fn lock(file: &std::fs::File) -> Answer {
 /// A shared mapping of a whole file. Loads and stores go through the kernel (a pipe): after the mount's end
 /// they fail with EFAULT instead of a signal.
 #[derive(Debug)]
-pub struct Mapping {
+pub(super) struct Mapping {
     base: *mut u8,
     len: usize,
     pipe: (std::io::PipeReader, std::io::PipeWriter),
 }
 
 impl Mapping {
-    pub fn new(file: &std::fs::File, len: usize) -> Answer<Mapping> {
+    pub(super) fn new(file: &std::fs::File, len: usize) -> Answer<Mapping> {
         let pipe = errno(std::io::pipe())?;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -136,7 +142,7 @@ impl Mapping {
     }
 
     /// Loads `len` bytes; at most a page, the capacity of one pipe write.
-    pub fn load(&mut self, at: usize, len: usize) -> Answer<Vec<u8>> {
+    pub(super) fn load(&mut self, at: usize, len: usize) -> Answer<Vec<u8>> {
         assert!(at + len <= self.len && len <= 4096, "within the mapping, and within a pipe");
         let mut bytes = vec![0; len];
         // SAFETY: the kernel reads within the mapping (asserted), and writes to a local buffer of that
@@ -149,7 +155,7 @@ impl Mapping {
     }
 
     /// Stores at most a page.
-    pub fn store(&mut self, at: usize, bytes: &[u8]) -> Answer {
+    pub(super) fn store(&mut self, at: usize, bytes: &[u8]) -> Answer {
         assert!(at + bytes.len() <= self.len && bytes.len() <= 4096, "within the mapping, and within a pipe");
         // SAFETY: the kernel reads a local buffer, and writes within the mapping (asserted), to which there
         // are no references.
@@ -160,8 +166,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// msync.
-    pub fn sync(&self) -> Answer {
+    pub(super) fn sync(&self) -> Answer {
         // SAFETY: the whole mapping.
         answer(unsafe { libc::msync(self.base.cast(), self.len, libc::MS_SYNC) }.into()).map(|_| ())
     }

@@ -10,7 +10,7 @@ use terrace_tests::rig::TestDir;
 
 /// One kind of source.
 #[derive(Debug)]
-pub struct Kind {
+pub(super) struct Kind {
     pub name: &'static str,
     /// Mounts the source on `$AT`; `$BACK` is an empty directory for its content.
     mount: &'static str,
@@ -32,7 +32,7 @@ impl Kind {
 }
 
 /// Sources of `make test`; the others run in `make sources` only.
-pub const SHORT: [Kind; 3] = [
+pub(super) const SHORT: [Kind; 3] = [
     Kind::fuse("bindfs", &["bindfs"], "bindfs $BACK $AT"),
     Kind::fuse(
         "sshfs",
@@ -48,7 +48,7 @@ pub const SHORT: [Kind; 3] = [
     ),
 ];
 
-pub const LONG: [Kind; 20] = [
+pub(super) const LONG: [Kind; 20] = [
     Kind::image("ext4", &["mkfs.ext4"], "mkfs.ext4 -q -m 0 $TOP/image; mount -o loop $TOP/image $AT"),
     Kind::image("xfs", &["mkfs.xfs"], "mkfs.xfs -q $TOP/image; mount -o loop $TOP/image $AT"),
     Kind::image("btrfs", &["mkfs.btrfs"], "mkfs.btrfs -q $TOP/image; mount -o loop $TOP/image $AT"),
@@ -104,7 +104,7 @@ pub const LONG: [Kind; 20] = [
 
 /// A mounted source; unmounted when dropped.
 #[derive(Debug)]
-pub struct Source {
+pub(super) struct Source {
     pub at: PathBuf,
     top: TestDir,
     mount: String,
@@ -112,7 +112,7 @@ pub struct Source {
 
 impl Source {
     /// Mounts a source of this kind. The error is the reason why this machine cannot.
-    pub fn mount(kind: &Kind) -> Result<Source, String> {
+    pub(super) fn mount(kind: &Kind) -> Result<Source, String> {
         let lacks = |program: &&&str| !is_installed(program);
         if let Some(program) = kind.programs.iter().find(lacks) {
             return Err(format!("{program} is not installed"));
@@ -137,7 +137,7 @@ impl Source {
     }
 
     /// Unmounts the source, which terrace must not keep busy.
-    pub fn unmount(&self) -> Result<(), String> {
+    pub(super) fn unmount(&self) -> Result<(), String> {
         let outcome = process::run(Command::new("umount").arg(&self.at), 120);
         if outcome.status.success() {
             Ok(())

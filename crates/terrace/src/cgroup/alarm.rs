@@ -23,7 +23,7 @@ const STALLS: [&str; 2] = ["some 50000 1000000", "some 100000 2000000"];
 
 /// Descriptors that report scarce memory.
 #[derive(Debug, Default)]
-pub struct Alarm {
+pub(crate) struct Alarm {
     /// Eventfd for the notifications of version 1.
     events: Option<OwnedFd>,
     /// Files of version 2.
@@ -32,7 +32,7 @@ pub struct Alarm {
 
 impl Alarm {
     /// Sets the alarm for the groups with these limits. Version 1 first wakes when `reserve` bytes are left.
-    pub fn set(groups: &Groups, limits: &[Limit], reserve: u64) -> Alarm {
+    pub(crate) fn set(groups: &Groups, limits: &[Limit], reserve: u64) -> Alarm {
         let mut alarm = Alarm::default();
         for group in &groups.0 {
             let is_its = |limit: &&Limit| limit.file.parent() == Some(&group.dir);
@@ -78,7 +78,7 @@ impl Alarm {
     }
 
     /// Waits at most so long; true if memory became scarce.
-    pub fn wait(&self, at_most: Duration) -> bool {
+    pub(crate) fn wait(&self, at_most: Duration) -> bool {
         let events = self.events.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN));
         let files = self.files.iter().map(|file| PollFd::from_borrowed_fd(file.as_fd(), PollFlags::PRI));
         let mut polled: Vec<PollFd<'_>> = events.chain(files).collect();

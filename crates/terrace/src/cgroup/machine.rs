@@ -9,7 +9,7 @@ use super::{Limit, field, read, stalled_ns};
 
 /// Location of the kernel's files about memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Machine {
+pub(crate) struct Machine {
     proc: PathBuf,
 }
 
@@ -22,7 +22,7 @@ impl Default for Machine {
 impl Machine {
     /// Reads these files instead, for tests.
     #[cfg(test)]
-    pub fn of(proc: &std::path::Path) -> Machine {
+    pub(crate) fn of(proc: &std::path::Path) -> Machine {
         Machine { proc: proc.to_owned() }
     }
 
@@ -30,7 +30,7 @@ impl Machine {
     ///
     /// # Errors
     /// A file cannot be read at the moment.
-    pub fn limit(&self) -> io::Result<Option<Limit>> {
+    pub(crate) fn limit(&self) -> io::Result<Option<Limit>> {
         Ok(self.level()?.map(|(limit, _)| limit))
     }
 
@@ -38,7 +38,7 @@ impl Machine {
     ///
     /// # Errors
     /// A file cannot be read at the moment.
-    pub fn level(&self) -> io::Result<Option<(Limit, Level)>> {
+    pub(crate) fn level(&self) -> io::Result<Option<(Limit, Level)>> {
         let file = self.proc.join("meminfo");
         let Some(text) = read(&file)? else { return Ok(None) };
         let Some((total, free)) = kib(&text, "MemTotal").zip(kib(&text, "MemFree")) else { return Ok(None) };

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 /// `terrace tier`.
 #[derive(Debug, Subcommand)]
-pub enum Tier {
+pub(crate) enum Tier {
     /// List the tiers of the configuration, of running instances and of the given paths; for a mount, its own
     /// tiers
     List(TierList),
@@ -25,7 +25,7 @@ pub enum Tier {
 
 /// `terrace tier add`.
 #[derive(Debug, Args)]
-pub struct TierAdd {
+pub(crate) struct TierAdd {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -45,7 +45,7 @@ pub struct TierAdd {
 
 /// `terrace tier remove`.
 #[derive(Debug, Args)]
-pub struct TierRemove {
+pub(crate) struct TierRemove {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -62,7 +62,7 @@ pub struct TierRemove {
 
 /// `terrace tier resize`.
 #[derive(Debug, Args)]
-pub struct TierResize {
+pub(crate) struct TierResize {
     /// The mount
     #[arg(value_name = "MNT")]
     pub mnt: PathBuf,
@@ -79,7 +79,7 @@ pub struct TierResize {
 
 /// `terrace tier list`.
 #[derive(Debug, Args)]
-pub struct TierList {
+pub(crate) struct TierList {
     /// Files and block devices, directories with files, mounts
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
@@ -93,7 +93,7 @@ pub struct TierList {
 
 /// `terrace tier show`.
 #[derive(Debug, Args)]
-pub struct TierShow {
+pub(crate) struct TierShow {
     /// The file or block device
     #[arg(value_name = "PATH")]
     pub path: PathBuf,
@@ -104,7 +104,7 @@ pub struct TierShow {
 
 /// `terrace tier drop`.
 #[derive(Debug, Args)]
-pub struct TierDrop {
+pub(crate) struct TierDrop {
     /// The file or block device
     #[arg(value_name = "PATH")]
     pub path: PathBuf,

@@ -23,7 +23,7 @@ const WRITE_BUDGET_MIN: Size = Size(MIB);
 /// `[[tier.device]]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Device {
+pub(crate) struct Device {
     /// Name in statistics and messages.
     pub name: String,
     /// A file, a block device, or a place in a store (`s3://`, `fs://`).
@@ -41,7 +41,7 @@ pub struct Device {
 
 /// Measured speed of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speed {
+pub(crate) struct Speed {
     /// Mean time of a 4 KiB read.
     pub read: Duration,
     /// Maximum write bandwidth, bytes a second.
@@ -62,19 +62,19 @@ impl Default for Device {
 }
 
 /// Does a path name a place in a store instead of a file?
-pub fn is_remote(path: &Path) -> bool {
+pub(crate) fn is_remote(path: &Path) -> bool {
     path.to_str().is_some_and(|text| text.starts_with("s3://") || text.starts_with("fs://"))
 }
 
 impl Device {
     /// Mean time of a 4 KiB read: as measured, or else that of a typical SSD or store.
-    pub fn read_time(&self) -> Duration {
+    pub(crate) fn read_time(&self) -> Duration {
         let usual = if is_remote(&self.path) { READ_USUAL_REMOTE } else { READ_USUAL };
         self.speed.map_or(usual, |speed| speed.read)
     }
 
     /// A path on the target's file system: the file, or its directory while the file does not exist yet.
-    pub fn measured_at(&self) -> &Path {
+    pub(crate) fn measured_at(&self) -> &Path {
         match self.path.exists() {
             true => &self.path,
             false => self.path.parent().unwrap_or(Path::new("/")),
@@ -83,7 +83,7 @@ impl Device {
 }
 
 /// Checks the entries; an error names the key.
-pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
+pub(crate) fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
     let wrong = |key, why: String, cure: String| Err(InvalidValue::new(key, why, cure));
     if devices.len() > TARGETS_MAX {
         let why = format!("has {} entries, and terrace uses {TARGETS_MAX} at one time", devices.len());
@@ -124,7 +124,7 @@ pub fn check(devices: &[Device]) -> std::result::Result<(), InvalidValue> {
 }
 
 /// Relative paths in a configuration file are relative to its directory.
-pub fn resolve(devices: &mut [Device], beside: &Path) {
+pub(super) fn resolve(devices: &mut [Device], beside: &Path) {
     for device in devices.iter_mut().filter(|device| !is_remote(&device.path)) {
         device.path = beside.join(&device.path);
     }
@@ -132,7 +132,7 @@ pub fn resolve(devices: &mut [Device], beside: &Path) {
 
 /// `PATH[:SIZE]`: the text after the last colon is the size if it parses as one, and part of the path
 /// otherwise.
-pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
+pub(crate) fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
     let bytes = text.as_bytes();
     let path = |bytes: &[u8]| PathBuf::from(OsStr::from_bytes(bytes));
     let colon = bytes.iter().rposition(|byte| *byte == b':');
@@ -147,7 +147,7 @@ pub fn split(text: &OsStr) -> (PathBuf, Option<Size>) {
 
 /// Replaces the targets of the file by those of flag, environment or mount option `name`. Other keys that the
 /// file has for the same path stay in force.
-pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
+pub(super) fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
     let of_file = std::mem::take(&mut tier.device);
     for text in texts {
         let (path, size) = split(text);
@@ -173,7 +173,7 @@ pub fn set(tier: &mut Tier, name: &str, texts: &[OsString]) -> Result<()> {
 }
 
 /// The first unused name of `device`, `device-2`, ...
-pub fn free_name(devices: &[Device], of_file: &[Device]) -> String {
+pub(crate) fn free_name(devices: &[Device], of_file: &[Device]) -> String {
     let is_taken = |name: &String| devices.iter().chain(of_file).any(|device| device.name == *name);
     let usual = Device::default().name;
     let mut names = [usual.clone()].into_iter().chain((2..).map(|n| format!("{usual}-{n}")));

@@ -4,8 +4,7 @@ use std::fmt;
 
 /// A value that is not allowed, and the cure.
 #[derive(Debug)]
-pub struct InvalidValue {
-    /// The dotted key.
+pub(crate) struct InvalidValue {
     pub key: &'static str,
     why: String,
     /// The user's next step.
@@ -14,7 +13,7 @@ pub struct InvalidValue {
 
 impl InvalidValue {
     /// `key` is not allowed because it `why`; `cure` is the user's next step.
-    pub fn new(key: &'static str, why: String, cure: String) -> InvalidValue {
+    pub(crate) fn new(key: &'static str, why: String, cure: String) -> InvalidValue {
         InvalidValue { key, why, cure }
     }
 }

@@ -9,7 +9,7 @@ use crate::http;
 use crate::size::{KIB, MIB, Size};
 
 /// Below this there is no room for frames beside the tables.
-pub const MEMORY_MIN: Size = Size(16 * MIB);
+pub(super) const MEMORY_MIN: Size = Size(16 * MIB);
 /// Above any machine's memory; catches a wrong unit before the address space runs out.
 const MEMORY_MAX: Size = Size(64 << 40);
 
@@ -17,7 +17,7 @@ const MEMORY_MAX: Size = Size(64 << 40);
 const MIN_TTL_MAX: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// Checks every key; returns the first error.
-pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
+pub(super) fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
     check_memory(config.memory).map_err(|(why, cure)| wrong("memory", why, cure))?;
     check_policy(&config.policy).map_err(|(why, cure)| wrong("policy", why, cure))?;
     check_min_ttl(config)?;
@@ -45,7 +45,7 @@ pub fn check(config: &Config) -> std::result::Result<(), InvalidValue> {
 }
 
 /// Parses the mode on machines of several memory nodes.
-pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
+pub(super) fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
     match text {
         "off" => Ok(NumaMode::Off),
         "show" => Ok(NumaMode::Show),
@@ -55,7 +55,7 @@ pub fn parse_numa(name: &str, text: &str) -> Result<NumaMode> {
 }
 
 /// Parses the passthrough mode.
-pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
+pub(super) fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
     match text {
         "auto" => Ok(Passthrough::Auto),
         "run" => Ok(Passthrough::Run),
@@ -65,7 +65,7 @@ pub fn parse_passthrough(name: &str, text: &str) -> Result<Passthrough> {
 }
 
 /// min_ttl needs generations, which not every policy has.
-pub fn check_min_ttl(config: &Config) -> std::result::Result<(), InvalidValue> {
+pub(super) fn check_min_ttl(config: &Config) -> std::result::Result<(), InvalidValue> {
     let ttl = config.min_ttl;
     if ttl.0 > MIN_TTL_MAX {
         return Err(wrong("min_ttl", format!("= {ttl} is out of bounds"), "write 0s to 1h".to_owned()));
@@ -129,7 +129,7 @@ fn check_readahead(size: Size) -> std::result::Result<(), InvalidValue> {
 }
 
 /// Why metrics cannot be served at this address, and the cure.
-pub fn check_metrics(metrics: &Metrics) -> std::result::Result<(), (String, String)> {
+pub(super) fn check_metrics(metrics: &Metrics) -> std::result::Result<(), (String, String)> {
     if metrics.address.is_empty() {
         return Ok(());
     }
@@ -170,7 +170,7 @@ fn check_memory(limit: MemoryLimit) -> std::result::Result<(), (String, String)>
 }
 
 /// Why a policy name is not allowed, and the cure.
-pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
+pub(super) fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
     if terrace_policy::canonical(name).is_some() {
         return Ok(());
     }
@@ -183,7 +183,7 @@ pub fn check_policy(name: &str) -> std::result::Result<(), (String, String)> {
 }
 
 /// A memory limit from flag, environment or argument `name`.
-pub fn parse_memory(name: &str, text: String) -> Result<MemoryLimit> {
+pub(crate) fn parse_memory(name: &str, text: String) -> Result<MemoryLimit> {
     let limit = text.parse::<MemoryLimit>().map_err(|why| Failure::new(name, why, "see `terrace --help`"))?;
     check_memory(limit).map_err(|(why, cure)| Failure::new(name, why, cure))?;
     Ok(limit)

@@ -9,7 +9,7 @@ use crate::error::{Failure, Result, reason};
 
 impl Config {
     /// Loads the configuration of this invocation.
-    pub fn load(tuning: &Tuning) -> Result<Config> {
+    pub(crate) fn load(tuning: &Tuning) -> Result<Config> {
         Config::load_with(tuning, &|name| std::env::var(name).ok().filter(|v| !v.is_empty()))
     }
 
@@ -78,7 +78,7 @@ impl Config {
 
     /// Looks up the cost of the source's device and of the tiers' devices in the file of `tier.probe`, if
     /// there is one.
-    pub fn look_up_device(&mut self, src: &Path) -> Result<()> {
+    pub(crate) fn look_up_device(&mut self, src: &Path) -> Result<()> {
         if self.tier.probe.as_os_str().is_empty() {
             return Ok(());
         }

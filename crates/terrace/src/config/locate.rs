@@ -6,7 +6,7 @@ use toml::de::{DeTable, DeValue};
 
 /// The file to read. A file named by flag or environment is returned even if it does not exist, so that this
 /// becomes an error. Otherwise the first existing default.
-pub fn file(flag: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
+pub(super) fn file(flag: Option<&Path>, env: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     flag.map(Path::to_owned)
         .or_else(|| env("TERRACE_CONFIG").map(PathBuf::from))
         .or_else(|| searched(env).into_iter().find(|path| path.exists()))
@@ -21,13 +21,13 @@ fn searched(env: &dyn Fn(&str) -> Option<String>) -> Vec<PathBuf> {
 }
 
 /// The line, counted from 1, of byte `offset` in `text`.
-pub fn line_of_offset(text: &str, offset: usize) -> usize {
+pub(super) fn line_of_offset(text: &str, offset: usize) -> usize {
     1 + text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count()
 }
 
 /// The line of a dotted key; if it is absent, the line of its nearest table, or 1. In a list of tables, the
 /// last one counts.
-pub fn line_of_key(text: &str, dotted: &str) -> usize {
+pub(super) fn line_of_key(text: &str, dotted: &str) -> usize {
     let Ok(root) = DeTable::parse(text) else { return 1 };
     let mut table = root.get_ref();
     let mut offset = 0;

@@ -14,12 +14,12 @@ const CURE: &str =
     "write get_latency_us and put_mib_s below [device.\"DIRECTORY\"]; docs/operation.md has an example";
 
 /// Mean time of a 4 KiB read of the device that holds `src`; none if the file has no measurement of it.
-pub fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
+pub(super) fn miss(file: &Path, src: &Path) -> Result<Option<Duration>> {
     speed(file, src).map(|found| found.map(|speed| speed.read))
 }
 
 /// Measured speed of the device that holds `path`; none if the file has no measurement of it.
-pub fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
+pub(super) fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
     let text =
         std::fs::read_to_string(file).map_err(|err| Failure::new(file.display(), reason(err), CURE))?;
     let probe = DeviceProfile::parse(&text).map_err(|wrong| {
@@ -32,7 +32,7 @@ pub fn speed(file: &Path, path: &Path) -> Result<Option<Speed>> {
 }
 
 /// The warning that there is no measurement.
-pub fn unknown(file: &Path, src: &Path) -> Failure {
+pub(super) fn unknown(file: &Path, src: &Path) -> Failure {
     Failure::new(
         src.display(),
         format_args!(

@@ -13,7 +13,7 @@ const AUTO: &str = "auto";
 
 /// The limit on all memory of terrace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MemoryLimit {
+pub(crate) enum MemoryLimit {
     /// Memory that the machine and the control group can spare, as far as it saves time.
     Auto,
     /// A size set by the user.
@@ -22,7 +22,7 @@ pub enum MemoryLimit {
 
 impl MemoryLimit {
     /// The largest possible value. For `auto`, all memory of the machine, or of a control group with less.
-    pub fn most(self) -> Size {
+    pub(crate) fn most(self) -> Size {
         let MemoryLimit::Auto = self else { return self.fixed().unwrap_or(Size(GIB)) };
         let of_groups = Groups::own().and_then(|groups| groups.limit());
         let limits =
@@ -31,14 +31,13 @@ impl MemoryLimit {
     }
 
     /// Address space to reserve, so that the cache can grow when limits of control groups are raised.
-    pub fn room(self) -> Size {
+    pub(crate) fn room(self) -> Size {
         let machine =
             Machine::default().limit().ok().flatten().map_or(self.most(), |limit| Size(limit.bytes));
         self.fixed().unwrap_or(machine)
     }
 
-    /// The user's limit.
-    pub fn fixed(self) -> Option<Size> {
+    pub(crate) fn fixed(self) -> Option<Size> {
         match self {
             MemoryLimit::Auto => None,
             MemoryLimit::Fixed(size) => Some(size),

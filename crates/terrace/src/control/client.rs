@@ -12,18 +12,18 @@ use terrace_api::control::{Command, CommandError, Done, ErrorCode, FRAME_MAX, Re
 
 /// A connection to an instance.
 #[derive(Debug)]
-pub struct Client {
+pub(crate) struct Client {
     stream: BufReader<UnixStream>,
 }
 
 impl Client {
     /// Connects. During a restart of the daemon, the connection waits for the next one.
-    pub fn connect(socket: &Path) -> io::Result<Client> {
+    pub(crate) fn connect(socket: &Path) -> io::Result<Client> {
         Ok(Client { stream: BufReader::new(UnixStream::connect(socket)?) })
     }
 
     /// Sends a command and waits for the answer.
-    pub fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
+    pub(crate) fn ask<C: Command>(&mut self, command: C) -> Result<C::Reply, CommandError> {
         let line = self.exchange(&command.into()).map_err(|err| CommandError::new(ErrorCode::Silent, err))?;
         read_answer(&line).unwrap_or_else(|err| Err(CommandError::failed(misread(&err))))
     }
@@ -32,7 +32,7 @@ impl Client {
     ///
     /// # Errors
     /// No answer in time, or a refusal.
-    pub fn ask_within<C: Command>(mut self, command: C, time: Duration) -> io::Result<C::Reply> {
+    pub(crate) fn ask_within<C: Command>(mut self, command: C, time: Duration) -> io::Result<C::Reply> {
         self.stream.get_ref().set_read_timeout(Some(time))?;
         self.ask(command).map_err(io::Error::other)
     }
@@ -44,8 +44,7 @@ impl Client {
         read_line(&mut self.stream)
     }
 
-    /// Begins a recording.
-    pub fn record(mut self) -> Result<Frames, CommandError> {
+    pub(crate) fn record(mut self) -> Result<Frames, CommandError> {
         let Done {} = self.ask(Trace {})?;
         Ok(Frames { stream: self.stream })
     }
@@ -67,7 +66,7 @@ fn read_line(stream: &mut BufReader<UnixStream>) -> io::Result<String> {
 
 /// A piece of a recording.
 #[derive(Debug)]
-pub enum Frame {
+pub(crate) enum Frame {
     /// Bytes of the capture.
     Capture(Vec<u8>),
     /// The summary, after the last frame.
@@ -76,23 +75,23 @@ pub enum Frame {
 
 /// A recording, piece by piece.
 #[derive(Debug)]
-pub struct Frames {
+pub(crate) struct Frames {
     stream: BufReader<UnixStream>,
 }
 
 impl Frames {
     /// Ends the recording: the frames so far and the closing line still arrive.
-    pub fn enough(&self) -> io::Result<()> {
+    pub(crate) fn enough(&self) -> io::Result<()> {
         self.stream.get_ref().shutdown(Shutdown::Write)
     }
 
     /// Has the next frame begun to arrive?
-    pub fn is_buffered(&self) -> bool {
+    pub(crate) fn is_buffered(&self) -> bool {
         !self.stream.buffer().is_empty()
     }
 
     /// Waits for the next frame.
-    pub fn next(&mut self) -> io::Result<Frame> {
+    pub(crate) fn next(&mut self) -> io::Result<Frame> {
         let mut length = [0; 4];
         self.stream.read_exact(&mut length)?;
         let length = u32::from_le_bytes(length) as usize;

@@ -18,31 +18,33 @@ const READ_WITHIN: Duration = Duration::from_secs(10);
 const CONNECTIONS_MAX: usize = 32;
 
 /// Answers requests: the daemon, or a stand-in in tests.
-pub trait Answer: Sync {
+pub(crate) trait Answer: Sync {
     /// Carries out a request.
     fn answer(&self, request: Request) -> Result<Reply, CommandError>;
-    /// Begins a recording.
     fn record(&self) -> Result<Box<dyn Record>, CommandError>;
 }
 
 /// A recording that has begun.
-pub trait Record {
+pub(crate) trait Record {
     /// Writes the capture until `ended`, and returns the summary.
     fn run(self: Box<Self>, out: &mut dyn Write, ended: &mut dyn FnMut() -> bool) -> io::Result<Summary>;
 }
 
 /// The server's state: the connections in service.
 #[derive(Debug, Default)]
-pub struct Server {
+pub(crate) struct Server {
     open: AtomicUsize,
     answering: AtomicUsize,
-    /// Ends the recordings.
     finishing: AtomicBool,
 }
 
 impl Server {
     /// Answers until accepting fails, each connection on a thread of its own.
-    pub fn serve<A: Answer + Send + 'static>(self: Arc<Self>, listener: &UnixListener, answer: Arc<A>) {
+    pub(crate) fn serve<A: Answer + Send + 'static>(
+        self: Arc<Self>,
+        listener: &UnixListener,
+        answer: Arc<A>,
+    ) {
         loop {
             match listener.accept() {
                 Ok((stream, _))
@@ -71,7 +73,7 @@ impl Server {
 
     /// Waits until all requests read are answered and recordings have ended: the process that answers a stop
     /// request exits next.
-    pub fn finish(&self, within: Duration) {
+    pub(crate) fn finish(&self, within: Duration) {
         self.finishing.store(true, Ordering::Release);
         let start = Instant::now();
         while self.answering.load(Ordering::Acquire) > 0 && start.elapsed() < within {

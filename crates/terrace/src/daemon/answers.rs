@@ -23,7 +23,7 @@ use crate::handover::Shared;
 use crate::tier::live::Live;
 
 /// Answers from the engine.
-pub struct Answers {
+pub(super) struct Answers {
     engine: Arc<Engine>,
     stopper: Arc<Stopper>,
     supervisor: Pid,
@@ -36,7 +36,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(
+    pub(super) fn new(
         engine: Arc<Engine>,
         stopper: Arc<Stopper>,
         sizing: Shown,
@@ -76,7 +76,7 @@ fn refused(why: Refused) -> CommandError {
 }
 
 /// Answers the commands that need only the engine.
-pub fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandError> {
+pub(crate) fn of_engine(engine: &Engine, request: Request) -> Result<Reply, CommandError> {
     Ok(match request {
         Request::DropCaches(_) => Reply::DropCaches(DropCachesReply { pages: engine.drop_clean() }),
         Request::Check(_) => Reply::Check(CheckReply { disagreements: engine.check() }),

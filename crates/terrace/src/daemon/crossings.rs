@@ -14,7 +14,7 @@ use crate::mounts::{self, FSTYPE};
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// Reads the table once; returns a descriptor that reports later changes.
-pub fn look(namespace: &Namespace<Engine>) -> Option<File> {
+pub(super) fn look(namespace: &Namespace<Engine>) -> Option<File> {
     // Opened before the read, so that a change during the read is reported.
     let table = File::open("/proc/self/mountinfo").ok()?;
     set(namespace);
@@ -31,7 +31,7 @@ fn set(namespace: &Namespace<Engine>) {
 }
 
 /// Follows the mount table as long as the namespace exists.
-pub fn follow(namespace: &Weak<Namespace<Engine>>, table: &File) {
+pub(super) fn follow(namespace: &Weak<Namespace<Engine>>, table: &File) {
     loop {
         // Changes are reported as an error condition, which poll always includes (proc(5)).
         let mut fds = [PollFd::new(table, PollFlags::PRI)];

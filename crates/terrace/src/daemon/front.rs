@@ -14,7 +14,7 @@ use super::mount_path::{self, MountPath};
 use crate::handover::Shared;
 
 /// The front of the cache.
-pub enum Front {
+pub(super) enum Front {
     /// A mount: requests of the kernel.
     Mount(MountPath),
     /// Leases: programs use the source directory itself.
@@ -23,7 +23,7 @@ pub enum Front {
 
 /// Creates the front over the engine. With a dead terraced's descriptors ([`descriptors_named`]), takes over
 /// its front.
-pub fn connect(
+pub(super) fn connect(
     shared: &Shared,
     engine: &Arc<Engine>,
     taken_over: Option<&HashSet<RawFd>>,
@@ -35,7 +35,7 @@ pub fn connect(
 }
 
 /// Descriptors of a dead terraced that the next one takes over.
-pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
+pub(super) fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     match shared.fuse {
         Some(_) => mount_path::descriptors_named(shared),
         None => leases::descriptors(shared),
@@ -44,7 +44,7 @@ pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 
 impl Front {
     /// Serves until a stop is requested, or the mount is gone. Calls `begun` once the set-up is done.
-    pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
+    pub(super) fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         match self {
             Front::Mount(mount) => mount.run(begun),
             Front::Leases(leases) => {
@@ -55,7 +55,7 @@ impl Front {
     }
 
     /// The leases, where there is no mount.
-    pub fn leases(&self) -> Option<Arc<Leases>> {
+    pub(super) fn leases(&self) -> Option<Arc<Leases>> {
         match self {
             Front::Mount(_) => None,
             Front::Leases(leases) => Some(leases.clone()),
@@ -64,7 +64,7 @@ impl Front {
 
     /// Returns a function that refuses further changes of the source; false: a program has a file open for
     /// writing.
-    pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+    pub(super) fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         match self {
             Front::Mount(mount) => mount.give_up_changes(),
             Front::Leases(_) => Box::new(|| true),
@@ -72,7 +72,7 @@ impl Front {
     }
 
     /// Starts the prefetch by a schedule, where a mount names the files.
-    pub fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
+    pub(super) fn follow(&self, engine: &Engine, schedule: &Schedule) -> io::Result<()> {
         match self {
             Front::Mount(mount) => engine.follow(schedule, mount.files_of(schedule)),
             Front::Leases(_) => Ok(()),
@@ -80,7 +80,7 @@ impl Front {
     }
 
     /// Closes the front at the end of the instance.
-    pub fn close(self) {
+    pub(super) fn close(self) {
         if let Front::Mount(mount) = self {
             mount.close();
         }

@@ -12,7 +12,7 @@ use super::reserve;
 use crate::handover::Shared;
 
 /// Creates the leases over the engine, or takes over those of a dead terraced by their descriptors.
-pub fn connect(
+pub(super) fn connect(
     shared: &Shared,
     engine: &Arc<Engine>,
     taken_over: Option<&HashSet<RawFd>>,
@@ -30,7 +30,7 @@ pub fn connect(
 }
 
 /// Descriptors that hold leases. The kernel shows which do, and terrace takes leases for served files only.
-pub fn descriptors(shared: &Shared) -> io::Result<HashSet<RawFd>> {
+pub(super) fn descriptors(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let open = crate::sys::open_descriptors()?;
     Ok(open.into_iter().filter(|fd| !shared.kept.contains(fd) && is_leased(*fd)).collect())
 }

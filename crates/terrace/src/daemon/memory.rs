@@ -40,11 +40,11 @@ const FIND_EVERY: Duration = Duration::from_secs(5);
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The current size decision, for `terrace stat`.
-pub type Shown = Arc<Mutex<Sizing>>;
+pub(super) type Shown = Arc<Mutex<Sizing>>;
 
 /// Decides how much memory the cache may have.
 #[derive(Debug)]
-pub struct Guard {
+pub(super) struct Guard {
     groups: Groups,
     machine: Machine,
     alarm: Alarm,
@@ -66,7 +66,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    pub fn new(shortage: &Shortage, limit: Limit) -> Guard {
+    pub(super) fn new(shortage: &Shortage, limit: Limit) -> Guard {
         let now = Instant::now();
         Guard {
             groups: Groups::own().unwrap_or_default(),
@@ -88,13 +88,13 @@ impl Guard {
     }
 
     /// Its decisions, for statistics.
-    pub fn shown(&self) -> Shown {
+    pub(super) fn shown(&self) -> Shown {
         self.shown.clone()
     }
 
     /// Gives back memory of the dead terraced's cache, before the next one allocates. Needed if the old one
     /// was killed for lack of memory, or if less memory is left than it used.
-    pub fn make_room(&mut self, memory: &Memory) {
+    pub(super) fn make_room(&mut self, memory: &Memory) {
         let ours = memory.resident_bytes();
         let ceiling = self.target(ours);
         if self.shortage.is_now() || ours > ceiling {
@@ -107,7 +107,7 @@ impl Guard {
     }
 
     /// Sets the engine's ceiling to the memory available now.
-    pub fn look(&mut self, engine: &Engine, memory: &Memory) {
+    pub(super) fn look(&mut self, engine: &Engine, memory: &Memory) {
         let limit = Limit { bytes: engine.memory_limit(), auto: engine.memory_is_auto() };
         if self.sizer.rule() != rule(limit) {
             self.sizer = Sizer::new(rule(limit));
@@ -209,7 +209,7 @@ impl Guard {
 
     /// Starts the thread: checks at intervals and when memory becomes scarce; reports kills by the kernel to
     /// the supervisor.
-    pub fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> io::Result<()> {
+    pub(super) fn start(mut self, engine: &Arc<Engine>, shared: &Shared) -> io::Result<()> {
         let (engine, memory, mut to_supervisor) =
             (engine.clone(), shared.memory.clone(), shared.to_supervisor.try_clone()?);
         self.set_alarm();

@@ -13,7 +13,7 @@ use crate::instance::Instance;
 use crate::metrics;
 
 /// Serves metrics if the configuration has an address for them.
-pub fn start<A: Answer + Send + 'static>(
+pub(crate) fn start<A: Answer + Send + 'static>(
     listener: Option<&TcpListener>,
     answers: &Arc<A>,
     instance: &Instance,

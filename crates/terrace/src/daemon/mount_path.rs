@@ -17,7 +17,7 @@ use crate::doctor::kernel;
 use crate::handover::Shared;
 
 /// The mount path: the namespace, and the connection to the kernel.
-pub struct MountPath {
+pub(super) struct MountPath {
     namespace: ManuallyDrop<Arc<Namespace<Engine>>>,
     fuse: OwnedFd,
     mount_dev: Option<u64>,
@@ -29,7 +29,7 @@ pub struct MountPath {
 ///
 /// On an error, namespace and engine are not dropped: their descriptors stay open in the shared table, where
 /// the next terraced finds them by the records.
-pub fn connect(
+pub(super) fn connect(
     shared: &Shared,
     fuse: &OwnedFd,
     engine: &Arc<Engine>,
@@ -70,14 +70,14 @@ fn namespace_region(shared: &Shared) -> DurableRegion {
 }
 
 /// Descriptors named in the tables of a dead terraced.
-pub fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
+pub(super) fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
     let layout = namespace_config(&shared.config).layout;
     terrace_fs::descriptors_named(namespace_region(shared), layout).map_err(failed)
 }
 
 impl MountPath {
     /// The files of a schedule.
-    pub fn files_of(&self, schedule: &Schedule) -> Box<dyn ScheduledFiles> {
+    pub(super) fn files_of(&self, schedule: &Schedule) -> Box<dyn ScheduledFiles> {
         Box::new(Files {
             namespace: Arc::downgrade(&self.namespace),
             recorded: schedule.files.clone(),
@@ -87,13 +87,13 @@ impl MountPath {
 
     /// Returns a function that refuses further changes of the source; false: a program has a file open for
     /// writing.
-    pub fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
+    pub(super) fn give_up_changes(&self) -> Box<dyn Fn() -> bool + Send + Sync> {
         let namespace = Arc::downgrade(&self.namespace);
         Box::new(move || namespace.upgrade().is_none_or(|namespace| namespace.give_up_changes()))
     }
 
     /// Answers the kernel until the mount is gone. Calls `begun` once the set-up is done.
-    pub fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
+    pub(super) fn run(&self, begun: impl FnOnce()) -> io::Result<()> {
         if let Some(table) = crossings::look(&self.namespace) {
             let namespace = Arc::downgrade(&self.namespace);
             thread("mounts", move || crossings::follow(&namespace, &table))?;
@@ -103,7 +103,7 @@ impl MountPath {
     }
 
     /// Closes the namespace at the end of the instance.
-    pub fn close(self) {
+    pub(super) fn close(self) {
         drop(ManuallyDrop::into_inner(self.namespace));
     }
 }

@@ -21,7 +21,7 @@ const TELL_AFTER: Duration = Duration::from_secs(2);
 
 /// Descriptors that were open when this terraced began and that are not needed.
 #[derive(Debug, Default)]
-pub struct OrphanFds {
+pub(super) struct OrphanFds {
     found: Vec<RawFd>,
     /// Descriptors that this terraced takes over.
     named: HashSet<RawFd>,
@@ -31,7 +31,7 @@ impl OrphanFds {
     /// All open descriptors except the supervisor's and those that a durable table names. Call this before
     /// the tables are taken over: that closes descriptors, and new files of this terraced may soon reuse
     /// their numbers.
-    pub fn find(shared: &Shared) -> io::Result<OrphanFds> {
+    pub(super) fn find(shared: &Shared) -> io::Result<OrphanFds> {
         let named = descriptors_named(shared)?;
         let open = crate::sys::open_descriptors()?;
         let tiers = record::descriptors(&shared.instance);
@@ -41,7 +41,7 @@ impl OrphanFds {
     }
 
     /// Descriptors that this terraced takes over.
-    pub fn named(&self) -> &HashSet<RawFd> {
+    pub(super) fn named(&self) -> &HashSet<RawFd> {
         &self.named
     }
 
@@ -50,7 +50,7 @@ impl OrphanFds {
     ///
     /// # Errors
     /// The state of a ring cannot be read, so its writes are unknown.
-    pub fn finish_writes(&mut self) -> io::Result<()> {
+    pub(super) fn finish_writes(&mut self) -> io::Result<()> {
         let rings: Vec<RawFd> = self.found.extract_if(.., |fd| is_ring(*fd)).collect();
         let began = Instant::now();
         let mut told = false;
@@ -70,8 +70,7 @@ impl OrphanFds {
         Ok(())
     }
 
-    /// Closes the orphans.
-    pub fn close(self) {
+    pub(super) fn close(self) {
         for fd in self.found {
             // SAFETY: the owner is dead, and no part of this process has taken the descriptor over.
             unsafe { rustix::io::close(fd) };

@@ -16,7 +16,7 @@ use crate::size::{KIB, PAGE};
 
 /// Files below a directory, found by inode number.
 #[derive(Debug, Default)]
-pub struct Found {
+pub(crate) struct Found {
     /// Name below the directory, and an O_PATH descriptor.
     pub files: HashMap<u64, (PathBuf, OwnedFd)>,
     /// Some directories could not be searched.
@@ -25,7 +25,7 @@ pub struct Found {
 
 impl Found {
     /// The file with this inode number, and its name.
-    pub fn take(&mut self, file: u64) -> (String, Whereabouts) {
+    pub(crate) fn take(&mut self, file: u64) -> (String, Whereabouts) {
         match self.files.remove(&file) {
             Some((name, fd)) => (name.display().to_string(), Whereabouts::Found(Arc::new(fd).into())),
             None if self.partly => (format!("inode {file}"), Whereabouts::Unknown),
@@ -35,7 +35,7 @@ impl Found {
 }
 
 /// Searches a directory for regular files with these inode numbers, within its file system.
-pub fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
+pub(crate) fn find(root: BorrowedFd<'_>, wanted: &HashSet<u64>) -> io::Result<Found> {
     let (top, dev) =
         (PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd())), rustix::fs::fstat(root)?.st_dev);
     let (mut found, mut left) = (Found::default(), vec![PathBuf::new()]);
@@ -77,7 +77,7 @@ fn open(path: &Path, ino: u64, dev: u64) -> Option<OwnedFd> {
 }
 
 /// Replays all owed pages of earlier runs; returns the outcome for each file, with its name.
-pub fn replay(
+pub(crate) fn replay(
     engine: &Engine,
     root: BorrowedFd<'_>,
     decision: Decision,
@@ -101,7 +101,7 @@ pub fn replay(
 ///
 /// # Errors
 /// Those of [`bring_home`].
-pub fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -> Result<()> {
+pub(crate) fn before_serving(engine: &Engine, root: BorrowedFd<'_>, recovering: bool) -> Result<()> {
     match bring_home(engine, root) {
         Err(failure) if recovering => tracing::error!("{}", failure.line()),
         done => done?,

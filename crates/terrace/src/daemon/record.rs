@@ -12,7 +12,7 @@ use crate::data_loss::{self, FILES_MAX, RECORD_EVERY};
 use crate::handover::Shared;
 
 /// Starts the thread that renews the record.
-pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
+pub(super) fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
     let (engine, instance) = (engine.clone(), shared.instance.clone());
     let root = root(shared);
     thread("record", move || {
@@ -39,7 +39,7 @@ pub fn start(engine: &Arc<Engine>, shared: &Shared) -> std::io::Result<()> {
 }
 
 /// Writes one record now.
-pub fn note(engine: &Engine, shared: &Shared) {
+pub(super) fn note(engine: &Engine, shared: &Shared) {
     // Fails once the directory is gone, at the end of the instance: no message is needed.
     let _ = data_loss::record(&shared.instance, &now(engine, &root(shared)));
 }
@@ -47,13 +47,13 @@ pub fn note(engine: &Engine, shared: &Shared) {
 /// The source's path, as the kernel shows it for a descriptor; the engine gets the paths of files in the same
 /// way. It may differ from the path given by the user: for `run`, the descriptor belongs to another mount
 /// namespace.
-pub fn root(shared: &Shared) -> PathBuf {
+pub(super) fn root(shared: &Shared) -> PathBuf {
     let fd = shared.place.src_fd.as_raw_fd();
     std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_else(|_| shared.place.src.clone())
 }
 
 /// The unwritten data. Paths are relative to the source, which the reader knows.
-pub fn now(engine: &Engine, root: &Path) -> Dirty {
+pub(super) fn now(engine: &Engine, root: &Path) -> Dirty {
     let below = |path: String| match Path::new(&path).strip_prefix(root) {
         Ok(below) => below.display().to_string(),
         Err(_) => path,

@@ -19,7 +19,7 @@ const TICK_MS: u32 = 1;
 
 /// A recorder and its engine.
 #[derive(Debug)]
-pub struct Recording {
+pub(super) struct Recording {
     engine: Arc<Engine>,
     recorder: Recorder,
     /// Path of the source, as `/proc` shows it.
@@ -41,7 +41,7 @@ fn count(summary: &mut Summary, kind: Kind) {
 
 impl Recording {
     /// Begins a recording. None: one is under way already.
-    pub fn begin(engine: &Arc<Engine>, root: &Path) -> Option<Recording> {
+    pub(super) fn begin(engine: &Arc<Engine>, root: &Path) -> Option<Recording> {
         Some(Recording { recorder: engine.record()?, engine: engine.clone(), root: root.to_owned() })
     }
 }

@@ -14,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 const DESCRIPTORS: u64 = 64;
 
 /// Number of descriptors kept free.
-pub fn size() -> u64 {
+pub(super) fn size() -> u64 {
     of(getrlimit(Resource::Nofile).current)
 }
 
@@ -26,7 +26,7 @@ fn of(limit: Option<u64>) -> u64 {
 ///
 /// # Errors
 /// Those of setrlimit(2).
-pub fn keep() -> io::Result<()> {
+pub(super) fn keep() -> io::Result<()> {
     let now = getrlimit(Resource::Nofile);
     let lower = now.current.map(|limit| limit - of(now.current));
     Ok(setrlimit(Resource::Nofile, Rlimit { current: lower, maximum: now.maximum })?)

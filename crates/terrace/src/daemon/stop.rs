@@ -22,8 +22,7 @@ use crate::instance::{Instance, Kind};
 use crate::mounts::{self, How, Layer};
 use crate::sys;
 
-/// Stops this instance.
-pub struct Stopper {
+pub(super) struct Stopper {
     engine: Arc<Engine>,
     /// The leases to end, where there is no mount.
     leases: Option<Arc<Leases>>,
@@ -53,7 +52,7 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
 
 impl Stopper {
-    pub fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> Stopper {
+    pub(super) fn new(engine: Arc<Engine>, shared: &Shared, front: &Front) -> Stopper {
         let (leases, give_up_changes) = (front.leases(), front.give_up_changes());
         let (mnt, root) = (shared.place.mnt.clone(), record::root(shared));
         let (mount_dev, kind, instance) = (shared.mount_dev, shared.kind, shared.instance.clone());
@@ -66,7 +65,7 @@ impl Stopper {
 
     /// Flushes and unmounts. A mount in use stays, or with `lazy` is detached at once. A mount with data that
     /// cannot be written stays too, unless `lose`.
-    pub fn stop(&self, lazy: bool, lose: bool) -> Result<StopReply, CommandError> {
+    pub(super) fn stop(&self, lazy: bool, lose: bool) -> Result<StopReply, CommandError> {
         let mut state = self.state.lock();
         self.instance.note_stopping(true);
         let stopped = self.flush_and_unmount(&mut state, lazy, lose);
@@ -100,7 +99,7 @@ impl Stopper {
     /// Releases the claim on the source, if the mount is gone everywhere, all is written, and no program has
     /// a file open for writing. To programs that still read, later changes look like changes made beside a
     /// mount. Their own changes are refused.
-    pub fn release(&self) -> Result<ReleaseReply, CommandError> {
+    pub(super) fn release(&self) -> Result<ReleaseReply, CommandError> {
         let mounted = self.leases.is_some() || mounts::layer(&self.mnt, self.mount_dev) != Layer::Gone;
         if mounted {
             return Ok(ReleaseReply { mounted });
@@ -149,7 +148,7 @@ impl Stopper {
     /// Writes the last data of an instance whose mount is gone. If the source refuses them, retries for a
     /// while, because no command can do that later. Data that are still refused are lost. ENOTCONN ends the
     /// retries: the descriptors belong to a mount of the source whose server is dead.
-    pub fn write_the_rest(&self) -> io::Result<()> {
+    pub(super) fn write_the_rest(&self) -> io::Result<()> {
         let given_up = {
             let mut state = self.state.lock();
             state.gone = true;
@@ -169,7 +168,7 @@ impl Stopper {
     }
 
     /// SIGTERM stops lazily: the sender asked for the end, and waits for no answer.
-    pub fn obey_signals(&self) {
+    pub(super) fn obey_signals(&self) {
         let signals = match sys::signal_fd(&[libc::SIGTERM]) {
             Ok(signals) => signals,
             Err(err) => return tracing::error!("signals: {err}"),

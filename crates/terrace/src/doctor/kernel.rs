@@ -32,12 +32,11 @@ fn is_at_least(least: (u32, u32)) -> bool {
 }
 
 /// Does a direct write drop its range from the mount's page cache?
-pub fn drops_written() -> bool {
+pub(crate) fn drops_written() -> bool {
     is_at_least(DROPS_WRITTEN)
 }
 
-/// The kernel's release.
-pub fn version() -> Check {
+pub(crate) fn version() -> Check {
     if is_at_least(RESENDS) {
         return Check::good("kernel", release());
     }
@@ -47,8 +46,7 @@ pub fn version() -> Check {
 
 const NO_FUSE: &str = "no directory can be served";
 
-/// The FUSE device.
-pub fn fuse() -> Check {
+pub(crate) fn fuse() -> Check {
     let err = match mounts::open_fuse() {
         Ok(device)
             if rustix::fs::fstat(&device).is_ok_and(|stat| stat.st_rdev == rustix::fs::makedev(10, 229)) =>
@@ -70,7 +68,7 @@ pub fn fuse() -> Check {
 }
 
 /// The right to mount, for `mount` and for `run`.
-pub fn mounting() -> Check {
+pub(crate) fn mounting() -> Check {
     const NAME: &str = "right to mount";
     if sys::has_capability(CapabilitySet::SYS_ADMIN) {
         return Check::good(NAME, "this process may mount (CAP_SYS_ADMIN)");
@@ -113,7 +111,7 @@ fn has_helper() -> bool {
 }
 
 /// FUSE passthrough: the kernel itself reads and writes files.
-pub fn passthrough() -> Check {
+pub(crate) fn passthrough() -> Check {
     const NAME: &str = "passthrough";
     let cost = "writes, io_uring, mappings and static programs under `terrace run` go through the daemon: half of the source's speed";
     match (is_at_least(PASSES_THROUGH), mounts::userns::is_root_outside()) {
@@ -124,7 +122,7 @@ pub fn passthrough() -> Check {
 }
 
 /// io_uring: batches of reads and writes.
-pub fn io_uring() -> Check {
+pub(crate) fn io_uring() -> Check {
     match UringIo::new() {
         Ok(_) => Check::good("io_uring", "rings can be made"),
         Err(err) => {
@@ -137,7 +135,7 @@ pub fn io_uring() -> Check {
 }
 
 /// Huge pages for the frames.
-pub fn huge_pages() -> Check {
+pub(crate) fn huge_pages() -> Check {
     const SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     match sys::try_huge_page() {
         Ok(()) => Check::good("huge pages", "frames get them"),

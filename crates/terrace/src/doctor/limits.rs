@@ -13,7 +13,7 @@ use crate::size::human;
 const FILES_FEW: u64 = 65_536;
 
 /// Memory limits of control groups.
-pub fn control_groups() -> Check {
+pub(super) fn control_groups() -> Check {
     const NAME: &str = "control groups";
     match Groups::own() {
         Ok(groups) if groups == Groups::default() => {
@@ -44,7 +44,7 @@ fn unreadable(why: &str) -> Check {
 }
 
 /// Memory of the machine.
-pub fn memory() -> Check {
+pub(super) fn memory() -> Check {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let field = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
@@ -62,7 +62,7 @@ pub fn memory() -> Check {
 }
 
 /// Open files: each file and directory that the kernel knows costs the daemon a descriptor.
-pub fn open_files() -> Check {
+pub(super) fn open_files() -> Check {
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
     let raised =
         rustix::process::geteuid().is_root().then(|| number(Path::new("/proc/sys/fs/nr_open"))).flatten();
@@ -86,7 +86,7 @@ fn number(file: &Path) -> Option<u64> {
 }
 
 /// Locked memory: kernels before 5.12 count the rings of io_uring.
-pub fn locked_memory() -> Check {
+pub(super) fn locked_memory() -> Check {
     let limit = getrlimit(Resource::Memlock).current;
     let limit = limit.map_or("no limit".to_owned(), human);
     Check::good(
@@ -96,7 +96,7 @@ pub fn locked_memory() -> Check {
 }
 
 /// Size of /dev/shm, where some programs expect shared memory.
-pub fn shared_memory() -> Check {
+pub(super) fn shared_memory() -> Check {
     let found = match rustix::fs::statvfs("/dev/shm") {
         Ok(stat) => human(stat.f_blocks * stat.f_frsize),
         Err(err) => reason(err),

@@ -18,8 +18,7 @@ use crate::size::human;
 /// Directory entries searched for a file that can be opened.
 const LOOKED_AT_MAX: usize = 1000;
 
-/// The preload library.
-pub fn library() -> Check {
+pub(super) fn library() -> Check {
     match run::find_library() {
         Ok(path) => Check::good("preload library", path.display().to_string()),
         Err(_) => {
@@ -31,7 +30,7 @@ pub fn library() -> Check {
 }
 
 /// Findings about a directory.
-pub fn of(dir: &Path) -> Vec<Check> {
+pub(super) fn of(dir: &Path) -> Vec<Check> {
     let path = match dir.canonicalize() {
         Ok(path) if path.is_dir() => path,
         Ok(_) => return vec![unserved("it is no directory", "name a directory")],

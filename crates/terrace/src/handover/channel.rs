@@ -13,7 +13,7 @@ use crate::error::{Failure, Result};
 
 /// One line from the supervisor.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     /// The instance will serve without a requested feature: the reason.
     Warning(String),
     /// The mount is served.
@@ -37,23 +37,21 @@ pub enum Event {
 
 /// One end of the channel.
 #[derive(Debug)]
-pub struct Channel {
+pub(crate) struct Channel {
     stream: UnixStream,
     unread: Vec<u8>,
 }
 
-/// Both ends.
-pub fn pair() -> io::Result<(Channel, Channel)> {
+pub(crate) fn pair() -> io::Result<(Channel, Channel)> {
     let (one, other) = UnixStream::pair()?;
     Ok((Channel { stream: one, unread: Vec::new() }, Channel { stream: other, unread: Vec::new() }))
 }
 
 /// Result of one read of the channel.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Poll {
+pub(crate) enum Poll {
     /// A whole line.
     Line(String),
-    /// Nothing yet.
     Nothing,
     /// The other side is gone.
     End,
@@ -61,18 +59,18 @@ pub enum Poll {
 
 impl Channel {
     /// Another sender on the same socket; received data stay with the original.
-    pub fn try_clone(&self) -> io::Result<Channel> {
+    pub(crate) fn try_clone(&self) -> io::Result<Channel> {
         Ok(Channel { stream: self.stream.try_clone()?, unread: Vec::new() })
     }
 
     /// Sends one line; ignores a closed peer.
-    pub fn say(&mut self, line: &str) {
+    pub(crate) fn say(&mut self, line: &str) {
         let _ = self.stream.write_all(format!("{}\n", line.replace('\n', " ")).as_bytes());
     }
 
     /// Sends the id of the calling process, as `pid N`. Async-signal-safe: it allocates nothing, and a closed
     /// peer causes no SIGPIPE.
-    pub fn say_pid(&self) {
+    pub(crate) fn say_pid(&self) {
         let mut line = [0; 16];
         let mut rest = &mut line[..];
         let _ = writeln!(rest, "pid {}", std::process::id());
@@ -82,7 +80,7 @@ impl Channel {
     }
 
     /// Waits for the next line; none at end of file.
-    pub fn wait(&mut self) -> Option<String> {
+    pub(crate) fn wait(&mut self) -> Option<String> {
         loop {
             match self.poll() {
                 Poll::Line(line) => return Some(line),
@@ -93,7 +91,7 @@ impl Channel {
     }
 
     /// Reads once; does not block while the descriptor is readable.
-    pub fn poll(&mut self) -> Poll {
+    pub(crate) fn poll(&mut self) -> Poll {
         if let Some(line) = self.buffered() {
             return Poll::Line(line);
         }
@@ -110,7 +108,7 @@ impl Channel {
     }
 
     /// Is a whole line buffered already? Polling the descriptor does not show it.
-    pub fn has_line(&self) -> bool {
+    pub(crate) fn has_line(&self) -> bool {
         self.unread.contains(&b'\n')
     }
 
@@ -123,7 +121,7 @@ impl Channel {
     }
 
     /// Waits until the mount is served, or has failed. Passes warnings to `warn`.
-    pub fn wait_ready(&mut self, mut warn: impl FnMut(&str)) -> Result<()> {
+    pub(crate) fn wait_ready(&mut self, mut warn: impl FnMut(&str)) -> Result<()> {
         loop {
             match self.wait().as_deref().map(parse) {
                 Some(Some(Event::Warning(line))) => warn(&line),
@@ -145,7 +143,7 @@ impl AsFd for Channel {
 }
 
 /// Parses a line of the supervisor.
-pub fn parse(line: &str) -> Option<Event> {
+pub(crate) fn parse(line: &str) -> Option<Event> {
     match line.split_once(' ').unwrap_or((line, "")) {
         ("warning", line) => Some(Event::Warning(line.to_owned())),
         ("ready", _) => Some(Event::Ready),

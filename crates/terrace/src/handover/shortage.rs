@@ -12,14 +12,13 @@ use crate::config::MemoryLimit;
 use crate::size::{MIB, human};
 
 /// Half-life of the penalty while terraced is not killed.
-pub const HALVED_AFTER: Duration = Duration::from_secs(60);
+pub(super) const HALVED_AFTER: Duration = Duration::from_secs(60);
 
 /// Number of processes killed for lack of memory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Kills {
+pub(crate) struct Kills {
     /// In our control group.
     pub group: u64,
-    /// On the machine.
     pub machine: u64,
 }
 
@@ -28,7 +27,7 @@ impl Kills {
     ///
     /// # Errors
     /// A count cannot be read at the moment.
-    pub fn so_far(groups: &Groups) -> io::Result<Kills> {
+    pub(crate) fn so_far(groups: &Groups) -> io::Result<Kills> {
         let machine = cgroup::kills_of_the_machine()?;
         Ok(Kills { group: groups.kills()?.unwrap_or(0), machine: machine.unwrap_or(0) })
     }
@@ -36,7 +35,7 @@ impl Kills {
 
 /// The supervisor's record of kills for lack of memory.
 #[derive(Debug, Clone, Default)]
-pub struct Shortage {
+pub(crate) struct Shortage {
     /// Counts when terraced last lived. None: unknown, so that no cause is named.
     kills: Option<Kills>,
     /// Time of the last such death.
@@ -49,29 +48,29 @@ pub struct Shortage {
 
 impl Shortage {
     /// State before the first terraced.
-    pub fn new() -> Shortage {
+    pub(crate) fn new() -> Shortage {
         let kills = Groups::own().and_then(|groups| Kills::so_far(&groups));
         Shortage { kills: kills.ok(), ..Shortage::default() }
     }
 
     /// Notes kills of other processes while terraced lives.
-    pub fn note_others(&mut self, kills: Kills) {
+    pub(crate) fn note_others(&mut self, kills: Kills) {
         self.kills = Some(kills);
     }
 
     /// Was the last terraced killed for lack of memory?
-    pub fn is_now(&self) -> bool {
+    pub(crate) fn is_now(&self) -> bool {
         self.now
     }
 
     /// The penalty in bytes, after terraced has lived for this time.
-    pub fn penalty(&self, lives: Duration) -> u64 {
+    pub(crate) fn penalty(&self, lives: Duration) -> u64 {
         halved(self.penalty, lives)
     }
 
     /// Called after the death of a terraced (`killed`: by SIGKILL) with the limit `memory`. Returns the cause
     /// if it was lack of memory.
-    pub fn explain(&mut self, killed: bool, memory: MemoryLimit) -> Option<String> {
+    pub(crate) fn explain(&mut self, killed: bool, memory: MemoryLimit) -> Option<String> {
         let groups = Groups::own();
         let limit = groups.as_ref().ok().and_then(|groups| groups.limit().ok().flatten());
         let limit = limit.map(|limit| format!("{} of {}", human(limit.bytes), limit.file.display()));
@@ -93,7 +92,6 @@ impl Shortage {
         Some(format!("by the kernel, for lack of memory {where_}, with --memory {memory}"))
     }
 
-    /// Doubles the penalty.
     fn note(&mut self, memory: u64, now: Instant) {
         let rest = self.died.map_or(Duration::ZERO, |died| now.saturating_duration_since(died));
         let least = (memory / 16).max(4 * MIB);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use terrace_api::lru::{Kinds, ListRow, Lru, TierRow};
 
 /// A few lines for one instance.
-pub fn of(lru: &Lru) -> String {
+pub(super) fn of(lru: &Lru) -> String {
     let mut page = String::new();
     let policy = &lru.policy;
     let _ = match (lru.min_seq, lru.max_seq) {

@@ -3,18 +3,16 @@
 use terrace_api::stats::{CompressedTier, KeyValue, StatReport};
 use terrace_api::tiers::{SERVING, TierRow};
 
-/// Kind of metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Only grows, until terraced restarts.
     Counter,
-    /// Grows and shrinks.
     Gauge,
 }
 
 impl Kind {
     /// Name in the text format.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -24,27 +22,23 @@ impl Kind {
 
 /// One value, with the labels that distinguish it within its metric.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Label names and values, without `mount`.
     pub labels: Vec<(&'static str, String)>,
-    /// In base units.
     pub value: f64,
 }
 
-/// One metric.
 #[derive(Debug)]
-pub struct Metric {
+pub(crate) struct Metric {
     pub name: &'static str,
-    /// Help text.
     pub help: &'static str,
-    /// Counter or gauge.
     pub kind: Kind,
     read: fn(&StatReport) -> Vec<Sample>,
 }
 
 impl Metric {
     /// The samples; none if the machine or the configuration does not have this part.
-    pub fn samples(&self, report: &StatReport) -> Vec<Sample> {
+    pub(crate) fn samples(&self, report: &StatReport) -> Vec<Sample> {
         (self.read)(report)
     }
 }
@@ -130,7 +124,7 @@ fn info(report: &StatReport) -> Vec<Sample> {
 }
 
 /// All metrics, in the order of the output.
-pub const METRICS: &[Metric] = &[
+pub(crate) const METRICS: &[Metric] = &[
     gauge("terrace_info", "The mount: its source, policy and version; always 1.", info),
     gauge(
         "terrace_supervisor_up",

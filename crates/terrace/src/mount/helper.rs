@@ -17,14 +17,14 @@ use crate::error::Failure;
 const EXIT_MOUNT_FAILED: u8 = 32;
 
 /// Exit code of a failure: mount(8) and umount(8) pass on that of their helper.
-pub fn exit_code(failure: &Failure) -> ExitCode {
+pub(crate) fn exit_code(failure: &Failure) -> ExitCode {
     let is_helper = from_helper_arguments(std::env::args_os()).is_some();
     if is_helper { ExitCode::from(EXIT_MOUNT_FAILED) } else { failure.exit_code() }
 }
 
 /// Translates helper arguments into those of `terrace mount` or `terrace umount`; none if not called as a
 /// helper.
-pub fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
+pub(crate) fn from_helper_arguments(mut args: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
     let name = args.next()?;
     let (verb, passed) = match Path::new(&name).file_name().and_then(OsStr::to_str)? {
         "mount.fuse.terrace" | "mount.terrace" => ("mount", "sf"),

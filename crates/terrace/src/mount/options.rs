@@ -6,16 +6,14 @@ use crate::cli::Tuning;
 use crate::error::{Failure, Result};
 use crate::mounts;
 
-/// Parsed options.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Options {
+pub(super) struct Options {
     /// Flags for the kernel.
     pub flags: MountFlags,
     /// Flags of the source that this mount clears: `suid`, `dev`, `exec`, `rw`.
     cleared: MountFlags,
     /// Change an existing mount.
     pub remount: bool,
-    /// The memory limit.
     pub memory: Option<String>,
     policy: Option<String>,
     tier: Vec<String>,
@@ -29,12 +27,12 @@ pub struct Options {
 
 impl Options {
     /// The flags of a mount over a source that is mounted with `source`.
-    pub fn flags_over(&self, source: MountFlags) -> MountFlags {
+    pub(super) fn flags_over(&self, source: MountFlags) -> MountFlags {
         self.flags | source.difference(self.cleared)
     }
 
     /// Applies the options where no flag overrides them.
-    pub fn tune(&self, tuning: &mut Tuning) {
+    pub(super) fn tune(&self, tuning: &mut Tuning) {
         tuning.memory = tuning.memory.take().or_else(|| self.memory.clone());
         tuning.policy = tuning.policy.take().or_else(|| self.policy.clone());
         if tuning.tier.is_empty() {
@@ -75,7 +73,7 @@ const REPEATED: &[&str] = &[
 
 /// Parses an option list. An unknown option is an error, to catch typing errors, except with `sloppy` of
 /// mount(8).
-pub fn parse(text: &str, sloppy: bool) -> Result<Options> {
+pub(super) fn parse(text: &str, sloppy: bool) -> Result<Options> {
     let mut options = Options {
         flags: MountFlags::empty(),
         cleared: MountFlags::empty(),

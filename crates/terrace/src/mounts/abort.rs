@@ -17,12 +17,12 @@ const NO_ABORT: &str = "TERRACE_TEST_NO_ABORT";
 ///
 /// It stays bound to its connection: if that is gone and its number is reused, a write has no effect.
 #[derive(Debug)]
-pub struct Abort(OwnedFd);
+pub(crate) struct Abort(OwnedFd);
 
 impl Abort {
     /// The connection of the mount of device `dev`. The file belongs to the mounter. If the kernel's
     /// directory is not mounted, only root can open the file.
-    pub fn of(dev: (u32, u32)) -> io::Result<Abort> {
+    pub(crate) fn of(dev: (u32, u32)) -> io::Result<Abort> {
         if std::env::var_os(NO_ABORT).is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
@@ -34,7 +34,7 @@ impl Abort {
     }
 
     /// Aborts the connection, if it still exists.
-    pub fn abort(&self) -> io::Result<()> {
+    pub(crate) fn abort(&self) -> io::Result<()> {
         Ok(rustix::io::write(&self.0, b"1").map(drop)?)
     }
 }

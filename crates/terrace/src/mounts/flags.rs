@@ -34,7 +34,7 @@ const FLAGS: &[(&str, MountFlags, bool)] = &[
 ];
 
 /// The flag that the option `name` sets (true) or clears (false).
-pub fn flag_of(name: &str) -> Option<(MountFlags, bool)> {
+pub(crate) fn flag_of(name: &str) -> Option<(MountFlags, bool)> {
     FLAGS.iter().find(|(option, _, _)| *option == name).map(|(_, flag, on)| (*flag, *on))
 }
 
@@ -47,13 +47,13 @@ const KEPT: [(Has, MountFlags); 4] = [
 ];
 
 /// The restrictions of the mount that holds a directory.
-pub fn of_mount(dir: impl AsFd) -> MountFlags {
+pub(crate) fn of_mount(dir: impl AsFd) -> MountFlags {
     let has = rustix::fs::fstatvfs(dir).map_or(Has::empty(), |fs| fs.f_flag);
     KEPT.into_iter().filter(|(flag, _)| has.contains(*flag)).map(|(_, flag)| flag).collect()
 }
 
 /// Option names for `flags`, without those that the kernel sets anyway.
-pub fn names_of(flags: MountFlags) -> Vec<&'static str> {
+pub(crate) fn names_of(flags: MountFlags) -> Vec<&'static str> {
     let asked = flags.difference(MountFlags::RELATIME);
     FLAGS.iter().filter(|(_, flag, on)| *on && asked.contains(*flag)).map(|(name, _, _)| *name).collect()
 }

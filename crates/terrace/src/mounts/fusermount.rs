@@ -18,7 +18,7 @@ use rustix::net::{
 const HELPER: &str = "fusermount3";
 
 /// Mounts at `mnt` with these options. Returns the descriptor of /dev/fuse, or the helper's message.
-pub fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String> {
+pub(crate) fn mount(src: &Path, mnt: &Path, options: &[&str]) -> Result<OwnedFd, String> {
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|e| e.to_string())?;
     // Only the helper's end survives the exec.
@@ -68,7 +68,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 
 /// Unmounts a mount of this user. A mount in use is only detached if `lazy`; it ends when the last open file
 /// is closed.
-pub fn unmount(mnt: &Path, lazy: bool) -> io::Result<()> {
+pub(crate) fn unmount(mnt: &Path, lazy: bool) -> io::Result<()> {
     let mut helper = Command::new(HELPER);
     helper.arg("-u");
     if lazy {

@@ -6,16 +6,14 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// File system type of terrace in the mount table.
-pub const FSTYPE: &str = "fuse.terrace";
+pub(crate) const FSTYPE: &str = "fuse.terrace";
 
-/// One mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Device as stat reports it, major and minor.
     pub dev: (u32, u32),
     /// The mounted directory within its file system.
     pub root: PathBuf,
-    /// Mount point.
     pub point: PathBuf,
     /// `ext4`, `fuse.terrace`, ...
     pub fstype: String,
@@ -28,20 +26,20 @@ pub struct Entry {
 impl Entry {
     /// Does the server alone check permissions? Then the kernel checks no modes, and the owners shown may be
     /// meaningless here (sshfs).
-    pub fn is_checked_by_server(&self) -> bool {
+    pub(crate) fn is_checked_by_server(&self) -> bool {
         let checks = |option| option == "default_permissions";
         self.fstype.split('.').next().is_some_and(|kind| matches!(kind, "fuse" | "fuseblk"))
             && !self.options.split(',').any(checks)
     }
 
     /// The user that mounted a FUSE file system.
-    pub fn user_id(&self) -> Option<u32> {
+    pub(crate) fn user_id(&self) -> Option<u32> {
         self.options.split(',').find_map(|option| option.strip_prefix("user_id=")?.parse().ok())
     }
 }
 
 /// All mounts that this process sees, oldest first; a later one at the same point covers an earlier one.
-pub fn table() -> Vec<Entry> {
+pub(crate) fn table() -> Vec<Entry> {
     table_of(Path::new("/proc/self"))
 }
 
@@ -49,12 +47,12 @@ pub fn table() -> Vec<Entry> {
 ///
 /// # Errors
 /// The table cannot be read.
-pub fn own_table() -> io::Result<Vec<Entry>> {
+pub(crate) fn own_table() -> io::Result<Vec<Entry>> {
     read(Path::new("/proc/self"))
 }
 
 /// All mounts that the process of this /proc directory sees; empty if it may not be read.
-pub fn table_of(process: &Path) -> Vec<Entry> {
+pub(crate) fn table_of(process: &Path) -> Vec<Entry> {
     read(process).unwrap_or_default()
 }
 
@@ -64,12 +62,12 @@ fn read(process: &Path) -> io::Result<Vec<Entry>> {
 }
 
 /// The topmost mount whose point is exactly `path`.
-pub fn at(path: &Path) -> Option<Entry> {
+pub(crate) fn at(path: &Path) -> Option<Entry> {
     table().into_iter().rev().find(|entry| entry.point == path)
 }
 
 /// The mount that shows `path`, and the path below the root of its file system.
-pub fn inside<'a>(table: &'a [Entry], path: &Path) -> Option<(&'a Entry, PathBuf)> {
+pub(crate) fn inside<'a>(table: &'a [Entry], path: &Path) -> Option<(&'a Entry, PathBuf)> {
     let over = table.iter().filter(|entry| path.starts_with(&entry.point));
     let entry = over.max_by_key(|entry| entry.point.components().count())?;
     let below = path.strip_prefix(&entry.point).ok()?;
@@ -77,24 +75,23 @@ pub fn inside<'a>(table: &'a [Entry], path: &Path) -> Option<(&'a Entry, PathBuf
 }
 
 /// The device of terrace's topmost mount at `path`, even if another file system covers it.
-pub fn device_at(path: &Path) -> Option<(u32, u32)> {
+pub(crate) fn device_at(path: &Path) -> Option<(u32, u32)> {
     let here = |entry: &Entry| entry.point == path && entry.fstype == FSTYPE;
     table().into_iter().rev().find(here).map(|entry| entry.dev)
 }
 
 /// Position of a mount among those at its path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Layer {
+pub(crate) enum Layer {
     /// On top: the path names it.
     Top,
     /// Covered by a file system of this type.
     Below(String),
-    /// Not there.
     Gone,
 }
 
 /// Position of the mount of device `dev` at `path`; without a device, the topmost mount of terrace counts.
-pub fn layer(path: &Path, dev: Option<(u32, u32)>) -> Layer {
+pub(crate) fn layer(path: &Path, dev: Option<(u32, u32)>) -> Layer {
     layer_in(table(), path, dev)
 }
 
@@ -109,13 +106,13 @@ fn layer_in(table: Vec<Entry>, path: &Path, dev: Option<(u32, u32)>) -> Layer {
 }
 
 /// The mount of the file system of device `dev`.
-pub fn of_device(dev: u64) -> Option<Entry> {
+pub(crate) fn of_device(dev: u64) -> Option<Entry> {
     let dev = (rustix::fs::major(dev), rustix::fs::minor(dev));
     table().into_iter().find(|entry| entry.dev == dev)
 }
 
 /// Mounts strictly below `path`.
-pub fn below(path: &Path) -> Vec<Entry> {
+pub(crate) fn below(path: &Path) -> Vec<Entry> {
     table().into_iter().filter(|entry| entry.point != path && entry.point.starts_with(path)).collect()
 }
 

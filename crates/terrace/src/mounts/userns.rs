@@ -7,15 +7,14 @@ use rustix::thread::UnshareFlags;
 
 /// Why no namespace can be made, and the cure.
 #[derive(Debug)]
-pub struct Refused {
-    /// The kernel's reason.
+pub(crate) struct Refused {
     pub err: io::Error,
     /// The user's next step.
     pub cure: &'static str,
 }
 
 /// Is this root outside of user namespaces? Only that user may use FUSE passthrough.
-pub fn is_root_outside() -> bool {
+pub(crate) fn is_root_outside() -> bool {
     let maps_all = |map: String| map.split_whitespace().eq(["0", "0", "4294967295"]);
     rustix::process::geteuid().is_root() && std::fs::read_to_string("/proc/self/uid_map").is_ok_and(maps_all)
 }
@@ -26,7 +25,7 @@ pub fn is_root_outside() -> bool {
 /// In the user namespace, user and group ids stay the same for the command. Files of all other users appear
 /// as owned by "nobody": an unprivileged namespace cannot map more. The right to mount ends with the exec of
 /// the command.
-pub fn private_mounts() -> Result<(), Refused> {
+pub(crate) fn private_mounts() -> Result<(), Refused> {
     match unshare(UnshareFlags::NEWNS) {
         Err(rustix::io::Errno::PERM) => private_user()?,
         done => done.map_err(|err| refused(err.into()))?,

@@ -15,13 +15,13 @@ const HELPER: &str = "/sbin/umount.fuse.terrace";
 const TABLE: &str = "/run/mount/utab";
 
 /// Starts to add a mount, where root has installed the helper.
-pub fn note(src: &Path, mnt: &Path) -> Option<Child> {
+pub(crate) fn note(src: &Path, mnt: &Path) -> Option<Child> {
     let is_used = rustix::process::geteuid().is_root() && Path::new(HELPER).exists();
     is_used.then(|| spawn("mount", &["-t", FSTYPE, "-o", "uhelper=fuse.terrace"], &[src, mnt]))?
 }
 
 /// Removes a mount from the table.
-pub fn forget(mnt: &Path) {
+pub(crate) fn forget(mnt: &Path) {
     let name = mnt.as_os_str().as_encoded_bytes();
     let is_noted = || std::fs::read(TABLE).is_ok_and(|table| table.windows(name.len()).any(|at| at == name));
     if rustix::process::geteuid().is_root() && is_noted() {

@@ -22,15 +22,13 @@ const SIGNALS: &[SignalNumber] =
 
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// With this status.
+pub(super) enum Outcome {
     Exited(u8),
-    /// By this signal.
     Killed(SignalNumber),
 }
 
 /// Runs the command to its end.
-pub fn run(
+pub(super) fn run(
     words: &[OsString],
     cwd: Option<&Path>,
     environment: &[(&'static str, OsString)],

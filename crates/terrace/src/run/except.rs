@@ -14,11 +14,11 @@ use crate::error::{Failure, Result, reason};
 
 /// The directories that are not served.
 #[derive(Debug, Default)]
-pub struct Excepted(Vec<(PathBuf, OwnedFd)>);
+pub(super) struct Excepted(Vec<(PathBuf, OwnedFd)>);
 
 /// Resolves the given directories: absolute, without symbolic links, without those that lie in others.
 /// Relative names begin at the served directory.
-pub fn resolve(served: &Path, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+pub(super) fn resolve(served: &Path, named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut found = named.iter().map(|name| resolve_one(served, name)).collect::<Result<Vec<_>>>()?;
     found.sort();
     // After sorting, a directory comes before those inside it.
@@ -47,7 +47,7 @@ fn resolve_one(served: &Path, name: &Path) -> Result<PathBuf> {
 
 impl Excepted {
     /// Copies the mounts at these directories, in the private namespace and before terrace covers them.
-    pub fn copy(dirs: Vec<PathBuf>) -> Result<Excepted> {
+    pub(super) fn copy(dirs: Vec<PathBuf>) -> Result<Excepted> {
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::AT_RECURSIVE
             | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
@@ -60,7 +60,7 @@ impl Excepted {
     }
 
     /// Attaches the copies over terrace's mount.
-    pub fn attach(&self) -> Result<()> {
+    pub(super) fn attach(&self) -> Result<()> {
         self.0.iter().try_for_each(|(dir, mount)| {
             let done =
                 rustix::mount::move_mount(mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH);
@@ -69,7 +69,7 @@ impl Excepted {
     }
 
     /// Detaches the copies by their descriptors: a path lookup would hang if the daemon does not answer.
-    pub fn detach(self) {
+    pub(super) fn detach(self) {
         for (dir, mount) in self.0 {
             let path = format!("/proc/self/fd/{}", mount.as_raw_fd());
             match rustix::mount::unmount(&path, UnmountFlags::DETACH) {

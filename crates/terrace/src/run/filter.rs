@@ -9,7 +9,7 @@ use crate::sys::{self, Side};
 
 /// Variable that reports to the library, under a filter, that its calls were tried. None without a filter, or
 /// if a call was fatal.
-pub fn environment() -> Option<(&'static str, OsString)> {
+pub(super) fn environment() -> Option<(&'static str, OsString)> {
     let filters = filters().filter(|count| count != "0")?;
     are_allowed().then(|| ("TERRACE_FILTERS", filters.into()))
 }

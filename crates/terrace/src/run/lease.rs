@@ -21,7 +21,7 @@ const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// Chooses leases, unless an option needs a mount: all accesses through terrace, a tier on a device, staged
 /// files, a schedule.
-pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
+pub(super) fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
     let wants_mount = args.mount
         || args.no_preload
         || !args.stage_in.is_empty()
@@ -33,7 +33,7 @@ pub fn choose(args: &cli::Run, config: &Config, place: &Place) -> By {
 
 /// Does the kernel give this user leases on the files of a directory? Leases on other users' files need a
 /// capability (fcntl(2)); in another user's directory, most files are that user's.
-pub fn gives_leases(dir: impl AsFd) -> bool {
+pub(crate) fn gives_leases(dir: impl AsFd) -> bool {
     let is_local = fstatfs(&dir).is_ok_and(|fs| LOCAL.contains(&(fs.f_type as u64)));
     let is_ours = fstat(&dir).is_ok_and(|st| st.st_uid == rustix::process::geteuid().as_raw());
     is_local && (is_ours || may_lease_any()) && are_enabled()
@@ -51,7 +51,7 @@ fn are_enabled() -> bool {
 
 /// The directory served by leases, and the excepted directories in it, one a line. With a mount the value is
 /// empty, which overrides that of an enclosing run.
-pub fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'static str, OsString)> {
+pub(super) fn environment(by: By, dir: &Path, excepted: &[PathBuf]) -> Vec<(&'static str, OsString)> {
     let told = match by {
         By::Mount => Vec::new(),
         By::Leases => {

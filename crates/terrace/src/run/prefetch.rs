@@ -7,8 +7,7 @@ use terrace_api::stats::{Prefetch, ScheduleState};
 
 use crate::error::{Failure, Result, reason};
 
-/// Reads a schedule.
-pub fn read(path: &Path) -> Result<Schedule> {
+pub(super) fn read(path: &Path) -> Result<Schedule> {
     let shown = path.display();
     let text = std::fs::read(path).map_err(|err| {
         let cure = "make it with `terrace trace` and `terrace-bench schedule`";
@@ -19,7 +18,7 @@ pub fn read(path: &Path) -> Result<Schedule> {
 }
 
 /// Prints one line about parts of the schedule that were not usable.
-pub fn tell(prefetch: &Prefetch) {
+pub(super) fn tell(prefetch: &Prefetch) {
     if let Some(line) = prefetch.schedule.as_ref().and_then(line) {
         terrace_output::error_line!("terrace: --prefetch: {line}");
     }

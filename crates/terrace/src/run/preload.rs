@@ -14,7 +14,7 @@ use crate::instance::Instance;
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// `TERRACE_PRELOAD`, or next to this program, or where packages install it.
-pub fn find() -> Result<PathBuf> {
+pub(crate) fn find() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os("TERRACE_PRELOAD").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(named);
         return path.canonicalize().map_err(|_| {
@@ -36,7 +36,7 @@ pub fn find() -> Result<PathBuf> {
 
 /// The command's environment variables. The library compares the mount's device number to recognise files
 /// that it may serve, before it sends any request.
-pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
+pub(super) fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'static str, OsString)> {
     let library = loadable(library, instance);
     let before = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     let mut all =
@@ -49,7 +49,7 @@ pub fn environment(library: &Path, instance: &Instance, dir: &Path) -> Vec<(&'st
 
 /// The variables for a given program: without the library if the program cannot load it, or would print a
 /// warning. Its children then run without it as well.
-pub fn for_program(
+pub(super) fn for_program(
     command: &OsStr,
     variables: Vec<(&'static str, OsString)>,
 ) -> Vec<(&'static str, Option<OsString>)> {

@@ -4,7 +4,7 @@ use crate::error::Failure;
 use crate::handover::channel::{self, Channel, Event, Poll};
 
 /// The supervisor, as seen by `terrace run`.
-pub struct Supervisor {
+pub(super) struct Supervisor {
     /// Channel to the supervisor.
     pub line: Channel,
     /// The supervisor has reported an orderly end.
@@ -13,7 +13,7 @@ pub struct Supervisor {
 
 impl Supervisor {
     /// Reads one message, blocking; false at end of file.
-    pub fn poll(&mut self) -> bool {
+    pub(super) fn poll(&mut self) -> bool {
         match self.line.poll() {
             Poll::End => return false,
             Poll::Nothing => {}

@@ -17,7 +17,7 @@ use crate::serve::setup::Kept;
 
 /// Answers from the store and the server.
 #[derive(Debug)]
-pub struct Answers {
+pub(super) struct Answers {
     store: Store,
     server: Arc<Server>,
     keeper: Option<Pid>,
@@ -27,7 +27,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    pub fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
+    pub(super) fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
         Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off() }
     }
 

@@ -42,7 +42,7 @@ struct Keeper {
 }
 
 /// Runs servers until the end.
-pub fn keep(kept: Kept, lock: Lock) -> Result<()> {
+pub(super) fn keep(kept: Kept, lock: Lock) -> Result<()> {
     sys::block(SIGNALS);
     let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
     let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;

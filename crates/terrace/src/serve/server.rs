@@ -27,7 +27,7 @@ const DECODED_SHARE: u64 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Body of the process.
-pub fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
+pub(super) fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
     let _ = rustix::thread::set_name(c"terrace-kv");
     let keeper = rustix::process::getppid();
     abort_on_panic();

@@ -35,7 +35,7 @@ const PASSWORD_MAX: usize = 512;
 
 /// Resources that the keeper holds and each server inherits.
 #[derive(Debug)]
-pub struct Kept {
+pub(super) struct Kept {
     /// Settings of cache and tiers.
     pub config: Config,
     /// Settings of the server.
@@ -50,11 +50,9 @@ pub struct Kept {
     pub tier: Tier,
     /// Listening sockets for clients.
     pub listeners: Vec<Listener>,
-    /// Addresses, for messages.
     pub places: Vec<String>,
     /// Unix socket path, removed at the end.
     pub unix: Option<PathBuf>,
-    /// Socket for commands.
     pub control: UnixListener,
     /// Socket for scrapes of metrics.
     pub metrics: Option<TcpListener>,
@@ -63,7 +61,7 @@ pub struct Kept {
 }
 
 /// Prepares everything, or fails without leaving anything.
-pub fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
+pub(super) fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
     let mut config = Config::load(&args.tuning)?;
     let dir = directory(&args.dir)?;
     config.look_up_device(&dir)?;

@@ -13,7 +13,7 @@ use crate::instance::Kind;
 use crate::size::human;
 
 /// A few lines for one instance.
-pub fn of(stat: &StatReport) -> String {
+pub(super) fn of(stat: &StatReport) -> String {
     let mut page = String::new();
     let StatReport { cache, instance, kv, mrc: estimates } = stat;
     head(&mut page, instance, &cache.policy);

@@ -33,7 +33,7 @@ const NAME: &std::ffi::CStr = c"fuse-aborter";
 
 /// Method of ending the connection.
 #[derive(Debug)]
-pub enum Means {
+pub(super) enum Means {
     /// The kernel's abort file.
     Abort(Abort),
     /// Without that file: answers all requests with an error, until no program waits.
@@ -50,7 +50,7 @@ impl Means {
 }
 
 /// Chooses the method for the mount of device `dev` (if known) with the connection `fuse`.
-pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means> {
+pub(super) fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means> {
     let abort = dev.ok_or(io::ErrorKind::NotFound.into()).and_then(Abort::of);
     match abort {
         Ok(abort) => Ok(Means::Abort(abort)),
@@ -59,7 +59,7 @@ pub fn means(dev: Option<(u32, u32)>, fuse: BorrowedFd<'_>) -> io::Result<Means>
 }
 
 /// Starts the aborter; returns the supervisor's channel to it. `log`: standard error is the instance's log.
-pub fn start(means: Means, log: bool) -> io::Result<Channel> {
+pub(super) fn start(means: Means, log: bool) -> io::Result<Channel> {
     let (line, its) = channel::pair()?;
     let supervisor = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty())?;
     match sys::fork()? {

@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 /// Give up at this many crashes ...
-pub const CRASHES_MAX: usize = 5;
+pub(crate) const CRASHES_MAX: usize = 5;
 /// ... within this time.
-pub const CRASHES_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const CRASHES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Pause before the next terraced after several kills in a short time.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -17,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Recent ends of terraced.
 #[derive(Debug, Default)]
-pub struct Crashes {
+pub(crate) struct Crashes {
     crashed: Vec<Instant>,
     killed: Vec<Instant>,
     /// Repeated kills in a row, the last of them, and the pause after it.
@@ -28,10 +28,8 @@ pub struct Crashes {
 
 /// How a terraced ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// Crashed by itself.
+pub(crate) enum End {
     Crashed,
-    /// Killed from outside.
     Killed,
     /// Killed before it served, or by the kernel for lack of memory: the next one is likely to be killed as
     /// well.
@@ -40,16 +38,14 @@ pub enum End {
 
 /// Action after an end.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Restart after a pause.
     Start(Duration),
-    /// Give up.
     GiveUp,
 }
 
 impl Crashes {
-    /// Notes an end.
-    pub fn note(&mut self, end: End, now: Instant) -> Next {
+    pub(crate) fn note(&mut self, end: End, now: Instant) -> Next {
         let ends = if end == End::Crashed { &mut self.crashed } else { &mut self.killed };
         ends.retain(|then| now.duration_since(*then) < CRASHES_WITHIN);
         ends.push(now);

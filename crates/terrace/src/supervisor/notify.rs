@@ -8,12 +8,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The mount is served.
-pub const READY: &str = "READY=1";
+pub(super) const READY: &str = "READY=1";
 /// The instance is writing back and unmounting.
-pub const STOPPING: &str = "STOPPING=1";
+pub(super) const STOPPING: &str = "STOPPING=1";
 
 /// Sends a notification if NOTIFY_SOCKET is set. On a failure, the manager reports its own timeout.
-pub fn say(state: &str) {
+pub(super) fn say(state: &str) {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else { return };
     if let Err(err) = send(&socket, state) {
         tracing::warn!("NOTIFY_SOCKET {}: {err}", socket.display());

@@ -36,7 +36,7 @@ const OOM_SCORE_ADJ_LAST: i32 = -999;
 
 /// How files are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub(crate) enum By {
     /// A mount over the directory.
     Mount,
     /// Leases: programs use the directory itself.
@@ -45,14 +45,12 @@ pub enum By {
 
 /// The task of a supervisor.
 #[derive(Debug)]
-pub struct Task {
+pub(crate) struct Task {
     /// Source and mount point.
     pub place: Place,
-    /// All settings.
     pub config: Config,
     /// For all programs or for one command.
     pub kind: Kind,
-    /// Mount or leases.
     pub by: By,
     /// Mount flags: read-only, noatime, ...
     pub flags: MountFlags,
@@ -63,8 +61,7 @@ pub struct Task {
 }
 
 /// The supervisor's ends of [`Shared::to_supervisor`] and [`Shared::go`].
-pub struct SupervisorEnds {
-    /// Messages from terraced.
+pub(super) struct SupervisorEnds {
     pub from_terraced: Channel,
     /// Pipe for the `go` byte, and for the answer to `ready`.
     pub go: OwnedFd,
@@ -74,7 +71,10 @@ pub struct SupervisorEnds {
 
 /// Makes all resources, or fails and leaves nothing. A tier that cannot be used may be left out. `starter`:
 /// the waiting command, if the supervisor runs in the background.
-pub fn prepare(mut task: Task, starter: Option<&mut Channel>) -> Result<(Shared, Lock, SupervisorEnds)> {
+pub(super) fn prepare(
+    mut task: Task,
+    starter: Option<&mut Channel>,
+) -> Result<(Shared, Lock, SupervisorEnds)> {
     let detached = starter.is_some();
     // The kernel has applied the caller's umask before a mode arrives here.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -171,7 +171,7 @@ fn assemble(task: Task, tier: Tier, instance: &Instance, detached: bool) -> Resu
 }
 
 /// A listening socket for this user alone.
-pub fn bind(path: &Path) -> Result<UnixListener> {
+pub(crate) fn bind(path: &Path) -> Result<UnixListener> {
     UnixListener::bind(path).and_then(|listener| close_to_others(path).map(|()| listener)).map_err(|err| {
         Failure::new(path.display(), reason(err), "set XDG_RUNTIME_DIR to a directory of yours")
     })
@@ -262,7 +262,7 @@ fn outlive_terraced() -> Option<i32> {
 }
 
 /// Sends log messages to standard error.
-pub fn start_log(level: Level) {
+pub(crate) fn start_log(level: Level) {
     let level = match level {
         Level::Error => tracing::Level::ERROR,
         Level::Warn => tracing::Level::WARN,

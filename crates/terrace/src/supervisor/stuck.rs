@@ -50,12 +50,12 @@ const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
 const FUSE_WAIT: &str = "request_wait_answer";
 
 /// Interval for polling [`Thread::is_ending`].
-pub const LOOK_EVERY: Duration = Duration::from_millis(250);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The watched thread, whose end shows that of its process. Its descriptors keep their numbers, so that
 /// terraced leaves them open.
 #[derive(Debug)]
-pub struct Thread {
+pub(super) struct Thread {
     /// Its `stat` file, read repeatedly without another open.
     stat: OwnedFd,
     /// A pidfd that is readable once the thread is dead (Linux 6.9).
@@ -67,13 +67,13 @@ pub struct Thread {
 
 impl Thread {
     /// No thread is watched yet.
-    pub fn none() -> io::Result<Thread> {
+    pub(super) fn none() -> io::Result<Thread> {
         let null = || File::open("/dev/null").map(OwnedFd::from);
         Ok(Thread { stat: null()?, end: null()?, has_end: false, gone: false })
     }
 
     /// Watches the given thread from now on.
-    pub fn watch(&mut self, process: Pid, thread: Pid) {
+    pub(super) fn watch(&mut self, process: Pid, thread: Pid) {
         let (process, id) = (process.as_raw_pid(), thread.as_raw_pid());
         let stat = File::open(format!("/proc/{process}/task/{id}/stat")).map(OwnedFd::from);
         let replaced = |new: &OwnedFd, slot| rustix::io::dup3(new, slot, DupFlags::CLOEXEC).is_ok();
@@ -86,8 +86,7 @@ impl Thread {
         tracing::warn!("terraced is not watched: no descriptor for its working thread");
     }
 
-    /// Ends the watch.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.has_end, self.gone) = (false, false);
         if let Ok(null) = File::open("/dev/null") {
             let _ = rustix::io::dup3(&null, &mut self.stat, DupFlags::CLOEXEC);
@@ -95,12 +94,12 @@ impl Thread {
     }
 
     /// Descriptor that is readable once the thread is dead, if the kernel has it.
-    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+    pub(super) fn end(&self) -> Option<BorrowedFd<'_>> {
         self.has_end.then(|| self.end.as_fd())
     }
 
     /// Is the thread exiting, so that it makes no more system calls? False if none is watched.
-    pub fn is_ending(&self) -> bool {
+    pub(super) fn is_ending(&self) -> bool {
         let mut stat = [0; 1024];
         match rustix::io::pread(&self.stat, &mut stat, 0) {
             _ if self.gone => true,
@@ -120,7 +119,7 @@ fn end_of(thread: Pid) -> Option<OwnedFd> {
 
 /// The state of a dying process that does not end.
 #[derive(Debug)]
-pub enum Rest {
+pub(super) enum Rest {
     /// All remaining threads wait for answers from their own process, or dump core.
     WaitsForItself,
     /// No thread is left, or one does work that must be completed.
@@ -130,7 +129,7 @@ pub enum Rest {
 }
 
 /// State of the remaining threads of a dying process that serves `source`.
-pub fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
+pub(super) fn rest_of(pid: Pid, source: BorrowedFd<'_>) -> Rest {
     // If unknown, assume FUSE: then fewer calls count as harmless.
     let on_fuse = rustix::fs::fstatfs(source).map_or(true, |fs| fs.f_type == FUSE_MAGIC);
     rest_in(format!("/proc/{}/task", pid.as_raw_pid()).as_ref(), on_fuse)
@@ -172,7 +171,7 @@ fn waits_for_fuse(task: &Path) -> bool {
 }
 
 /// The signal that killed a dying process; none if the kernel does not show it.
-pub fn killed_by(pid: Pid) -> Option<SignalNumber> {
+pub(super) fn killed_by(pid: Pid) -> Option<SignalNumber> {
     // `exit_code`, field 52 of proc_pid_stat(5).
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     let status: i32 = proc::stat_fields(&stat).nth(49)?.parse().ok()?;

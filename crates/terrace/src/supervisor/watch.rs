@@ -22,7 +22,7 @@ use crate::sys::{self, Side, SignalNumber};
 use crate::tier::record;
 
 /// Signals that the supervisor reads from its descriptor; terraced inherits them blocked.
-pub const SIGNALS: &[SignalNumber] =
+pub(super) const SIGNALS: &[SignalNumber] =
     &[libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
 /// Time for the other threads of a killed terraced to end before they are inspected.
@@ -36,7 +36,7 @@ const FOLLOW_EVERY: Duration = Duration::from_millis(20);
 
 /// Outcome of an instance.
 #[derive(Debug)]
-pub enum Ended {
+pub(super) enum Ended {
     /// Unmounted, or stopped in order.
     Done,
     /// terraced could not start.
@@ -68,15 +68,13 @@ enum Source {
 }
 
 /// State of the loop.
-pub struct Watch {
+pub(super) struct Watch {
     shared: Shared,
     signals: OwnedFd,
-    /// Messages from terraced.
     from_terraced: Channel,
     /// Pipe to terraced: the `go` byte, then the answer to `ready`.
     go: OwnedFd,
     aborter: Option<Channel>,
-    /// terraced's working thread.
     thread: Thread,
     /// Time of the working thread's death: the other threads should follow.
     thread_dead: Option<Instant>,
@@ -110,7 +108,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    pub fn new(shared: Shared, ends: SupervisorEnds, starter: Option<Channel>) -> Watch {
+    pub(super) fn new(shared: Shared, ends: SupervisorEnds, starter: Option<Channel>) -> Watch {
         let null = || OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null opens"));
         let mut watch = Watch {
             shared,
@@ -148,7 +146,7 @@ impl Watch {
     }
 
     /// Runs until the end of the instance.
-    pub fn run(mut self) -> (Shared, Ended, LastWords) {
+    pub(super) fn run(mut self) -> (Shared, Ended, LastWords) {
         loop {
             self.take_back_go();
             let exit = match sys::clone_sharing_files() {

@@ -19,7 +19,7 @@ use crate::instance::Instance;
 use crate::size::human;
 
 /// `terrace tier add MNT PATH[:SIZE]`
-pub fn add(args: &cli::TierAdd) -> Result<ExitCode> {
+pub(super) fn add(args: &cli::TierAdd) -> Result<ExitCode> {
     let (path, size) = config::split_target(&args.target);
     let path = absolute(&path)?;
     let command = TierAdd {
@@ -34,7 +34,7 @@ pub fn add(args: &cli::TierAdd) -> Result<ExitCode> {
 }
 
 /// `terrace tier remove MNT TARGET`
-pub fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
+pub(super) fn remove(args: &cli::TierRemove) -> Result<ExitCode> {
     let target = named(&args.target)?;
     let was_off = is_off(&args.mnt, &target);
     let change = ask(&args.mnt, &target.clone(), TierRemove { target, force: args.force })?;
@@ -58,7 +58,7 @@ fn is_off(mnt: &Path, target: &Path) -> bool {
 }
 
 /// `terrace tier resize MNT TARGET SIZE`
-pub fn resize(args: &cli::TierResize) -> Result<ExitCode> {
+pub(super) fn resize(args: &cli::TierResize) -> Result<ExitCode> {
     let size: crate::size::Size = args
         .size
         .parse()

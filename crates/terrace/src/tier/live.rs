@@ -25,7 +25,7 @@ use crate::instance::Instance;
 use crate::size::{Size, human};
 
 /// The targets of a running instance.
-pub struct Live {
+pub(crate) struct Live {
     engine: Arc<Engine>,
     instance: Instance,
     src: PathBuf,
@@ -55,7 +55,7 @@ fn levels_of<'a>(held: impl Iterator<Item = &'a Held> + Clone) -> Vec<(usize, u8
 
 impl Live {
     /// Takes over the targets of an instance whose engine has started.
-    pub fn new(engine: Arc<Engine>, shared: &mut Shared) -> Live {
+    pub(crate) fn new(engine: Arc<Engine>, shared: &mut Shared) -> Live {
         let mut held = std::mem::take(&mut shared.tier.held);
         held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));
         let (instance, src) = (shared.instance.clone(), shared.place.src.clone());
@@ -65,7 +65,7 @@ impl Live {
     }
 
     /// Rows of unusable targets for `terrace stat`.
-    pub fn off(&self) -> Vec<TierRow> {
+    pub(crate) fn off(&self) -> Vec<TierRow> {
         self.off.lock().iter().map(Off::row).collect()
     }
 
@@ -74,7 +74,7 @@ impl Live {
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub fn try_stores_again(self: Arc<Live>) -> std::io::Result<()> {
+    pub(crate) fn try_stores_again(self: Arc<Live>) -> std::io::Result<()> {
         let stores = move |live: &Live| -> Vec<Device> {
             let off = live.off.lock();
             off.iter()
@@ -133,8 +133,7 @@ impl Live {
         off.iter().find(is_it).map(|off| off.device.name.clone())
     }
 
-    /// Adds a target.
-    pub fn add(&self, asked: &TierAdd) -> Change {
+    pub(crate) fn add(&self, asked: &TierAdd) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let mut device = Device {
             name: asked.name.clone().unwrap_or_default(),
@@ -195,8 +194,7 @@ impl Live {
         }
     }
 
-    /// Removes a target.
-    pub fn remove(&self, asked: &TierRemove) -> Change {
+    pub(crate) fn remove(&self, asked: &TierRemove) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let name_off = self.name_off(&asked.target);
         if let Some(name) = name_off
@@ -225,8 +223,7 @@ impl Live {
         Ok(change)
     }
 
-    /// Resizes a target.
-    pub fn resize(&self, asked: &TierResize) -> Change {
+    pub(crate) fn resize(&self, asked: &TierResize) -> Change {
         let mut held = self.held.try_lock().ok_or_else(busy)?;
         let at = find(&held, &asked.target)?;
         let name = held[at].device.name.clone();

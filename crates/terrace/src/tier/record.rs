@@ -24,9 +24,8 @@ const NAME: &str = "tiers.json";
 /// Names of targets that were unusable at the start, and have been removed from the list.
 const GONE: &str = "tiers-gone.json";
 
-/// A target.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Entry {
+pub(crate) struct Entry {
     number: usize,
     first_region: u32,
     device: Device,
@@ -44,7 +43,7 @@ pub struct Entry {
 
 impl Entry {
     /// The entry of a target in use.
-    pub fn of(held: &Held) -> Option<Entry> {
+    pub(crate) fn of(held: &Held) -> Option<Entry> {
         let table = held.table.as_ref()?;
         let speed = held.device.speed;
         Some(Entry {
@@ -85,13 +84,13 @@ fn read(instance: &Instance) -> Option<Vec<Entry>> {
 }
 
 /// Files and devices in use, if they have changed since the start.
-pub fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
+pub(crate) fn paths(instance: &Instance) -> Option<Vec<PathBuf>> {
     let all = read(instance)?;
     Some(all.into_iter().filter(|entry| !entry.removed).map(|entry| entry.device.path).collect())
 }
 
 /// Descriptors named in the record.
-pub fn descriptors(instance: &Instance) -> Vec<RawFd> {
+pub(crate) fn descriptors(instance: &Instance) -> Vec<RawFd> {
     let all = read(instance).unwrap_or_default();
     all.iter().flat_map(|entry| [entry.fd, entry.table, entry.table_read_only]).collect()
 }
@@ -100,7 +99,7 @@ pub fn descriptors(instance: &Instance) -> Vec<RawFd> {
 ///
 /// # Errors
 /// The directory has no space.
-pub fn write(instance: &Instance, all: &[Held]) -> std::io::Result<()> {
+pub(crate) fn write(instance: &Instance, all: &[Held]) -> std::io::Result<()> {
     let entries: Vec<Entry> = all.iter().filter_map(Entry::of).collect();
     instance.replace(NAME, &serde_json::to_vec(&entries)?)
 }
@@ -114,14 +113,14 @@ fn gone(instance: &Instance) -> Vec<String> {
 ///
 /// # Errors
 /// The directory has no space.
-pub fn note_gone(instance: &Instance, name: &str) -> std::io::Result<()> {
+pub(crate) fn note_gone(instance: &Instance, name: &str) -> std::io::Result<()> {
     let mut all = gone(instance);
     all.push(name.to_owned());
     instance.replace(GONE, &serde_json::to_vec(&all)?)
 }
 
 /// Takes over the targets of a dead terraced, and completes its removals.
-pub fn take_over(shared: &mut Shared) {
+pub(crate) fn take_over(shared: &mut Shared) {
     let gone = gone(&shared.instance);
     shared.tier.off.retain(|off| !gone.contains(&off.device.name));
     let Some(entries) = read(&shared.instance) else { return };

@@ -68,34 +68,29 @@ mod built {
     }
 
     /// Fails: the feature is not built in.
-    pub fn open(request: &TargetRequest, _: Pid) -> Result<Target, TargetError> {
+    pub(crate) fn open(request: &TargetRequest, _: Pid) -> Result<Target, TargetError> {
         Err(missing(&request.path))
     }
 
-    /// Fails.
-    pub fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
+    pub(crate) fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
         Err(missing(path))
     }
 
-    /// Fails.
-    pub fn count(path: &Path) -> Result<Scanned, TargetError> {
+    pub(crate) fn count(path: &Path) -> Result<Scanned, TargetError> {
         Err(missing(path))
     }
 
-    /// Fails.
-    pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
+    pub(crate) fn empty(path: &Path) -> Result<Superblock, TargetError> {
         Err(missing(path))
     }
 
-    /// Fails.
-    pub fn give_up(_: &Target) -> io::Result<()> {
+    pub(crate) fn give_up(_: &Target) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Fails.
-    pub fn open_medium(_: &mut DeviceConfig, _: &Target) -> io::Result<()> {
+    pub(crate) fn open_medium(_: &mut DeviceConfig, _: &Target) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
 
-pub use built::{count, empty, give_up, look, open, open_medium};
+pub(crate) use built::{count, empty, give_up, look, open, open_medium};

@@ -13,7 +13,7 @@ use crate::config::is_remote;
 use crate::size::PAGE;
 
 /// Report of a tier, with its content unless it is in use.
-pub fn full(path: &Path) -> Result<TierReport, TargetError> {
+pub(super) fn full(path: &Path) -> Result<TierReport, TargetError> {
     if is_remote(path) {
         return full_remote(path);
     }
@@ -46,7 +46,7 @@ fn content_of(scanned: &Scanned) -> TierContent {
 ///
 /// # Errors
 /// The target cannot be read.
-pub fn of_remote(path: &Path) -> Result<TierReport, TargetError> {
+pub(super) fn of_remote(path: &Path) -> Result<TierReport, TargetError> {
     let (found, holder) = remote::look(path)?;
     let bytes = match &found {
         Found::Ours(superblock) => superblock.geometry.bytes(),
@@ -68,7 +68,7 @@ fn full_remote(path: &Path) -> Result<TierReport, TargetError> {
 }
 
 /// Report without counting the content. An unreadable target has only a state.
-pub fn brief(path: &Path) -> TierReport {
+pub(super) fn brief(path: &Path) -> TierReport {
     let report = TierReport { path: path.to_owned(), ..TierReport::default() };
     if is_remote(path) {
         return of_remote(path).unwrap_or(TierReport { state: TargetState::Unreadable, ..report });

@@ -8,7 +8,7 @@ use terrace_api::tiers::{SourceState, TargetState, TierFacts, TierReport};
 use crate::size::human;
 
 /// A table with one line for each target.
-pub fn list(reports: &[TierReport]) -> String {
+pub(super) fn list(reports: &[TierReport]) -> String {
     let mut rows = vec![["TIER", "SIZE", "SOURCE", "LAST USED", "STATE"].map(str::to_owned)];
     rows.extend(reports.iter().map(row));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -59,7 +59,7 @@ fn used_by(report: &TierReport) -> String {
 }
 
 /// Details of one tier.
-pub fn show(report: &TierReport) -> String {
+pub(super) fn show(report: &TierReport) -> String {
     let mut page = String::new();
     let Some(tier) = &report.tier else { return page };
     let _ = writeln!(page, "{}   tier of {}", report.path.display(), tier.source.display());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::instance::{self, Info};
 
 /// Finds the instance that uses a target, by its record or its process.
-pub fn user_of(path: &Path, pid: Option<i32>) -> Option<Info> {
+pub(super) fn user_of(path: &Path, pid: Option<i32>) -> Option<Info> {
     let same = |tier: &PathBuf| tier == path || tier.canonicalize().ok() == path.canonicalize().ok();
     let is_it = |info: &Info| {
         let process = instance::in_our_pid_namespace(info) && pid == Some(info.pid);

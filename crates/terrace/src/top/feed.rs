@@ -11,7 +11,7 @@ use crate::error::{EXIT_NEGATIVE, Failure, Result};
 use crate::{commands, instance, stat};
 
 /// Chooses the mount: the given one, or the only one.
-pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
+pub(super) fn choose(named: Option<&Path>) -> Result<PathBuf> {
     if let Some(mnt) = named {
         return commands::find(mnt).map(|(_, info)| info.mnt);
     }
@@ -31,7 +31,7 @@ pub fn choose(named: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// Requests statistics at intervals, until the receiver is dropped.
-pub fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapshot>)> {
+pub(super) fn follow(mnt: PathBuf, every: Duration) -> Receiver<(Instant, Result<Snapshot>)> {
     let (said, heard) = sync_channel(1);
     std::thread::spawn(move || {
         let mut next = Instant::now();

@@ -10,12 +10,11 @@ use crate::size::PAGE;
 const HISTORY_MAX: usize = 600;
 
 /// Counters since the daemon's start, in the order of [`Counter`].
-pub type Counters = [u64; Counter::ALL.len()];
+pub(super) type Counters = [u64; Counter::ALL.len()];
 
-/// The counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Counter {
+pub(super) enum Counter {
     Hits,
     TierHits,
     Misses,
@@ -32,7 +31,7 @@ pub enum Counter {
 
 impl Counter {
     /// All counters, in order.
-    pub const ALL: [Counter; 12] = [
+    pub(super) const ALL: [Counter; 12] = [
         Counter::Hits,
         Counter::TierHits,
         Counter::Misses,
@@ -50,10 +49,8 @@ impl Counter {
 
 /// Present sizes in bytes, and other values that are not counters.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Levels {
-    /// Memory in use.
+pub(super) struct Levels {
     pub used: u64,
-    /// Memory limit.
     pub limit: u64,
     /// Memory of the frames.
     pub dram: u64,
@@ -77,24 +74,21 @@ pub struct Levels {
 
 /// One answer of `stat`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub(super) struct Snapshot {
     /// `/data on /mnt, strata`
     pub title: String,
     /// Process id of the supervisor; a change means another instance.
     pub supervisor: i32,
     /// Restarts of the daemon, which reset its counters.
     pub restarts: u32,
-    /// The source.
     pub src: String,
-    /// Counters.
     pub counters: Counters,
-    /// Sizes.
     pub levels: Levels,
 }
 
 impl Snapshot {
     /// Extracts the counters and sizes of an answer.
-    pub fn of(stat: &StatReport) -> Snapshot {
+    pub(super) fn of(stat: &StatReport) -> Snapshot {
         let StatReport { cache, instance, .. } = stat;
         let tier = cache.compressed.as_ref();
         let (fast, main, memory) = (&cache.preload, &cache.fuse, &cache.memory);
@@ -141,8 +135,7 @@ impl Snapshot {
 
 /// All data that are shown.
 #[derive(Clone, Debug, Default)]
-pub struct View {
-    /// The latest answer.
+pub(super) struct View {
     pub now: Option<Snapshot>,
     /// Seconds since the start of `terrace top`.
     pub seconds: f64,
@@ -154,7 +147,7 @@ pub struct View {
 
 impl View {
     /// Takes a new answer, `seconds` after the start.
-    pub fn take(&mut self, snapshot: Snapshot, seconds: f64) {
+    pub(super) fn take(&mut self, snapshot: Snapshot, seconds: f64) {
         let time = seconds - self.seconds;
         let before = self
             .now
@@ -173,23 +166,23 @@ impl View {
     }
 
     /// Rate of a counter over the last interval.
-    pub fn rate(&self, counter: Counter) -> Option<f64> {
+    pub(super) fn rate(&self, counter: Counter) -> Option<f64> {
         self.rates.map(|rates| rates[counter as usize])
     }
 
     /// Hit ratio over the last interval, per cent; none without reads.
-    pub fn hit_percent(&self) -> Option<f64> {
+    pub(super) fn hit_percent(&self) -> Option<f64> {
         share(self.rate(Counter::Hits)?, self.rate(Counter::Misses)?)
     }
 
     /// Hit ratio since the daemon's start, per cent.
-    pub fn hit_percent_all(&self) -> Option<f64> {
+    pub(super) fn hit_percent_all(&self) -> Option<f64> {
         let counters = &self.now.as_ref()?.counters;
         share(counters[Counter::Hits as usize] as f64, counters[Counter::Misses as usize] as f64)
     }
 
     /// Mean time of a device read over the last interval, us; none without reads or without statistics.
-    pub fn device_us(&self) -> Option<f64> {
+    pub(super) fn device_us(&self) -> Option<f64> {
         let (reads, ms) = (self.rate(Counter::DeviceReads)?, self.rate(Counter::DeviceReadMs)?);
         (reads > 0.0).then(|| ms * 1000.0 / reads)
     }
@@ -201,7 +194,7 @@ fn share(part: f64, rest: f64) -> Option<f64> {
 
 /// Answers of a real mount with a compressed tier, one second apart.
 #[cfg(test)]
-pub fn recorded() -> Vec<Snapshot> {
+pub(super) fn recorded() -> Vec<Snapshot> {
     let text = include_str!("../../tests/data/stat.jsonl");
     text.lines().map(|line| Snapshot::of(&serde_json::from_str(line).unwrap())).collect()
 }

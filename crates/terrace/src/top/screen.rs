@@ -16,7 +16,7 @@ const CHART_SECONDS: f64 = 60.0;
 const NOTHING: &str = "-";
 
 /// Draws the whole screen.
-pub fn draw(frame: &mut Frame<'_>, view: &View) {
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let [reads, rest] = rows(view);
     let parts = Layout::vertical([
         Constraint::Length(1),
@@ -154,7 +154,7 @@ fn rows(view: &View) -> [Vec<[String; 3]>; 2] {
 }
 
 /// One line for the last interval.
-pub fn line(view: &View) -> String {
+pub(super) fn line(view: &View) -> String {
     let Some(now) = &view.now else { return format!("{:8.1} s  nothing is served yet", view.seconds) };
     let a_second = |counter| view.rate(counter).map_or(NOTHING.to_owned(), count);
     let levels = &now.levels;

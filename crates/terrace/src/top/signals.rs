@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Time to wait for keys and answers.
-pub const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 /// Consecutive failed requests after which the mount counts as gone. One failure may be a restart of the
 /// daemon.
-pub const SILENCE_MAX: u32 = 2;
+pub(super) const SILENCE_MAX: u32 = 2;
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
@@ -16,7 +16,7 @@ extern "C" fn note_signal(_: libc::c_int) {
 }
 
 /// Catches signals, so that the terminal is restored before the end.
-pub fn catch_signals() {
+pub(super) fn catch_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         let handler = note_signal as extern "C" fn(libc::c_int);
         // SAFETY: the handler only stores to an atomic.
@@ -25,6 +25,6 @@ pub fn catch_signals() {
 }
 
 /// Has a signal arrived?
-pub fn interrupted() -> bool {
+pub(super) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -20,7 +20,7 @@ const INTERVAL: &str = "@INTERVAL_MS@";
 const LOOK_EVERY: u32 = 20;
 
 /// Serves the page until a signal arrives, or the mount is gone.
-pub fn serve(mnt: PathBuf, args: &cli::Top, every: Duration) -> Result<ExitCode> {
+pub(super) fn serve(mnt: PathBuf, args: &cli::Top, every: Duration) -> Result<ExitCode> {
     let text = args.http.as_deref().unwrap_or_default();
     let address = http::parse(text, args.http_public).map_err(|(why, cure)| {
         Failure::new("--http", why, cure.replace("say that it may be public", "allow it with --http-public"))

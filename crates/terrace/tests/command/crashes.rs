@@ -323,7 +323,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
 }
 
 /// Kills the supervisor first, so that it starts no other terraced, then terraced.
-pub fn kill_all(stage: &Stage) {
+pub(crate) fn kill_all(stage: &Stage) {
     let (supervisor, terraced) = stage.processes();
     kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);

@@ -22,7 +22,7 @@ const BLOCK: u64 = 512;
 
 /// Faults of the server, switchable at any time.
 #[derive(Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// A close fails with ENOSPC.
     pub close: AtomicBool,
     /// fsync fails with EIO.
@@ -46,14 +46,14 @@ pub struct Faults {
 }
 
 /// The mounted server; it ends when this is dropped.
-pub struct Server {
+pub(crate) struct Server {
     pub faults: Arc<Faults>,
     at: PathBuf,
 }
 
 impl Server {
     /// Serves an empty directory at `at`.
-    pub fn new(at: &Path) -> Server {
+    pub(crate) fn new(at: &Path) -> Server {
         let faults = Arc::new(Faults::default());
         let files = Files { faults: faults.clone(), files: Mutex::default() };
         let session = Session::from_fd(files, mounted(at), SessionACL::All, Config::default());

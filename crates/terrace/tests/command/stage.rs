@@ -11,17 +11,17 @@ use std::time::Duration;
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
 use terrace_testkit::wait::holds_within;
-pub use terrace_testkit::wait::wait_until;
+pub(crate) use terrace_testkit::wait::wait_until;
 
 /// A fresh pair of directories. At the end, terrace must have left nothing on them.
-pub struct Stage {
+pub(crate) struct Stage {
     _dir: tempfile::TempDir,
     pub src: PathBuf,
     pub mnt: PathBuf,
 }
 
 /// Does this machine permit mounts?
-pub fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     let root = rustix::process::geteuid().is_root();
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !(root && fuse) {
@@ -35,7 +35,7 @@ pub fn possible() -> bool {
 }
 
 /// The command, with the environment of a user without any settings.
-pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+pub(crate) fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     command.args(args);
     as_a_new_user(command)
@@ -43,7 +43,7 @@ pub fn terrace<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
 
 /// The preload library, which cargo does not build for tests of this crate.
 #[track_caller]
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let built = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release");
     let dir = std::env::var_os("TERRACE_BIN_DIR").map_or_else(built, PathBuf::from);
     let path = dir.join("libterrace_preload.so");
@@ -62,7 +62,7 @@ fn as_a_new_user(mut command: Command) -> Command {
 }
 
 /// Output and status of a command.
-pub struct Told {
+pub(crate) struct Told {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -83,26 +83,26 @@ impl From<Output> for Told {
 }
 
 /// Runs a command to its end.
-pub fn told(mut command: Command) -> Told {
+pub(crate) fn told(mut command: Command) -> Told {
     command.output().expect("it starts").into()
 }
 
 impl Told {
     /// Asserts exit code 0 and no error output.
     #[track_caller]
-    pub fn fine(self) -> Told {
+    pub(crate) fn fine(self) -> Told {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
         self
     }
 
     /// Asserts exit code 2 and one line with all of `parts`.
     #[track_caller]
-    pub fn refused(self, parts: &[&str]) {
+    pub(crate) fn refused(self, parts: &[&str]) {
         self.refused_with(2, parts);
     }
 
     #[track_caller]
-    pub fn refused_with(self, code: i32, parts: &[&str]) {
+    pub(crate) fn refused_with(self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}", self.err);
         assert_eq!(self.err.lines().count(), 1, "{}", self.err);
         assert!(self.err.starts_with("terrace: "), "{}", self.err);
@@ -126,7 +126,7 @@ fn place() -> &'static Path {
 }
 
 impl Stage {
-    pub fn new() -> Stage {
+    pub(crate) fn new() -> Stage {
         let dir = tempfile::tempdir_in(place()).unwrap();
         let path = dir.path().canonicalize().unwrap();
         let (src, mnt) = (path.join("src"), path.join("mnt"));
@@ -136,7 +136,7 @@ impl Stage {
     }
 
     /// A stage with a source of 1 MiB.
-    pub fn with_small_source() -> Stage {
+    pub(crate) fn with_small_source() -> Stage {
         let mut stage = Stage::new();
         let disk = stage.file("disk");
         fs::create_dir(&disk).unwrap();
@@ -149,7 +149,7 @@ impl Stage {
     /// A stage for the user 65534, and a script for `unshare -m`. The script defines `user COMMAND...` to run
     /// as that user, `$program` for terrace and `$runtime` for a directory. None: this machine has no
     /// fusermount3.
-    pub fn for_user() -> Option<(Stage, String)> {
+    pub(crate) fn for_user() -> Option<(Stage, String)> {
         if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
             eprintln!("skipped: needs fusermount3");
             return None;
@@ -174,19 +174,19 @@ impl Stage {
     }
 
     /// A file of the stage outside source and mount point.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.src.parent().unwrap().join(name)
     }
 
     /// `terrace mount SRC MNT MORE...`
-    pub fn mount(&self, more: &[&str]) -> Told {
+    pub(crate) fn mount(&self, more: &[&str]) -> Told {
         let mut command = terrace(["mount"]);
         command.args([&self.src, &self.mnt]).args(["--memory", "32MiB"]).args(more);
         told(command)
     }
 
     /// `terrace VERB MNT MORE...`
-    pub fn ask(&self, verb: &str, more: &[&str]) -> Told {
+    pub(crate) fn ask(&self, verb: &str, more: &[&str]) -> Told {
         let mut command = terrace([verb]);
         command.arg(&self.mnt).args(more);
         let told = told(command);
@@ -200,7 +200,7 @@ impl Stage {
 
     /// `terrace run --on SRC -- sh -c SCRIPT`, without the preload path. Resets ignored signals: a shell
     /// ignores some for its background jobs, and the command could not trap these.
-    pub fn run(&self, script: &str) -> Command {
+    pub(crate) fn run(&self, script: &str) -> Command {
         let mut command = Command::new("env");
         command.args([DEFAULT_SIGNALS, env!("CARGO_BIN_EXE_terrace")]);
         command.args(["run", "--memory", "32MiB", "--no-preload", "--on"]);
@@ -208,18 +208,18 @@ impl Stage {
         as_a_new_user(command)
     }
 
-    pub fn stat(&self) -> StatReport {
+    pub(crate) fn stat(&self) -> StatReport {
         serde_json::from_str(&self.ask("stat", &["--json"]).fine().out).unwrap()
     }
 
     /// Process ids of supervisor and terraced.
-    pub fn processes(&self) -> (i32, i32) {
+    pub(crate) fn processes(&self) -> (i32, i32) {
         let instance = self.stat().instance;
         (instance.pid, instance.terraced)
     }
 
     /// Directories of instances that serve `mnt` or the source.
-    pub fn instances(&self) -> Vec<PathBuf> {
+    pub(crate) fn instances(&self) -> Vec<PathBuf> {
         let dirs = fs::read_dir("/run/terrace").into_iter().flatten().flatten().map(|entry| entry.path());
         let ours = |dir: &PathBuf| {
             let info = fs::read(dir.join("info.json")).unwrap_or_default();
@@ -230,11 +230,11 @@ impl Stage {
 
     /// The record of the only instance on the stage, without a request to its daemon.
     #[track_caller]
-    pub fn info(&self) -> Info {
+    pub(crate) fn info(&self) -> Info {
         serde_json::from_slice(&fs::read(self.instances()[0].join("info.json")).unwrap()).unwrap()
     }
 
-    pub fn is_mounted(&self) -> bool {
+    pub(crate) fn is_mounted(&self) -> bool {
         // Another test may have mounted at a name that is not UTF-8.
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
@@ -244,7 +244,7 @@ impl Stage {
 
     /// Waits until all processes and mounts are gone.
     #[track_caller]
-    pub fn nothing_is_left(&self) {
+    pub(crate) fn nothing_is_left(&self) {
         wait_until("nothing is left", || !self.is_mounted() && self.instances().is_empty());
     }
 }
@@ -265,7 +265,7 @@ impl Drop for Stage {
 
 /// Writes a file in a separate process; false: it failed. Each child that a parallel test starts holds this
 /// process's descriptors a little longer, and a mount with open files cannot be unmounted.
-pub fn write_apart(path: &Path, content: &[u8]) -> bool {
+pub(crate) fn write_apart(path: &Path, content: &[u8]) -> bool {
     let mut writer = Command::new("dd");
     writer.arg(format!("of={}", text(path))).args(["bs=64K", "status=none"]);
     let mut writer = writer.stdin(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -273,13 +273,13 @@ pub fn write_apart(path: &Path, content: &[u8]) -> bool {
     writer.wait().unwrap().success() && given.is_ok()
 }
 
-pub fn kill(pid: i32, signal: rustix::process::Signal) {
+pub(crate) fn kill(pid: i32, signal: rustix::process::Signal) {
     let _ = rustix::process::kill_process(rustix::process::Pid::from_raw(pid).unwrap(), signal);
 }
 
 /// Sends a signal until the process is dying. Rust's handlers for SIGSEGV and SIGBUS return once without a
 /// bad address, so that the fault can recur.
-pub fn crash(pid: i32, signal: rustix::process::Signal) {
+pub(crate) fn crash(pid: i32, signal: rustix::process::Signal) {
     wait_until("it takes the signal", || {
         kill(pid, signal);
         std::thread::sleep(Duration::from_millis(20));
@@ -297,16 +297,16 @@ fn is_ending(pid: i32) -> bool {
 }
 
 /// Option of env(1).
-pub const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
+pub(crate) const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 
 /// Does a process exist that is not a zombie?
-pub fn runs(pid: i32) -> bool {
+pub(crate) fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 /// Does a single-threaded process sleep in a timed wait?
-pub fn sleeps(pid: u32) -> bool {
+pub(crate) fn sleeps(pid: u32) -> bool {
     let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
     call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
 }
@@ -317,7 +317,7 @@ fn is_locked(lock: &Path) -> bool {
 }
 
 /// Runs a bash script to its end in a mount namespace of its own.
-pub fn told_apart(script: &str) -> Told {
+pub(crate) fn told_apart(script: &str) -> Told {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "bash", "-c", script]);
     command.env("XDG_CONFIG_HOME", "/nonexistent");
@@ -325,6 +325,6 @@ pub fn told_apart(script: &str) -> Told {
 }
 
 /// A path as an argument.
-pub fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

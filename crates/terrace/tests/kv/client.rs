@@ -6,9 +6,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reply {
+pub(crate) enum Reply {
     Status(String),
     Error(String),
     Int(i64),
@@ -17,7 +16,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Reply::Status(line) | Reply::Error(line) => line.clone(),
             Reply::Int(number) => number.to_string(),
@@ -31,33 +30,32 @@ impl Reply {
 trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A connection.
-pub struct Client(BufReader<Box<dyn Stream>>);
+pub(crate) struct Client(BufReader<Box<dyn Stream>>);
 
 /// Time limit for a reply, long enough for a busy machine.
 const WITHIN: Duration = Duration::from_secs(60);
 
 impl Client {
-    pub fn unix(path: &Path) -> std::io::Result<Client> {
+    pub(crate) fn unix(path: &Path) -> std::io::Result<Client> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(WITHIN))?;
         Ok(Client(BufReader::new(Box::new(stream))))
     }
 
-    pub fn tcp(port: u16) -> std::io::Result<Client> {
+    pub(crate) fn tcp(port: u16) -> std::io::Result<Client> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_read_timeout(Some(WITHIN))?;
         Ok(Client(BufReader::new(Box::new(stream))))
     }
 
     /// Sends a request and waits; an error means the end of the connection.
-    pub fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> std::io::Result<Reply> {
+    pub(crate) fn ask<T: AsRef<[u8]>>(&mut self, words: &[T]) -> std::io::Result<Reply> {
         self.send(&[words])?;
         self.reply()
     }
 
     /// Sends several requests at once; each gets a reply.
-    pub fn send<T: AsRef<[u8]>>(&mut self, requests: &[impl AsRef<[T]>]) -> std::io::Result<()> {
+    pub(crate) fn send<T: AsRef<[u8]>>(&mut self, requests: &[impl AsRef<[T]>]) -> std::io::Result<()> {
         let mut text = Vec::new();
         for words in requests.iter().map(AsRef::as_ref) {
             text.extend(format!("*{}\r\n", words.len()).bytes());
@@ -71,12 +69,11 @@ impl Client {
     }
 
     /// Sends a line of words; returns the reply's text.
-    pub fn say(&mut self, line: &str) -> String {
+    pub(crate) fn say(&mut self, line: &str) -> String {
         self.ask(&line.split(' ').collect::<Vec<_>>()).unwrap_or_else(|err| panic!("{line}: {err}")).text()
     }
 
-    /// The next reply.
-    pub fn reply(&mut self) -> std::io::Result<Reply> {
+    pub(crate) fn reply(&mut self) -> std::io::Result<Reply> {
         let mut line = String::new();
         if self.0.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());

@@ -10,7 +10,7 @@ use terrace_testkit::wait::{holds_within, wait_until};
 use super::client::Client;
 
 /// The command, with the environment of a user without any settings.
-pub fn terrace(args: &[&str]) -> Command {
+pub(crate) fn terrace(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TERRACE_")) {
         command.env_remove(name);
@@ -21,33 +21,32 @@ pub fn terrace(args: &[&str]) -> Command {
 
 /// Asserts exit code 2, and one line with `part`.
 #[track_caller]
-pub fn refused(args: &[&str], part: &str) {
+pub(crate) fn refused(args: &[&str], part: &str) {
     let output = terrace(args).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
     assert!(said.starts_with("terrace: ") && said.contains("; ") && said.contains(part), "{said}");
 }
 
-/// The directory.
-pub struct Stage {
+pub(crate) struct Stage {
     dir: tempfile::TempDir,
 }
 
 impl Stage {
-    pub fn new() -> Stage {
+    pub(crate) fn new() -> Stage {
         Stage { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }
 
     /// Starts a server on a socket; returns once it serves.
-    pub fn serve(&self, more: &[&str]) -> Served {
+    pub(crate) fn serve(&self, more: &[&str]) -> Served {
         let unix = self.path("s");
         let (dir, socket) = (self.text("keys"), self.text("s"));
         let mut served =
@@ -57,7 +56,7 @@ impl Stage {
         served
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let mut client = None;
         wait_until("the server answers", || {
             client = Client::unix(&self.path("s")).ok();
@@ -68,26 +67,26 @@ impl Stage {
 }
 
 /// A keeper with its server.
-pub struct Served {
+pub(crate) struct Served {
     keeper: Child,
     dir: PathBuf,
 }
 
 impl Served {
-    pub fn start(args: &[&str], dir: PathBuf) -> Served {
+    pub(crate) fn start(args: &[&str], dir: PathBuf) -> Served {
         let mut command = terrace(&[&["serve", "kv", "--memory", "32MiB"], args].concat());
         let keeper = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         Served { keeper, dir }
     }
 
-    pub fn wait(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
+    pub(crate) fn wait(&mut self, what: &str, mut condition: impl FnMut() -> bool) {
         wait_until(what, || {
             assert_eq!(self.keeper.try_wait().unwrap(), None, "the keeper has ended");
             condition()
         });
     }
 
-    pub fn stat(&self) -> StatReport {
+    pub(crate) fn stat(&self) -> StatReport {
         stat(&self.dir)
     }
 
@@ -96,7 +95,7 @@ impl Served {
     }
 
     /// Kills the server; returns once clients reach the next one.
-    pub fn kill_server(&self) {
+    pub(crate) fn kill_server(&self) {
         let mut server = self.server();
         // A new server may answer before info.json names it.
         wait_until("the server on record lives", || {
@@ -107,7 +106,7 @@ impl Served {
     }
 
     /// Requests an orderly end, and kills the server before it starts on that.
-    pub fn kill_server_as_it_stops(mut self) {
+    pub(crate) fn kill_server_as_it_stops(mut self) {
         let server = self.server();
         kill_process(server, Signal::STOP).unwrap();
         kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
@@ -116,7 +115,7 @@ impl Served {
         assert!(self.keeper.wait().unwrap().success());
     }
 
-    pub fn kill_all(mut self) {
+    pub(crate) fn kill_all(mut self) {
         let server = self.server();
         self.keeper.kill().unwrap();
         let _ = kill_process(server, Signal::KILL);
@@ -125,7 +124,7 @@ impl Served {
     }
 
     /// Stops the server in order.
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         kill_process(Pid::from_child(&self.keeper), Signal::TERM).unwrap();
         assert!(self.keeper.wait().unwrap().success());
     }

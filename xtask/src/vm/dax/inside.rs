@@ -23,7 +23,7 @@ const CONFIG: &str = "[tier.compressed]\ncodec = \"none\"\n";
 const CONFIG_PATH: &str = "/tmp/terrace.toml";
 
 /// All checks; each needs the state of the earlier ones.
-pub fn run() -> io::Result<()> {
+pub(crate) fn run() -> io::Result<()> {
     pmem::make_file_system(0, PMEM)?;
     fs::create_dir_all(SOURCE)?;
     fs::create_dir_all(MOUNT)?;
@@ -49,7 +49,7 @@ pub fn run() -> io::Result<()> {
 }
 
 /// Reads all pages in random order, and checks each.
-pub fn reader(path: &str, seed: &str) -> io::Result<()> {
+pub(crate) fn reader(path: &str, seed: &str) -> io::Result<()> {
     let file = File::open(path)?;
     let mut pages: Vec<u64> = (0..PAGES).collect();
     let mut rng = Rng::new(seed.parse().map_err(|_| wrong("the seed is no number"))?);

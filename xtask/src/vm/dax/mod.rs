@@ -1,7 +1,7 @@
 //! `vm dax`: a tier on a file of persistent memory (ext4 with DAX). Clients read it, terraced is killed, the
 //! mount ends and starts again.
 
-pub mod inside;
+pub(super) mod inside;
 
 use super::image::Image;
 use super::kernel::Kernel;
@@ -16,8 +16,7 @@ const PMEM_MIB: u32 = 192;
 /// Reserve behind it: the firmware uses the last pages of memory.
 const BEHIND_MIB: u32 = 128;
 
-/// Boots the machine.
-pub fn run(root: &Path) -> io::Result<()> {
+pub(super) fn run(root: &Path) -> io::Result<()> {
     let dir = directory(root);
     let kernel = Kernel::get(&dir)?;
     let image = Image::new(&dir.join("dax"), &kernel, &["fuse", "nd_pmem", "nd_e820"], "dax")?;

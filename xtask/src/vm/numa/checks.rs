@@ -36,7 +36,7 @@ fn follows(stage: &Stage, tid: u32) -> io::Result<Duration> {
 }
 
 /// A thread that reads the far node's file moves there, and stays.
-pub fn thread_follows_its_data(stage: &Stage) -> Seen {
+pub(super) fn thread_follows_its_data(stage: &Stage) -> Seen {
     let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), None)?;
     let after = follows(stage, load.tids[0])?;
     let before = numa(&stage.far_dir())?.moved;
@@ -59,7 +59,7 @@ pub fn thread_follows_its_data(stage: &Stage) -> Seen {
 }
 
 /// Writers with all data on one node are spread.
-pub fn contention_spreads_threads(stage: &Stage) -> Seen {
+pub(super) fn contention_spreads_threads(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
     std::thread::sleep(PERIODS_10);
@@ -75,7 +75,7 @@ pub fn contention_spreads_threads(stage: &Stage) -> Seen {
 }
 
 /// Three threads that read one file, and together use less than one processor, run on one node.
-pub fn threads_that_share_stay_together(stage: &Stage) -> Seen {
+pub(super) fn threads_that_share_stay_together(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("nip", 3, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_10);
@@ -131,13 +131,13 @@ fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io:
 }
 
 /// The end of a mount restores a thread's affinity.
-pub fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
     is_restored_by(stage, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
     Ok("after umount".into())
 }
 
 /// terraced is killed, is restarted, and ends.
-pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
     is_restored_by(stage, |tid| {
         let daemon = pid_of_daemon()?;
         kill(daemon)?;
@@ -153,7 +153,7 @@ pub fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
 }
 
 /// The whole instance is killed at once; the next command restores the affinity.
-pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
     is_restored_by(stage, |_| {
         stage::processes().into_iter().try_for_each(kill)?;
         expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
@@ -167,7 +167,7 @@ pub fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
 }
 
 /// In a control group of one node's processors no thread moves.
-pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
+pub(super) fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
     let group = "/sys/fs/cgroup/one";
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset")?;
     fs::create_dir_all(group)?;
@@ -182,7 +182,7 @@ pub fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
 }
 
 /// The far node's processors go offline while threads are bound to them, then its memory with its frames.
-pub fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
+pub(super) fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("run", 4, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_3);
@@ -216,7 +216,7 @@ pub fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
 }
 
 /// Frames are allocated on the reading thread's node, and move when a thread elsewhere reads them.
-pub fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
+pub(super) fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
     stage.mount()?;
     let mut seen = Vec::new();
     for node in [stage.far(), 0] {
@@ -252,7 +252,7 @@ fn share_read_from(node: usize, tid: u32) -> f64 {
 }
 
 /// Of many threads with few reads each, every one moves at most once.
-pub fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
+pub(super) fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
     let load = stage.run(&stage.load("sip", 1000, &[&format!("{}/large", stage.far_dir())]), None)?;
     std::thread::sleep(PERIODS_10);
     let before = numa(&stage.far_dir())?.moved;
@@ -264,7 +264,7 @@ pub fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
 }
 
 /// A kernel without nodes, or a single node: no placement.
-pub fn one_node_is_told() -> Seen {
+pub(super) fn one_node_is_told() -> Seen {
     fs::create_dir_all("/tmp/source")?;
     fs::write("/tmp/source/file", "content")?;
     output(&mut terrace(&["mount", "/tmp/source", MOUNT, "--numa", "auto", "--memory", stage::MEMORY]))?;

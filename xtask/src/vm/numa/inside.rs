@@ -23,7 +23,7 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Runs on a machine with `nodes` nodes.
-pub fn run(nodes: usize) -> io::Result<()> {
+pub(crate) fn run(nodes: usize) -> io::Result<()> {
     let mut failed = 0;
     stage::prepare()?;
     if nodes < 2 {

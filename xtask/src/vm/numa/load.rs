@@ -33,7 +33,7 @@ struct Part {
 }
 
 /// Runs the threads to their end.
-pub fn run(arguments: &[&str]) -> io::Result<()> {
+pub(crate) fn run(arguments: &[&str]) -> io::Result<()> {
     let [kind, count, cpus, file, out @ ..] = arguments else { return Err(wrong("load: too few arguments")) };
     let count: usize = count.parse().map_err(|_| wrong("load: COUNT is no number"))?;
     let own = |name: &str, number: usize| {

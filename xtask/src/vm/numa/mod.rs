@@ -1,8 +1,8 @@
 //! `vm numa`: `--numa auto` on machines of two and four memory nodes with persistent memory on each, and on a kernel without nodes.
 
 mod checks;
-pub mod inside;
-pub mod load;
+pub(super) mod inside;
+pub(super) mod load;
 mod stage;
 mod words;
 
@@ -23,7 +23,6 @@ const PMEM_MIB: u32 = 128;
 const BEHIND_MIB: u32 = 128;
 const PROCESSORS: u32 = 4;
 
-/// A tested machine.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     nodes: u32,
@@ -32,7 +31,7 @@ struct Kind {
 }
 
 /// Boots the machines one after the other; `nodes` selects by number of nodes.
-pub fn run(root: &Path, nodes: Option<u32>) -> io::Result<()> {
+pub(super) fn run(root: &Path, nodes: Option<u32>) -> io::Result<()> {
     let dir = directory(root);
     let kernel = Kernel::get(&dir)?;
     let kinds = [(2, false), (4, false), (2, true)].map(|(nodes, unaware)| Kind { nodes, unaware });

@@ -12,34 +12,32 @@ use terrace_api::numa::{Numa, NumaReport};
 use terrace_testkit::wait::holds_within;
 
 /// Pages of the large file: several times the cache.
-pub const LARGE_PAGES: u64 = 64 << 8;
+pub(super) const LARGE_PAGES: u64 = 64 << 8;
 /// Pages of a small file.
-pub const SMALL_PAGES: u64 = 1 << 8;
-/// The cache's memory.
-pub const MEMORY: &str = "24MiB";
+pub(super) const SMALL_PAGES: u64 = 1 << 8;
+pub(super) const MEMORY: &str = "24MiB";
 /// Mount point, separate from the source.
-pub const MOUNT: &str = "/mnt/served";
+pub(super) const MOUNT: &str = "/mnt/served";
 /// Nodes as slow as the emulated processors, for thresholds are parts of these. Without a codec, the
 /// compressed tier does not hold all files, so there are misses.
 const CONFIG: &str = "numa_read_mb_s = 200\nnuma_write_mb_s = 20\n[tier.compressed]\ncodec = \"none\"\n";
 const CONFIG_PATH: &str = "/tmp/terrace.toml";
 
 /// Setup common to all machines.
-pub fn prepare() -> io::Result<()> {
+pub(super) fn prepare() -> io::Result<()> {
     fs::write(CONFIG_PATH, CONFIG)?;
     fs::create_dir_all(MOUNT)
 }
 
-/// The machine.
 #[derive(Debug)]
-pub struct Stage {
+pub(super) struct Stage {
     /// Processors of each node.
     pub nodes: Vec<Vec<usize>>,
 }
 
 impl Stage {
     /// Makes a file system with files on each node's persistent memory, at `/mnt/NODE`.
-    pub fn new(nodes: usize) -> io::Result<Stage> {
+    pub(super) fn new(nodes: usize) -> io::Result<Stage> {
         output(Command::new("mount").args(["-t", "cgroup2", "none", "/sys/fs/cgroup"]))?;
         let cpus = |node: usize| fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
         let nodes: Vec<Vec<usize>> =
@@ -63,23 +61,22 @@ impl Stage {
     }
 
     /// The node with the highest number; the load starts on node 0.
-    pub fn far(&self) -> usize {
+    pub(super) fn far(&self) -> usize {
         self.nodes.len() - 1
     }
 
     /// Directory of its files.
-    pub fn far_dir(&self) -> String {
+    pub(super) fn far_dir(&self) -> String {
         format!("/mnt/{}", self.far())
     }
 
-    /// Its processors.
-    pub fn far_cpus(&self) -> &[usize] {
+    pub(super) fn far_cpus(&self) -> &[usize] {
         &self.nodes[self.far()]
     }
 
     /// Takes the far node's memory offline block by block, as far as possible. Returns the offline blocks,
     /// and the number of others.
-    pub fn take_far_memory(&self) -> io::Result<(Vec<PathBuf>, usize)> {
+    pub(super) fn take_far_memory(&self) -> io::Result<(Vec<PathBuf>, usize)> {
         let (mut off, mut kept) = (Vec::new(), 0);
         for entry in fs::read_dir(format!("/sys/devices/system/node/node{}", self.far()))? {
             let state = entry?.path().join("state");
@@ -96,23 +93,22 @@ impl Stage {
     }
 
     /// Brings the blocks online again.
-    pub fn give_far_memory(&self, off: &[PathBuf]) -> io::Result<()> {
+    pub(super) fn give_far_memory(&self, off: &[PathBuf]) -> io::Result<()> {
         off.iter().try_for_each(|state| fs::write(state, "online_movable"))
     }
 
     /// Size of a memory block.
-    pub fn block_mib(&self) -> io::Result<u64> {
+    pub(super) fn block_mib(&self) -> io::Result<u64> {
         let text = fs::read_to_string("/sys/devices/system/memory/block_size_bytes")?;
         u64::from_str_radix(text.trim(), 16).map(|bytes| bytes >> 20).map_err(|_| wrong("no size of a block"))
     }
 
-    /// All processors.
-    pub fn all_cpus(&self) -> Vec<usize> {
+    pub(super) fn all_cpus(&self) -> Vec<usize> {
         self.nodes.concat()
     }
 
     /// The command of the load: `KIND COUNT FILE [OUT]`, started on node 0.
-    pub fn load(&self, kind: &str, count: usize, files: &[&str]) -> Vec<String> {
+    pub(super) fn load(&self, kind: &str, count: usize, files: &[&str]) -> Vec<String> {
         let cpus: Vec<String> = self.nodes[0].iter().map(usize::to_string).collect();
         let words = ["/bin/xtask", "vm", "inside", "load", kind, &count.to_string(), &cpus.join(",")];
         words.iter().chain(files).map(|&word| word.to_owned()).collect()
@@ -120,7 +116,7 @@ impl Stage {
 
     /// Starts the load under `terrace run --numa auto` on the far node's files, optionally in the control
     /// group `group`.
-    pub fn run(&self, load: &[String], group: Option<&str>) -> io::Result<Load> {
+    pub(super) fn run(&self, load: &[String], group: Option<&str>) -> io::Result<Load> {
         let mut command = match group {
             None => terrace(&["run"]),
             Some(group) => {
@@ -137,7 +133,7 @@ impl Stage {
     }
 
     /// The far node's files, served at [`MOUNT`].
-    pub fn mount(&self) -> io::Result<()> {
+    pub(super) fn mount(&self) -> io::Result<()> {
         let mut command = terrace(&["mount", &self.far_dir(), MOUNT, "--numa", "auto", "--memory", MEMORY]);
         output(&mut command).map(|_| ())
     }
@@ -145,15 +141,14 @@ impl Stage {
 
 /// A running program with its threads.
 #[derive(Debug)]
-pub struct Load {
+pub(super) struct Load {
     child: Child,
-    /// The threads' ids.
     pub tids: Vec<u32>,
 }
 
 impl Load {
     /// Starts it, and waits until its threads run.
-    pub fn begin(command: &mut Command) -> io::Result<Load> {
+    pub(super) fn begin(command: &mut Command) -> io::Result<Load> {
         for path in [STOP, REST, TIDS] {
             let _ = fs::remove_file(path);
         }
@@ -171,7 +166,7 @@ impl Load {
     }
 
     /// Ends it; an error of one of its threads is an error.
-    pub fn end(mut self) -> io::Result<()> {
+    pub(super) fn end(mut self) -> io::Result<()> {
         fs::write(STOP, "")?;
         let mut status = None;
         holds_within(Duration::from_secs(30), || {
@@ -195,20 +190,20 @@ impl Drop for Load {
 }
 
 /// `terrace ARGUMENTS...`.
-pub fn terrace(arguments: &[&str]) -> Command {
+pub(super) fn terrace(arguments: &[&str]) -> Command {
     let mut command = Command::new("terrace");
     command.args(arguments).env("TERRACE_CONFIG", CONFIG_PATH);
     command
 }
 
 /// The report of `terrace numa`.
-pub fn numa(mnt: &str) -> io::Result<Numa> {
+pub(super) fn numa(mnt: &str) -> io::Result<Numa> {
     let text = output(&mut terrace(&["numa", mnt, "--json"]))?;
     Ok(serde_json::from_str::<NumaReport>(&text)?.numa)
 }
 
 /// Processors that a thread may use.
-pub fn mask(tid: u32) -> Vec<usize> {
+pub(super) fn mask(tid: u32) -> Vec<usize> {
     let text = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
     text.lines()
         .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
@@ -217,14 +212,14 @@ pub fn mask(tid: u32) -> Vec<usize> {
 }
 
 /// The processor that a thread last ran on.
-pub fn processor(tid: u32) -> Option<usize> {
+pub(super) fn processor(tid: u32) -> Option<usize> {
     let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
     // Field 39; the third is the first behind the name.
     text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(36)?.parse().ok()
 }
 
 /// Process ids of terrace.
-pub fn processes() -> Vec<u32> {
+pub(super) fn processes() -> Vec<u32> {
     let is_ours = |pid: &u32| {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("terrace"))
     };

@@ -1,16 +1,16 @@
 //! In the virtual machine: constants shared by the load and its starter.
 
 /// Bytes of a page.
-pub const PAGE: usize = 4096;
+pub(super) const PAGE: usize = 4096;
 /// Its existence ends the load.
-pub const STOP: &str = "/tmp/stop";
+pub(super) const STOP: &str = "/tmp/stop";
 /// Its existence pauses the load.
-pub const REST: &str = "/tmp/rest";
+pub(super) const REST: &str = "/tmp/rest";
 /// File with the threads' ids, once they run.
-pub const TIDS: &str = "/tmp/tids";
+pub(super) const TIDS: &str = "/tmp/tids";
 
 /// Parses a kernel list such as `0-3,8`.
-pub fn list(text: &str) -> Vec<usize> {
+pub(super) fn list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (from, to) = part.split_once('-').unwrap_or((part, part));
         Some(from.trim().parse::<usize>().ok()?..=to.trim().parse().ok()?)

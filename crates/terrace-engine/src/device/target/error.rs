@@ -37,7 +37,7 @@ pub enum Fault {
     Busy,
     /// Too small.
     TooSmall {
-        /// The target's size.
+        /// The tier's size.
         bytes: u64,
         /// Smallest usable size.
         min: u64,
@@ -73,7 +73,7 @@ pub enum Fault {
     TooMany,
     /// The tier has another size than requested.
     OtherSize {
-        /// The tier's size.
+        /// The target's size.
         bytes: u64,
         /// The requested size.
         asked: u64,
@@ -178,7 +178,6 @@ impl fmt::Display for Fault {
 }
 
 impl Fault {
-    /// Faults of size.
     fn fmt_size(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::TooSmall { bytes, min } => {
@@ -223,7 +222,6 @@ impl Fault {
         }
     }
 
-    /// Faults of content.
     fn fmt_content(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::OtherSource { theirs, ours } if Path::new(theirs) == ours => {

@@ -15,14 +15,13 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for the lock of an ending process.
 const END_MAX: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
-/// Interval between attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Takes the lock. Waits while its holder is not visible or has been killed.
 ///
 /// # Errors
 /// Another instance has the lock; the file system has no locks.
-pub fn take_or_wait(file: impl AsFd) -> Result<(), Fault> {
+pub(super) fn take_or_wait(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| take(file))
 }
 
@@ -30,7 +29,7 @@ pub fn take_or_wait(file: impl AsFd) -> Result<(), Fault> {
 ///
 /// # Errors
 /// As [`take_or_wait`].
-pub fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
+pub(super) fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
     try_or_wait(file.as_fd(), |file| Ok(!is_taken(file)?))
 }
 
@@ -39,7 +38,7 @@ pub fn wait_until_free(file: impl AsFd) -> Result<(), Fault> {
 ///
 /// # Errors
 /// As [`take_or_wait`].
-pub fn wait_until_device_is_free(device: impl AsFd) -> Result<(), Fault> {
+pub(super) fn wait_until_device_is_free(device: impl AsFd) -> Result<(), Fault> {
     wait_until_free(device)?;
     std::thread::sleep(PAUSE);
     Ok(())
@@ -70,7 +69,7 @@ fn try_or_wait(
 ///
 /// # Errors
 /// The file system has no locks.
-pub fn take(file: impl AsFd) -> io::Result<bool> {
+pub(super) fn take(file: impl AsFd) -> io::Result<bool> {
     let lock = whole(libc::F_WRLCK);
     // SAFETY: an open descriptor and an initialised lock, which the kernel reads.
     match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) } {
@@ -86,7 +85,7 @@ pub fn take(file: impl AsFd) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file system has no locks.
-pub fn is_taken(file: impl AsFd) -> io::Result<bool> {
+pub(super) fn is_taken(file: impl AsFd) -> io::Result<bool> {
     let mut lock = whole(libc::F_WRLCK);
     // SAFETY: an open descriptor and an initialised lock, which the kernel reads and writes.
     match unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) } {
@@ -105,7 +104,7 @@ fn whole(kind: libc::c_int) -> libc::flock {
 /// The process that holds the lock, if visible to this user. The kernel names no holder of such a lock, so
 /// descriptors of processes are searched. A supervisor and its terraced share them: the supervisor is
 /// returned.
-pub fn holder(file: impl AsFd) -> Option<i32> {
+pub(super) fn holder(file: impl AsFd) -> Option<i32> {
     let stat = rustix::fs::fstat(file.as_fd()).ok()?;
     let is_it = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (stat.st_dev, stat.st_ino))

@@ -21,9 +21,7 @@ use std::path::{Path, PathBuf};
 /// Identity of a file or block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Device and inode.
     File(u64, u64),
-    /// Device number.
     Device(u64),
 }
 
@@ -40,7 +38,7 @@ impl Place {
 ///
 /// # Errors
 /// It is in use.
-pub fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
+pub(super) fn refuse_other_names(target: impl AsFd) -> Result<(), Fault> {
     let own = Place::of(&rustix::fs::fstat(&target).map_err(|err| Fault::Io(err.into()))?);
     let (loops, mut seen, mut next) = (loops(), vec![own], vec![own]);
     while let Some(place) = next.pop() {

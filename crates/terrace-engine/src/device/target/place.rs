@@ -13,9 +13,7 @@ const OWN_TYPE: &[u8] = b"fuse.terrace";
 /// A directory or file, by the mount table.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// File system type.
     pub kind: Vec<u8>,
-    /// Server or device.
     pub server: Vec<u8>,
     /// Path from the root of the file system.
     pub within: PathBuf,

@@ -12,14 +12,13 @@ use crate::wire::memcached::unsigned;
 /// The reported memcached version: the last one without meta commands.
 const VERSION: &str = "1.5.22";
 
-/// version
-pub fn version(context: &mut Context<'_>) -> Outcome {
+pub(super) fn version(context: &mut Context<'_>) -> Outcome {
     context.reply.raw_line(&format!("VERSION {VERSION}"));
     Ok(())
 }
 
 /// verbosity level [noreply]: no effect, the configuration sets the log level.
-pub fn verbosity(context: &mut Context<'_>) -> Outcome {
+pub(super) fn verbosity(context: &mut Context<'_>) -> Outcome {
     match context.args.get(1) {
         None => Err(line("ERROR")),
         Some(level) if unsigned(level).is_none() => Err(line(BAD_FORMAT)),
@@ -30,14 +29,13 @@ pub fn verbosity(context: &mut Context<'_>) -> Outcome {
     }
 }
 
-/// quit
-pub fn quit(context: &mut Context<'_>) -> Outcome {
+pub(super) fn quit(context: &mut Context<'_>) -> Outcome {
     context.session.closes = true;
     Ok(())
 }
 
 /// stats [settings | reset | items | slabs | sizes | conns]
-pub fn stats(context: &mut Context<'_>) -> Outcome {
+pub(super) fn stats(context: &mut Context<'_>) -> Outcome {
     match (context.args.get(1), context.args.len()) {
         (None, _) => general(context),
         (Some(b"settings"), 2) => settings(context),

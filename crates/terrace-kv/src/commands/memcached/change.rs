@@ -11,7 +11,7 @@ use crate::wire::number::write_int;
 const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
 
 /// delete key [0] [noreply]
-pub fn delete(context: &mut Context<'_>) -> Outcome {
+pub(super) fn delete(context: &mut Context<'_>) -> Outcome {
     let key = key(context.key())?;
     // Earlier versions had a time here in which the key could not be added again.
     if context.args.from(2).ne([b"0"]) && context.args.len() > 2 {
@@ -54,16 +54,16 @@ fn count(
 }
 
 /// incr key amount [noreply]: wraps around at 64 bits.
-pub fn incr(context: &mut Context<'_>) -> Outcome {
+pub(super) fn incr(context: &mut Context<'_>) -> Outcome {
     count(context, (Event::IncrHits, Event::IncrMisses), u64::wrapping_add)
 }
 /// decr key amount [noreply]: stops at 0.
-pub fn decr(context: &mut Context<'_>) -> Outcome {
+pub(super) fn decr(context: &mut Context<'_>) -> Outcome {
     count(context, (Event::DecrHits, Event::DecrMisses), u64::saturating_sub)
 }
 
 /// touch key exptime [noreply]
-pub fn touch(context: &mut Context<'_>) -> Outcome {
+pub(super) fn touch(context: &mut Context<'_>) -> Outcome {
     let key = key(context.key())?;
     let seconds = seconds_of(context.args.at(2));
     let seconds = seconds.ok_or_else(|| line("CLIENT_ERROR invalid exptime argument"))?;
@@ -85,7 +85,7 @@ pub fn touch(context: &mut Context<'_>) -> Outcome {
 }
 
 /// flush_all [0] [noreply]: removes all keys of the database, of all types.
-pub fn flush_all(context: &mut Context<'_>) -> Outcome {
+pub(super) fn flush_all(context: &mut Context<'_>) -> Outcome {
     match (context.args.len(), context.args.get(1).map(seconds_of)) {
         (1, _) | (2, Some(Some(..=0))) => {}
         (2, Some(Some(_))) => return Err(line("CLIENT_ERROR flush_all with a delay is not supported")),

@@ -9,21 +9,17 @@ use crate::keyspace::word::Word;
 use crate::wire::memcached::{KEY_MAX, seconds_of};
 use crate::wire::number::write_int;
 
-/// get key...
-pub fn get(context: &mut Context<'_>) -> Outcome {
+pub(super) fn get(context: &mut Context<'_>) -> Outcome {
     fetch(context, 1, false, read)
 }
-/// gets key...
-pub fn gets(context: &mut Context<'_>) -> Outcome {
+pub(super) fn gets(context: &mut Context<'_>) -> Outcome {
     fetch(context, 1, true, read)
 }
-/// gat exptime key...
-pub fn gat(context: &mut Context<'_>) -> Outcome {
+pub(super) fn gat(context: &mut Context<'_>) -> Outcome {
     let seconds = time(context)?;
     fetch(context, 2, false, |context, key| read_and_touch(context, key, seconds))
 }
-/// gats exptime key...
-pub fn gats(context: &mut Context<'_>) -> Outcome {
+pub(super) fn gats(context: &mut Context<'_>) -> Outcome {
     let seconds = time(context)?;
     fetch(context, 2, true, |context, key| read_and_touch(context, key, seconds))
 }

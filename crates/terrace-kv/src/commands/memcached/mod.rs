@@ -63,12 +63,12 @@ static ROWS: &[Row] = &[
 ];
 
 /// Finds the row of a name, in lower case.
-pub fn find(name: &[u8]) -> Option<&'static Row> {
+pub(crate) fn find(name: &[u8]) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name.as_bytes() == name)
 }
 
 /// [`super::run`] for memcached's protocol.
-pub fn run(
+pub(crate) fn run(
     server: &Server,
     session: &mut Session,
     row: Option<&'static Row>,
@@ -103,7 +103,7 @@ pub fn run(
 }
 
 /// Whether a web page made a browser send this: HTTP to a local port. All commands are in lower case.
-pub fn is_of_a_browser(name: &[u8]) -> bool {
+pub(crate) fn is_of_a_browser(name: &[u8]) -> bool {
     let words: [&[u8]; 7] = [b"GET", b"PUT", b"POST", b"DELETE", b"HEAD", b"OPTIONS", b"Host:"];
     words.contains(&name)
 }

@@ -6,15 +6,15 @@ use crate::keyspace::Held;
 use crate::wire::memcached::is_key;
 
 /// The database whose strings are the items.
-pub const DB: Db = 0;
+pub(super) const DB: Db = 0;
 
 /// The error line for a malformed command.
-pub const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
+pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// The error line for data above the limit.
-pub const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
+pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
 /// A refusal with this line.
-pub fn line(text: &str) -> Refusal {
+pub(super) fn line(text: &str) -> Refusal {
     Refusal::Other(text.to_owned())
 }
 
@@ -22,7 +22,7 @@ pub fn line(text: &str) -> Refusal {
 ///
 /// # Errors
 /// Not a valid key.
-pub fn key(word: &[u8]) -> Outcome<&[u8]> {
+pub(super) fn key(word: &[u8]) -> Outcome<&[u8]> {
     if is_key(word) { Ok(word) } else { Err(line(BAD_FORMAT)) }
 }
 
@@ -31,7 +31,7 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// Expiry time of an item, milliseconds since 1970. None: it does not expire. A negative time has expired
 /// already.
-pub fn expires(seconds: i64, held: &Held<'_>) -> Option<i64> {
+pub(super) fn expires(seconds: i64, held: &Held<'_>) -> Option<i64> {
     match seconds {
         0 => None,
         ..0 => Some(0),

@@ -61,22 +61,22 @@ fn write_if(context: &mut Context<'_>, holds: impl FnOnce(bool) -> bool) -> Outc
 }
 
 /// set key flags exptime bytes [noreply]
-pub fn set(context: &mut Context<'_>) -> Outcome {
+pub(super) fn set(context: &mut Context<'_>) -> Outcome {
     let item = Item::of(context)?;
     let mut held = context.keyspace().hold(DB, [item.key]);
     item.write(context, &mut held)
 }
 /// add key flags exptime bytes [noreply]
-pub fn add(context: &mut Context<'_>) -> Outcome {
+pub(super) fn add(context: &mut Context<'_>) -> Outcome {
     write_if(context, |is_there| !is_there)
 }
 /// replace key flags exptime bytes [noreply]
-pub fn replace(context: &mut Context<'_>) -> Outcome {
+pub(super) fn replace(context: &mut Context<'_>) -> Outcome {
     write_if(context, |is_there| is_there)
 }
 
 /// cas key flags exptime bytes unique [noreply]
-pub fn cas(context: &mut Context<'_>) -> Outcome {
+pub(super) fn cas(context: &mut Context<'_>) -> Outcome {
     let item = Item::of(context)?;
     let mut held = context.keyspace().hold(DB, [item.key]);
     // Removes an expired item first.
@@ -118,12 +118,12 @@ fn join(
 }
 
 /// append key flags exptime bytes [noreply]: flags and expiry time stay.
-pub fn append(context: &mut Context<'_>) -> Outcome {
+pub(super) fn append(context: &mut Context<'_>) -> Outcome {
     join(context, |held, item, _| held.append(DB, item.key, item.data))
 }
 
 /// prepend key flags exptime bytes [noreply]
-pub fn prepend(context: &mut Context<'_>) -> Outcome {
+pub(super) fn prepend(context: &mut Context<'_>) -> Outcome {
     join(context, |held, item, scratch| {
         let found = held.read_string(DB, item.key, scratch)?;
         scratch.splice(0..0, item.data.iter().copied());

@@ -16,7 +16,7 @@ use crate::wire::Protocol;
 use crate::wire::request::{Parser, Progress, Request};
 
 /// A server with one client and a manual clock.
-pub struct Lab {
+pub(super) struct Lab {
     pub server: Server,
     pub blobs: Arc<MemoryBlobs>,
     pub clock: Arc<AtomicU64>,
@@ -24,14 +24,14 @@ pub struct Lab {
 }
 
 /// Initial time of the clock, milliseconds since 1970.
-pub const BEGAN: u64 = 1_000_000_000_000;
+pub(super) const BEGAN: u64 = 1_000_000_000_000;
 
 impl Lab {
-    pub fn new() -> Lab {
+    pub(super) fn new() -> Lab {
         Lab::with(Config::for_memory(1 << 30), 64 << 20)
     }
 
-    pub fn with(config: Config, decoded_max: usize) -> Lab {
+    pub(super) fn with(config: Config, decoded_max: usize) -> Lab {
         let (blobs, clock) = (Arc::new(MemoryBlobs::default()), Arc::new(AtomicU64::new(BEGAN)));
         let reads = clock.clone();
         let now = Arc::new(move || reads.load(Ordering::Relaxed));
@@ -41,13 +41,12 @@ impl Lab {
         Lab { server, blobs, clock, session }
     }
 
-    /// Advances the clock.
-    pub fn pass(&self, milliseconds: u64) {
+    pub(super) fn pass(&self, milliseconds: u64) {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
     }
 
     /// Runs a command. Returns the raw reply.
-    pub fn raw<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
+    pub(super) fn raw<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Vec<u8> {
         let mut text = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             text.extend(format!("${}\r\n", word.as_ref().len()).bytes());
@@ -71,19 +70,19 @@ impl Lab {
     }
 
     /// Runs a line of words. Returns the reply, lines joined by spaces.
-    pub fn ask(&mut self, line: &str) -> String {
+    pub(super) fn ask(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
         let reply = String::from_utf8(self.raw(&words)).unwrap();
         reply.trim_end().replace("\r\n", " ")
     }
 
-    pub fn closes(&self) -> bool {
+    pub(super) fn closes(&self) -> bool {
         self.session.closes
     }
 }
 
 /// Runs each line and compares the reply.
-pub fn check(lab: &mut Lab, talk: &[(&str, &str)]) {
+pub(super) fn check(lab: &mut Lab, talk: &[(&str, &str)]) {
     for (line, reply) in talk {
         assert_eq!(lab.ask(line), *reply, "{line}");
     }

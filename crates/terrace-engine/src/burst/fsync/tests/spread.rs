@@ -121,7 +121,6 @@ fn target_that_fails_beside_a_share_loses_nothing() {
     world.check();
 }
 
-/// Measured speeds decide.
 #[test]
 fn source_takes_a_part_if_it_is_fast_enough() {
     const MANY: usize = 600;

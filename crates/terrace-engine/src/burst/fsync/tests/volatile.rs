@@ -31,7 +31,6 @@ pub(super) struct Volatile {
     pub hurried: AtomicBool,
     /// Bytes of all writes.
     pub written: AtomicU64,
-    /// Writes fail.
     pub failing: AtomicBool,
     /// Allocations and writes fail with ENOSPC.
     pub full: AtomicBool,

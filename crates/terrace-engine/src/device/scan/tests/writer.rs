@@ -7,8 +7,8 @@ use crate::device::{Found, SimMedium};
 use std::collections::{HashSet, VecDeque};
 use terrace_testkit::rng::{Rng, mix};
 
-pub const OBJECTS: u64 = 4;
-pub const PAGES: u64 = 12;
+pub(super) const OBJECTS: u64 = 4;
+pub(super) const PAGES: u64 = 12;
 const REGION_BYTES: u32 = 64 << 10;
 const REGIONS: u32 = 6;
 
@@ -16,16 +16,16 @@ type Key = (u64, u64);
 
 /// The files of the source: a version of each page, and an identity of each file that is unique to its state.
 #[derive(Debug, Default)]
-pub struct Files {
+pub(super) struct Files {
     versions: HashMap<Key, u64>,
     states: HashMap<u64, u64>,
 }
 
 impl Files {
-    pub fn digest(&self, object: u64) -> u64 {
+    pub(super) fn digest(&self, object: u64) -> u64 {
         self.states.get(&object).copied().unwrap_or(0)
     }
-    pub fn content(&self, (object, page): Key) -> Vec<u8> {
+    pub(super) fn content(&self, (object, page): Key) -> Vec<u8> {
         let version = self.versions.get(&(object, page)).copied().unwrap_or(0);
         let mut word = mix(object << 48 ^ page << 32 ^ version);
         let mut content = Vec::with_capacity(PAGE_SIZE);
@@ -36,7 +36,7 @@ impl Files {
         content
     }
     /// Gives new content to a range of a file's pages.
-    pub fn change(&mut self, object: u64, pages: std::ops::Range<u64>) {
+    pub(super) fn change(&mut self, object: u64, pages: std::ops::Range<u64>) {
         *self.states.entry(object).or_default() += 1;
         for page in pages {
             *self.versions.entry((object, page)).or_default() += 1;
@@ -45,7 +45,7 @@ impl Files {
 }
 
 /// The writer's memory: lost in a power cut.
-pub struct Writer<'a> {
+pub(super) struct Writer<'a> {
     pub medium: &'a SimMedium,
     pub superblock: Superblock,
     regions: VecDeque<FilledRegion>,
@@ -66,7 +66,7 @@ pub struct Writer<'a> {
     pub failed: bool,
 }
 
-pub fn formatted() -> SimMedium {
+pub(super) fn formatted() -> SimMedium {
     let geometry = Geometry::new(REGION_BYTES, REGIONS).unwrap();
     let medium = SimMedium::new(geometry.bytes());
     let source = Source { hash: 7, path: "/source".into() };
@@ -75,7 +75,7 @@ pub fn formatted() -> SimMedium {
     medium
 }
 
-pub fn found(medium: &SimMedium) -> Superblock {
+pub(super) fn found(medium: &SimMedium) -> Superblock {
     match superblock::find(medium).unwrap() {
         Found::Ours(superblock) => superblock,
         other => panic!("{other:?}"),
@@ -84,7 +84,7 @@ pub fn found(medium: &SimMedium) -> Superblock {
 
 impl<'a> Writer<'a> {
     /// The writer of a new run, from the result of a scan.
-    pub fn start(
+    pub(super) fn start(
         medium: &'a SimMedium,
         superblock: Superblock,
         scanned: Scanned,
@@ -117,7 +117,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Changes the source through the cache, which kills the records of these pages.
-    pub fn change(&mut self, files: &mut Files, object: u64, pages: std::ops::Range<u64>) {
+    pub(super) fn change(&mut self, files: &mut Files, object: u64, pages: std::ops::Range<u64>) {
         files.change(object, pages.clone());
         let known = pages.clone().any(|page| self.index.remove(&(object, page)).is_some());
         pages.clone().for_each(|page| _ = self.index.remove(&(object, page)));
@@ -127,7 +127,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    pub fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         if self.failed || self.medium.flush().is_err() {
             self.failed = true;
             return;
@@ -185,7 +185,7 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes one batch: content of about these pages, all tombstones, and the identities of some files.
-    pub fn append(&mut self, files: &mut Files, mut keys: Vec<Key>, rng: &mut Rng) {
+    pub(super) fn append(&mut self, files: &mut Files, mut keys: Vec<Key>, rng: &mut Rng) {
         let mut others = std::mem::take(&mut self.tombstones);
         for object in 0..OBJECTS {
             if rng.chance(30) {
