@@ -145,7 +145,7 @@ fn tables(o: &Options, cells: &[Cell]) -> String {
 }
 
 /// The store of one cell, and its parameters.
-struct Cellar<'a> {
+struct StoreUnderTest<'a> {
     store: &'a Store,
     count: u64,
     threads: u64,
@@ -163,7 +163,7 @@ fn cell(o: &Options, count: u64, threads: u64) -> io::Result<[f64; 5]> {
     // Also if opening fails after files were made.
     let _gone = Gone { dir: &o.dir, name: &options.name };
     let store = Store::open(&o.dir, &options).map_err(io::Error::other)?;
-    let cellar = Cellar { store: &store, count, threads, value: vec![7; o.blob_bytes] };
+    let cellar = StoreUnderTest { store: &store, count, threads, value: vec![7; o.blob_bytes] };
     let rates = cellar.measure();
     store.close().map_err(io::Error::other)?;
     rates
@@ -201,7 +201,7 @@ fn rename(name: &mut String, number: u64) {
     name.push_str(std::str::from_utf8(&digits).expect("digits are text"));
 }
 
-impl Cellar<'_> {
+impl StoreUnderTest<'_> {
     fn measure(&self) -> io::Result<[f64; 5]> {
         let store = self.store;
         let create = self.phase("bucket", |_, name| store.bucket(name).map(|_| true))?;

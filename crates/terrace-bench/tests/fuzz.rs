@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use terrace_bench::compare::sources::{Asked, load};
+use terrace_bench::compare::sources::{Selection, load};
 use terrace_bench::compare::{Format, compare, fio_output, show};
 use terrace_bench::{fio, raw};
 
@@ -109,7 +109,7 @@ fn read(bytes: &[u8]) {
     }
     for factor in [None, Some("kernel".to_string()), Some("direction".into())] {
         let asked =
-            Asked { factor, confidence: 0.95, baseline: None, by: None, metrics: Vec::new(), pair: None };
+            Selection { factor, confidence: 0.95, baseline: None, by: None, metrics: Vec::new(), pair: None };
         match load(&paths, &asked).and_then(|loaded| compare(&loaded.rows, &loaded.question)) {
             Ok(answer) => {
                 for format in [Format::Text, Format::Markdown, Format::Json, Format::Csv] {

@@ -1,7 +1,7 @@
 //! The engine: one instance of the cache, assembled from its parts. No part depends on it.
 
 use crate::burst::fsync;
-use crate::burst::replay::{self, Decision, OwedPages, Replayed, Whereabouts};
+use crate::burst::replay::{self, Decision, FileLookup, OwedPages, Replayed};
 mod control;
 
 use crate::clock::Clock;
@@ -401,7 +401,7 @@ impl Engine {
     ///
     /// # Errors
     /// The source's: the pages are kept.
-    pub fn replay(&self, file: ObjectId, at: Whereabouts, decision: Decision) -> io::Result<Replayed> {
+    pub fn replay(&self, file: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
         replay::replay(&self.cx, file, at, decision)
     }
     /// Takes over all pages of the reattached objects. Empties the slots of all others.

@@ -16,15 +16,15 @@ use terrace_shm::protocol::withdraw;
 use terrace_shm::{Entry, PAGE_SIZE, State};
 
 /// The set of frames that stay.
-struct Kept {
+struct KeptFrames {
     words: Vec<u64>,
     /// One above the highest frame.
     end: u32,
 }
 
-impl Kept {
-    fn new(frames: u32) -> Kept {
-        Kept { words: vec![0; frames.div_ceil(64) as usize], end: 0 }
+impl KeptFrames {
+    fn new(frames: u32) -> KeptFrames {
+        KeptFrames { words: vec![0; frames.div_ceil(64) as usize], end: 0 }
     }
     fn keep(&mut self, frame: u32) {
         self.words[frame as usize / 64] |= 1 << (frame % 64);
@@ -93,8 +93,8 @@ impl SegmentHandles {
         }
     }
 
-    fn held_frames(&self, index: &Index, frames: u32) -> Kept {
-        let mut kept = Kept::new(frames);
+    fn held_frames(&self, index: &Index, frames: u32) -> KeptFrames {
+        let mut kept = KeptFrames::new(frames);
         self.for_framed(index, frames, |_, _, frame| {
             if self.frame_flags(frame).load(Ordering::Acquire) & HELD != 0 {
                 kept.keep(frame);
@@ -105,7 +105,7 @@ impl SegmentHandles {
 
     /// Makes clean pages in frames from `top` on absent. Busy pages stay, too: the recovery decides about
     /// them.
-    fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut Kept) {
+    fn withdraw_clean(&self, index: &Index, top: u32, kept: &mut KeptFrames) {
         self.for_framed(index, kept.words.len() as u32 * 64, |place, entry, frame| {
             if frame < top || entry.state() != State::Present {
                 kept.keep(frame);

@@ -14,7 +14,7 @@ use terrace_engine::{
 };
 use terrace_testkit::rng::{Rng, seed};
 
-struct World {
+struct Fixture {
     dir: tempfile::TempDir,
     config: EngineConfig,
     handles: Arc<SegmentHandles>,
@@ -28,18 +28,19 @@ const FILES: u64 = 3;
 /// Largest size of a file; all files together far exceed the 16 MiB of memory.
 const SIZE_MAX: u64 = 16 << 20;
 
-impl World {
-    fn new(policy: &str, io: Arc<dyn Io>) -> World {
-        World::with(EngineConfig { policy: policy.into(), ..EngineConfig::default() }, io)
+impl Fixture {
+    fn new(policy: &str, io: Arc<dyn Io>) -> Fixture {
+        Fixture::with(EngineConfig { policy: policy.into(), ..EngineConfig::default() }, io)
     }
-    fn with(config: EngineConfig, io: Arc<dyn Io>) -> World {
+    fn with(config: EngineConfig, io: Arc<dyn Io>) -> Fixture {
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let config = EngineConfig { memory_bytes: 16 << 20, memory_max_bytes: Some(64 << 20), ..config };
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine =
             Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
         engine.serve().unwrap();
-        let mut w = World { dir, config, handles, io, engine, paths: HashMap::new(), model: HashMap::new() };
+        let mut w =
+            Fixture { dir, config, handles, io, engine, paths: HashMap::new(), model: HashMap::new() };
         for id in 1..=FILES {
             File::create(w.path(id)).unwrap();
             let flags = rustix::fs::OFlags::PATH;
@@ -196,10 +197,10 @@ impl World {
 }
 
 fn run(policy: &str, io: Arc<dyn Io>, steps: usize, crashes: bool, lull: impl Fn()) {
-    run_in(World::new(policy, io), steps, crashes, lull);
+    run_in(Fixture::new(policy, io), steps, crashes, lull);
 }
 
-fn run_in(mut w: World, steps: usize, crashes: bool, lull: impl Fn()) -> Stats {
+fn run_in(mut w: Fixture, steps: usize, crashes: bool, lull: impl Fn()) -> Stats {
     let mut rng = Rng::new(seed("engine-model"));
     for i in 0..steps {
         w.step(&mut rng, crashes);
@@ -245,7 +246,7 @@ fn compressing() -> EngineConfig {
 
 #[test]
 fn agrees_with_the_model_with_a_compressed_tier() {
-    let stats = run_in(World::with(compressing(), Arc::new(BlockingIo::default())), 2000, false, || {});
+    let stats = run_in(Fixture::with(compressing(), Arc::new(BlockingIo::default())), 2000, false, || {});
     let tier = stats.compressed.unwrap();
     assert!(tier.stored_pages > 50, "{tier:?} {:?}", stats.reclaim);
 }
@@ -255,7 +256,7 @@ fn agrees_with_the_model_with_compressed_tier_crashes_faults() {
     let faults = Faults { read_eio: 20, write_eio: 20, sync_eio: 20, slow: 5, ..Faults::default() };
     let io = Arc::new(SimIo::new(UringIo::new().unwrap(), seed("engine-model"), faults));
     let calm = io.clone();
-    run_in(World::with(compressing(), io), 1500, true, move || calm.set(Faults::default()));
+    run_in(Fixture::with(compressing(), io), 1500, true, move || calm.set(Faults::default()));
 }
 
 #[test]
@@ -290,7 +291,7 @@ fn agrees_with_the_model_under_faults_of_io_uring() {
 /// terraced died in a truncate, after that of the source and before that of the cache.
 #[test]
 fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
-    let mut w = World::new("strata", Arc::new(BlockingIo::default()));
+    let mut w = Fixture::new("strata", Arc::new(BlockingIo::default()));
     let o = w.object(1);
     w.engine.write(&o, 0, &[7; 40_000]).unwrap();
     drop(o);
@@ -310,7 +311,7 @@ fn a_crash_within_a_truncate_leaves_no_old_bytes_beyond_the_end() {
 #[test]
 fn failed_writeback_fails_each_handle_once_and_page_stays_dirty() {
     let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults { write_eio: 1000, ..Faults::default() }));
-    let w = World::new("strata", io.clone());
+    let w = Fixture::new("strata", io.clone());
     let o = w.object(1);
     let (a, b) = (o.error_cursor(), o.error_cursor());
     w.engine.write(&o, 0, &[7; 8192]).unwrap();
@@ -332,7 +333,7 @@ fn failed_writeback_fails_each_handle_once_and_page_stays_dirty() {
 fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
     let io =
         Arc::new(SimIo::new(BlockingIo::default(), 1, Faults { write_enospc: 1000, ..Faults::default() }));
-    let w = World::new("strata", io.clone());
+    let w = Fixture::new("strata", io.clone());
     let o = w.object(1);
     let chunk = vec![3u8; 1 << 20];
     let mut written = 0;
@@ -356,7 +357,7 @@ fn a_full_device_is_an_error_to_the_writer_and_loses_nothing() {
 #[test]
 fn no_torn_page_under_concurrent_readers_and_writers() {
     let s = seed("engine-model");
-    let w = World::new("strata", Arc::new(BlockingIo::default()));
+    let w = Fixture::new("strata", Arc::new(BlockingIo::default()));
     let o = w.object(1);
     let pages = 6000u64;
     for p in 0..pages {

@@ -41,7 +41,7 @@ impl Gate {
     }
 }
 
-struct Rig {
+struct Fixture {
     dir: tempfile::TempDir,
     config: EngineConfig,
     handles: Arc<SegmentHandles>,
@@ -50,8 +50,8 @@ struct Rig {
     files: Vec<OwnedFd>,
 }
 
-impl Rig {
-    fn new(hook: impl Fn(Call) -> io::Result<()> + Send + Sync + 'static) -> Rig {
+impl Fixture {
+    fn new(hook: impl Fn(Call) -> io::Result<()> + Send + Sync + 'static) -> Fixture {
         let config = EngineConfig {
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(16 << 20),
@@ -64,7 +64,7 @@ impl Rig {
         let engine =
             Engine::start(config.clone(), handles.clone(), Arc::new(SystemClock), io.clone()).unwrap();
         engine.serve().unwrap();
-        let mut rig = Rig { dir, config, handles, io, engine, files: Vec::new() };
+        let mut rig = Fixture { dir, config, handles, io, engine, files: Vec::new() };
         for id in 1..=3 {
             File::create(rig.path(id)).unwrap();
             let flags = rustix::fs::OFlags::PATH;
@@ -80,7 +80,7 @@ impl Rig {
         self.engine.object(id, self.files[id as usize - 1].as_raw_fd(), size).unwrap()
     }
     /// Sets the source root, as a mount does.
-    fn with_root(self) -> Rig {
+    fn with_root(self) -> Fixture {
         let flags = rustix::fs::OFlags::PATH;
         let root = rustix::fs::open(self.dir.path(), flags, rustix::fs::Mode::empty()).unwrap();
         self.engine.set_source_root(root.as_fd()).unwrap();
@@ -109,10 +109,10 @@ fn failed<T>(errno: i32) -> io::Result<T> {
 }
 
 /// The writeback of all dirty pages fails in one thread; another thread relies on it.
-fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Rig, &ObjectRef) -> io::Result<()> + Sync) {
+fn a_writeback_that_others_wait_for_fails(relies: impl Fn(&Fixture, &ObjectRef) -> io::Result<()> + Sync) {
     let (gate, broken) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(true)));
     let (g, b) = (gate.clone(), broken.clone());
-    let rig = Rig::new(move |call| match call {
+    let rig = Fixture::new(move |call| match call {
         Call::Write(_) => {
             g.pass();
             if b.load(Ordering::Relaxed) { failed(libc::EIO) } else { Ok(()) }
@@ -163,7 +163,7 @@ fn a_flush_of_all_hears_of_a_writeback_that_fails_under_way() {
 fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
     let bad_inode = Arc::new(Mutex::new(0));
     let bad = bad_inode.clone();
-    let rig = Rig::new(move |call| match call {
+    let rig = Fixture::new(move |call| match call {
         Call::Write(fd) => {
             // SAFETY: the engine keeps the descriptor open while it writes.
             let stat = rustix::fs::fstat(unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) })?;
@@ -198,7 +198,7 @@ fn a_file_that_cannot_be_written_is_no_trouble_to_others() {
 /// The source has no name for the file; programs with a descriptor of it still have its pages.
 #[test]
 fn nameless_file_fails_no_flush_of_all() {
-    let rig = Rig::new(|call| match call {
+    let rig = Fixture::new(|call| match call {
         Call::Write(_) => failed(libc::ENOSPC),
         _ => Ok(()),
     });
@@ -221,7 +221,7 @@ fn nameless_file_fails_no_flush_of_all() {
 fn pages_that_the_kernel_loses_are_dirty_again(bytes: usize) {
     let broken = Arc::new(AtomicBool::new(true));
     let b = broken.clone();
-    let rig = Rig::new(move |call| match call {
+    let rig = Fixture::new(move |call| match call {
         Call::Sync(_) | Call::SyncFs if b.load(Ordering::Relaxed) => failed(libc::EIO),
         _ => Ok(()),
     });
@@ -264,7 +264,7 @@ fn close_of_a_large_file_waits_for_no_device() {
 /// Content of the source after a crash of terraced with unstable pages. `meanwhile` gets the file before the
 /// crash.
 fn after_a_crash_with_unstable_pages(meanwhile: impl FnOnce(&File)) -> Vec<u8> {
-    let mut rig = Rig::new(|_| Ok(()));
+    let mut rig = Fixture::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
@@ -302,12 +302,12 @@ fn writes_of_others_into_a_closed_file_outlive_a_crash() {
 #[test]
 fn a_time_that_was_set_outlives_a_crash() {
     let set = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
-    let mut rig = Rig::new(|_| Ok(()));
+    let mut rig = Fixture::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
     o.adopt_mtime(1_000_000_000_000_000_000);
-    let time = |rig: &Rig| std::fs::metadata(rig.path(1)).unwrap().modified().unwrap();
+    let time = |rig: &Fixture| std::fs::metadata(rig.path(1)).unwrap().modified().unwrap();
     assert_eq!(time(&rig), set);
     drop(o);
     rig.crash();
@@ -319,7 +319,7 @@ fn a_time_that_was_set_outlives_a_crash() {
 
 #[test]
 fn unstable_pages_do_not_fill_the_memory() {
-    let rig = Rig::new(|_| Ok(())).with_root();
+    let rig = Fixture::new(|_| Ok(())).with_root();
     let o = rig.object(1);
     let chunk = vec![3u8; 64 << 10];
     for i in 0..512 {
@@ -336,7 +336,7 @@ fn unstable_pages_do_not_fill_the_memory() {
 fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
     let (files, roots) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (f, r) = (files.clone(), roots.clone());
-    let rig = Rig::new(move |call| {
+    let rig = Fixture::new(move |call| {
         match call {
             Call::Sync(_) => drop(f.fetch_add(1, Ordering::Relaxed)),
             Call::SyncFs => drop(r.fetch_add(1, Ordering::Relaxed)),
@@ -362,7 +362,7 @@ fn flush_of_all_syncs_source_once_and_reaches_forgotten_files() {
 fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
     let files = Arc::new(AtomicU32::new(0));
     let f = files.clone();
-    let rig = Rig::new(move |call| {
+    let rig = Fixture::new(move |call| {
         f.fetch_add(u32::from(matches!(call, Call::Sync(_))), Ordering::Relaxed);
         Ok(())
     });
@@ -381,7 +381,7 @@ fn files_beyond_a_sync_of_the_source_are_synced_one_by_one() {
 fn pages_on_their_way_count_against_the_dirty_limit() {
     let gate = Arc::new(Gate::default());
     let g = gate.clone();
-    let rig = Rig::new(move |call| {
+    let rig = Fixture::new(move |call| {
         if let Call::Write(_) = call {
             g.pass();
         }
@@ -408,7 +408,7 @@ fn pages_on_their_way_count_against_the_dirty_limit() {
 
 #[test]
 fn a_time_set_after_a_write_outlives_the_daemon() {
-    let mut rig = Rig::new(|_| Ok(()));
+    let mut rig = Fixture::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 5000]).unwrap();
     let set = 1_000_000_000_500_000_000;
@@ -434,7 +434,7 @@ fn a_time_set_after_a_write_outlives_the_daemon() {
 /// A writeback may read the old mtime just before the change, and restore it just after.
 #[test]
 fn a_time_set_during_a_writeback_stays() {
-    let rig = Rig::new(|_| Ok(()));
+    let rig = Fixture::new(|_| Ok(()));
     let o = rig.object(1);
     rig.engine.write(&o, 0, &[7; 4096]).unwrap();
     rig.engine.flush(&o, 0..u64::MAX).unwrap();
@@ -451,7 +451,7 @@ fn a_time_set_during_a_writeback_stays() {
 fn a_growth_that_fails_leaves_the_size_alone() {
     let engine = Arc::new(Mutex::new(None::<(Arc<Engine>, ObjectRef)>));
     let e = engine.clone();
-    let rig = Rig::new(move |call| {
+    let rig = Fixture::new(move |call| {
         let armed = if call == Call::Truncate { e.lock().take() } else { None };
         let Some((engine, o)) = armed else { return Ok(()) };
         std::thread::spawn(move || engine.flush(&o, 0..u64::MAX)).join().unwrap()?;

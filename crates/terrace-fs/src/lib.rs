@@ -62,7 +62,7 @@ pub use namespace::{Namespace, NamespaceConfig};
 pub use ops::change::{SetAttr, SetTime};
 pub use ops::dir::{Listed, ListedPlus};
 pub use ops::file::{Opened, WriteKind, Written};
-pub use ops::hold::Held;
+pub use ops::hold::PinnedFile;
 pub use ops::lookup::Entry;
 pub use ops::stage::{drop_content, pin, stage, stage_down};
 pub use page_cache::{CachedFile, PageCache};

@@ -25,7 +25,7 @@ mod room;
 const LAYOUT: DurableLayout = DurableLayout { inodes_max: 64, handles_max: 8, journal_max: 8 };
 const RESENT: u64 = 1 << 63;
 
-struct World<C: PageCache> {
+struct Fixture<C: PageCache> {
     dir: tempfile::TempDir,
     region: DurableRegion,
     cache: Arc<C>,
@@ -41,13 +41,13 @@ fn root(dir: &Path) -> OwnedFd {
     rustix::fs::open(dir, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).unwrap()
 }
 
-impl World<Direct> {
+impl Fixture<Direct> {
     fn new() -> Self {
         Self::over(Arc::new(Direct))
     }
 }
 
-impl<C: PageCache> World<C> {
+impl<C: PageCache> Fixture<C> {
     fn over(cache: Arc<C>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let region = region(LAYOUT);
@@ -100,7 +100,7 @@ fn name(text: &str) -> &OsStr {
 
 #[test]
 fn references_are_counted_and_forgotten() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), b"x").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
     world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap();
@@ -122,7 +122,7 @@ fn references_are_counted_and_forgotten() {
 
 #[test]
 fn recovery_closes_only_descriptors_named_before_it() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), "a").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
     let inode = world.namespace.inodes.release(a, 1).unwrap();
@@ -139,7 +139,7 @@ fn recovery_closes_only_descriptors_named_before_it() {
 /// The records name the descriptors that a recovery takes over. A failed recovery must not close them.
 #[test]
 fn a_recovery_that_fails_leaves_everything_to_the_next() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), "a").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
     let dir = world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap();
@@ -160,7 +160,7 @@ fn a_recovery_that_fails_leaves_everything_to_the_next() {
 
 #[test]
 fn unanswered_create_is_done_once() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     let made = world.ask_twice(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0)).unwrap().attr.ino;
     assert_eq!(world.nlookup(made), 1, "counted once");
     let again = world.ask(|ns, op| ns.mkdir(op, ROOT, name("d"), 0o755, 0));
@@ -187,7 +187,7 @@ fn unanswered_create_is_done_once() {
 
 #[test]
 fn unanswered_remove_is_done_once() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::create_dir(world.path("d")).unwrap();
     for file in ["a", "b", "c"] {
         std::fs::write(world.path(file), file).unwrap();
@@ -211,9 +211,9 @@ fn unanswered_remove_is_done_once() {
 
 #[test]
 fn a_resent_request_that_was_never_begun_is_done() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.kill();
-    let ask = |world: &World<Direct>, act: &dyn Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<()>| {
+    let ask = |world: &Fixture<Direct>, act: &dyn Fn(&Namespace<Direct>, &mut Op<'_>) -> Result<()>| {
         let mut op = world.namespace.begin(caller(100 | RESENT));
         act(&world.namespace, &mut op)
     };
@@ -225,13 +225,13 @@ fn a_resent_request_that_was_never_begun_is_done() {
 
 #[test]
 fn handles_and_listings_go_on_after_a_kill() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for i in 0..50 {
         std::fs::write(world.path(&format!("f{i}")), b"content").unwrap();
     }
     let dir = world.ask_twice(|ns, op| ns.opendir(op, ROOT)).unwrap();
     let (mut seen, mut offset) = (Vec::new(), 0);
-    let mut some = |world: &World<Direct>, max: usize| {
+    let mut some = |world: &Fixture<Direct>, max: usize| {
         let before = seen.len();
         world
             .namespace
@@ -267,7 +267,7 @@ fn handles_and_listings_go_on_after_a_kill() {
 
 #[test]
 fn full_tables_are_an_error_and_no_loss() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for i in 0..100 {
         std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
     }
@@ -294,7 +294,7 @@ fn full_tables_are_an_error_and_no_loss() {
 
 #[test]
 fn listings_with_attributes_count_what_they_hand_out() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     let others = tempfile::tempdir_in(world.dir.path().parent().unwrap()).unwrap();
     let other = others.path().join("other");
     std::fs::write(&other, b"").unwrap();
@@ -336,7 +336,7 @@ fn listings_with_attributes_count_what_they_hand_out() {
 
 #[test]
 fn a_create_opens_nothing_that_others_made() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("secret"), b"theirs").unwrap();
     for (flags, errno) in [(libc::O_RDWR, libc::ESTALE), (libc::O_RDWR | libc::O_EXCL, libc::EEXIST)] {
         let made = world.ask(|ns, op| ns.create(op, ROOT, name("secret"), 0o644, 0, flags as u32));
@@ -347,7 +347,7 @@ fn a_create_opens_nothing_that_others_made() {
 
 #[test]
 fn nothing_is_left_of_an_open_that_fails() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("f"), b"").unwrap();
     let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
     let dirs: Vec<_> = (0..8).map(|_| world.ask(|ns, op| ns.opendir(op, ROOT)).unwrap()).collect();
@@ -364,7 +364,7 @@ fn nothing_is_left_of_an_open_that_fails() {
 
 #[test]
 fn a_name_is_found_for_old_kernels_to_forget() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::create_dir(world.path("d")).unwrap();
     std::fs::write(world.path("d/f"), b"").unwrap();
     let d = world.ask(|ns, op| ns.lookup(op, ROOT, name("d"))).unwrap().attr.ino;
@@ -380,7 +380,7 @@ fn a_name_is_found_for_old_kernels_to_forget() {
 
 /// A file of ten pages behind an engine, opened and read as by a client of the preload path, and forgotten.
 struct Rested {
-    world: World<Engine>,
+    world: Fixture<Engine>,
     ino: u64,
 }
 
@@ -390,7 +390,7 @@ impl Rested {
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine =
             Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default())).unwrap();
-        let mut rested = Self { world: World::over(engine), ino: 0 };
+        let mut rested = Self { world: Fixture::over(engine), ino: 0 };
         std::fs::write(rested.world.path("f"), [1; 40960]).unwrap();
         assert_eq!(rested.read(), ([1; 40960].to_vec(), 10), "ten misses");
         rested
@@ -399,7 +399,7 @@ impl Rested {
     /// Looks the file up, reads it, and forgets it. Returns its content and the number of pages that were not
     /// in memory.
     fn read(&mut self) -> (Vec<u8>, u64) {
-        let misses = |world: &World<Engine>| world.cache.stats().fuse.misses;
+        let misses = |world: &Fixture<Engine>| world.cache.stats().fuse.misses;
         let before = misses(&self.world);
         self.ino = self.world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
         let opened =
@@ -470,7 +470,7 @@ fn written_file_changed_behind_the_mount_is_read_anew() {
     let mut rested = Rested::new();
     let (ino, fh) = (rested.ino, rested.open_to_write());
     let caller = caller(1);
-    let write = |world: &World<Engine>, byte: u8| {
+    let write = |world: &Fixture<Engine>, byte: u8| {
         world.namespace.write(ino, fh, 0, &[byte; 50000], WriteKind::default()).unwrap();
         world.namespace.flush(&caller, fh).unwrap();
     };

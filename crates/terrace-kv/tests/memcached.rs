@@ -16,7 +16,7 @@ use terrace_kv::{Config, Durability, Listener, Running, Server};
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
 
-struct Stage {
+struct Fixture {
     running: Running,
     blobs: Arc<MemoryBlobs>,
     memcached: SocketAddr,
@@ -29,19 +29,19 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-fn start(config: Config) -> std::io::Result<Stage> {
+fn start(config: Config) -> std::io::Result<Fixture> {
     let ((tcp, resp), (other, memcached)) = (listen(), listen());
     let blobs = Arc::new(MemoryBlobs::default());
     let server = Arc::new(Server::new(blobs.clone(), config, 16 << 20, system_clock()));
     let listeners = vec![Listener::Tcp(tcp), Listener::Memcached(other)];
-    Ok(Stage { running: terrace_kv::start(server, listeners)?, blobs, memcached, resp })
+    Ok(Fixture { running: terrace_kv::start(server, listeners)?, blobs, memcached, resp })
 }
 
-fn stage(config: Config) -> Stage {
+fn stage(config: Config) -> Fixture {
     start(config).unwrap()
 }
 
-impl Stage {
+impl Fixture {
     fn client(&self) -> TcpStream {
         let stream = TcpStream::connect(self.memcached).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

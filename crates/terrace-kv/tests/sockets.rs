@@ -16,7 +16,7 @@ use terrace_kv::{Config, Durability, Listener, Running, Server};
 use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
 
-struct Stage {
+struct Fixture {
     running: Running,
     blobs: Arc<MemoryBlobs>,
     address: std::net::SocketAddr,
@@ -24,7 +24,7 @@ struct Stage {
     _dir: tempfile::TempDir,
 }
 
-fn stage(config: Config) -> Stage {
+fn stage(config: Config) -> Fixture {
     let dir = tempfile::tempdir().unwrap();
     let unix = dir.path().join("kv.sock");
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -32,10 +32,10 @@ fn stage(config: Config) -> Stage {
     let blobs = Arc::new(MemoryBlobs::default());
     let server = Arc::new(Server::new(blobs.clone(), config, 16 << 20, system_clock()));
     let listeners = vec![Listener::Tcp(tcp), Listener::Unix(UnixListener::bind(&unix).unwrap())];
-    Stage { running: terrace_kv::start(server, listeners).unwrap(), blobs, address, unix, _dir: dir }
+    Fixture { running: terrace_kv::start(server, listeners).unwrap(), blobs, address, unix, _dir: dir }
 }
 
-impl Stage {
+impl Fixture {
     fn tcp(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();

@@ -28,21 +28,21 @@ const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 /// File attributes that show a change of the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Look {
+struct FileState {
     size: i64,
     /// mtime and ctime, ns since 1970.
     times: (i64, i64),
 }
 
-impl Look {
-    fn of(stat: &Stat) -> Look {
-        Look { size: stat.st_size, times: times_of(stat) }
+impl FileState {
+    fn of(stat: &Stat) -> FileState {
+        FileState { size: stat.st_size, times: times_of(stat) }
     }
-    fn at(file: &ObjectRef) -> io::Result<Look> {
-        Ok(Look::of(&file.source().stat()?))
+    fn at(file: &ObjectRef) -> io::Result<FileState> {
+        Ok(FileState::of(&file.source().stat()?))
     }
     /// Compares size and mtime: the ctime also moves on a chmod, which leaves the content.
-    fn has_content_of(&self, other: &Look) -> bool {
+    fn has_content_of(&self, other: &FileState) -> bool {
         (self.size, self.times.0) == (other.size, other.times.0)
     }
 }
@@ -53,11 +53,11 @@ enum State {
         since: Instant,
         /// Attributes when the lease was taken. Only O_TRUNC of an open for reading can change the content
         /// under a lease.
-        look: Option<Look>,
+        look: Option<FileState>,
     },
     Broken {
         /// Attributes at the break; None: the cached pages are dropped without a comparison.
-        before: Option<Look>,
+        before: Option<FileState>,
         /// Earliest time of the next attempt.
         retry_at: Instant,
         retry: Duration,
@@ -80,7 +80,7 @@ pub(crate) struct LeasedFile {
 impl LeasedFile {
     /// A file whose lease is held.
     pub(crate) fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
-        let look = Look::at(&object).ok();
+        let look = FileState::at(&object).ok();
         LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })
     }
 
@@ -120,8 +120,9 @@ impl LeasedFile {
         let State::Held { since, look } = *state else { return false };
         self.object.set_slow(true);
         let stat = self.object.source().stat().ok().filter(differs_from_now_on);
-        let before =
-            stat.map(|stat| Look::of(&stat)).filter(|now| look.is_some_and(|look| look.has_content_of(now)));
+        let before = stat
+            .map(|stat| FileState::of(&stat))
+            .filter(|now| look.is_some_and(|look| look.has_content_of(now)));
         lease::give_back(self.fd.as_fd());
         let pause = {
             let mut pause = self.pause.lock();
@@ -146,7 +147,7 @@ impl LeasedFile {
             *retry = (*retry * 2).min(RETRY_MAX);
             return false;
         }
-        let now = Look::at(&self.object).ok();
+        let now = FileState::at(&self.object).ok();
         let unchanged = before.is_some() && now == *before;
         if !unchanged && let Err(err) = engine.reload(&self.object) {
             tracing::debug!("object {}: {err}", self.object.id());
@@ -163,7 +164,7 @@ impl LeasedFile {
     /// program without the library.
     pub(crate) fn is_changed(&self) -> bool {
         let State::Held { look, .. } = *self.state.lock() else { return false };
-        let Ok(now) = Look::at(&self.object) else { return true };
+        let Ok(now) = FileState::at(&self.object) else { return true };
         !look.is_some_and(|look| look.has_content_of(&now))
     }
 

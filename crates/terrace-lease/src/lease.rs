@@ -83,7 +83,7 @@ pub(crate) fn block() {
 
 /// Result of [`wait`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum Wakeup {
     /// An open waits for the lease of this descriptor.
     Break(RawFd),
     /// Signals were lost: any lease may be waited for.
@@ -93,7 +93,7 @@ pub(crate) enum Told {
 }
 
 /// Waits for a lease break, at most so long.
-pub(crate) fn wait(at_most: Duration) -> Told {
+pub(crate) fn wait(at_most: Duration) -> Wakeup {
     let time = libc::timespec {
         tv_sec: at_most.as_secs() as libc::time_t,
         tv_nsec: at_most.subsec_nanos() as libc::c_long,
@@ -103,10 +103,10 @@ pub(crate) fn wait(at_most: Duration) -> Told {
     let (got, info) =
         unsafe { (libc::sigtimedwait(&signals(), info.as_mut_ptr(), &time), info.assume_init()) };
     match got {
-        libc::SIGIO => Told::Any,
+        libc::SIGIO => Wakeup::Any,
         // The kernel's signals have si_code above 0, those of programs have not.
-        got if got == signal() && info.si_code > 0 => Told::Break(descriptor(&info)),
-        _ => Told::Nothing,
+        got if got == signal() && info.si_code > 0 => Wakeup::Break(descriptor(&info)),
+        _ => Wakeup::Nothing,
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
                     Instant::now()
                 })
             };
-            assert_eq!(wait(Duration::from_secs(20)), Told::Break(file.as_raw_fd()));
+            assert_eq!(wait(Duration::from_secs(20)), Wakeup::Break(file.as_raw_fd()));
             assert!(!is_held(file.as_fd()), "a lease that is to be given back counts no longer");
             std::thread::sleep(Duration::from_millis(20));
             let before = Instant::now();
@@ -161,6 +161,6 @@ mod tests {
             assert!(opener.join().unwrap() > before);
         }
         wake(tid);
-        assert_eq!(wait(Duration::from_secs(20)), Told::Nothing);
+        assert_eq!(wait(Duration::from_secs(20)), Wakeup::Nothing);
     }
 }

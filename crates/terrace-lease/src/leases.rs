@@ -155,9 +155,9 @@ impl Leases {
             }
             while !self.stopping.load(Ordering::Acquire) {
                 match lease::wait(LOOK_EVERY) {
-                    lease::Told::Break(fd) => self.broken(fd),
-                    lease::Told::Any => self.check_all(),
-                    lease::Told::Nothing => {}
+                    lease::Wakeup::Break(fd) => self.broken(fd),
+                    lease::Wakeup::Any => self.check_all(),
+                    lease::Wakeup::Nothing => {}
                 }
             }
         });

@@ -4,7 +4,7 @@
 //!   Evict (engine, simulator) ──► QueuePolicy ──► Rules: where a page enters, what a hit does, which page goes
 //!                                   │
 //!                                   ├─ Queues: lists over slots, one tag a slot says which
-//!                                   ├─ Held: victims that could not go
+//!                                   ├─ HeldQueue: victims that could not go
 //!                                   ├─ Patience: an end to the search when all pages are hot
 //!                                   └─ Sweep: reports touched pages to rules that move them
 //! ```
@@ -29,7 +29,7 @@
 
 use std::fmt;
 
-use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
+use crate::list::{ABSENT, HeldQueue, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
 use crate::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 const OUT_OF_HELD: u8 = 1;
@@ -196,7 +196,7 @@ pub(crate) trait Rules: fmt::Debug + Send {
 pub(crate) struct QueuePolicy<R> {
     rules: R,
     queues: Queues,
-    held: Held,
+    held: HeldQueue,
     patience: Patience,
     sweep: Sweep,
     /// Each access is reported: the touch table is ignored.
@@ -210,7 +210,7 @@ impl<R: Rules> QueuePolicy<R> {
         QueuePolicy {
             rules,
             queues: Queues { slots, lists },
-            held: Held::new(held),
+            held: HeldQueue::new(held),
             patience: Patience::default(),
             sweep: Sweep::default(),
             told: false,

@@ -42,13 +42,13 @@ const PATIENCE_MS: u64 = 30_000;
 const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
 /// State that every path of the process reads.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Attachment {
     pub segment: Segment,
     pub touches: TouchTable,
     identity: Identity,
 }
 
-impl World {
+impl Attachment {
     /// Whether the leases are kept. Always true with a mount.
     #[inline]
     pub(crate) fn has_keeper(&self) -> bool {
@@ -77,8 +77,8 @@ struct Static<T>(UnsafeCell<MaybeUninit<T>>);
 // SAFETY: written once before it is published through an atomic pointer, read-only after.
 unsafe impl<T> Sync for Static<T> {}
 
-static WORLD_PLACE: Static<World> = Static(UnsafeCell::new(MaybeUninit::uninit()));
-static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
+static WORLD_PLACE: Static<Attachment> = Static(UnsafeCell::new(MaybeUninit::uninit()));
+static WORLD: AtomicPtr<Attachment> = AtomicPtr::new(std::ptr::null_mut());
 static VOLATILE: AtomicPtr<Volatile> = AtomicPtr::new(std::ptr::null_mut());
 /// st_dev of the mount; 0: the library is inert.
 static DEV: AtomicU64 = AtomicU64::new(0);
@@ -187,7 +187,7 @@ pub(crate) fn is_mappable(fd: c_int) -> bool {
 
 /// The segment, if this process (or one that it was forked from) ever registered.
 #[inline]
-pub(crate) fn world() -> Option<&'static World> {
+pub(crate) fn world() -> Option<&'static Attachment> {
     // SAFETY: null or WORLD_PLACE, initialised before the pointer was published.
     unsafe { WORLD.load(Ordering::Acquire).as_ref() }
 }
@@ -239,7 +239,7 @@ pub(crate) fn ring() -> Option<&'static Ring> {
 
 /// The ring of this process, for fills and trace records.
 #[inline]
-pub(crate) fn hold_ring() -> Option<rings::Held> {
+pub(crate) fn hold_ring() -> Option<rings::PinnedRing> {
     ring_number().and_then(rings::hold)
 }
 
@@ -561,7 +561,7 @@ fn attach(identity: Identity, fds: &[c_int; HELLO_FDS]) -> Option<()> {
     let segment = Segment::attach(segment).ok()?;
     let touches = TouchTable::attach(touches, &segment.geometry()).ok()?;
     // SAFETY: the lock is held and nothing is published yet, so no other thread accesses the place.
-    let place = unsafe { (*WORLD_PLACE.0.get()).write(World { segment, touches, identity }) };
+    let place = unsafe { (*WORLD_PLACE.0.get()).write(Attachment { segment, touches, identity }) };
     WORLD.store(place, Ordering::Release);
     Some(())
 }

@@ -18,7 +18,7 @@ pub(crate) struct File<'a> {
     /// The object of the descriptor. Without a mount, the slot may belong to another object by now.
     pub object: u64,
     pub slot: &'a ObjectSlot,
-    pub world: &'static connection::World,
+    pub world: &'static connection::Attachment,
     pub local: &'a Local,
 }
 

@@ -18,19 +18,19 @@ fn room() -> (u64, u64) {
 /// A descriptor of the library, and its file: by raw system calls a program may close it unseen, or reuse its
 /// number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kept {
+pub(crate) struct OwnFd {
     pub fd: c_int,
     what: Identity,
 }
 
-impl Kept {
+impl OwnFd {
     fn is_still(self) -> bool {
         sys::is_still(self.fd, self.what)
     }
 }
 
 /// A copy of a descriptor at the highest numbers, closed on exec and hidden.
-fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
+fn copy_up(fd: c_int, what: Identity) -> Option<OwnFd> {
     let (limit, mine) = room();
     let high = sys::fcntl(fd, libc::F_DUPFD_CLOEXEC, (limit - mine) as usize) as c_int;
     if high < 0 {
@@ -41,29 +41,29 @@ fn copy_up(fd: c_int, what: Identity) -> Option<Kept> {
         return None;
     }
     table::hide(high, what);
-    Some(Kept { fd: high, what })
+    Some(OwnFd { fd: high, what })
 }
 
 /// Moves a descriptor to the highest numbers. None (and it is closed) if there is no room.
-pub(crate) fn raise(fd: c_int) -> Option<Kept> {
+pub(crate) fn raise(fd: c_int) -> Option<OwnFd> {
     let high = sys::identity(fd).and_then(|(what, _)| copy_up(fd, what));
     sys::close(fd);
     high
 }
 
 /// Moves a descriptor to the highest numbers; it stays in place if there is no room. None: it is not open.
-pub(crate) fn lift(fd: c_int) -> Option<Kept> {
+pub(crate) fn lift(fd: c_int) -> Option<OwnFd> {
     let (what, _) = sys::identity(fd)?;
     let high = copy_up(fd, what);
     match high {
         Some(_) => sys::close(fd),
         None => table::hide(fd, what),
     }
-    Some(high.unwrap_or(Kept { fd, what }))
+    Some(high.unwrap_or(OwnFd { fd, what }))
 }
 
 /// Closes a descriptor of the library, if it is still the library's.
-pub(crate) fn lower(kept: Kept) {
+pub(crate) fn lower(kept: OwnFd) {
     if kept.is_still() {
         table::forget(kept.fd);
         sys::close(kept.fd);
@@ -100,7 +100,7 @@ impl Slot {
     pub(crate) const fn new() -> Slot {
         Slot { fd1: AtomicI32::new(0), dev: AtomicU64::new(0), ino: AtomicU64::new(0) }
     }
-    pub(crate) fn set(&self, kept: Kept) {
+    pub(crate) fn set(&self, kept: OwnFd) {
         self.dev.store(kept.what.dev, Ordering::Relaxed);
         self.ino.store(kept.what.ino, Ordering::Relaxed);
         self.fd1.store(kept.fd + 1, Ordering::Release);
@@ -110,13 +110,13 @@ impl Slot {
         self.kept().map(|kept| kept.fd)
     }
     /// Likewise, with its file.
-    pub(crate) fn kept(&self) -> Option<Kept> {
+    pub(crate) fn kept(&self) -> Option<OwnFd> {
         let fd = self.fd1.load(Ordering::Acquire) - 1;
         if fd < 0 {
             return None;
         }
         let what = Identity { dev: self.dev.load(Ordering::Relaxed), ino: self.ino.load(Ordering::Relaxed) };
-        let kept = Kept { fd, what };
+        let kept = OwnFd { fd, what };
         if table::helper(fd).is_some() && kept.is_still() {
             return Some(kept);
         }

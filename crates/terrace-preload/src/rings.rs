@@ -3,7 +3,7 @@
 //! | user | lifetime that it needs |
 //! |---|---|
 //! | a hit, which only counts | the memory at its address: a late count goes to the next ring |
-//! | a miss, which fills slots; a traced read | the ring: a [`Held`] keeps it in place |
+//! | a miss, which fills slots; a traced read | the ring: a [`PinnedRing`] keeps it in place |
 //!
 //! A place that a thread never left (cancellation, a jump out of a signal handler, a fork that has only its
 //! number) is never replaced. Each ring loses at most one place. Without places there are no more fills.
@@ -51,16 +51,16 @@ static PLACES: [Place; PLACES_MAX] = [const {
 }; PLACES_MAX];
 
 /// A ring that stays in place until this is dropped.
-pub(crate) struct Held(&'static Place);
+pub(crate) struct PinnedRing(&'static Place);
 
-impl Deref for Held {
+impl Deref for PinnedRing {
     type Target = Ring;
     fn deref(&self) -> &Ring {
         self.0.ring()
     }
 }
 
-impl Drop for Held {
+impl Drop for PinnedRing {
     fn drop(&mut self) {
         place::leave(&self.0.users);
     }
@@ -72,8 +72,8 @@ pub(crate) fn at(i: usize) -> &'static Ring {
 }
 
 /// Ring number `i`, for its slots. None: it is being replaced.
-pub(crate) fn hold(i: usize) -> Option<Held> {
-    place::enter(&PLACES[i].users).then(|| Held(&PLACES[i]))
+pub(crate) fn hold(i: usize) -> Option<PinnedRing> {
+    place::enter(&PLACES[i].users).then(|| PinnedRing(&PLACES[i]))
 }
 
 /// Maps a ring at a place without users and returns its number. The caller holds the connection's lock.

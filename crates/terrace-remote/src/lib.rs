@@ -29,4 +29,4 @@ mod target;
 mod uploader;
 
 pub use medium::RemoteMedium;
-pub use target::{Look, Target, count, empty, look, open};
+pub use target::{Inspection, Target, count, empty, look, open};

@@ -53,7 +53,7 @@ pub struct Target {
 
 /// State of a target that may be in use.
 #[derive(Debug)]
-pub struct Look {
+pub struct Inspection {
     pub found: Found,
     /// The process that uses the target.
     pub holder: Option<Holder>,
@@ -105,14 +105,14 @@ fn remove_unfinished(dir: &Path) {
 ///
 /// # Errors
 /// The target cannot be read.
-pub fn look(path: &Path) -> Result<Look, TargetError> {
+pub fn look(path: &Path) -> Result<Inspection, TargetError> {
     let look = || {
         let Some(store) = Store::look(&place(path)?).map_err(fault)? else {
-            return Ok(Look { found: Found::Empty, holder: None });
+            return Ok(Inspection { found: Found::Empty, holder: None });
         };
         let found = superblock::find(&Superblocks(&store)).map_err(Fault::Io)?;
         let holder = lease::holder(&store, Timing::default()).map_err(fault)?.map(|(holder, _)| holder);
-        Ok(Look { found, holder })
+        Ok(Inspection { found, holder })
     };
     look().map_err(|fault| TargetError::new(path, fault))
 }

@@ -9,8 +9,8 @@ use crate::map::Segment;
 pub use crate::protocol::PageVersion;
 use crate::protocol::{NO_LEAF, look, same_epoch, same_version, unchanged, unwritten_since};
 use crate::sync::{AtomicU64, Ordering, fence};
-use crate::tier::{Found, Look};
 use crate::touch::TouchTable;
+use crate::zread::{CompressedRead, ReadOutcome};
 
 /// Result of a read without the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,13 +150,13 @@ unsafe fn copy_run(
                 // A page on a device is read there, as a miss is read from the source.
                 let Some(handle) = first.handle() else { return Step::Absent };
                 let (place, entry) = (Place::new(leaf, at), &entries[at]);
-                let look = Look { seg, touches, entry, seen: first, handle, place, epoch, page };
+                let look = CompressedRead { seg, touches, entry, seen: first, handle, place, epoch, page };
                 let bytes = (PAGE_SIZE - in_page).min(len);
                 // SAFETY: bytes <= len.
                 match unsafe { look.read(in_page, out, bytes, unpack) } {
-                    Found::Content => return Step::Copied(bytes),
-                    Found::Moved => continue,
-                    Found::Unreadable => return Step::Unstable,
+                    ReadOutcome::Content => return Step::Copied(bytes),
+                    ReadOutcome::Moved => continue,
+                    ReadOutcome::Unreadable => return Step::Unstable,
                 }
             }
         }

@@ -49,8 +49,6 @@ pub mod ring;
 pub mod scratch;
 pub mod sync;
 #[cfg(not(loom))]
-pub mod tier;
-#[cfg(not(loom))]
 pub mod touch;
 #[cfg(not(loom))]
 pub mod trace;
@@ -60,6 +58,8 @@ pub mod unzstd;
 pub mod zobject;
 #[cfg(not(loom))]
 pub mod zpool;
+#[cfg(not(loom))]
+pub mod zread;
 #[cfg(not(loom))]
 mod zspages;
 

@@ -6,7 +6,7 @@
 //! first out with a second chance for touched objects (CLOCK; F. J. Corbató, 1968), over objects of all
 //! sizes. Compaction runs on demand.
 //!
-//! All methods need the engine's state lock. Readers need none ([`crate::tier`]), so objects follow the rules
+//! All methods need the engine's state lock. Readers need none ([`crate::zread`]), so objects follow the rules
 //! of frames:
 //!
 //! | to | first | then |
@@ -193,7 +193,7 @@ impl ZPool {
         Some((head, Coded { codec: head.codec()?, bytes })).filter(|_| head.fits(bytes))
     }
 
-    /// Decodes the page at `handle`, under the lock. Readers without the lock use [`crate::tier::Copied`].
+    /// Decodes the page at `handle`, under the lock. Readers without the lock use [`crate::zread::PageCopy`].
     ///
     /// # Errors
     /// The bytes differ from those stored, or need zstd and `unpack` has none.

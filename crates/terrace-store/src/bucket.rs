@@ -333,7 +333,7 @@ impl Bucket {
             return (Vec::new(), 0);
         }
         let state = &self.owner.state;
-        self.state.scan(&state.walks, &state.hashes, &state.memory, from, count)
+        self.state.scan(&state.scan_cache, &state.hashes, &state.memory, from, count)
     }
 
     /// A uniformly random key. None: there are no blobs. `random` draws a number below its argument.

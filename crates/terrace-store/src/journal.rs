@@ -127,7 +127,7 @@ impl Head {
 
 /// How much of the changes the kernel holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum Coverage {
     All,
     /// All, and a sync is due to begin another turn.
     Long,
@@ -318,9 +318,9 @@ impl Journal {
 
     /// Writes all bytes added before the log's end, which `log_end` returns. The result: that end, and how
     /// much the kernel holds.
-    pub(crate) fn write_batch<T>(&self, log_end: impl FnOnce() -> T) -> (T, Held) {
+    pub(crate) fn write_batch<T>(&self, log_end: impl FnOnce() -> T) -> (T, Coverage) {
         if !self.is_on() {
-            return (log_end(), Held::Lacks);
+            return (log_end(), Coverage::Lacks);
         }
         let mut batch = self.batch.lock();
         let (file, at, end) = {
@@ -338,9 +338,9 @@ impl Journal {
         pending.lacks[file] |= !is_written;
         let other = pending.begun.is_some() && pending.lacks[1 - pending.head.file()];
         let held = match pending.lacks[pending.head.file()] || other {
-            true => Held::Lacks,
-            false if pending.at > self.turn_max / 2 => Held::Long,
-            false => Held::All,
+            true => Coverage::Lacks,
+            false if pending.at > self.turn_max / 2 => Coverage::Long,
+            false => Coverage::All,
         };
         (end, held)
     }

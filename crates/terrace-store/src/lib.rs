@@ -27,7 +27,7 @@
 //! least up to the last sync. A kill of all its processes loses no acknowledged change: the kernel holds the
 //! log and the journal. If a parent process holds the [`Segment`], the next process also starts warm.
 //!
-//! Lock order: names of buckets, kept rests of walks, tables of a bucket (in order), the log's end, the log's
+//! Lock order: names of buckets, kept rests of scan_cache, tables of a bucket (in order), the log's end, the log's
 //! file, the journal; the engine's state, the allocator.
 
 mod allocated;
@@ -45,12 +45,12 @@ mod options;
 mod owner;
 mod record;
 mod records;
+mod scan_cache;
 mod segment;
 mod space;
 mod state;
 mod store;
 mod tail;
-mod walks;
 mod warm;
 mod write;
 
@@ -59,7 +59,7 @@ pub use error::{Error, Result};
 pub use index::{Expect, Stat, Version};
 pub use ops::prefetch::Wanted;
 pub use options::{StoreOptions, SyncPolicy};
+pub use scan_cache::{ScanCache, ScanRemainder, fetched};
 pub use segment::Segment;
 pub use store::{Store, Usage};
 pub use terrace_engine::{CompressedConfig, DeviceConfig, EngineConfig, IoKind, prefetch};
-pub use walks::{Rest, Walks, fetched};

@@ -5,7 +5,7 @@
 //! failed write or sync the content of the file is unknown, so the log refuses all later changes.
 
 use crate::error::{Error, Result};
-use crate::journal::{Held, Journal};
+use crate::journal::{Coverage, Journal};
 use crate::record::{self, HEADER, Header, Record};
 use crate::segment::Segment;
 use crate::tail::{RING, Tail};
@@ -283,12 +283,12 @@ impl Log {
     ///
     /// # Errors
     /// The write failed, now or earlier.
-    pub(crate) fn flush(&self) -> Result<(u64, Held)> {
+    pub(crate) fn flush(&self) -> Result<(u64, Coverage)> {
         let file = self.file.lock();
         self.flush_locked(&file)
     }
 
-    fn flush_locked(&self, file: &File) -> Result<(u64, Held)> {
+    fn flush_locked(&self, file: &File) -> Result<(u64, Coverage)> {
         self.check()?;
         let log_end = || {
             let number = self.appended.load(Ordering::Acquire);

@@ -7,7 +7,7 @@ use crate::index::{BucketState, Hashes, IndexMemory, Names, Tags};
 use crate::log::{Log, Logged, ROOM, Room};
 use crate::options::{StoreOptions, SyncPolicy};
 use crate::record::Record;
-use crate::walks::Walks;
+use crate::scan_cache::ScanCache;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ pub(crate) struct StoreState {
     pub persisting: Mutex<Vec<Arc<BucketState>>>,
     pub tags: Tags,
     /// Rests of scans, by bucket number.
-    pub walks: Mutex<Walks>,
+    pub scan_cache: Mutex<ScanCache>,
     pub hashes: Hashes,
     pub store: u64,
     pub seed: u64,
@@ -125,7 +125,7 @@ impl StoreState {
             names,
             persisting: Mutex::new(persisting),
             tags,
-            walks: Mutex::default(),
+            scan_cache: Mutex::default(),
             hashes,
             store,
             seed,

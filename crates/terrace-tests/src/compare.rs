@@ -3,7 +3,7 @@
 use crate::exec;
 use crate::gen_ops::{Ops, interleave};
 use crate::process::{self, helper};
-use crate::rig::{Rig, workspace};
+use crate::rig::{TestMount, workspace};
 use crate::rng::Rng;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,12 +33,12 @@ pub struct Run {
 }
 
 /// Creates the file for `press` in the runs' directory of this rig.
-pub fn prepare(rig: &Rig) {
+pub fn prepare(rig: &TestMount) {
     exec::write_big(&rig.at().join("big")).expect("the big file can be written");
 }
 
 /// Runs a script in a fresh directory of a rig.
-pub fn run_script(rig: &Rig, driver: &Driver, script: &str) -> Run {
+pub fn run_script(rig: &TestMount, driver: &Driver, script: &str) -> Run {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     let root = format!("r{n}");
@@ -74,9 +74,9 @@ pub fn run_script(rig: &Rig, driver: &Driver, script: &str) -> Run {
 #[derive(Debug)]
 pub struct Pair<'a> {
     /// The plain directory.
-    pub reference: &'a Rig,
+    pub reference: &'a TestMount,
     /// The side under test.
-    pub tested: &'a Rig,
+    pub tested: &'a TestMount,
     /// How the driver runs on the tested side.
     pub driver: Driver,
     roots: std::cell::RefCell<Vec<(String, String)>>,
@@ -84,7 +84,7 @@ pub struct Pair<'a> {
 
 impl<'a> Pair<'a> {
     /// A pair; both rigs must be prepared.
-    pub fn new(reference: &'a Rig, tested: &'a Rig, driver: Driver) -> Pair<'a> {
+    pub fn new(reference: &'a TestMount, tested: &'a TestMount, driver: Driver) -> Pair<'a> {
         Pair { reference, tested, driver, roots: Default::default() }
     }
 

@@ -1,6 +1,6 @@
 //! Memory and descriptors of an instance, measured from outside.
 
-use crate::rig::Rig;
+use crate::rig::TestMount;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,7 +21,7 @@ pub struct Memory {
 impl Memory {
     /// Asserts the limits.
     #[track_caller]
-    pub fn of(rig: &Rig) -> Memory {
+    pub fn of(rig: &TestMount) -> Memory {
         let mut seen = BTreeSet::new();
         let mut shared = 0;
         for entry in

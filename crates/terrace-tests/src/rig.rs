@@ -202,7 +202,7 @@ fn base_dir() -> PathBuf {
 
 /// A test's directory, with a mount on the sides that have one.
 #[derive(Debug)]
-pub struct Rig {
+pub struct TestMount {
     side: Side,
     src: PathBuf,
     at: PathBuf,
@@ -216,23 +216,23 @@ pub struct Rig {
     dir: TestDir,
 }
 
-impl Rig {
+impl TestMount {
     /// A rig with this much cache memory (`16MiB`); the minimum if the compressed tier is to be busy.
     #[track_caller]
-    pub fn new(test: &str, side: Side, memory: &str) -> Rig {
+    pub fn new(test: &str, side: Side, memory: &str) -> TestMount {
         let memory = if busy::wanted() { busy::MEMORY } else { memory };
-        Rig::with(test, side, &["--memory", memory])
+        TestMount::with(test, side, &["--memory", memory])
     }
 
     /// A rig whose mount gets these options.
     #[track_caller]
-    pub fn with(test: &str, side: Side, options: &[&str]) -> Rig {
-        Rig::of(test, side, options, None, 0)
+    pub fn with(test: &str, side: Side, options: &[&str]) -> TestMount {
+        TestMount::of(test, side, options, None, 0)
     }
 
     /// A rig on an existing source, or with a limit on the instance's descriptors.
     #[track_caller]
-    pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> Rig {
+    pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> TestMount {
         // TERRACE_PLAIN=1 makes all sides plain directories, to show which failures do not depend on terrace.
         let side = if std::env::var_os("TERRACE_PLAIN").is_some() { Side::Plain } else { side };
         let dir = TestDir::new(&format!("{test}-{side:?}").to_lowercase());
@@ -243,7 +243,8 @@ impl Rig {
         if busy::wanted() {
             busy::prepare(&src);
         }
-        let rig = Rig { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
+        let rig =
+            TestMount { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
         if side.has_mount() {
             rig.mount();
         }
@@ -342,7 +343,7 @@ impl Rig {
         command
     }
 
-    /// [`Rig::command`] as another user, whose own `terrace run` is used; None if the kernel allows no
+    /// [`TestMount::command`] as another user, whose own `terrace run` is used; None if the kernel allows no
     /// unprivileged namespaces.
     pub fn command_of(&self, user: &str, program: impl AsRef<std::ffi::OsStr>) -> Option<Command> {
         assert_eq!(self.side, Side::Run, "elsewhere root serves");
@@ -397,7 +398,7 @@ impl Rig {
     }
 
     /// Waits for the successor of a terraced. It is found as soon as it exists, before its recovery;
-    /// [`Rig::terraced`] reads info.json, which names it only when it serves.
+    /// [`TestMount::terraced`] reads info.json, which names it only when it serves.
     #[track_caller]
     pub fn next_terraced(&self, last: i32) -> i32 {
         let supervisor = self.supervisor();
@@ -499,7 +500,7 @@ impl Rig {
     }
 }
 
-impl Drop for Rig {
+impl Drop for TestMount {
     fn drop(&mut self) {
         drop(self.pressure.lock().map(|mut pressure| pressure.take()));
         if !self.finished && self.side != Side::Plain {
@@ -511,7 +512,7 @@ impl Drop for Rig {
     }
 }
 
-impl Rig {
+impl TestMount {
     /// Prints the end of the daemon's log after a failure; the kept directory has all of it.
     fn tell(&self) {
         for (place, info) in leftovers::instances() {
@@ -538,7 +539,7 @@ pub struct Chaos {
 
 /// The action of [`Chaos`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum Fault {
     /// `terrace drop-caches`, `sync` and `resize`.
     Commands,
     /// kill -9 of terraced, and sometimes of its successor during recovery.
@@ -549,7 +550,7 @@ pub enum Trouble {
 
 impl Chaos {
     /// Starts it: one disturbance about every `pause_ms`.
-    pub fn start(rig: &Rig, trouble: Trouble, seed: u64, pause_ms: u64) -> Chaos {
+    pub fn start(rig: &TestMount, trouble: Fault, seed: u64, pause_ms: u64) -> Chaos {
         let (stop, stopped) = std::sync::mpsc::channel();
         let at = rig.at().to_owned();
         let idle = rig.side() == Side::Plain;
@@ -586,8 +587,8 @@ impl Drop for Chaos {
     }
 }
 
-fn disturb(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
-    if trouble != Trouble::Commands {
+fn disturb(at: &Path, trouble: Fault, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
+    if trouble != Fault::Commands {
         return kill_terraced(at, trouble, signals, rng);
     }
     let mut command = Command::new(product("terrace"));
@@ -609,9 +610,9 @@ fn processes(at: &Path) -> Option<(i32, i32)> {
 
 /// Kills the serving terraced; sometimes also its successor, a moment after its start. Not always: there must
 /// be progress.
-fn kill_terraced(at: &Path, trouble: Trouble, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
+fn kill_terraced(at: &Path, trouble: Fault, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
     let mut signal = |rng: &mut rng::Rng| match trouble {
-        Trouble::Signals => signals.pick(rng),
+        Fault::Signals => signals.pick(rng),
         _ => libc::SIGKILL,
     };
     let Some((supervisor, first)) = processes(at) else { return false };

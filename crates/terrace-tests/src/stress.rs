@@ -2,7 +2,7 @@
 
 use crate::pages::VersionTable;
 use crate::process::{Background, helper};
-use crate::rig::Rig;
+use crate::rig::TestMount;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Files of self-describing pages on a rig, their version table, and the processes that use them.
 #[derive(Debug)]
 pub struct Stress<'a> {
-    rig: &'a Rig,
+    rig: &'a TestMount,
     /// The version table.
     pub versions: VersionTable,
     versions_path: PathBuf,
@@ -36,7 +36,7 @@ struct Worker {
 
 impl<'a> Stress<'a> {
     /// Prepares `files` files of `pages` pages each, written by at most `writers` processes.
-    pub fn new(rig: &'a Rig, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
+    pub fn new(rig: &'a TestMount, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
         let versions_path = rig.aside().join("versions");
         let versions = VersionTable::open(&versions_path, files * pages);
         for n in 0..files {
@@ -174,7 +174,7 @@ impl<'a> Stress<'a> {
 
     /// The end of a test: all acknowledged data are readable by both paths, and in the source after umount.
     #[track_caller]
-    pub fn settle(mut self, rig: &Rig) {
+    pub fn settle(mut self, rig: &TestMount) {
         self.stop();
         self.verify(Some(true), "acked");
         self.verify(Some(false), "acked");

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_tests::process::{self, Outcome};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::tools::{compile, need_library};
 
 struct Program {
@@ -19,7 +19,7 @@ fn program(fortified: bool) -> Program {
     Program { _dir: dir, path }
 }
 
-fn run_case(rig: &Rig, program: &Path, case: &str, before: impl Fn(&mut Command)) -> Outcome {
+fn run_case(rig: &TestMount, program: &Path, case: &str, before: impl Fn(&mut Command)) -> Outcome {
     let mut command = rig.command(program);
     command.arg(rig.at()).arg(case).env("BEHAVIOUR_EARLY", rig.at().join("a"));
     before(&mut command);
@@ -28,9 +28,9 @@ fn run_case(rig: &Rig, program: &Path, case: &str, before: impl Fn(&mut Command)
 
 /// Runs all cases and panics with a list of those that failed.
 #[track_caller]
-fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut Command, &Rig)) {
+fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut Command, &TestMount)) {
     let program = program(fortified);
-    let rig = Rig::new("behaviour", side, "16MiB");
+    let rig = TestMount::new("behaviour", side, "16MiB");
     let before = |command: &mut Command| before(command, &rig);
     let prepared = process::run(Command::new(&program.path).arg(rig.at()).arg("prepare"), 60);
     prepared.expect_success();
@@ -125,7 +125,7 @@ fn with_a_dead_connection() {
 /// In a program without terrace files the library is invisible in descriptors, threads and signals.
 #[test]
 fn nothing_observable_elsewhere() {
-    let rig = Rig::new("unobservable", Side::Fast, "16MiB");
+    let rig = TestMount::new("unobservable", Side::Fast, "16MiB");
     let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/; s/:.*//' | grep -v /proc/ | sort; \
                   grep -E 'Threads|SigBlk|SigIgn|SigCgt|NoNewPrivs' /proc/self/status; ulimit -a";
     let run = |fast: bool| {

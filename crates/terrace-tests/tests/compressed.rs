@@ -1,7 +1,7 @@
 //! The compressed tier under programs: correct content, and the place of decompression.
 
 use std::fs;
-use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::Rng;
 
 const PAGE: usize = 4096;
@@ -40,7 +40,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
     let share = "min_percent = 60\nmax_percent = 60\n";
     fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
     let named = config.to_str().unwrap();
-    let rig = Rig::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);
+    let rig = TestMount::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);
     fs::remove_file(&config).unwrap();
     let all: Vec<u8> = (0..PAGES).flat_map(content).collect();
     fs::write(rig.src().join("f"), all).unwrap();
@@ -61,7 +61,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
 /// A program may have its own zstd, of another version.
 #[test]
 fn programs_see_nothing_of_the_librarys_zstd() {
-    let rig = Rig::new("symbols", Side::Fast, "16MiB");
+    let rig = TestMount::new("symbols", Side::Fast, "16MiB");
     let look = "import ctypes; seen = ctypes.CDLL(None); print(hasattr(seen, 'pread64'), \
                 any(hasattr(seen, 'ZSTD_' + name) for name in ('decompressDCtx', 'isError', 'compress2')))";
     assert_eq!(rig.shell(&format!("python3 -c \"{look}\""), 60), "True False\n");

@@ -2,7 +2,7 @@
 //! kill -9, and by the signals of crashes.
 
 use std::time::Duration;
-use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::stress::Stress;
 use terrace_tests::{amount, process};
@@ -37,7 +37,7 @@ fn terraced_crashed() {
 /// Rounds of work, each ended by a signal to terraced, at least `apart` after the last.
 fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: impl Fn(&mut Rng) -> i32) {
     let mut rng = Rng::new(seed);
-    let rig = Rig::new(test, Side::Mount, "16MiB");
+    let rig = TestMount::new(test, Side::Mount, "16MiB");
     let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
@@ -77,7 +77,7 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
 fn terraced_killed_in_recovery() {
     let seed = seed("crash-recovery");
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("crash-recovery", Side::Mount, "16MiB");
+    let rig = TestMount::new("crash-recovery", Side::Mount, "16MiB");
     let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
     stress.start("write", 0, true, &[]);
     stress.start("write", 1, false, &["torn=ok"]);
@@ -110,7 +110,7 @@ fn terraced_killed_in_recovery() {
 fn clients_killed() {
     let seed = seed("crash-clients");
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("crash-clients", Side::Mount, "16MiB");
+    let rig = TestMount::new("crash-clients", Side::Mount, "16MiB");
     let mut stress = Stress::new(&rig, 4, 2048, 3, seed);
     stress.start("write", 0, true, &["torn=ok"]);
     stress.start("write", 1, false, &["torn=ok"]);
@@ -136,7 +136,7 @@ fn clients_killed() {
 fn everything_killed() {
     let seed = seed("crash-all");
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("crash-all", Side::Mount, "16MiB");
+    let rig = TestMount::new("crash-all", Side::Mount, "16MiB");
     let mut stress = Stress::new(&rig, 3, 1024, 2, seed);
     for _ in 0..rounds() {
         stress.start("write", 0, true, &["sync=1", "torn=ok"]);
@@ -160,7 +160,7 @@ fn everything_killed() {
 #[test]
 fn unrecorded_terraced_ends_with_its_supervisor() {
     let mut rng = Rng::new(seed("crash-unrecorded"));
-    let rig = Rig::new("crash-unrecorded", Side::Mount, "16MiB");
+    let rig = TestMount::new("crash-unrecorded", Side::Mount, "16MiB");
     let unrecorded = (0..200).find_map(|_| unrecorded_terraced(&rig, &mut rng));
     let terraced =
         unrecorded.expect("in one of 200 starts the supervisor was stopped between let-go and record");
@@ -173,7 +173,7 @@ fn unrecorded_terraced_ends_with_its_supervisor() {
 
 /// Kills terraced, and stops the supervisor at a random moment of the restart. Returns the new terraced if it
 /// serves and is not yet recorded.
-fn unrecorded_terraced(rig: &Rig, rng: &mut Rng) -> Option<i32> {
+fn unrecorded_terraced(rig: &TestMount, rng: &mut Rng) -> Option<i32> {
     let (supervisor, last) = (rig.supervisor(), rig.terraced());
     process::kill(last, libc::SIGKILL);
     let new = rig.next_terraced(last);
@@ -195,7 +195,7 @@ fn has_thread(pid: i32, name: &str) -> bool {
 }
 
 /// Acknowledged writes without a sync may be lost: sets the version table to the files' current content.
-fn accept_losses(stress: &Stress, rig: &Rig) {
+fn accept_losses(stress: &Stress, rig: &TestMount) {
     use std::sync::atomic::Ordering::SeqCst;
     let pages = stress.versions.pages() / 3;
     for file in 0..3 {

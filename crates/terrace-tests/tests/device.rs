@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
-use terrace_tests::rig::{Rig, Side, SmallDisk, TestDir, product};
+use terrace_tests::rig::{Side, SmallDisk, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, process};
 
@@ -22,32 +22,32 @@ const FILES: [(&str, u64); 5] = [
 ];
 
 /// A rig whose tier survives its mounts. The rig is the first field, so it ends before its tier is removed.
-struct World {
-    rig: Rig,
+struct Fixture {
+    rig: TestMount,
     tier: PathBuf,
     _dir: TestDir,
 }
 
-impl World {
-    fn new(test: &str, side: Side) -> World {
+impl Fixture {
+    fn new(test: &str, side: Side) -> Fixture {
         let dir = TestDir::new(&format!("{test}-tier"));
         let tier = dir.path().join("tier");
-        World::on(test, side, tier, dir)
+        Fixture::on(test, side, tier, dir)
     }
 
     /// The same with another place of the tier.
-    fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> World {
-        World::over(test, side, &[(tier, 64)], dir)
+    fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> Fixture {
+        Fixture::over(test, side, &[(tier, 64)], dir)
     }
 
     /// A rig with several tiers of the given MiB.
-    fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> World {
+    fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> Fixture {
         let mut options = vec!["--memory".to_owned(), "16MiB".to_owned()];
         for (path, mib) in tiers {
             options.extend(["--tier".to_owned(), format!("{}:{mib}MiB", path.display())]);
         }
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let rig = Rig::with(test, side, &options);
+        let rig = TestMount::with(test, side, &options);
         let mut rng = Rng::new(1);
         for (name, bytes) in FILES {
             let mut content = vec![0; bytes as usize];
@@ -56,7 +56,7 @@ impl World {
                 .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
             fs::write(rig.src().join(name), content).unwrap();
         }
-        World { rig, tier: tiers[0].0.clone(), _dir: dir }
+        Fixture { rig, tier: tiers[0].0.clone(), _dir: dir }
     }
 
     /// Asserts that all files through the mount equal the source.
@@ -155,7 +155,7 @@ fn change(dir: &Path, rng: &mut Rng, times: u64) {
 fn device_stays_warm_when_terraced_is_killed() {
     let rounds = amount("TERRACE_DEVICE_KILLS", 50, 500);
     let mut rng = Rng::new(seed("device-killed"));
-    let world = World::new("device-killed", Side::Fast);
+    let world = Fixture::new("device-killed", Side::Fast);
     world.warm();
     for round in 0..rounds {
         let (before, warm) = (world.rig.terraced(), device(&world.rig.stat()));
@@ -186,7 +186,7 @@ fn device_stays_warm_when_terraced_is_killed() {
 fn changes_behind_a_sleeping_tier_are_seen() {
     let rounds = amount("TERRACE_DEVICE_ROUNDS", 100, 1000);
     let mut rng = Rng::new(seed("device-behind"));
-    let world = World::new("device-behind", Side::Mount);
+    let world = Fixture::new("device-behind", Side::Mount);
     let mut warm = 0;
     for round in 0..rounds {
         if round > 0 {
@@ -224,7 +224,7 @@ fn changes_behind_a_sleeping_tier_are_seen() {
 
 #[test]
 fn second_mount_reads_from_the_device() {
-    let world = World::new("device-warm", Side::Mount);
+    let world = Fixture::new("device-warm", Side::Mount);
     // The tier does not trust files younger than two ticks of the clock.
     std::thread::sleep(std::time::Duration::from_millis(100));
     world.warm();
@@ -246,7 +246,7 @@ fn second_mount_reads_from_the_device() {
 #[test]
 fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
     for how in ["garbage", "zeros", "cut"] {
-        let world = World::new(&format!("device-{how}"), Side::Fast);
+        let world = Fixture::new(&format!("device-{how}"), Side::Fast);
         world.warm();
         let target = File::options().write(true).open(&world.tier).unwrap();
         let bytes = target.metadata().unwrap().len();
@@ -268,7 +268,7 @@ fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
 
 #[test]
 fn memory_resized_beside_a_tier_loses_nothing() {
-    let world = World::new("device-resize", Side::Fast);
+    let world = Fixture::new("device-resize", Side::Fast);
     world.warm();
     for (round, size) in ["48MiB", "16MiB", "24MiB", "16MiB"].into_iter().enumerate() {
         world.rig.terrace("resize", &[size]).expect_success();
@@ -288,7 +288,7 @@ fn reader_without_rights_gets_pages_of_the_device() {
     if !terrace_tests::is_root() {
         return;
     }
-    let world = World::new("device-reader", Side::Fast);
+    let world = Fixture::new("device-reader", Side::Fast);
     world.warm();
     let script = world.rig.aside().join("read.py");
     let before = device(&world.rig.stat()).hits;
@@ -308,7 +308,7 @@ fn reader_without_rights_gets_pages_of_the_device() {
 fn names_and_sizes_change_while_pages_are_on_the_device() {
     let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
     let mut rng = Rng::new(seed("device-names"));
-    let world = World::new("device-names", Side::Fast);
+    let world = Fixture::new("device-names", Side::Fast);
     let at = |name: &str| world.rig.at().join(name);
     for round in 0..rounds {
         world.warm();
@@ -345,7 +345,7 @@ fn names_and_sizes_change_while_pages_are_on_the_device() {
 fn full_file_system_of_a_tier_leaves_reads_right() {
     let Some(disk) = SmallDisk::new("device-full", 96) else { return };
     let tier = disk.path().join("tier");
-    let world = World::on("device-full", Side::Fast, tier, TestDir::new("device-full"));
+    let world = Fixture::on("device-full", Side::Fast, tier, TestDir::new("device-full"));
     let filler = File::create(disk.path().join("filler")).unwrap();
     let mib = vec![1; 1 << 20];
     while (&filler).write_all(&mib).is_ok() {}
@@ -364,7 +364,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     let mut rng = Rng::new(seed("device-two"));
     let dir = TestDir::new("device-two-tier");
     let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
-    let world = World::over("device-two", Side::Fast, &[(first, 24), (second.clone(), 24)], dir);
+    let world = Fixture::over("device-two", Side::Fast, &[(first, 24), (second.clone(), 24)], dir);
     let both_serve = |wanted: u64| {
         let stat = world.rig.stat();
         let good = |row: &&TierRow| row.state == SERVING && row.pages >= wanted && row.hits >= wanted.min(1);
@@ -428,7 +428,7 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     let dir = TestDir::new("device-store-tier");
     let store = dir.path().join("store");
     let tier = PathBuf::from(format!("fs://{}", store.display()));
-    let world = World::over("device-store", Side::Fast, &[(tier.clone(), 64)], dir);
+    let world = Fixture::over("device-store", Side::Fast, &[(tier.clone(), 64)], dir);
     world.warm();
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 use terrace_tests::process::{self, Outcome};
-use terrace_tests::rig::{Rig, Side, TestDir, product, workspace};
+use terrace_tests::rig::{Side, TestDir, TestMount, product, workspace};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, is_root};
 
@@ -146,7 +146,7 @@ fn traces() {
 #[test]
 fn requests() {
     let mut rng = Rng::new(seed("fuzz-requests"));
-    let rig = Rig::new("fuzz-requests", Side::Mount, "16MiB");
+    let rig = TestMount::new("fuzz-requests", Side::Mount, "16MiB");
     let (place, info) = rig.instance();
     // Without `stop`, which would be obeyed.
     let sound = [

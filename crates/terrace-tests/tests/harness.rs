@@ -2,12 +2,12 @@
 
 use terrace_tests::compare::{Driver, Pair, prepare, run_script};
 use terrace_tests::gen_ops::sequence;
-use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::{Rng, seed};
 
 fn pair_of_plains(test: &str, driver: Driver, count: u64, len: usize) -> Result<(), String> {
     let seed = seed(test);
-    let (left, right) = (Rig::new(test, Side::Plain, ""), Rig::new(test, Side::Plain, ""));
+    let (left, right) = (TestMount::new(test, Side::Plain, ""), TestMount::new(test, Side::Plain, ""));
     prepare(&left);
     prepare(&right);
     let pair = Pair::new(&left, &right, driver);
@@ -41,7 +41,7 @@ fn a_wrong_byte_in_a_write_is_found() {
 /// before it.
 #[test]
 fn mappings_that_could_be_one_stay_two() {
-    let rig = Rig::new("neighbours", Side::Plain, "");
+    let rig = TestMount::new("neighbours", Side::Plain, "");
     prepare(&rig);
     let script = "@0\nopen 3 a 0x42 0x1a4\nmapkeep 3 1 40960000 40960000\nmapkeep 3 0 0 40960000\n\
                   mappoke 1 27240 5645 1\nmappoke 0 27240 5645 2\n";

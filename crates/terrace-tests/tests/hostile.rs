@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use terrace_tests::process::Background;
-use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 use terrace_tests::tools::compile;
@@ -17,7 +17,7 @@ use terrace_tests::{amount, is_root, process};
 #[track_caller]
 fn attacked(test: &str, user: Option<&str>) {
     let seed = seed(test);
-    let rig = Rig::new(test, Side::Mount, "16MiB");
+    let rig = TestMount::new(test, Side::Mount, "16MiB");
     let attacker = rig.dir().join("hostile");
     compile("hostile", &attacker, &[]);
     for path in [rig.src(), rig.dir(), rig.at()] {

@@ -12,14 +12,14 @@ use terrace_api::numa::NumaReport;
 use terrace_api::stats::StatReport;
 use terrace_testkit::process::processor_time;
 use terrace_tests::process::{self, wait_until};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::{amount, tools};
 
 const PAGES: u64 = 2048;
 
 /// A file of [`PAGES`] pages on the source; its inode number.
-fn data(rig: &Rig) -> u64 {
+fn data(rig: &TestMount) -> u64 {
     let mut bytes = vec![0; PAGES as usize * 4096];
     fill(&mut bytes, 7);
     fs::write(rig.src().join("data"), bytes).unwrap();
@@ -28,17 +28,17 @@ fn data(rig: &Rig) -> u64 {
 
 /// A mount of 16 MiB without a compressed tier, as simulator and estimates cover DRAM only; and the directory
 /// of its configuration.
-fn dram_alone(test: &str) -> (Rig, TestDir) {
+fn dram_alone(test: &str) -> (TestMount, TestDir) {
     let aside = TestDir::new(&format!("{test}-config"));
     let config = aside.path().join("terrace.toml");
     fs::write(&config, "[tier.compressed]\ncodec = \"none\"\n").unwrap();
-    let rig = Rig::with(test, Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    let rig = TestMount::with(test, Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
     (rig, aside)
 }
 
 /// A client that reads these pages one by one, with a pause after each hundred, so that a recorder can keep
 /// up.
-fn reader(rig: &Rig, pages: &[u64]) -> Command {
+fn reader(rig: &TestMount, pages: &[u64]) -> Command {
     let list = rig.aside().join("pages");
     let lines: Vec<String> = pages.iter().map(u64::to_string).collect();
     fs::write(&list, lines.join("\n")).unwrap();
@@ -51,7 +51,7 @@ fn reader(rig: &Rig, pages: &[u64]) -> Command {
 }
 
 /// Starts `terrace trace`; the file's header shows that it records.
-fn recording(rig: &Rig, file: &std::path::Path) -> Child {
+fn recording(rig: &TestMount, file: &std::path::Path) -> Child {
     let mut command = Command::new(product("terrace"));
     command.arg("trace").arg(rig.at()).arg("-o").arg(file).arg("--json");
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -72,7 +72,7 @@ fn ended(child: Child) -> Summary {
 /// thread's pages, and counts the rest as lost.
 #[test]
 fn a_trace_holds_the_hits_of_the_preload_path() {
-    let rig = Rig::new("lab-trace", Side::Fast, "64MiB");
+    let rig = TestMount::new("lab-trace", Side::Fast, "64MiB");
     let ino = data(&rig);
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
@@ -107,7 +107,7 @@ fn a_trace_holds_the_hits_of_the_preload_path() {
 /// More readers than a recorder can follow: recorded and lost accesses add up to all.
 #[test]
 fn a_trace_under_load_tells_what_it_lost() {
-    let rig = Rig::new("lab-load", Side::Fast, "64MiB");
+    let rig = TestMount::new("lab-load", Side::Fast, "64MiB");
     data(&rig);
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
@@ -169,7 +169,7 @@ fn the_sample_is_cheap_and_right() {
 /// threads of one belong to the other.
 #[test]
 fn the_observer_of_64_fast_readers_is_cheap() {
-    let rig = Rig::with("lab-numa", Side::Run, &["--memory", "64MiB", "--numa", "show"]);
+    let rig = TestMount::with("lab-numa", Side::Run, &["--memory", "64MiB", "--numa", "show"]);
     fs::write(rig.src().join("data"), vec![7; 16 << 20]).unwrap();
     terrace_testkit::nodes::feign(&rig.aside().join("sys"), &["0", "1-1023"]);
     let mut fio = rig.command("fio");
@@ -199,11 +199,11 @@ fn the_observer_of_64_fast_readers_is_cheap() {
 
 /// Ratio of a program's page rates through `one` and `other`, in slices of 5 ms in turn on one processor:
 /// neighbours of a virtual machine change its speed by a fifth from one second to the next.
-fn ratio_in_turns(program: &Path, one: &Rig, other: &Rig, slices: usize) -> f64 {
+fn ratio_in_turns(program: &Path, one: &TestMount, other: &TestMount, slices: usize) -> f64 {
     let (first, mut begin) = std::io::pipe().unwrap();
     let (second, passed_on) = std::io::pipe().unwrap();
-    let told = |rig: &Rig| rig.aside().join("told");
-    let start = |rig: &Rig, turn: std::io::PipeReader, next: std::io::PipeWriter| {
+    let told = |rig: &TestMount| rig.aside().join("told");
+    let start = |rig: &TestMount, turn: std::io::PipeReader, next: std::io::PipeWriter| {
         let mut command = rig.command(program);
         command.args(["data", &slices.to_string(), "5000"]).stdin(turn).stdout(next);
         command.stderr(fs::File::create(told(rig)).unwrap()).spawn().unwrap()
@@ -242,8 +242,11 @@ fn one_memory_node_costs_nothing() {
     let (mounts, slices) = (amount("TERRACE_MOUNTS", 2, 60) as usize, 100);
     let pair = |n: usize| {
         let mount = |mode: &str| {
-            let rig =
-                Rig::with(&format!("lab-one-{mode}"), Side::Fast, &["--memory", "32MiB", "--numa", mode]);
+            let rig = TestMount::with(
+                &format!("lab-one-{mode}"),
+                Side::Fast,
+                &["--memory", "32MiB", "--numa", mode],
+            );
             fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
             rig
         };
@@ -251,7 +254,7 @@ fn one_memory_node_costs_nothing() {
         let modes = if n.is_multiple_of(2) { ["auto", "off"] } else { ["off", "auto"] };
         let rigs = modes.map(mount);
         let ratio = ratio_in_turns(&program, &rigs[0], &rigs[1], slices).ln();
-        rigs.into_iter().for_each(Rig::finish);
+        rigs.into_iter().for_each(TestMount::finish);
         if n.is_multiple_of(2) { ratio } else { -ratio }
     };
     let logs: Vec<f64> = (0..mounts).map(pair).collect();
@@ -307,7 +310,8 @@ fn the_young_are_not_evicted_under_pressure() {
     let aside = TestDir::new("lab-ttl");
     let config = aside.path().join("terrace.toml");
     fs::write(&config, "min_ttl = \"1h\"\n").unwrap();
-    let rig = Rig::with("lab-ttl", Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    let rig =
+        TestMount::with("lab-ttl", Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
     fs::write(rig.src().join("data"), vec![7; 8000 * 4096]).unwrap();
     // Every third page, so that no scan is detected.
     let list: Vec<u64> = (0..8000).map(|i| i * 3 % 8000).collect();

@@ -6,13 +6,13 @@
 use std::process::Command;
 use std::time::Duration;
 
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
+use terrace_tests::rig::{Chaos, Fault, Side, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{compile, need};
 use terrace_tests::{amount, is_root, leftovers, process};
 
 /// Python with a script, under its own `terrace run`.
-fn script(rig: &Rig, text: &str) -> Command {
+fn script(rig: &TestMount, text: &str) -> Command {
     let path = rig.aside().join("script.py");
     std::fs::write(&path, text).unwrap();
     let mut command = rig.command("python3");
@@ -20,11 +20,11 @@ fn script(rig: &Rig, text: &str) -> Command {
     command
 }
 
-fn rig(test: &str, more: &[&str]) -> Rig {
-    Rig::with(test, Side::Leased, &[&["--memory", "16MiB"], more].concat())
+fn rig(test: &str, more: &[&str]) -> TestMount {
+    TestMount::with(test, Side::Leased, &[&["--memory", "16MiB"], more].concat())
 }
 
-fn hits(rig: &Rig) -> u64 {
+fn hits(rig: &TestMount) -> u64 {
     rig.stats_of_runs().iter().map(|stat| stat.cache.preload.hits).sum()
 }
 
@@ -50,7 +50,7 @@ fn leases_serve_large_files_of_the_directory() {
     rig.finish();
 }
 
-fn stress(test: &str, seed: u64, seconds: u64) -> (Rig, Command) {
+fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
     let rig = rig(test, &[]);
     let mut command = script(&rig, include_str!("leased/stress.py"));
     command.env("STRESS_SECONDS", seconds.to_string()).env("STRESS_SEED", (seed % 100_000).to_string());
@@ -66,7 +66,7 @@ fn leased_reads_are_never_old_while_terraced_is_killed() {
     assert!(hits(&rig) > 100, "{} hits", hits(&rig));
     rig.finish();
     let (rig, mut command) = stress("leased-stress", seed, seconds);
-    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
+    let chaos = Chaos::start(&rig, Fault::Kill, seed, 400);
     let said = process::run(&mut command, seconds + 120).expect_success();
     println!("disturbed {} times: {said}", chaos.stop());
     rig.finish();

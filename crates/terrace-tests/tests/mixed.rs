@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_tests::memory::{Memory, OWN_KIB_MAX, descriptors};
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Rig, Side};
+use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::tools::need;
 use terrace_tests::{amount, is_root};
@@ -82,13 +82,13 @@ done
 
 /// A mount under mixed load.
 struct Mixed {
-    rig: Rig,
+    rig: TestMount,
     aside: PathBuf,
     programs: Vec<(&'static str, Background)>,
 }
 
 impl Mixed {
-    fn start(rig: Rig, seed: u64, files: u64) -> Mixed {
+    fn start(rig: TestMount, seed: u64, files: u64) -> Mixed {
         for (program, package) in
             [("git", "git"), ("fio", "fio"), ("python3", "python3"), ("diff", "diffutils")]
         {
@@ -190,7 +190,7 @@ fn small_files(dir: &Path, count: u64, rng: &mut Rng) {
 fn mixed_load_passes_every_check_and_keeps_its_memory() {
     let test = "mixed";
     let seed = seed(test);
-    let rig = Rig::new(test, Side::Mount, "64MiB");
+    let rig = TestMount::new(test, Side::Mount, "64MiB");
     let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
     let (lasts, pause) = (amount("TERRACE_MIXED_SECONDS", 5, 720), amount("TERRACE_MIXED_PAUSE", 2, 30));
     let own = mixed.work(Duration::from_secs(lasts), Duration::from_secs(pause), || ());
@@ -208,7 +208,7 @@ fn mixed_load_passes_while_the_kernel_forgets() {
     }
     let test = "mixed-forgotten";
     let seed = seed(test);
-    let rig = Rig::of(test, Side::Mount, &["--memory", "128MiB"], None, 20_000);
+    let rig = TestMount::of(test, Side::Mount, &["--memory", "128MiB"], None, 20_000);
     let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     let mut last = Instant::now();
@@ -227,7 +227,8 @@ fn mixed_load_passes_while_the_kernel_forgets() {
 fn mixed_load_passes_with_few_descriptors() {
     let test = "mixed-few";
     let seed = seed(test);
-    let rig = Rig::of(test, Side::Mount, &["--memory", "64MiB"], None, amount("TERRACE_NOFILE", 400, 4096));
+    let rig =
+        TestMount::of(test, Side::Mount, &["--memory", "64MiB"], None, amount("TERRACE_NOFILE", 400, 4096));
     let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 600, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     mixed.work(lasts, Duration::from_secs(5), || ());

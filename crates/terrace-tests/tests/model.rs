@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 use terrace_tests::compare::{Driver, Pair, prepare};
 use terrace_tests::gen_ops::sequence;
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble, product};
+use terrace_tests::rig::{Chaos, Fault, Side, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{SoakEnd, amount};
 
@@ -14,9 +14,9 @@ const BATCH: u64 = 50;
 
 /// Checks batches until `sequences` have run; checks the source after umount.
 #[track_caller]
-fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Trouble, u64)>) {
+fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Fault, u64)>) {
     let seed = seed(test);
-    let (plain, rig) = (Rig::new(test, Side::Plain, ""), Rig::new(test, side, "16MiB"));
+    let (plain, rig) = (TestMount::new(test, Side::Plain, ""), TestMount::new(test, side, "16MiB"));
     prepare(&plain);
     prepare(&rig);
     let pair = Pair::new(&plain, &rig, Driver::default());
@@ -53,19 +53,19 @@ fn preload_answers_as_a_plain_directory() {
 #[test]
 fn drop_flush_and_resize_change_no_answer() {
     let n = amount("TERRACE_SEQUENCES", 300, 10_000);
-    model("model-disturbed", Side::Fast, n, Some((Trouble::Commands, 40)));
+    model("model-disturbed", Side::Fast, n, Some((Fault::Commands, 40)));
 }
 
 #[test]
 fn killing_terraced_changes_no_answer_through_the_mount() {
     let n = amount("TERRACE_SEQUENCES", 200, 10_000);
-    model("model-killed-mount", Side::Mount, n, Some((Trouble::Kill, 150)));
+    model("model-killed-mount", Side::Mount, n, Some((Fault::Kill, 150)));
 }
 
 #[test]
 fn killing_terraced_changes_no_preload_answer() {
     let n = amount("TERRACE_SEQUENCES", 200, 10_000);
-    model("model-killed-fast", Side::Fast, n, Some((Trouble::Kill, 150)));
+    model("model-killed-fast", Side::Fast, n, Some((Fault::Kill, 150)));
 }
 
 /// Each batch is one `terrace run` of the driver, in the directory's usual place.
@@ -73,7 +73,8 @@ fn killing_terraced_changes_no_preload_answer() {
 fn terrace_run_answers_as_a_plain_directory() {
     let test = "model-run";
     let seed = seed(test);
-    let (plain, rig) = (Rig::new(test, Side::Plain, ""), Rig::new("model-run-on", Side::Plain, ""));
+    let (plain, rig) =
+        (TestMount::new(test, Side::Plain, ""), TestMount::new("model-run-on", Side::Plain, ""));
     prepare(&plain);
     prepare(&rig);
     let on = rig.at().to_str().expect("a UTF-8 path").to_owned();

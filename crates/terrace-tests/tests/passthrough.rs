@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rig::{Chaos, Fault, Side, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 use terrace_tests::{amount, is_root};
@@ -29,12 +29,12 @@ pub(crate) fn is_possible() -> bool {
 }
 
 /// A mount with passthrough; None if kernel or user cannot have it.
-fn rig(test: &str, side: Side) -> Option<Rig> {
-    is_possible().then(|| Rig::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
+fn rig(test: &str, side: Side) -> Option<TestMount> {
+    is_possible().then(|| TestMount::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
 }
 
 /// A client reads one page after the other; returns the first byte of each.
-fn first_bytes(rig: &Rig) -> Vec<u8> {
+fn first_bytes(rig: &TestMount) -> Vec<u8> {
     let script = format!(
         "import os; f = os.open('file', os.O_RDONLY); print(*[os.pread(f, {PAGE}, i * {PAGE})[0] for i in range({PAGES})])"
     );
@@ -50,7 +50,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn start(rig: &Rig) -> Reader {
+    fn start(rig: &TestMount) -> Reader {
         let script = format!(
             "import os, sys; f = os.open('file', os.O_RDONLY)\nfor page in sys.stdin: print(os.pread(f, {PAGE}, int(page) * {PAGE})[0], flush=True)"
         );
@@ -80,13 +80,13 @@ impl Drop for Reader {
     }
 }
 
-fn hits(rig: &Rig) -> u64 {
+fn hits(rig: &TestMount) -> u64 {
     rig.stat().cache.preload.hits
 }
 
 /// Reads until the preload path serves the file from its frames.
 #[track_caller]
-fn until_served(rig: &Rig, expected: &[u8]) {
+fn until_served(rig: &TestMount, expected: &[u8]) {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
         let before = hits(rig);
@@ -146,7 +146,7 @@ fn frames_outlive_a_writer_that_wrote_nothing() {
     // A younger change could give the next one the same ctime.
     std::thread::sleep(Duration::from_millis(3100));
     until_served(&rig, &expected);
-    let misses = |rig: &Rig| rig.stat().cache.preload.misses;
+    let misses = |rig: &TestMount| rig.stat().cache.preload.misses;
     let before = misses(&rig);
     let open = || File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
     drop(open());
@@ -169,7 +169,7 @@ fn run_leaves_written_files_to_the_kernel() {
         [(Side::Run, None, false), (Side::Run, Some("off"), true), (Side::Mount, None, true)]
     {
         let mode = mode.map_or(Vec::new(), |mode| vec!["--passthrough", mode]);
-        let rig = Rig::with("passthrough-default", side, &[&["--memory", "16MiB"], &mode[..]].concat());
+        let rig = TestMount::with("passthrough-default", side, &[&["--memory", "16MiB"], &mode[..]].concat());
         let mut dd = rig.command("dd");
         let dd = dd.args(["if=/dev/zero", "of=made", "bs=64k", "count=32", "conv=fsync", "status=none"]);
         terrace_tests::process::run(dd, 60).expect_success();
@@ -198,7 +198,7 @@ fn other_programs_ask_terraced_for_no_content() {
 fn small_files_are_read_from_the_page_cache_of_the_mount() {
     let Some(rig) = rig("passthrough-small", Side::Mount) else { return };
     std::fs::write(rig.src().join("file"), "before").unwrap();
-    let (at, requests) = (rig.at().join("file"), |rig: &Rig| rig.stat().cache.fuse);
+    let (at, requests) = (rig.at().join("file"), |rig: &TestMount| rig.stat().cache.fuse);
     (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before"));
     assert_eq!(requests(&rig).reads, 1, "the first fills the page cache");
     // No process has it open: the kernel writes it.
@@ -255,7 +255,7 @@ fn small_files_change_hands_while_terraced_is_killed() {
     let paths: Vec<_> = (0..4).map(|n| rig.at().join(format!("f{n}"))).collect();
     paths.iter().for_each(|path| std::fs::write(path, 0_u64.to_le_bytes()).unwrap());
     let written: [AtomicU64; 4] = Default::default();
-    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 150);
+    let chaos = Chaos::start(&rig, Fault::Kill, seed, 150);
     let end = Instant::now() + Duration::from_secs(amount("TERRACE_SECONDS", 5, 60));
     let read = || {
         for n in (0..paths.len()).cycle().take_while(|_| Instant::now() < end) {
@@ -297,7 +297,7 @@ fn set_id_bits_go_with_the_first_write() {
 
 #[test]
 fn fsx_with_passthrough() {
-    let kill = Some(Trouble::Kill);
+    let kill = Some(Fault::Kill);
     for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, kill), (Side::Run, kill)]
     {
         let Some(rig) = rig("passthrough-fsx", side) else { return };
@@ -322,7 +322,7 @@ fn stress_files_of(pages: u64, test: &str) {
     let seed = seed(test);
     let mut stress = Stress::new(&rig, 6, pages, 3, seed);
     stress.allocate();
-    let chaos = Chaos::start(&rig, Trouble::Kill, seed, 400);
+    let chaos = Chaos::start(&rig, Fault::Kill, seed, 400);
     stress.start("write", 0, false, &["sync=1", "torn=ok"]);
     stress.start("write", 1, true, &["sync=1", "torn=ok"]);
     stress.start("mapwrite", 2, false, &["torn=ok"]);

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, Per
 use std::process::Command;
 use terrace_tests::memory::Memory;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::tools::compile;
 use terrace_tests::{amount, is_root, leftovers};
@@ -19,7 +19,7 @@ fn bytes(pattern: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn a_directory_of_100_000_entries() {
-    let rig = Rig::new("entries", Side::Mount, "32MiB");
+    let rig = TestMount::new("entries", Side::Mount, "32MiB");
     let count = 100_000;
     fs::create_dir(rig.src().join("many")).unwrap();
     for n in 0..count {
@@ -50,7 +50,7 @@ fn a_directory_of_100_000_entries() {
 
 #[test]
 fn names_of_255_bytes() {
-    let rig = Rig::new("names", Side::Mount, "16MiB");
+    let rig = TestMount::new("names", Side::Mount, "16MiB");
     let (longest, too_long) = ("x".repeat(255), "x".repeat(256));
     fs::write(rig.at().join(&longest), "text").unwrap();
     assert_eq!(fs::read(rig.src().join(&longest)).unwrap(), b"text");
@@ -66,7 +66,7 @@ fn names_of_255_bytes() {
 #[test]
 fn files_over_4_gib() {
     for side in [Side::Mount, Side::Fast] {
-        let rig = Rig::new("huge", side, "16MiB");
+        let rig = TestMount::new("huge", side, "16MiB");
         let script = r#"
             for at in 0 4194303 4294967290 4294967296 5000000000 8796093000000; do
                 printf "at $at" | dd of=huge bs=1 seek=$at conv=notrunc status=none
@@ -79,7 +79,7 @@ fn files_over_4_gib() {
         "#;
         let said = rig.shell(script, 120);
         rig.drop_cache();
-        let plain = Rig::new("huge", Side::Plain, "");
+        let plain = TestMount::new("huge", Side::Plain, "");
         assert_eq!(said, plain.shell(script, 120));
         let tail = rig.shell("tail -c 12 huge; test $(du -k huge | cut -f 1) -lt 1000", 60);
         assert_eq!(tail.len(), 12);
@@ -89,7 +89,7 @@ fn files_over_4_gib() {
 
 #[test]
 fn locks_between_processes() {
-    let rig = Rig::new("locks", Side::Mount, "16MiB");
+    let rig = TestMount::new("locks", Side::Mount, "16MiB");
     fs::write(rig.at().join("file"), "text").unwrap();
     rig.shell("exec 9< file; flock 9; ! flock -n file true; flock -u 9; flock -n file true", 30);
     let python = "import fcntl, os, sys\n\
@@ -108,7 +108,7 @@ fn locks_between_processes() {
 
 #[test]
 fn statfs_is_the_sources() {
-    let rig = Rig::new("statfs", Side::Mount, "16MiB");
+    let rig = TestMount::new("statfs", Side::Mount, "16MiB");
     let tell = |path: &std::path::Path| {
         let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: statvfs is plain data, filled by the call.
@@ -128,7 +128,7 @@ fn permissions_are_checked_by_the_mount() {
         return;
     }
     for side in [Side::Mount, Side::Fast] {
-        let rig = Rig::new("permissions", side, "16MiB");
+        let rig = TestMount::new("permissions", side, "16MiB");
         fs::set_permissions(rig.src(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(rig.at().join("secret"), bytes(1, 9000)).unwrap();
         fs::set_permissions(rig.at().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -154,7 +154,7 @@ fn permissions_are_checked_by_the_mount() {
 
 #[test]
 fn many_openers_at_once() {
-    let rig = Rig::new("openers", Side::Mount, "16MiB");
+    let rig = TestMount::new("openers", Side::Mount, "16MiB");
     for n in 0..8 {
         fs::write(rig.at().join(format!("f{n}")), bytes(n, 300_000)).unwrap();
     }
@@ -185,7 +185,7 @@ fn many_openers_at_once() {
 /// Programs that bypass the mount see data after fsync, after close, and after `terrace sync`.
 #[test]
 fn source_shows_data_after_sync_and_close() {
-    let rig = Rig::new("source", Side::Mount, "16MiB");
+    let rig = TestMount::new("source", Side::Mount, "16MiB");
     let data = bytes(5, 100_000);
     let file = fs::File::options()
         .read(true)
@@ -241,7 +241,7 @@ fn source_shows_data_after_sync_and_close() {
 /// Changes of the source before the mount, or in files that are not cached, are visible.
 #[test]
 fn a_fresh_mount_shows_the_source() {
-    let rig = Rig::new("fresh", Side::Mount, "16MiB");
+    let rig = TestMount::new("fresh", Side::Mount, "16MiB");
     for round in 0..3 {
         let data = bytes(round, 70_000);
         fs::write(rig.at().join("file"), &data).unwrap();
@@ -257,7 +257,7 @@ fn a_fresh_mount_shows_the_source() {
 
 #[test]
 fn timestamps_move_as_they_should() {
-    let rig = Rig::new("times", Side::Mount, "16MiB");
+    let rig = TestMount::new("times", Side::Mount, "16MiB");
     let path = rig.at().join("file");
     fs::write(&path, "text").unwrap();
     let times = || {
@@ -363,7 +363,7 @@ fn a_full_source() {
 
 #[test]
 fn memory_is_a_hard_limit_and_can_be_changed() {
-    let rig = Rig::new("memory", Side::Fast, "64MiB");
+    let rig = TestMount::new("memory", Side::Fast, "64MiB");
     let mib = amount("TERRACE_MEMORY_MIB", 200, 2000);
     let script = |n: u64| {
         format!(
@@ -386,7 +386,7 @@ fn memory_is_a_hard_limit_and_can_be_changed() {
 /// exceed the instance's limit.
 #[test]
 fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
-    let rig = Rig::new("crowd", Side::Fast, "24MiB");
+    let rig = TestMount::new("crowd", Side::Fast, "24MiB");
     rig.shell(
         "dd if=/dev/urandom of=big bs=1M count=40 status=none; seq 1 2000 | split -l 1 -a 4 - small",
         600,
@@ -488,7 +488,7 @@ fn run_without_root() {
 /// The kernel caches listings, and sees changes through the mount and behind it.
 #[test]
 fn listings_that_the_kernel_keeps_follow_changes() {
-    let rig = Rig::new("listings", Side::Mount, "16MiB");
+    let rig = TestMount::new("listings", Side::Mount, "16MiB");
     let (behind, through) = (rig.src().join("d"), rig.at().join("d"));
     fs::create_dir(&behind).unwrap();
     let mut names: std::collections::BTreeSet<_> = (0..300).map(|i| format!("file-{i}")).collect();
@@ -517,11 +517,11 @@ fn listings_that_the_kernel_keeps_follow_changes() {
 /// The counters move: hits by the expected path.
 #[test]
 fn stat_tells_what_happened() {
-    let rig = Rig::new("stat", Side::Fast, "32MiB");
+    let rig = TestMount::new("stat", Side::Fast, "32MiB");
     rig.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
     // Unstable data cost more than the page examined below.
     rig.terrace("sync", &[]).expect_success();
-    let text = |rig: &Rig| rig.terrace("stat", &[]).expect_success();
+    let text = |rig: &TestMount| rig.terrace("stat", &[]).expect_success();
     assert!(!text(&rig).is_empty());
     let before = rig.stat();
     let seed = seed("stat");
@@ -546,7 +546,7 @@ fn stat_tells_what_happened() {
 #[test]
 fn open_descriptors_survive_a_restart() {
     for side in [Side::Mount, Side::Fast] {
-        let rig = Rig::new("restart", side, "16MiB");
+        let rig = TestMount::new("restart", side, "16MiB");
         let script = r#"
             exec 7<> file
             printf 'one two three' >&7
@@ -580,7 +580,7 @@ fn open_descriptors_survive_a_restart() {
 /// The same inode through both paths has one number, and files keep theirs.
 #[test]
 fn inode_numbers_are_the_sources() {
-    let rig = Rig::new("inodes", Side::Mount, "16MiB");
+    let rig = TestMount::new("inodes", Side::Mount, "16MiB");
     fs::create_dir(rig.at().join("dir")).unwrap();
     fs::write(rig.at().join("dir/file"), "text").unwrap();
     fs::hard_link(rig.at().join("dir/file"), rig.at().join("hard")).unwrap();
@@ -598,7 +598,7 @@ fn inode_numbers_are_the_sources() {
 /// A client's descriptor in a program without the library: its mapping is not announced.
 #[test]
 fn a_mapping_through_an_inherited_descriptor() {
-    let rig = Rig::new("inherited", Side::Fast, "16MiB");
+    let rig = TestMount::new("inherited", Side::Fast, "16MiB");
     let program = rig.aside().join("inherited_map");
     compile("inherited_map", &program, &[]);
     fs::write(rig.src().join("db"), [b'A'; 8192]).unwrap();

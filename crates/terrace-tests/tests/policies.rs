@@ -4,7 +4,7 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_tests::amount;
 use terrace_tests::process;
-use terrace_tests::rig::{Rig, Side, product};
+use terrace_tests::rig::{Side, TestMount, product};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 
@@ -25,7 +25,7 @@ fn every_policy_serves_twice_the_memory() {
     assert!(names.len() >= 4, "{names:?}");
     for name in &names {
         println!("{name}");
-        let rig = Rig::with("policy", Side::Mount, &["--memory", "16MiB", "--policy", name]);
+        let rig = TestMount::with("policy", Side::Mount, &["--memory", "16MiB", "--policy", name]);
         let mut stress = Stress::new(&rig, 4, 2048, 1, seed("policy"));
         stress.start("write", 0, true, &["sync=1"]);
         stress.start("read", 0, true, &["torn=ok"]);

@@ -5,23 +5,23 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_api::stats::{StatReport, Stats};
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 
 const PAGES: u64 = 2048;
 
 /// A mount with a file of random bytes, and its statistics.
-struct World {
-    rig: Rig,
+struct Fixture {
+    rig: TestMount,
     content: Vec<u8>,
 }
 
-impl World {
-    fn new(test: &str) -> World {
-        let rig = Rig::new(test, Side::Fast, "64MiB");
+impl Fixture {
+    fn new(test: &str) -> Fixture {
+        let rig = TestMount::new(test, Side::Fast, "64MiB");
         let content = Rng::new(seed(test)).bytes((PAGES * 4096) as usize);
         std::fs::write(rig.src().join("data"), &content).unwrap();
-        World { rig, content }
+        Fixture { rig, content }
     }
     fn python(&self, script: &str) -> Command {
         let mut command = self.rig.command("python3");
@@ -64,7 +64,7 @@ fn announced_pages_are_fetched_in_the_background() {
             .iter()
             .enumerate()
     {
-        let w = World::new(&format!("prefetch-announced-{n}"));
+        let w = Fixture::new(&format!("prefetch-announced-{n}"));
         w.run(&format!("read(1000)\n{call}"));
         wait_until("the span is there", || w.stats().prefetch.fetched >= 200);
         let before = w.misses();
@@ -79,7 +79,7 @@ const READAHEAD: &str = "import ctypes\nassert ctypes.CDLL(None).readahead(fd, c
 
 #[test]
 fn announced_order_decides_what_is_read_ahead() {
-    let w = World::new("prefetch-order");
+    let w = Fixture::new("prefetch-order");
     let reads = |order: &str, first: u64| {
         let before = w.misses();
         w.run(&format!(
@@ -99,7 +99,7 @@ fn announced_order_decides_what_is_read_ahead() {
 
 #[test]
 fn readers_in_turn_and_steps_are_read_ahead() {
-    let w = World::new("prefetch-streams");
+    let w = Fixture::new("prefetch-streams");
     let misses = |script: &str| {
         let before = w.misses();
         w.run(script);
@@ -116,7 +116,7 @@ fn readers_in_turn_and_steps_are_read_ahead() {
 
 #[test]
 fn pages_that_are_needed_no_longer_leave() {
-    let w = World::new("prefetch-dropped");
+    let w = Fixture::new("prefetch-dropped");
     w.reads(0, PAGES);
     w.reads(0, PAGES);
     wait_until("the file is in memory", || w.stats().memory.pages >= PAGES);
@@ -133,7 +133,7 @@ fn pages_that_are_needed_no_longer_leave() {
 
 #[test]
 fn hints_wait_for_nobody() {
-    let w = World::new("prefetch-stopped");
+    let w = Fixture::new("prefetch-stopped");
     let aside = w.rig.dir().join("stopped-daemon");
     std::fs::create_dir(&aside).unwrap();
     let file = |name: &str| aside.join(name);

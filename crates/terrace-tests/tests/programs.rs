@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Chaos, Rig, Side, TestDir, Trouble, product};
+use terrace_tests::rig::{Chaos, Fault, Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{cargo_tool, need};
 use terrace_tests::{amount, is_root, soak};
@@ -20,7 +20,7 @@ use terrace_tests::{amount, is_root, soak};
 fn fio(side: Side, engine: &str, more: &[&str]) {
     need("fio", "fio");
     let seed = seed("fio");
-    let rig = Rig::new(&format!("fio-{engine}"), side, "16MiB");
+    let rig = TestMount::new(&format!("fio-{engine}"), side, "16MiB");
     let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 128));
     // Without randrepeat=0 fio repeats one sequence, whatever the seed.
     let seed = format!("--randseed={seed}");
@@ -102,21 +102,21 @@ copy_file_range = 2
 ";
 
 #[track_caller]
-fn fsx(side: Side, disturbed: Option<Trouble>) {
-    let rig = Rig::new("fsx", side, "16MiB");
+fn fsx(side: Side, disturbed: Option<Fault>) {
+    let rig = TestMount::new("fsx", side, "16MiB");
     fsx_on(&rig, disturbed);
     rig.finish();
 }
 
 /// fsx on an existing mount.
 #[track_caller]
-pub(crate) fn fsx_on(rig: &Rig, disturbed: Option<Trouble>) {
+pub(crate) fn fsx_on(rig: &TestMount, disturbed: Option<Fault>) {
     let seed = seed("fsx");
     let config = rig.aside().join("fsx.toml");
     std::fs::write(&config, FSX).expect("the configuration can be written");
     let chaos = disturbed.map(|what| Chaos::start(rig, what, seed, 100));
     // With a kill every tenth of a second it takes ten times as long.
-    let share = if disturbed == Some(Trouble::Kill) { 4 } else { 1 };
+    let share = if disturbed == Some(Fault::Kill) { 4 } else { 1 };
     let operations = (amount("TERRACE_FSX", 10_000, 100_000) / share).to_string();
     for seed in seed.. {
         let mut command = rig.command(cargo_tool("fsx", "0.3.2"));
@@ -153,17 +153,17 @@ fn fsx_through_preload() {
 
 #[test]
 fn fsx_while_disturbed() {
-    fsx(Side::Fast, Some(Trouble::Commands));
+    fsx(Side::Fast, Some(Fault::Commands));
 }
 
 #[test]
 fn fsx_through_the_mount_while_terraced_is_killed() {
-    fsx(Side::Mount, Some(Trouble::Kill));
+    fsx(Side::Mount, Some(Fault::Kill));
 }
 
 #[test]
 fn fsx_through_preload_while_terraced_is_killed() {
-    fsx(Side::Fast, Some(Trouble::Kill));
+    fsx(Side::Fast, Some(Fault::Kill));
 }
 
 // ---- pjdfstest ----
@@ -185,7 +185,7 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 #[track_caller]
 fn pjdfstest(side: Side) -> BTreeMap<String, String> {
     // At a short path, for the names of sockets.
-    let rig = Rig::new("/var/tmp/t", side, "16MiB");
+    let rig = TestMount::new("/var/tmp/t", side, "16MiB");
     let config = rig.aside().join("pjdfstest.toml");
     std::fs::write(&config, PJDFSTEST).expect("the configuration can be written");
     let mut command = rig.command(cargo_tool("pjdfstest", "0.2.2"));
@@ -274,7 +274,7 @@ fn run_git(script: &str, command: &mut Command, arguments: &[&Path]) {
 /// A clone of the repository in `origin`, and work in it.
 #[track_caller]
 fn git(side: Side, origin: &Path) {
-    let rig = Rig::new("git", side, "32MiB");
+    let rig = TestMount::new("git", side, "32MiB");
     run_git(GIT_WORK, &mut rig.command("/bin/bash"), &[origin]);
     rig.drop_cache();
     rig.shell("cd clone; git -c safe.directory='*' fsck --full --strict", 300);
@@ -310,7 +310,7 @@ fn some_tree() -> PathBuf {
 #[track_caller]
 fn tar(side: Side) {
     let tree = some_tree();
-    let rig = Rig::new("tar", side, "32MiB");
+    let rig = TestMount::new("tar", side, "32MiB");
     let tree = tree.display();
     rig.shell(&format!("mkdir copy; tar -C {tree} -cf - . | tar -C copy -xf -"), 1800);
     rig.shell(&format!("diff -r --no-dereference {tree} copy"), 1800);
@@ -367,7 +367,7 @@ print(sorted(os.listdir('.'))[:5], os.stat('numbers').st_size)
 P
     "#;
     let run = |side: Side| {
-        let rig = Rig::new("tools", side, "16MiB");
+        let rig = TestMount::new("tools", side, "16MiB");
         let said = rig.shell(script, 300);
         rig.check();
         rig.umount();
@@ -416,11 +416,11 @@ print(newest, 'rows')
 "#;
 
 #[track_caller]
-fn sqlite(side: Side, trouble: Option<Trouble>) {
+fn sqlite(side: Side, trouble: Option<Fault>) {
     need("python3", "python3");
     let seed = seed("sqlite");
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("sqlite", side, "16MiB");
+    let rig = TestMount::new("sqlite", side, "16MiB");
     let acked = rig.aside().join("acked");
     std::fs::write(&acked, "").expect("a file");
     let log = rig.aside().join("log");
@@ -466,7 +466,7 @@ fn sqlite_wal_with_killed_clients() {
 
 #[test]
 fn sqlite_wal_with_killed_clients_and_terraced() {
-    sqlite(Side::Fast, Some(Trouble::Kill));
+    sqlite(Side::Fast, Some(Fault::Kill));
 }
 
 // ---- PostgreSQL ----
@@ -504,7 +504,7 @@ struct Postgres {
 
 impl Postgres {
     #[track_caller]
-    fn new(rig: &Rig) -> Postgres {
+    fn new(rig: &TestMount) -> Postgres {
         let initdb = need("initdb", "postgresql");
         let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{:?}", std::process::id(), rig.side()));
         let server = Postgres { initdb, data: rig.at().join("data"), sock };
@@ -532,7 +532,7 @@ impl Postgres {
 
     /// Checks the pages in the source, without a cache in front.
     #[track_caller]
-    fn check_source(&self, rig: &Rig) {
+    fn check_source(&self, rig: &TestMount) {
         let program = self.initdb.with_file_name("pg_checksums");
         let mut check = Postgres::user(Command::new("setpriv"), program);
         process::run(check.args(["--check", "-D"]).arg(rig.src().join("data")), 120).expect_success();
@@ -560,13 +560,12 @@ fn postgres(side: Side) {
     if !is_root() {
         return;
     }
-    let rig = Rig::new("postgres", side, "32MiB");
+    let rig = TestMount::new("postgres", side, "32MiB");
     let server = Postgres::new(&rig);
     let bash = || Postgres::user(rig.command("setpriv"), "/bin/bash");
     let shell = |script: &str, seconds: u64| server.script(bash(), script, seconds);
     shell("fill", 240);
-    let chaos =
-        (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Trouble::Kill, seed("postgres"), 1500));
+    let chaos = (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Fault::Kill, seed("postgres"), 1500));
     let seconds = amount("TERRACE_PG_SECONDS", 8, 60);
     let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120);
     println!(
@@ -634,7 +633,7 @@ fn postgres_through_preload() {
         return;
     }
     need("python3", "python3");
-    let rig = Rig::new("postgres", Side::Run, "32MiB");
+    let rig = TestMount::new("postgres", Side::Run, "32MiB");
     let Some(mut bash) = rig.command_of("postgres", "/bin/bash") else { return };
     let server = Postgres::new(&rig);
     let seconds = amount("TERRACE_PG_SECONDS", 8, 60);

@@ -4,14 +4,14 @@ use std::process::Command;
 
 use terrace_api::stats::Stats;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 
 const BYTES: usize = 4 << 20;
 const PAGES: u64 = BYTES as u64 / 4096;
 
 /// A file in the source, and a script that compares it by reads of the preload path.
-fn prepare(rig: &Rig) -> String {
+fn prepare(rig: &TestMount) -> String {
     let mut rng = Rng::new(seed("stage"));
     let content: Vec<u8> = (0..BYTES / 8).flat_map(|_| rng.below(u64::MAX).to_le_bytes()).collect();
     std::fs::write(rig.src().join("file"), &content).unwrap();
@@ -24,7 +24,7 @@ fn prepare(rig: &Rig) -> String {
     )
 }
 
-fn compares(rig: &Rig, script: &str) {
+fn compares(rig: &TestMount, script: &str) {
     let said = process::run(rig.command("python3").args(["-c", script]), 60).expect_success();
     assert_eq!(said.trim(), "the same");
 }
@@ -33,7 +33,7 @@ fn compares(rig: &Rig, script: &str) {
 #[test]
 fn staged_files_are_read_without_the_source() {
     for mode in ["off", "auto"] {
-        let rig = Rig::with("stage-in", Side::Fast, &["--memory", "16MiB", "--passthrough", mode]);
+        let rig = TestMount::with("stage-in", Side::Fast, &["--memory", "16MiB", "--passthrough", mode]);
         let script = prepare(&rig);
         let mut stage = Command::new(product("terrace"));
         let said = process::run(stage.args(["stage", "in", "--json"]).arg(rig.at()), 60).expect_success();
@@ -52,7 +52,7 @@ fn staged_files_are_read_without_the_source() {
 /// A part of a file, a missing file, and one outside of any mount.
 #[test]
 fn staging_tells_what_it_did_and_what_it_cannot() {
-    let rig = Rig::new("stage-parts", Side::Mount, "16MiB");
+    let rig = TestMount::new("stage-parts", Side::Mount, "16MiB");
     prepare(&rig);
     let stage = |args: &[&str], path: &std::path::Path| {
         process::run(Command::new(product("terrace")).args(["stage", "in"]).args(args).arg(path), 60)
@@ -69,7 +69,7 @@ fn staging_tells_what_it_did_and_what_it_cannot() {
 /// The default of `run`, where the kernel serves files to programs without the library.
 #[test]
 fn run_stages_before_its_command() {
-    let rig = Rig::with("stage-run", Side::Run, &["--memory", "16MiB", "--stage-in", "file"]);
+    let rig = TestMount::with("stage-run", Side::Run, &["--memory", "16MiB", "--stage-in", "file"]);
     let script = prepare(&rig);
     compares(&rig, &script);
     let stats = rig.stats_of_runs();
@@ -82,7 +82,7 @@ fn run_stages_before_its_command() {
 /// A killed stage leaves cached pages only; a repeated one reads the missing pages.
 #[test]
 fn a_stage_that_was_killed_goes_on_where_it_was() {
-    let rig = Rig::new("stage-killed", Side::Mount, "128MiB");
+    let rig = TestMount::new("stage-killed", Side::Mount, "128MiB");
     let pages = 48 << 8;
     let content = Rng::new(seed("stage-killed")).bytes(pages << 12);
     std::fs::write(rig.src().join("file"), &content).unwrap();
@@ -119,7 +119,7 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
 
 #[test]
 fn pinned_files_outlive_others_that_are_read_more() {
-    let rig = Rig::new("stage-pin", Side::Fast, "32MiB");
+    let rig = TestMount::new("stage-pin", Side::Fast, "32MiB");
     let script = prepare(&rig);
     let other = Rng::new(seed("stage-pin")).bytes(64 << 20);
     std::fs::write(rig.src().join("other"), &other).unwrap();
@@ -151,7 +151,7 @@ fn pinned_files_outlive_others_that_are_read_more() {
 fn what_is_staged_to_a_tier_leaves_memory_to_others() {
     let dir = TestDir::new("stage-to-tier");
     let tier = format!("{}:64MiB", dir.path().join("tier").display());
-    let rig = Rig::with("stage-to", Side::Fast, &["--memory", "16MiB", "--tier", &tier]);
+    let rig = TestMount::with("stage-to", Side::Fast, &["--memory", "16MiB", "--tier", &tier]);
     let script = prepare(&rig);
     let other = Rng::new(seed("stage-to")).bytes(40 << 20);
     std::fs::write(rig.src().join("other"), &other).unwrap();
@@ -181,7 +181,7 @@ fn what_is_staged_to_a_tier_leaves_memory_to_others() {
 
 #[test]
 fn what_is_staged_out_is_in_the_source_and_leaves_memory() {
-    let rig = Rig::new("stage-out", Side::Mount, "32MiB");
+    let rig = TestMount::new("stage-out", Side::Mount, "32MiB");
     let content = Rng::new(seed("stage-out")).bytes(5 << 20);
     std::fs::create_dir(rig.at().join("dir")).unwrap();
     for name in ["dir/a", "dir/b"] {

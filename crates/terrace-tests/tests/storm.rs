@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use terrace_tests::amount;
 use terrace_tests::process::{self, Background, helper};
-use terrace_tests::rig::{Chaos, Rig, Side, SmallDisk, Trouble};
+use terrace_tests::rig::{Chaos, Fault, Side, SmallDisk, TestMount};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::storm::{full, names};
 
@@ -15,7 +15,7 @@ fn seconds() -> u64 {
 }
 
 /// The program `storm` in a role, on a rig's access path.
-fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
+fn storm(rig: &TestMount, role: &str, lasts: u64, seed: u64) -> Command {
     let mut command = rig.command(helper("storm"));
     command.arg(role).arg(format!("dir={}", rig.at().display()));
     command.args([format!("seconds={lasts}"), format!("seed={seed}"), "workers=4".into()]);
@@ -25,7 +25,7 @@ fn storm(rig: &Rig, role: &str, lasts: u64, seed: u64) -> Command {
 
 /// The same for names and data. On a plain directory, and where the kernel writes for `run`, direct writes
 /// would need alignment.
-fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
+fn names(rig: &TestMount, lasts: u64, seed: u64) -> Command {
     let mut command = storm(rig, "names", lasts, seed);
     let direct = u64::from(matches!(rig.side(), Side::Mount | Side::Fast));
     command.arg(format!("direct={direct}")).arg(format!("expected={}", expected(rig).display()));
@@ -33,7 +33,7 @@ fn names(rig: &Rig, lasts: u64, seed: u64) -> Command {
 }
 
 /// Directory of a storm's expected trees.
-fn expected(rig: &Rig) -> PathBuf {
+fn expected(rig: &TestMount) -> PathBuf {
     let dir = rig.aside().join("expected");
     std::fs::create_dir_all(&dir).expect("our own directory");
     dir
@@ -41,7 +41,7 @@ fn expected(rig: &Rig) -> PathBuf {
 
 /// Compares a directory with the model of the storm of names, exactly.
 #[track_caller]
-fn same_tree(rig: &Rig, dir: &Path) {
+fn same_tree(rig: &TestMount, dir: &Path) {
     for entry in std::fs::read_dir(expected(rig)).expect("our own directory") {
         let entry = entry.expect("an entry");
         let must = std::fs::read_to_string(entry.path()).expect("what the storm left");
@@ -56,9 +56,9 @@ fn same_tree(rig: &Rig, dir: &Path) {
 const PATIENCE: u64 = 180;
 
 #[track_caller]
-fn names_under(test: &str, side: Side, trouble: Option<Trouble>) {
+fn names_under(test: &str, side: Side, trouble: Option<Fault>) {
     let seed = seed(test);
-    let rig = Rig::new(test, side, "16MiB");
+    let rig = TestMount::new(test, side, "16MiB");
     let chaos = trouble.map(|what| Chaos::start(&rig, what, seed, 200));
     let outcome = process::run(&mut names(&rig, seconds(), seed), seconds() + PATIENCE);
     println!("{}, disturbed {:?} times", outcome.expect_success().trim(), chaos.map(Chaos::stop));
@@ -79,7 +79,7 @@ fn names_on_a_plain_directory_agree_with_the_model() {
 #[test]
 fn names_changed_by_others_fail_the_storm() {
     let seed = seed("storm-changed");
-    let rig = Rig::new("storm-changed", Side::Plain, "");
+    let rig = TestMount::new("storm-changed", Side::Plain, "");
     let mut storm = Background::new(names(&rig, 60, seed).stdout(Stdio::null()));
     let found = process::wait_until(PATIENCE, || {
         for entry in std::fs::read_dir(rig.at().join("w0")).into_iter().flatten().flatten() {
@@ -92,12 +92,12 @@ fn names_changed_by_others_fail_the_storm() {
 
 #[test]
 fn killed_terraced_changes_no_name_through_the_mount() {
-    names_under("storm-mount", Side::Mount, Some(Trouble::Signals));
+    names_under("storm-mount", Side::Mount, Some(Fault::Signals));
 }
 
 #[test]
 fn killed_terraced_changes_no_name_under_run() {
-    names_under("storm-run", Side::Run, Some(Trouble::Signals));
+    names_under("storm-run", Side::Run, Some(Fault::Signals));
 }
 
 /// Acknowledged writes are in the source when supervisor and terraced are dead; the storm itself checks it.
@@ -105,7 +105,7 @@ fn killed_terraced_changes_no_name_under_run() {
 fn everything_killed_loses_nothing_acknowledged() {
     let seed = seed("storm-acked");
     let mut rng = Rng::new(seed);
-    let rig = Rig::new("storm-acked", Side::Mount, "16MiB");
+    let rig = TestMount::new("storm-acked", Side::Mount, "16MiB");
     for round in 0..amount("TERRACE_STORM_ROUNDS", 5, 60) {
         let place = format!("round{round}");
         std::fs::create_dir(rig.at().join(&place)).expect("a directory on the mount");
@@ -148,12 +148,12 @@ fn full_source_loses_no_answered_write_under_kills() {
     let Some(disk) = SmallDisk::new(test, 32) else { return };
     let src = disk.path().join("src");
     std::fs::create_dir(&src).expect("the disk is empty");
-    let rig = Rig::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
+    let rig = TestMount::of(test, Side::Mount, &["--memory", "16MiB"], Some(&src), 0);
     let (ballast, expected) = (src.join("ballast"), rig.aside().join("expected"));
     for round in 0..amount("TERRACE_STORM_ROUNDS", 1, 6) {
         // Ballast, deleted when the last writes find no room.
         std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
-        let chaos = Chaos::start(&rig, Trouble::Signals, seed + round, 1500);
+        let chaos = Chaos::start(&rig, Fault::Signals, seed + round, 1500);
         let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
         let outcome = process::run(command.arg(format!("expected={}", expected.display())), PATIENCE);
         let kills = chaos.stop();
@@ -180,7 +180,7 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
     let test = "storm-stopped";
     let seed = seed(test);
     let mut rng = Rng::new(seed);
-    let rig = Rig::new(test, Side::Mount, "16MiB");
+    let rig = TestMount::new(test, Side::Mount, "16MiB");
     let rounds = amount("TERRACE_STORM_ROUNDS", 1, 20);
     let mut storm = Background::new(&mut names(&rig, 4 * rounds + 2, seed));
     let mut pause = |most: u64| std::thread::sleep(Duration::from_millis(100 + rng.below(most)));

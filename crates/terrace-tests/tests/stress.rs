@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use terrace_tests::amount;
-use terrace_tests::rig::{Chaos, Rig, Side, Trouble};
+use terrace_tests::rig::{Chaos, Fault, Side, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 
@@ -11,13 +11,13 @@ fn seconds() -> Duration {
 }
 
 /// 96 MiB of files over 16 MiB of memory.
-fn stress<'a>(rig: &'a Rig, seed: u64) -> Stress<'a> {
+fn stress<'a>(rig: &'a TestMount, seed: u64) -> Stress<'a> {
     Stress::new(rig, 6, 4096, 3, seed)
 }
 
 #[test]
 fn the_stress_itself_passes_on_a_plain_directory() {
-    let rig = Rig::new("stress-plain", Side::Plain, "");
+    let rig = TestMount::new("stress-plain", Side::Plain, "");
     let mut stress = Stress::new(&rig, 2, 512, 2, seed("stress-plain"));
     for id in 0..2 {
         stress.start("write", id, false, &["sync=1"]);
@@ -31,7 +31,7 @@ fn the_stress_itself_passes_on_a_plain_directory() {
 
 #[test]
 fn a_lost_write_is_found() {
-    let rig = Rig::new("stress-lost", Side::Plain, "");
+    let rig = TestMount::new("stress-lost", Side::Plain, "");
     let mut stress = Stress::new(&rig, 1, 64, 1, seed("stress-lost"));
     stress.start("write", 0, false, &[]);
     stress.work(Duration::from_secs(1));
@@ -48,7 +48,7 @@ fn a_lost_write_is_found() {
 #[test]
 fn both_paths_at_once() {
     let seed = seed("stress-paths");
-    let rig = Rig::new("stress-paths", Side::Mount, "16MiB");
+    let rig = TestMount::new("stress-paths", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
@@ -62,7 +62,7 @@ fn both_paths_at_once() {
 #[test]
 fn preload_readers_see_no_torn_page() {
     let seed = seed("stress-whole");
-    let rig = Rig::new("stress-whole", Side::Mount, "16MiB");
+    let rig = TestMount::new("stress-whole", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, true, &["sync=1"]);
@@ -75,7 +75,7 @@ fn preload_readers_see_no_torn_page() {
 #[test]
 fn shared_mappings_beside_both_paths() {
     let seed = seed("stress-maps");
-    let rig = Rig::new("stress-maps", Side::Mount, "16MiB");
+    let rig = TestMount::new("stress-maps", Side::Mount, "16MiB");
     let mut stress = stress(&rig, seed);
     stress.start("mapwrite", 0, true, &["torn=ok"]);
     stress.start("mapwrite", 1, false, &["torn=ok"]);
@@ -90,9 +90,9 @@ fn shared_mappings_beside_both_paths() {
 #[test]
 fn disturbed_by_drop_flush_and_resize() {
     let seed = seed("stress-disturbed");
-    let rig = Rig::new("stress-disturbed", Side::Mount, "24MiB");
+    let rig = TestMount::new("stress-disturbed", Side::Mount, "24MiB");
     let mut stress = stress(&rig, seed);
-    let chaos = Chaos::start(&rig, Trouble::Commands, seed, 60);
+    let chaos = Chaos::start(&rig, Fault::Commands, seed, 60);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);

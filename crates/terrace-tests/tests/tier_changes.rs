@@ -7,7 +7,7 @@ use std::time::Duration;
 use terrace_api::control::TierChange;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
 use terrace_tests::process::{self, Background, Outcome};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::{amount, process::wait_until};
 
@@ -15,16 +15,16 @@ const MIB: usize = 1 << 20;
 const FILES: [(&str, usize); 3] = [("large", 28 * MIB), ("middle", 3 * MIB), ("odd", 61_517)];
 
 /// A mount with 16 MiB of memory and one target, in a directory with room for others.
-struct World {
-    rig: Rig,
+struct Fixture {
+    rig: TestMount,
     dir: TestDir,
 }
 
-impl World {
-    fn new(test: &str, side: Side) -> World {
+impl Fixture {
+    fn new(test: &str, side: Side) -> Fixture {
         let dir = TestDir::new(&format!("{test}-tiers"));
         let tier = format!("{}:24MiB", dir.path().join("first").display());
-        let rig = Rig::with(test, side, &["--memory", "16MiB", "--tier", &tier]);
+        let rig = TestMount::with(test, side, &["--memory", "16MiB", "--tier", &tier]);
         let mut rng = Rng::new(1);
         for (name, bytes) in FILES {
             let mut content = vec![0; bytes];
@@ -33,7 +33,7 @@ impl World {
                 .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
             fs::write(rig.src().join(name), content).unwrap();
         }
-        World { rig, dir }
+        Fixture { rig, dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -141,7 +141,7 @@ fn use_of(rows: &[TierRow], name: &str) -> TierRow {
 
 #[test]
 fn targets_come_and_go_under_verified_reads() {
-    let world = World::new("tier-changes", Side::Fast);
+    let world = Fixture::new("tier-changes", Side::Fast);
     let readers = world.readers();
     let filled = |name: &str, pages: u64| {
         assert!(wait_until(60, || use_of(&world.rows(), name).pages >= pages), "{name}: {:?}", world.rows());
@@ -184,7 +184,7 @@ fn targets_come_and_go_under_verified_reads() {
 /// The second successor needs the state inherited by the first one, for initial and added targets.
 #[test]
 fn targets_outlive_two_deaths_of_terraced() {
-    let world = World::new("tier-twice", Side::Fast);
+    let world = Fixture::new("tier-twice", Side::Fast);
     let readers = world.readers();
     let _ = world.add("second", 16);
     for death in 1..=3 {
@@ -204,7 +204,7 @@ fn targets_outlive_two_deaths_of_terraced() {
 #[test]
 fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     let mut rng = Rng::new(seed("tier-killed"));
-    let world = World::new("tier-killed", Side::Fast);
+    let world = Fixture::new("tier-killed", Side::Fast);
     let readers = world.readers();
     let second = format!("{}:16MiB", world.path("second").display());
     let _ = world.changed("add", &[&second, "--name", "second"]);
@@ -244,8 +244,8 @@ fn target_in_a_store_comes_and_goes() {
     if !crate::device::has_stores() {
         return;
     }
-    let world = World::new("tier-store", Side::Fast);
-    let other = World::new("tier-store-other", Side::Mount);
+    let world = Fixture::new("tier-store", Side::Fast);
+    let other = Fixture::new("tier-store-other", Side::Mount);
     let place = format!("fs://{}", world.path("store").display());
     let sized = format!("{place}:48MiB");
     let added = world.changed("add", &[&sized, "--name", "store"]);
@@ -277,8 +277,8 @@ fn target_in_a_store_comes_and_goes() {
 
 #[test]
 fn changes_that_cannot_be_are_refused_with_a_reason() {
-    let world = World::new("tier-refused", Side::Mount);
-    let other = World::new("tier-other", Side::Mount);
+    let world = Fixture::new("tier-refused", Side::Mount);
+    let other = Fixture::new("tier-other", Side::Mount);
     let sized = |path: &Path, size: &str| format!("{}:{size}", path.display());
     world.refused("remove", &["device"], "it is the last target");
     world.refused("remove", &["third"], "there are: device");

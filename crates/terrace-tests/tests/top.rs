@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use terrace_tests::process::{self, Background, Outcome};
-use terrace_tests::rig::{Rig, Side, TestDir, product};
+use terrace_tests::rig::{Side, TestDir, TestMount, product};
 
 fn top<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     // The parent of the tests may ignore signals.
@@ -33,7 +33,7 @@ fn top_prints_lines_and_ends_with_the_mount() {
     refused(process::run(&mut top([&plain]), 60), "serves nothing here");
     refused(process::run(&mut top(["--interval", "0"]), 60), "--interval");
 
-    let rig = Rig::new("top-gone", Side::Mount, "32MiB");
+    let rig = TestMount::new("top-gone", Side::Mount, "32MiB");
     fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
     let mut command = top([rig.at()]);
     let out = fs::File::create(dir.path().join("out")).unwrap();
@@ -110,7 +110,7 @@ fn restored(screen: &str) {
 
 #[test]
 fn top_gives_the_terminal_back() {
-    let rig = Rig::new("top-screen", Side::Mount, "32MiB");
+    let rig = TestMount::new("top-screen", Side::Mount, "32MiB");
     let at = rig.at().to_str().unwrap();
     for key in ["q", "\u{3}"] {
         let (screen, code) = on_terminal(&[at], |keys, _| keys.write_all(key.as_bytes()).unwrap());
@@ -148,7 +148,7 @@ fn inside<'a>(dom: &'a str, id: &str, end: &str) -> &'a str {
 
 #[test]
 fn a_browser_shows_tiers_rates_memory_and_the_curve() {
-    let (dir, rig) = (TestDir::new("top-browser"), Rig::new("top-page", Side::Mount, "32MiB"));
+    let (dir, rig) = (TestDir::new("top-browser"), TestMount::new("top-page", Side::Mount, "32MiB"));
     fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
     let mut stage = Command::new(product("terrace"));
     process::run(stage.args(["stage", "in"]).arg(rig.at()), 60).expect_success();

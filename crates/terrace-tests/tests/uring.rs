@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use terrace_tests::process;
-use terrace_tests::rig::{Rig, Side, TestDir};
+use terrace_tests::rig::{Side, TestDir, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::tools::{compile, need_library};
 
@@ -20,7 +20,7 @@ fn program(dir: &TestDir) -> std::path::PathBuf {
 /// Runs the program; returns the reads served by the preload path.
 #[track_caller]
 fn run(side: Side, program: &Path) -> u64 {
-    let rig = Rig::new("uring", side, "16MiB");
+    let rig = TestMount::new("uring", side, "16MiB");
     let mut command = rig.command(program);
     command.arg(rig.at()).arg(READS.to_string()).arg(seed("uring").to_string());
     process::run(&mut command, 120).expect_success();

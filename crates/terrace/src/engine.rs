@@ -17,7 +17,7 @@ use crate::config::{
     Admit, CompressionMode, Config, Durable, IoEngine, MemoryLimit, SourceShare, Tier, is_remote,
 };
 use crate::instance::Instance;
-use crate::tier::{Held, remote};
+use crate::tier::{OpenTarget, remote};
 
 /// The memory files of an instance.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub(crate) struct Memory(Arc<SegmentHandles>);
 impl Memory {
     /// Creates the files, in the supervisor. `targets`: targets of the tiers on devices, whose index lies in
     /// these files.
-    pub(crate) fn create(config: &Config, targets: &[Held]) -> io::Result<Memory> {
+    pub(crate) fn create(config: &Config, targets: &[OpenTarget]) -> io::Result<Memory> {
         SegmentHandles::create(&engine_config(config, targets)).map(|handles| Memory(Arc::new(handles)))
     }
 
@@ -92,7 +92,7 @@ pub(crate) struct Limit {
 pub(crate) fn start(
     config: &Config,
     memory: &Memory,
-    targets: &[Held],
+    targets: &[OpenTarget],
     instance: &Instance,
 ) -> io::Result<Arc<Engine>> {
     terrace_fs::set_up_heap();
@@ -107,14 +107,14 @@ pub(crate) fn start(
 }
 
 /// Opens the media of targets that are not files, in the process of the engine.
-pub(crate) fn open_media(devices: &mut [DeviceConfig], held: &[Held]) -> io::Result<()> {
+pub(crate) fn open_media(devices: &mut [DeviceConfig], held: &[OpenTarget]) -> io::Result<()> {
     let unopened = |device: &DeviceConfig| matches!(device.access, Access::Unopened);
     let mut all = devices.iter_mut().zip(held).filter(|(device, _)| unopened(device));
     all.try_for_each(|(device, held)| remote::open_medium(device, &held.target))
 }
 
 /// An engine for this process alone: no other process can recover it.
-pub(crate) fn alone(config: &Config, targets: &[Held]) -> io::Result<Arc<Engine>> {
+pub(crate) fn alone(config: &Config, targets: &[OpenTarget]) -> io::Result<Arc<Engine>> {
     let config = engine_config(config, targets);
     let handles = Arc::new(SegmentHandles::create(&config)?);
     Engine::start(config, handles, Arc::new(SystemClock), Arc::new(BlockingIo::default()))
@@ -156,13 +156,13 @@ fn compressed_config(tier: &Tier) -> CompressedConfig {
 const ALWAYS_FASTER: &str = "TERRACE_TEST_TIER_ALWAYS_FASTER";
 
 /// The engine's view of the targets, which stay open as long as the supervisor lives.
-fn device_configs(held: &[Held]) -> Vec<DeviceConfig> {
+fn device_configs(held: &[OpenTarget]) -> Vec<DeviceConfig> {
     let times: Vec<u64> = held.iter().map(|held| held.device.read_time().as_nanos() as u64).collect();
     held.iter().zip(levels(&times)).map(|(held, level)| device_config(held, level)).collect()
 }
 
 /// A target as part of the tier `level`.
-pub(crate) fn device_config(held: &Held, level: u8) -> DeviceConfig {
+pub(crate) fn device_config(held: &OpenTarget, level: u8) -> DeviceConfig {
     let (device, superblock) = (&held.device, &held.target.superblock);
     let geometry = superblock.geometry;
     DeviceConfig {
@@ -187,7 +187,7 @@ pub(crate) fn device_config(held: &Held, level: u8) -> DeviceConfig {
 }
 
 /// The engine's view of the configuration.
-pub(crate) fn engine_config(config: &Config, held: &[Held]) -> EngineConfig {
+pub(crate) fn engine_config(config: &Config, held: &[OpenTarget]) -> EngineConfig {
     EngineConfig {
         memory_bytes: config.memory.room().0,
         memory_is_auto: config.memory == MemoryLimit::Auto,

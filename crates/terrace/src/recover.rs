@@ -19,7 +19,7 @@ use crate::daemon::owed as files;
 use crate::engine;
 use crate::error::{EXIT_NEGATIVE, Failure, Result, reason};
 use crate::size::{MIB, PAGE, Size};
-use crate::tier::{self, Held};
+use crate::tier::{self, OpenTarget};
 
 /// Memory for the engine of this command.
 const MEMORY: Size = Size(64 * MIB);
@@ -93,7 +93,7 @@ fn decide(path: &Path, superblock: &Superblock, owed: &Owed, decision: Decision)
     let device = Device { path: path.to_owned(), ..Device::default() };
     // Declared before the engine, so that the target's descriptor outlives it.
     let held =
-        [Held { device, target, number: 0, first_region: 0, made: false, removed: false, table: None }];
+        [OpenTarget { device, target, number: 0, first_region: 0, made: false, removed: false, table: None }];
     let config = Config { memory: MemoryLimit::Fixed(MEMORY), ..Config::default() };
     let engine = engine::alone(&config, &held).map_err(|err| cannot(path, err))?;
     engine.serve().map_err(|err| cannot(path, err))?;

@@ -34,7 +34,7 @@ use user::user_of;
 #[derive(Debug, Default)]
 pub(crate) struct Tier {
     /// Usable targets, fastest first; locked while this is held.
-    pub held: Vec<Held>,
+    pub held: Vec<OpenTarget>,
     /// Reasons why targets cannot be used: one line each, with the cure.
     pub warnings: Vec<String>,
     off: Vec<Off>,
@@ -59,7 +59,7 @@ impl Off {
 
 /// A target in use.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OpenTarget {
     pub device: Device,
     /// The open and locked target.
     pub target: Target,
@@ -74,7 +74,7 @@ pub(crate) struct Held {
     pub table: Option<Arc<TargetTable>>,
 }
 
-impl Held {
+impl OpenTarget {
     /// Region numbers: the first, and the count.
     pub(crate) fn regions(&self) -> (u32, u32) {
         (self.first_region, self.target.superblock.geometry.regions())
@@ -104,7 +104,7 @@ fn is_at(target: &Target, path: &Path) -> bool {
 
 /// Ends the use of a target: erases it, and deletes a file that the instance created. If the supervisor knows
 /// the descriptor (`kept`), its number stays reserved and refers to /dev/null.
-pub(crate) fn close(held: Held, kept: &[RawFd]) {
+pub(crate) fn close(held: OpenTarget, kept: &[RawFd]) {
     let path = &held.device.path;
     let done = match held.made && is_at(&held.target, path) {
         true => std::fs::remove_file(path),
@@ -162,7 +162,7 @@ impl Tier {
     /// # Errors
     /// A tier is missing, or no tier can answer an fsync.
     pub(crate) fn or_refuse(self, config: &Config) -> Result<Tier> {
-        let is_here = |held: &Held| !is_remote(&held.device.path);
+        let is_here = |held: &OpenTarget| !is_remote(&held.device.path);
         let failure = match &self.missing {
             _ if config.dirty.durable == Durable::Source => return Ok(self),
             Some(line) => Failure::from_line(&format!(
@@ -180,12 +180,20 @@ impl Tier {
     }
 
     fn hold(&mut self, number: usize, device: Device, target: Target, made: bool) {
-        let used: Vec<(u32, u32)> = self.held.iter().map(Held::regions).collect();
+        let used: Vec<(u32, u32)> = self.held.iter().map(OpenTarget::regions).collect();
         let first_region = region_numbers(&used, target.superblock.geometry.regions());
         // Opening the target has checked the total; gaps between few targets are large.
         let first_region = first_region
             .unwrap_or_else(|| used.iter().map(|(first, count)| first + count).max().unwrap_or(0));
-        self.held.push(Held { device, target, number, first_region, made, removed: false, table: None });
+        self.held.push(OpenTarget {
+            device,
+            target,
+            number,
+            first_region,
+            made,
+            removed: false,
+            table: None,
+        });
     }
 
     fn leave_out(&mut self, device: Device, failure: &Failure) {

@@ -63,7 +63,7 @@ pub struct Compare {
 /// An error of reading or comparing, in one line with the cure.
 pub fn run(options: &Compare) -> io::Result<i32> {
     let named = |names: &[String]| names.iter().filter(|name| !name.is_empty()).cloned().collect::<Vec<_>>();
-    let asked = sources::Asked {
+    let asked = sources::Selection {
         factor: options.factor.clone(),
         baseline: options.baseline.clone(),
         by: options.by.as_deref().map(named),

@@ -28,7 +28,7 @@ pub const FILE: &str = "file";
 
 /// The question on the command line; omitted parts follow from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
+pub struct Selection {
     /// The factor; with two files by default the file.
     pub factor: Option<String>,
     /// The factor's value of the baseline; with the file as the factor by default the first one.
@@ -85,7 +85,7 @@ struct File {
 ///
 /// # Errors
 /// One line: file, line, fault, cure.
-pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
+pub fn load(paths: &[PathBuf], asked: &Selection) -> Result<Loaded, String> {
     if let Some(twice) = paths.iter().enumerate().find_map(|(i, p)| paths[..i].contains(p).then_some(p)) {
         return Err(format!("{} is named twice (each run counts once)", twice.display()));
     }
@@ -122,7 +122,7 @@ pub fn load(paths: &[PathBuf], asked: &Asked) -> Result<Loaded, String> {
     Ok(Loaded { rows, question, notices })
 }
 
-fn baseline(rows: &[Row], factor: &str, asked: &Asked, paths: &[PathBuf]) -> Result<String, String> {
+fn baseline(rows: &[Row], factor: &str, asked: &Selection, paths: &[PathBuf]) -> Result<String, String> {
     match &asked.baseline {
         Some(value) => Ok(value.clone()),
         None if factor == FILE => Ok(paths[0].display().to_string()),
@@ -138,7 +138,7 @@ fn baseline(rows: &[Row], factor: &str, asked: &Asked, paths: &[PathBuf]) -> Res
 
 /// The default columns of the files' kinds that all runs have, without the factor and those that never
 /// change.
-fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Asked) -> Vec<String> {
+fn default_by(rows: &[Row], factor: &str, kinds: &[Kind], asked: &Selection) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for kind in kinds {
         let of_csv =
@@ -201,7 +201,7 @@ fn results_of(path: &Path) -> PathBuf {
     if inside.exists() { inside } else { path.to_owned() }
 }
 
-fn read(given: &Path, factor: &str, asked: &Asked) -> Result<File, String> {
+fn read(given: &Path, factor: &str, asked: &Selection) -> Result<File, String> {
     let path = &results_of(given);
     let unread = |e: std::io::Error| fault(path, None, e.to_string(), "name a file of results");
     let size = fs::metadata(path).map_err(unread)?.len();
@@ -212,7 +212,7 @@ fn read(given: &Path, factor: &str, asked: &Asked) -> Result<File, String> {
     rows_of(path, &bytes, factor, asked)
 }
 
-fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Asked) -> Result<File, String> {
+fn rows_of(path: &Path, bytes: &[u8], factor: &str, asked: &Selection) -> Result<File, String> {
     if raw::is_raw(bytes) {
         return matrix(path, bytes);
     }
@@ -316,7 +316,7 @@ impl Table {
 
 /// The metrics are the named ones, or the only column of numbers that is neither factor nor cell nor number
 /// of a run.
-fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Asked) -> Result<File, String> {
+fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Selection) -> Result<File, String> {
     let table = Table::read(path, text)?;
     let metrics = csv_metrics(&table, factor, asked).map_err(|(why, cure)| fault(path, None, why, &cure))?;
     let mut rows = Vec::new();
@@ -339,7 +339,7 @@ fn csv_rows(path: &Path, text: &str, factor: &str, asked: &Asked) -> Result<File
     Ok(File { kind: Kind::Csv, rows, notices: Vec::new(), machine: None, paired: false })
 }
 
-fn csv_metrics(csv: &Table, factor: &str, asked: &Asked) -> Result<Vec<String>, (String, String)> {
+fn csv_metrics(csv: &Table, factor: &str, asked: &Selection) -> Result<Vec<String>, (String, String)> {
     let named: Vec<String> = asked.metrics.iter().filter(|m| csv.names.contains(m)).cloned().collect();
     if !named.is_empty() {
         return Ok(named);
@@ -369,20 +369,20 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    fn asked() -> Asked {
-        Asked {
+    fn asked() -> Selection {
+        Selection {
             factor: Some("kernel".into()),
             baseline: Some("old".into()),
             confidence: 0.95,
-            ..Asked::default()
+            ..Selection::default()
         }
     }
 
-    fn file(name: &str, text: &str, asked: &Asked) -> Result<File, String> {
+    fn file(name: &str, text: &str, asked: &Selection) -> Result<File, String> {
         rows_of(Path::new(name), text.as_bytes(), asked.factor.as_deref().unwrap_or(FILE), asked)
     }
 
-    fn wrong(name: &str, text: &str, asked: &Asked) -> String {
+    fn wrong(name: &str, text: &str, asked: &Selection) -> String {
         file(name, text, asked).map(|f| f.rows.len()).unwrap_err()
     }
 
@@ -391,7 +391,7 @@ mod tests {
     #[test]
     fn a_csvs_metric_is_what_nothing_else_is() {
         let by = |names: &[&str]| Some(names.iter().map(|n| (*n).to_string()).collect::<Vec<_>>());
-        let found = file("t.csv", TABLE, &Asked { by: by(&["jobs", "pattern"]), ..asked() }).unwrap();
+        let found = file("t.csv", TABLE, &Selection { by: by(&["jobs", "pattern"]), ..asked() }).unwrap();
         assert_eq!(found.rows[1].metrics, BTreeMap::from([("mib".to_string(), 11.0)]));
         assert_eq!(found.rows[1].column("run"), Some("2"));
         let error = wrong("t.csv", TABLE, &asked());
@@ -399,7 +399,7 @@ mod tests {
             error,
             "t.csv: jobs and mib could each be the metric (name it with --metric, or what makes the cells with --by)"
         );
-        let named = Asked { metrics: vec!["mib".into()], ..asked() };
+        let named = Selection { metrics: vec!["mib".into()], ..asked() };
         let found = file("t.csv", TABLE, &named).unwrap();
         assert_eq!(
             default_by(&found.rows, "kernel", &[Kind::Csv], &named),
@@ -410,12 +410,12 @@ mod tests {
 
     #[test]
     fn invalid_number_is_refused_with_file_and_line() {
-        let by = Asked { by: Some(vec!["jobs".into()]), ..asked() };
+        let by = Selection { by: Some(vec!["jobs".into()]), ..asked() };
         for bad in ["NaN", "inf", "-inf", "1e999"] {
             let error = wrong("t.csv", &TABLE.replace("11\n", &format!("{bad}\n")), &by);
             assert!(error.starts_with(&format!("t.csv: line 3: mib is \"{bad}\" (every run")), "{error}");
         }
-        let named = Asked { metrics: vec!["mib".into()], ..asked() };
+        let named = Selection { metrics: vec!["mib".into()], ..asked() };
         let error = wrong("t.csv", &TABLE.replace("10.5", ""), &named);
         assert!(error.starts_with("t.csv: line 2: mib is \"\""), "{error}");
         assert!(wrong("t.csv", "kernel,mib\n", &asked()).contains("no line but the header"));

@@ -2,7 +2,7 @@
 
 use super::spec::{LoadKind, Spec, SystemSpec};
 use super::targets::{self, TargetResult};
-use crate::compare::sources::{self, Asked};
+use crate::compare::sources::{self, Selection};
 use crate::compare::{Format, compare, show};
 use crate::format::{markdown_table, short};
 use crate::raw::{Results, Run};
@@ -62,13 +62,13 @@ fn baseline(spec: &Spec) -> &SystemSpec {
 
 /// Each system against the baseline.
 fn tables(spec: &Spec, raw: &Path) -> String {
-    let asked = Asked {
+    let asked = Selection {
         factor: Some("system".into()),
         baseline: Some(baseline(spec).name.clone()),
         metrics: custom_metrics(spec),
         pair: spec.is_paired().then(|| "repetition".into()),
         confidence: 0.95,
-        ..Asked::default()
+        ..Selection::default()
     };
     let loaded = sources::load(&[raw.to_path_buf()], &asked);
     match loaded.and_then(|loaded| compare(&loaded.rows, &loaded.question)) {

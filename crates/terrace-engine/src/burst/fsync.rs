@@ -27,7 +27,7 @@ use crate::file::identity::Identity;
 use crate::file::object::{Object, ObjectId, ObjectRef};
 use crate::path::sync;
 use crate::path::writeback::{self, Route, is_shortage};
-use crate::state::owed::OwedBooks;
+use crate::state::destage::DestageIndex;
 use crate::tier::intent::{self, PERMIT_NS, on_target};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -287,7 +287,7 @@ fn tell_paid(
     cx: &Context,
     device: &DeviceIo,
     files: &[ObjectId],
-    told: impl Fn(&mut OwedBooks, &[ObjectId]),
+    told: impl Fn(&mut DestageIndex, &[ObjectId]),
 ) {
     for some in files.chunks(32) {
         let paid: Vec<Record> = some.iter().map(|object| Record::Paid { object: *object }).collect();

@@ -75,7 +75,7 @@ pub enum Replayed {
 
 /// Search result for a file with owed pages.
 #[derive(Debug)]
-pub enum Whereabouts {
+pub enum FileLookup {
     /// An O_PATH descriptor.
     Found(PathFd),
     /// The file is not in the source.
@@ -119,12 +119,7 @@ pub(crate) fn owed(cx: &Context) -> io::Result<Vec<OwedPages>> {
 ///
 /// # Errors
 /// The source's: the pages are kept.
-pub(crate) fn replay(
-    cx: &Context,
-    id: ObjectId,
-    at: Whereabouts,
-    decision: Decision,
-) -> io::Result<Replayed> {
+pub(crate) fn replay(cx: &Context, id: ObjectId, at: FileLookup, decision: Decision) -> io::Result<Replayed> {
     let of_target = |device: Arc<DeviceIo>| {
         let left = on_target(&mut cx.state.lock(), device.number, |of| of.owed.left.get(&id).cloned());
         Some((device, left??))
@@ -135,11 +130,11 @@ pub(crate) fn replay(
         return Ok(Replayed::Dropped);
     }
     let source = match at {
-        Whereabouts::Found(fd) => SourceFile::through_page_cache(fd),
-        Whereabouts::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
+        FileLookup::Found(fd) => SourceFile::through_page_cache(fd),
+        FileLookup::Unknown => return Ok(Replayed::Kept(Conflict::NotFound)),
         // If the deletion is not durable in the source, a power cut could bring the file back.
-        Whereabouts::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
-        Whereabouts::Gone => {
+        FileLookup::Gone if cx.source_root.get().is_none() => return Ok(Replayed::Kept(Conflict::NotFound)),
+        FileLookup::Gone => {
             sync::sync_root(cx)?;
             all.iter().for_each(|(device, _)| settle(cx, device, id));
             return Ok(Replayed::Dropped);

@@ -20,7 +20,7 @@ pub(crate) struct Missed {
 
 /// Events since the follower's last read.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct NewEvents {
     pub missed: Vec<Missed>,
     /// Fetched pieces, each with a bit mask of its fetched pages.
     pub landed: Vec<(u32, u32)>,
@@ -32,7 +32,7 @@ pub(crate) struct Told {
 #[derive(Debug, Default)]
 pub(crate) struct Followed {
     active: AtomicBool,
-    told: Mutex<Told>,
+    told: Mutex<NewEvents>,
     changed: Condvar,
     /// Memory of the schedule.
     pub bytes: Arc<AtomicU64>,
@@ -65,7 +65,7 @@ impl Followed {
     }
 
     /// Sleeps for `nap`, then takes all events. `long`: a miss ends the sleep.
-    pub(crate) fn take(&self, nap: Duration, long: bool) -> Told {
+    pub(crate) fn take(&self, nap: Duration, long: bool) -> NewEvents {
         let mut told = self.told.lock();
         told.asleep = long;
         if !long || told.missed.is_empty() {

@@ -182,7 +182,7 @@ pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Ge
 
 /// Content of a file or block device that is read without being used as a tier.
 #[derive(Debug)]
-pub struct Look {
+pub struct Inspection {
     /// Opened for direct reads, not locked.
     pub fd: OwnedFd,
     /// Size, bytes.
@@ -199,8 +199,8 @@ pub struct Look {
 ///
 /// # Errors
 /// It does not exist, is neither file nor block device, or cannot be read.
-pub fn look(path: &Path) -> Result<Look, TargetError> {
-    open_to_look(path).and_then(Look::read).map_err(|fault| TargetError::new(path, fault))
+pub fn look(path: &Path) -> Result<Inspection, TargetError> {
+    open_to_look(path).and_then(Inspection::read).map_err(|fault| TargetError::new(path, fault))
 }
 
 /// Reads the content of an unused target. Waits up to 5 s for a lock whose holder was killed or is not
@@ -208,10 +208,10 @@ pub fn look(path: &Path) -> Result<Look, TargetError> {
 ///
 /// # Errors
 /// As [`look`], and [`Fault::InUse`].
-pub fn look_unused(path: &Path) -> Result<Look, TargetError> {
+pub fn look_unused(path: &Path) -> Result<Inspection, TargetError> {
     let looked = open_to_look(path).and_then(|fd| {
         lock::wait_until_free(&fd)?;
-        let look = Look::read(fd)?;
+        let look = Inspection::read(fd)?;
         if look.in_use { Err(Fault::InUse(look.holder)) } else { Ok(look) }
     });
     looked.map_err(|fault| TargetError::new(path, fault))
@@ -240,13 +240,13 @@ pub fn tier_of(path: &Path, found: Found) -> Result<Superblock, TargetError> {
     Err(TargetError::new(path, fault))
 }
 
-impl Look {
-    fn read(fd: OwnedFd) -> Result<Look, Fault> {
+impl Inspection {
+    fn read(fd: OwnedFd) -> Result<Inspection, Fault> {
         let bytes = rustix::fs::seek(&fd, rustix::fs::SeekFrom::End(0)).map_err(io)?;
         let found = find(&fd, bytes).map_err(Fault::Io)?;
         let in_use = lock::is_taken(&fd).map_err(Fault::Io)?;
         let holder = if in_use { lock::holder(&fd) } else { None };
-        Ok(Look { fd, bytes, found, in_use, holder })
+        Ok(Inspection { fd, bytes, found, in_use, holder })
     }
 
     /// Scans an unused tier.

@@ -97,7 +97,7 @@ pub struct Actor {
 
 /// Reason why a thread is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kept {
+pub enum NotMoved {
     /// Bound by its program.
     Bound,
     /// The thread has ended.
@@ -119,19 +119,19 @@ impl Actor {
     ///
     /// # Errors
     /// The reason against a move.
-    pub fn may_move(&self, tid: u32, began: u64) -> Result<(), Kept> {
+    pub fn may_move(&self, tid: u32, began: u64) -> Result<(), NotMoved> {
         self.known(tid, began).map(|_| ())
     }
 
     /// A thread's mask, and its record if it was moved.
-    fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), Kept> {
+    fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), NotMoved> {
         let mask = self.affinity.get(tid).map_err(kept)?;
         let moved = self.moved.get(&tid).filter(|moved| moved.began == began);
         let is_free = || mask == self.all || self.all_list.iter().all(|&cpu| mask.is_set(cpu));
         if moved.is_some_and(|moved| moved.is_ours(&mask)) || is_free() {
             Ok((mask, moved))
         } else {
-            Err(Kept::Bound)
+            Err(NotMoved::Bound)
         }
     }
 
@@ -140,12 +140,12 @@ impl Actor {
     ///
     /// # Errors
     /// The reason against a move.
-    pub fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), Kept> {
+    pub fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), NotMoved> {
         let (mask, moved) = self.known(tid, began)?;
         let own = moved.map_or(mask, |moved| moved.own);
         let given = set_of(cpus.iter().copied().filter(|&cpu| own.is_set(cpu)));
         if given.count() == 0 {
-            return Err(Kept::Bound);
+            return Err(NotMoved::Bound);
         }
         self.moved.insert(tid, Moved { began, own, given, before: mask });
         self.changed = true;
@@ -156,8 +156,8 @@ impl Actor {
     ///
     /// # Errors
     /// The reason why it stays.
-    pub fn finish(&mut self, tid: u32) -> Result<(), Kept> {
-        let Some(moved) = self.moved.get_mut(&tid) else { return Err(Kept::Gone) };
+    pub fn finish(&mut self, tid: u32) -> Result<(), NotMoved> {
+        let Some(moved) = self.moved.get_mut(&tid) else { return Err(NotMoved::Gone) };
         self.changed = true;
         // Reads the mask back: the kernel omits processors outside the thread's control group.
         let set = self.affinity.set(tid, &moved.given).and_then(|()| self.affinity.get(tid));
@@ -169,7 +169,7 @@ impl Actor {
             Err(err) => kept(err),
         };
         moved.given = moved.before;
-        if failed == Kept::Gone || moved.before == moved.own {
+        if failed == NotMoved::Gone || moved.before == moved.own {
             self.moved.remove(&tid);
         }
         Err(failed)
@@ -216,8 +216,8 @@ impl Drop for Actor {
     }
 }
 
-fn kept(err: Errno) -> Kept {
-    if err == Errno::SRCH { Kept::Gone } else { Kept::Refused(err) }
+fn kept(err: Errno) -> NotMoved {
+    if err == Errno::SRCH { NotMoved::Gone } else { NotMoved::Refused(err) }
 }
 
 #[cfg(test)]
@@ -264,7 +264,7 @@ pub(super) mod tests {
     }
 
     /// Moves a thread with start time 7.
-    fn moves(actor: &mut Actor, tid: u32, cpus: &[usize]) -> Result<(), Kept> {
+    fn moves(actor: &mut Actor, tid: u32, cpus: &[usize]) -> Result<(), NotMoved> {
         actor.prepare(tid, 7, cpus)?;
         actor.finish(tid)
     }
@@ -282,10 +282,10 @@ pub(super) mod tests {
     #[test]
     fn affinity_of_the_program_wins() {
         let (double, mut actor) = stage(&[(5, &[0]), (6, &[0, 1, 2, 3])]);
-        assert_eq!(moves(&mut actor, 5, &[0, 1]), Err(Kept::Bound));
+        assert_eq!(moves(&mut actor, 5, &[0, 1]), Err(NotMoved::Bound));
         moves(&mut actor, 6, &[0, 1]).unwrap();
         double.put(6, 7, &[3]);
-        assert_eq!(moves(&mut actor, 6, &[2, 3]), Err(Kept::Bound), "the program has bound it meanwhile");
+        assert_eq!(moves(&mut actor, 6, &[2, 3]), Err(NotMoved::Bound), "the program has bound it meanwhile");
         actor.restore();
         assert_eq!((double.mask(5).unwrap(), double.mask(6).unwrap()), (vec![0], vec![3]));
     }
@@ -295,10 +295,10 @@ pub(super) mod tests {
         let (double, mut actor) = stage(&[(5, &[0, 1, 2, 3])]);
         moves(&mut actor, 5, &[2, 3]).unwrap();
         double.put(5, 8, &[2, 3]);
-        assert_eq!(actor.may_move(5, 8), Err(Kept::Bound), "its mask is its own");
+        assert_eq!(actor.may_move(5, 8), Err(NotMoved::Bound), "its mask is its own");
         actor.restore();
         assert_eq!(double.mask(5).unwrap(), [2, 3], "it was born with this mask");
-        assert_eq!(moves(&mut actor, 9, &[0]), Err(Kept::Gone));
+        assert_eq!(moves(&mut actor, 9, &[0]), Err(NotMoved::Gone));
     }
 
     #[test]
@@ -319,10 +319,10 @@ pub(super) mod tests {
     #[test]
     fn thread_that_cannot_be_moved_is_not_noted() {
         let (double, mut actor) = stage(&[(13, &[0, 1, 2, 3]), (5, &[0, 1, 2, 3])]);
-        assert_eq!(moves(&mut actor, 13, &[2, 3]), Err(Kept::Refused(Errno::PERM)));
+        assert_eq!(moves(&mut actor, 13, &[2, 3]), Err(NotMoved::Refused(Errno::PERM)));
         actor.prepare(5, 7, &[2, 3]).unwrap();
         double.0.lock().unwrap().remove(&5);
-        assert_eq!(actor.finish(5), Err(Kept::Gone));
+        assert_eq!(actor.finish(5), Err(NotMoved::Gone));
         assert!(actor.moved().is_empty());
     }
 

@@ -13,7 +13,7 @@ use crate::config::NumaConfig;
 use crate::context::Context;
 use crate::file::object::ObjectId;
 use crate::numa::chunks::{Chunks, chunk_of};
-use crate::numa::threads::{Look, Threads};
+use crate::numa::threads::{ThreadSample, Threads};
 use crate::numa::topology::Topology;
 use crate::proc;
 use std::collections::HashMap;
@@ -235,7 +235,7 @@ pub(super) fn period(
     let mut files: HashMap<ObjectId, Vec<User>> = HashMap::new();
     let mut read_chunks: HashMap<u32, Vec<User>> = HashMap::new();
     for (tid, bytes) in all {
-        let Some(Look { stat, cpu }) = watched.look(tid, period_ns) else {
+        let Some(ThreadSample { stat, cpu }) = watched.look(tid, period_ns) else {
             period.gone.push(tid);
             continue;
         };

@@ -1,6 +1,6 @@
 //! The NUMA thread of the daemon: each second it measures a period, decides, and moves threads and frames.
 
-use super::act::{Actor, Affinity, Kept, Kernel};
+use super::act::{Actor, Affinity, Kernel, NotMoved};
 use super::chunks::{self, Chunks};
 use super::observe::{self, Average, Clocks, Period, Spot};
 use super::saved;
@@ -248,7 +248,7 @@ impl Service {
         shown.collect()
     }
 
-    fn shown(&self, m: &ThreadMove, moved: Option<Result<(), Kept>>) -> NumaMove {
+    fn shown(&self, m: &ThreadMove, moved: Option<Result<(), NotMoved>>) -> NumaMove {
         let number = |place: usize| self.topology.nodes[place].number;
         let why = match m.why {
             MoveReason::Remote => "remote",
@@ -326,11 +326,11 @@ fn idle(topology: &Topology) -> Vec<NumaNode> {
     topology.nodes.iter().map(node).collect()
 }
 
-fn told_kept(kept: Kept) -> String {
+fn told_kept(kept: NotMoved) -> String {
     match kept {
-        Kept::Bound => "its program has bound it to processors".into(),
-        Kept::Gone => "it has ended".into(),
-        Kept::Refused(err) => io::Error::from(err).to_string(),
+        NotMoved::Bound => "its program has bound it to processors".into(),
+        NotMoved::Gone => "it has ended".into(),
+        NotMoved::Refused(err) => io::Error::from(err).to_string(),
     }
 }
 

@@ -11,7 +11,7 @@ const OPEN_MAX: usize = 128;
 
 /// One measurement of a thread.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Look {
+pub(super) struct ThreadSample {
     pub stat: Stat,
     /// Processors kept busy since the measurement before; 0 at the first one.
     pub cpu: f64,
@@ -43,7 +43,7 @@ impl Default for Threads {
 
 impl Threads {
     /// Measures a thread `period_ns` after the measurement before. None: the thread has ended.
-    pub(super) fn look(&mut self, tid: u32, period_ns: u64) -> Option<Look> {
+    pub(super) fn look(&mut self, tid: u32, period_ns: u64) -> Option<ThreadSample> {
         let mut known = self.known.remove(&tid).unwrap_or_else(|| self.open(tid));
         let (stat, ran_ns) = match &known.files {
             Some((stat, sched)) => (proc::stat_in(stat), proc::run_ns_in(sched)),
@@ -57,7 +57,7 @@ impl Threads {
         let ran = ran_ns.unwrap_or(0).saturating_sub(before.unwrap_or(0));
         (known.ran_ns, known.began) = (ran_ns, stat.began);
         self.known.insert(tid, known);
-        Some(Look { stat, cpu: (ran as f64 / period_ns.max(1) as f64).min(1.0) })
+        Some(ThreadSample { stat, cpu: (ran as f64 / period_ns.max(1) as f64).min(1.0) })
     }
 
     fn open(&mut self, tid: u32) -> Known {

@@ -15,7 +15,7 @@ use terrace_shm::index::Place;
 use terrace_shm::{DeviceSlot, Entry, State};
 
 /// A resident page by the index.
-struct Found {
+struct ResidentPage {
     page: u64,
     place: Place,
     frame: u32,
@@ -23,8 +23,8 @@ struct Found {
 }
 
 /// Disagreements about one resident page.
-fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: Found) -> Vec<String> {
-    let Found { page, place, frame, flags } = found;
+fn check_page(state: &CacheState, o: &Object, dirty_pages: &DirtyPages, found: ResidentPage) -> Vec<String> {
+    let ResidentPage { page, place, frame, flags } = found;
     let mut bad = Vec::new();
     let mut expect = |holds: bool, why: &dyn Fn() -> String| {
         if !holds {
@@ -144,7 +144,7 @@ fn check_memory(cx: &Context) -> Vec<String> {
                 *count += u64::from(flags & flag != 0);
             }
             let what = format!("object {} page {page} frame {frame}", o.id());
-            let page_bad = check_page(&state, o, &dirty_pages, Found { page, place, frame, flags });
+            let page_bad = check_page(&state, o, &dirty_pages, ResidentPage { page, place, frame, flags });
             bad.extend(page_bad.into_iter().map(|why| format!("{what}: {why}")));
         });
     }

@@ -169,14 +169,14 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    struct Stage {
+    struct Fixture {
         engine: Arc<Engine>,
         clock: Arc<ManualClock>,
         o: ObjectRef,
         _file: std::fs::File,
     }
 
-    fn stage(policy: &str, min_ttl: Duration) -> Stage {
+    fn stage(policy: &str, min_ttl: Duration) -> Fixture {
         let config = EngineConfig {
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(16 << 20),
@@ -189,10 +189,10 @@ mod tests {
         let engine = started(config, clock.clone(), NullIo);
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), 1 << 30).unwrap();
-        Stage { engine, clock, o, _file: file }
+        Fixture { engine, clock, o, _file: file }
     }
 
-    impl Stage {
+    impl Fixture {
         fn read(&self, pages: RangeInclusive<u64>) {
             let mut buf = [0; 4096];
             for page in pages {

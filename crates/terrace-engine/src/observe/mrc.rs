@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(next_pause(ms(20), true, Duration::from_secs(7 * 3600)), LOOK_MAX);
     }
 
-    struct Stage {
+    struct Fixture {
         engine: Arc<Engine>,
         clock: Arc<ManualClock>,
         o: ObjectRef,
@@ -326,7 +326,7 @@ mod tests {
 
     const PAGES: u64 = 24_000;
 
-    fn stage(policy: &str, mib: u64) -> Stage {
+    fn stage(policy: &str, mib: u64) -> Fixture {
         let config = EngineConfig {
             memory_bytes: mib << 20,
             memory_max_bytes: Some(64 << 20),
@@ -339,10 +339,10 @@ mod tests {
         let engine = started(config, clock.clone(), NullIo);
         let file = tempfile::tempfile().unwrap();
         let o = engine.object(7, file.as_raw_fd(), PAGES * 4096).unwrap();
-        Stage { engine, clock, o, _file: file }
+        Fixture { engine, clock, o, _file: file }
     }
 
-    impl Stage {
+    impl Fixture {
         fn read(&self, pages: impl Iterator<Item = u64>) {
             let mut buf = [0; 512];
             for (i, page) in pages.enumerate() {
@@ -360,16 +360,16 @@ mod tests {
             e.mini.fade(0.0);
             (e.hits, e.reads, e.accesses, e.seconds) = (0.0, 0.0, 0.0, 0.0);
         }
-        fn told(&self) -> Told {
+        fn told(&self) -> Curve {
             let mrc = self.engine.mrc();
             let of = |factor: f64| *mrc.estimates.iter().find(|p| p.factor == factor).unwrap();
-            Told { same: of(1.0), twice: of(2.0), measured: mrc.measured_hit_ratio.unwrap() }
+            Curve { same: of(1.0), twice: of(2.0), measured: mrc.measured_hit_ratio.unwrap() }
         }
     }
 
     /// Estimates for the same memory and for twice as much, and the measured ratio.
     #[derive(Debug)]
-    struct Told {
+    struct Curve {
         same: MrcPoint,
         twice: MrcPoint,
         measured: f64,
@@ -392,7 +392,7 @@ mod tests {
         }
     }
 
-    fn told(policy: &str, mib: u64, mut page: impl FnMut() -> u64) -> Told {
+    fn told(policy: &str, mib: u64, mut page: impl FnMut() -> u64) -> Curve {
         let s = stage(policy, mib);
         s.read(std::iter::repeat_with(&mut page).take(60_000));
         s.forget_the_past();

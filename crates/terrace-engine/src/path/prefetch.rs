@@ -175,15 +175,15 @@ mod tests {
 
     const PAGES: u64 = 10_000;
 
-    /// An engine without threads: [`World::work`] does the jobs.
-    struct World {
+    /// An engine without threads: [`Fixture::work`] does the jobs.
+    struct Fixture {
         engine: Arc<Engine>,
         o: ObjectRef,
         _file: File,
     }
 
-    impl World {
-        fn new(io: impl Io + 'static) -> World {
+    impl Fixture {
+        fn new(io: impl Io + 'static) -> Fixture {
             let config = EngineConfig {
                 memory_bytes: 16 << 20,
                 memory_max_bytes: Some(16 << 20),
@@ -192,7 +192,7 @@ mod tests {
             let engine = started(config, Arc::new(SystemClock), io);
             let (o, file) = sparse_object(&engine, 1, PAGES * PAGE);
             engine.cx.jobs.open();
-            World { engine, o, _file: file }
+            Fixture { engine, o, _file: file }
         }
         fn work(&self) {
             do_all(&self.engine.cx);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn steps_of_a_stride_are_fetched_by_workers() {
-        let w = World::new(NullIo);
+        let w = Fixture::new(NullIo);
         for n in 0..600 {
             w.read(5 + n * 16);
             w.work();
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn random_reads_have_nothing_fetched() {
-        let w = World::new(NullIo);
+        let w = Fixture::new(NullIo);
         let mut rng = Rng::new(3);
         for _ in 0..3000 {
             w.read(rng.below(PAGES));
@@ -244,7 +244,7 @@ mod tests {
     /// The file is truncated after a worker has read its size.
     #[test]
     fn nothing_is_fetched_beyond_an_end_that_came_meanwhile() {
-        let w = World::new(BlockingIo::default());
+        let w = Fixture::new(BlockingIo::default());
         w.engine.truncate(&w.o, 5 * PAGE + 9).unwrap();
         let mut came = Vec::new();
         assert!(fetch(&w.engine.cx, &w.o, &[Span { first: 2, pages: 60 }], &mut |page| came.push(page)));
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn fetched_pages_are_hits_and_at_most_a_sixteenth() {
-        let w = World::new(NullIo);
+        let w = Fixture::new(NullIo);
         let max = u64::from(w.engine.cx.pool_frames() / 16);
         w.engine.will_need(&w.o, 100, PAGES);
         w.work();
@@ -278,7 +278,7 @@ mod tests {
     fn page_written_while_it_is_fetched_stays_as_written() {
         let engine: Arc<OnceLock<(Arc<Engine>, ObjectRef)>> = Arc::default();
         let writer = engine.clone();
-        let w = World::new(HookIo::new(NullIo, move |call| {
+        let w = Fixture::new(HookIo::new(NullIo, move |call| {
             if let (Call::Read(_), Some((engine, o))) = (call, writer.get()) {
                 engine.write(o, 7 * PAGE, &[9; PAGE_SIZE]).unwrap();
             }
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn failed_fetch_is_nobodys_error() {
-        let w = World::new(HookIo::new(NullIo, |call| match call {
+        let w = Fixture::new(HookIo::new(NullIo, |call| match call {
             Call::Read(2..) => Err(std::io::ErrorKind::Other.into()),
             _ => Ok(()),
         }));
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn clean_pages_are_dropped_and_dirty_ones_stay() {
-        let w = World::new(BlockingIo::default());
+        let w = Fixture::new(BlockingIo::default());
         for page in 0..20 {
             w.read(page);
         }
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn jobs_beyond_the_queue_are_dropped() {
-        let w = World::new(NullIo);
+        let w = Fixture::new(NullIo);
         (0..100).for_each(|n| w.engine.will_need(&w.o, n, 1));
         assert_eq!(w.engine.stats().prefetch.refused, 36);
         w.work();

@@ -8,7 +8,7 @@ use crate::path::decompress::CompressedReader;
 use crate::state::{NotPromoted, Promotion};
 use std::sync::atomic::Ordering;
 use terrace_shm::codec::Page;
-use terrace_shm::tier::{Found, load};
+use terrace_shm::zread::{ReadOutcome, load};
 
 /// Attempts of a promotion. It is requested once, when the page's count reaches the mark; compaction may move
 /// the page just then.
@@ -29,11 +29,11 @@ fn try_to_promote(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted
         state.begin_promotion(place.ok_or(NotPromoted::Gone)?)?
     };
     let found = decompress(cx, &promotion);
-    cx.state.lock().finish_promotion(&promotion, found == Found::Content)
+    cx.state.lock().finish_promotion(&promotion, found == ReadOutcome::Content)
 }
 
 /// Decompresses a page into its claimed frame, without the state lock.
-fn decompress(cx: &Context, promotion: &Promotion) -> Found {
+fn decompress(cx: &Context, promotion: &Promotion) -> ReadOutcome {
     #[cfg(test)]
     tests::before_decompression(cx);
     let seg = &cx.handles.segment;

@@ -88,14 +88,14 @@ mod tests {
     const PAGES: u64 = 20_000;
 
     /// An engine without threads: after each read the marks are polled and the jobs done.
-    struct World {
+    struct Fixture {
         engine: Arc<Engine>,
         o: ObjectRef,
         _file: File,
     }
 
-    impl World {
-        fn new(mib: u64) -> World {
+    impl Fixture {
+        fn new(mib: u64) -> Fixture {
             let config = EngineConfig {
                 memory_bytes: mib << 20,
                 memory_max_bytes: Some(mib << 20),
@@ -104,7 +104,7 @@ mod tests {
             let engine = started(config, Arc::new(SystemClock), NullIo);
             let (o, file) = sparse_object(&engine, 1, PAGES * 4096);
             engine.cx.jobs.open();
-            World { engine, o, _file: file }
+            Fixture { engine, o, _file: file }
         }
         fn read(&self, page: u64) {
             let mut buf = [0; 4096];
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_sequential_reader_waits_for_its_first_windows_only() {
-        let w = World::new(32);
+        let w = Fixture::new(32);
         (0..2000).for_each(|page| w.read(page));
         let (misses, fetched) = w.counts();
         assert!(misses <= 3, "{misses} misses, {fetched} pages fetched");
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn four_readers_in_turn_do_likewise() {
-        let w = World::new(200);
+        let w = Fixture::new(200);
         for i in 0..4000 {
             w.read(i % 4 * 5000 + i / 4);
         }
@@ -142,7 +142,7 @@ mod tests {
     /// A sixteenth of the pool is too small for the windows of all readers: some read their own.
     #[test]
     fn readers_without_room_are_no_worse_than_without_marks() {
-        let w = World::new(16);
+        let w = Fixture::new(16);
         for i in 0..4000 {
             w.read(i % 4 * 5000 + i / 4);
         }
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_reader_that_ends_leaves_two_windows() {
-        let w = World::new(32);
+        let w = Fixture::new(32);
         for n in 0..10 {
             (0..60).for_each(|page| w.read(n * 2000 + page));
         }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn random_readers_have_nothing_marked() {
-        let w = World::new(32);
+        let w = Fixture::new(32);
         let mut rng = Rng::new(7);
         for _ in 0..4000 {
             w.read(rng.below(PAGES));
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn marks_that_nobody_touches_are_forgotten() {
-        let w = World::new(32);
+        let w = Fixture::new(32);
         (0..40).for_each(|page| w.read(page));
         assert!(!w.engine.cx.marks.waiting.lock().is_empty());
         w.engine.cx.marks.waiting.lock().iter_mut().for_each(|mark| mark.since_ns = 0);

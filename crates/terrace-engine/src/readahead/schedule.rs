@@ -56,7 +56,7 @@ pub(crate) fn pieces(schedule: &Schedule, memory_bytes: u64) -> Vec<Piece> {
 }
 
 /// A held file, and the last piece requested of it.
-struct Held {
+struct PinnedFile {
     object: ObjectRef,
     last: u32,
 }
@@ -65,7 +65,7 @@ struct Walk<'a> {
     cx: &'a Context,
     follower: Follower,
     files: Box<dyn ScheduledFiles>,
-    held: HashMap<u32, Held>,
+    held: HashMap<u32, PinnedFile>,
     by_object: HashMap<ObjectId, u32>,
     left_out: HashSet<u32>,
 }
@@ -201,7 +201,7 @@ impl Walk<'_> {
             self.release(oldest);
         }
         self.by_object.insert(object.id(), file);
-        self.held.insert(file, Held { object: object.clone(), last });
+        self.held.insert(file, PinnedFile { object: object.clone(), last });
         Some(object)
     }
 

@@ -1,7 +1,7 @@
 //! The engine with a tier on a device: contents, restarts, failures.
 
 use super::testing::{
-    FAILS, HANGS, NONE, PAGE, PAGES, SHORT, SLOW, TIER_BYTES, Troubled, World, all, content, device_pages,
+    FAILS, Fixture, HANGS, NONE, PAGE, PAGES, SHORT, SLOW, TIER_BYTES, Troubled, all, content, device_pages,
     without_compression,
 };
 use crate::segment::flag::REUSED;
@@ -18,7 +18,7 @@ use terrace_testkit::wait::wait_until;
 
 #[test]
 fn pages_that_leave_memory_are_read_from_the_device() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     let mut rng = Rng::new(1);
     // On a busy machine pages leave memory faster than the device takes them: some are dropped.
@@ -36,7 +36,7 @@ fn pages_that_leave_memory_are_read_from_the_device() {
 #[test]
 fn written_page_is_never_read_from_an_old_slot() {
     for compressed in [without_compression(), CompressedConfig::default()] {
-        let mut w = World::new(compressed);
+        let mut w = Fixture::new(compressed);
         let (engine, objects) = w.start();
         let mut rng = Rng::new(2);
         w.work(&engine, &objects, &mut rng, 40_000, 5);
@@ -51,7 +51,7 @@ fn written_page_is_never_read_from_an_old_slot() {
 
 #[test]
 fn page_read_often_is_remembered_when_its_slot_goes() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
     let slot_of = |state: &State, page| {
@@ -85,7 +85,7 @@ fn page_read_often_is_remembered_when_its_slot_goes() {
 
 #[test]
 fn restart_begins_warm_and_reads_no_source() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     let mut rng = Rng::new(3);
     w.work(&engine, &objects, &mut rng, 20_000, 50);
@@ -109,7 +109,7 @@ fn restart_begins_warm_and_reads_no_source() {
 
 #[test]
 fn file_changed_meanwhile_is_cold() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
     std::thread::sleep(Duration::from_millis(30));
@@ -130,7 +130,7 @@ fn file_changed_meanwhile_is_cold() {
 
 #[test]
 fn file_that_is_forgotten_comes_back_with_its_pages() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, mut objects) = w.start();
     w.work(&engine, &objects, &mut Rng::new(4), 5_000, 20);
     w.read_all(&engine, &objects);
@@ -150,7 +150,7 @@ fn file_that_is_forgotten_comes_back_with_its_pages() {
 
 #[test]
 fn device_that_fails_leaves_the_cache_serving() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.work(&engine, &objects, &mut Rng::new(5), 5_000, 0);
     w.failing.store(true, Ordering::Relaxed);
@@ -166,7 +166,7 @@ fn device_that_fails_leaves_the_cache_serving() {
 /// A run of pages, some of which are on the device, is read from the source at once.
 #[test]
 fn short_gaps_on_the_device_are_read_from_the_source() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.work(&engine, &objects, &mut Rng::new(9), 20_000, 0);
     // Every fourth page is removed from the device, and remains in the source only.
@@ -203,7 +203,7 @@ fn short_gaps_on_the_device_are_read_from_the_source() {
 /// A miss of a long run reads the pages on the device there, and the rest from the source.
 #[test]
 fn long_run_is_read_from_both_places_at_once() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
     const RUN: usize = 48;
@@ -240,7 +240,7 @@ fn long_run_is_read_from_both_places_at_once() {
 
 #[test]
 fn device_with_failing_short_or_slow_calls_shows_no_wrong_page() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let io = Troubled::of(&w);
     let (engine, objects) = w.start_on(io.clone());
     let mut rng = Rng::new(8);
@@ -263,7 +263,7 @@ fn device_with_failing_short_or_slow_calls_shows_no_wrong_page() {
 /// Neither the state lock nor an object's lock is held during a read of the device.
 #[test]
 fn hanging_read_of_the_device_holds_up_nobody_else() {
-    let mut w = World::new(without_compression());
+    let mut w = Fixture::new(without_compression());
     let io = Troubled::of(&w);
     let (engine, objects) = w.start_on(io.clone());
     w.read_all(&engine, &objects);
@@ -294,7 +294,7 @@ fn hanging_read_of_the_device_holds_up_nobody_else() {
 
 #[test]
 fn damaged_slot_is_read_from_the_source() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
     let noise = content(9, 9, 9);
@@ -309,7 +309,7 @@ fn damaged_slot_is_read_from_the_source() {
 
 #[test]
 fn check_finds_a_key_that_nothing_names() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, objects) = w.start();
     w.read_all(&engine, &objects);
     assert_eq!(engine.check(), Vec::<String>::new());

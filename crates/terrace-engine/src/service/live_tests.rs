@@ -1,7 +1,7 @@
 //! Targets are added, removed and resized under readers, with kills of the daemon.
 
 use super::testing::{
-    FILES, PAGE, PAGES, Troubled, World, all, content, device_config, device_pages, target,
+    FILES, Fixture, PAGE, PAGES, Troubled, all, content, device_config, device_pages, target,
     without_compression,
 };
 use crate::config::DeviceConfig;
@@ -30,7 +30,7 @@ fn levels(engine: &Engine, more: Option<(usize, u8)>) -> Vec<(usize, u8)> {
 }
 
 /// Adds target number `n` of the world to its tier.
-fn add(w: &World, engine: &Engine, n: usize) {
+fn add(w: &Fixture, engine: &Engine, n: usize) {
     let config = device_config(n, &w.targets[n], n as u32 * APART);
     let table = Arc::new(TargetTable::create(&config).unwrap());
     engine.add_target(config.clone(), table, &levels(engine, Some((n, config.level)))).unwrap();
@@ -54,7 +54,7 @@ fn config_of(engine: &Engine, n: usize) -> DeviceConfig {
     all(engine).iter().find(|device| device.config.number == n).unwrap().config.clone()
 }
 
-fn resize(w: &World, engine: &Engine, n: usize, regions: u32) {
+fn resize(w: &Fixture, engine: &Engine, n: usize, regions: u32) {
     let before = config_of(engine, n);
     let geometry = Geometry::new(before.region_bytes as u32, regions).unwrap();
     let file = &w.targets[n].0;
@@ -71,12 +71,12 @@ fn agrees(engine: &Engine) {
     assert_eq!(engine.check(), Vec::<String>::new());
 }
 
-fn world(targets: &[(u64, u8)]) -> World {
-    World::with(without_compression(), targets)
+fn world(targets: &[(u64, u8)]) -> Fixture {
+    Fixture::with(without_compression(), targets)
 }
 
 /// Creates further targets of the world, which the engine does not start with.
-fn later(w: &mut World, targets: &[(u64, u8)]) {
+fn later(w: &mut Fixture, targets: &[(u64, u8)]) {
     w.targets.extend(targets.iter().map(|(bytes, level)| (target(*bytes), *level)));
 }
 

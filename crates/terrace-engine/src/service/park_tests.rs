@@ -1,6 +1,6 @@
 //! Files opened soon after a change.
 
-use super::testing::{PAGE, World, without_compression};
+use super::testing::{Fixture, PAGE, without_compression};
 use crate::file::identity::SETTLES;
 use crate::file::object::ObjectRef;
 use crate::tier::park::{FEW_BYTES, believable};
@@ -31,7 +31,7 @@ fn read(engine: &Engine, o: &ObjectRef, page: u64) {
 
 #[test]
 fn file_opened_soon_after_a_change_gets_its_identity_later() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, _objects) = w.start();
     for by_open in [true, false] {
         let file = tempfile::tempfile().unwrap();
@@ -61,7 +61,7 @@ fn file_opened_soon_after_a_change_gets_its_identity_later() {
 
 #[test]
 fn large_file_keeps_its_pages_instead() {
-    let w = World::new(without_compression());
+    let w = Fixture::new(without_compression());
     let (engine, _objects) = w.start();
     let file = tempfile::tempfile().unwrap();
     let o = just_changed(&engine, &file, 2 * FEW_BYTES);

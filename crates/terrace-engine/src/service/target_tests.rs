@@ -1,7 +1,7 @@
 //! The engine with several targets: contents, restarts, a failing target, moves between tiers.
 
 use super::testing::{
-    FAILS, FILES, NONE, PAGE, PAGES, Troubled, World, all, content, device_pages, without_compression,
+    FAILS, FILES, Fixture, NONE, PAGE, PAGES, Troubled, all, content, device_pages, without_compression,
 };
 use crate::device::{FileMedium, superblock};
 use crate::file::object::ObjectRef;
@@ -36,7 +36,7 @@ fn level_of(engine: &Engine, o: &ObjectRef, page: u64) -> Option<u8> {
 fn pages_are_spread_over_targets_and_read_from_each() {
     for placement in terrace_policy::placement::NAMES {
         let mut w =
-            World { placement, ..World::with(without_compression(), &[(40 * MIB, 0), (24 * MIB, 0)]) };
+            Fixture { placement, ..Fixture::with(without_compression(), &[(40 * MIB, 0), (24 * MIB, 0)]) };
         let (engine, objects) = w.start_on(Troubled::of(&w));
         // A placement engine that fills the targets in turn may not reach the second one.
         let wanted = if *placement == "min-io-sum" { 1 } else { 2 };
@@ -57,7 +57,7 @@ fn pages_are_spread_over_targets_and_read_from_each() {
 #[test]
 fn changed_page_is_read_from_no_old_slot_of_any_target() {
     for compressed in [without_compression(), CompressedConfig::default()] {
-        let mut w = World::with(compressed, &[(9 * MIB, 0), (8 * MIB, 0), (10 * MIB, 1), (16 * MIB, 2)]);
+        let mut w = Fixture::with(compressed, &[(9 * MIB, 0), (8 * MIB, 0), (10 * MIB, 1), (16 * MIB, 2)]);
         let (engine, objects) = w.start_on(Troubled::of(&w));
         w.work(&engine, &objects, &mut Rng::new(2), 15_000, 6);
         w.cut(&engine, &objects);
@@ -70,7 +70,7 @@ fn changed_page_is_read_from_no_old_slot_of_any_target() {
 
 #[test]
 fn what_a_tier_gives_up_goes_to_the_next_one() {
-    let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let mut w = Fixture::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.read_all(&engine, &objects);
     w.work(&engine, &objects, &mut Rng::new(4), 20_000, 0);
@@ -85,7 +85,7 @@ fn what_a_tier_gives_up_goes_to_the_next_one() {
 
 #[test]
 fn page_read_twice_in_a_lower_tier_rises() {
-    let w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let w = Fixture::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.read_all(&engine, &objects);
     let level_of = |page| level_of(&engine, &objects[0], page);
@@ -103,7 +103,7 @@ fn page_read_twice_in_a_lower_tier_rises() {
 
 #[test]
 fn restart_finds_the_pages_of_all_targets() {
-    let mut w = World::with(without_compression(), &[(12 * MIB, 0), (12 * MIB, 0), (40 * MIB, 1)]);
+    let mut w = Fixture::with(without_compression(), &[(12 * MIB, 0), (12 * MIB, 0), (40 * MIB, 1)]);
     let mut rng = Rng::new(5);
     let mut before = 0;
     for turn in 0..2 {
@@ -128,7 +128,7 @@ fn restart_finds_the_pages_of_all_targets() {
 /// Killed without a flush or clean superblocks: the recorded identities count.
 #[test]
 fn restart_after_a_kill_shows_no_wrong_page() {
-    let mut w = World::with(without_compression(), &[(10 * MIB, 0), (8 * MIB, 0), (20 * MIB, 1)]);
+    let mut w = Fixture::with(without_compression(), &[(10 * MIB, 0), (8 * MIB, 0), (20 * MIB, 1)]);
     let mut rng = Rng::new(6);
     for turn in 0..3 {
         let (engine, objects) = w.start_on(Troubled::of(&w));
@@ -148,7 +148,7 @@ fn restart_after_a_kill_shows_no_wrong_page() {
 #[test]
 fn pages_kept_after_a_kill_are_there_after_the_next() {
     // The log never fills: the reclaim of a region would drop pages.
-    let mut w = World::with(without_compression(), &[(96 * MIB, 0)]);
+    let mut w = Fixture::with(without_compression(), &[(96 * MIB, 0)]);
     let config = w.config();
     let handles = Arc::new(SegmentHandles::create(&config).unwrap());
     let (engine, objects) = w.start_on_files(config.clone(), handles.clone());
@@ -178,7 +178,7 @@ fn pages_kept_after_a_kill_are_there_after_the_next() {
 
 #[test]
 fn target_that_fails_goes_cold_alone() {
-    let mut w = World::with(without_compression(), &[(24 * MIB, 0), (24 * MIB, 0)]);
+    let mut w = Fixture::with(without_compression(), &[(24 * MIB, 0), (24 * MIB, 0)]);
     let io = Troubled::of(&w);
     let (engine, objects) = w.start_on(io.clone());
     let mut rng = Rng::new(7);
@@ -205,7 +205,7 @@ fn target_that_fails_goes_cold_alone() {
 
 #[test]
 fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
-    let mut w = World::with(without_compression(), &[(24 * MIB, 0), (32 * MIB, 1)]);
+    let mut w = Fixture::with(without_compression(), &[(24 * MIB, 0), (32 * MIB, 1)]);
     let (engine, objects) = w.start_on(Troubled::of(&w));
     w.work(&engine, &objects, &mut Rng::new(8), 3_000, 0);
     // Overwrites all content, as if the file had been replaced.
@@ -226,7 +226,7 @@ fn target_whose_writes_fail_is_off_and_others_take_its_pages() {
 
 #[test]
 fn file_forgotten_comes_back_with_its_pages_of_all_targets() {
-    let mut w = World::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
+    let mut w = Fixture::with(without_compression(), &[(16 * MIB, 0), (48 * MIB, 1)]);
     let (engine, mut objects) = w.start_on(Troubled::of(&w));
     // On a busy machine a late reclaim drops the region's pages instead of moving them down.
     let on_both = || {

@@ -29,7 +29,7 @@ pub(super) const TIER_BYTES: u64 = 64 << 20;
 const NOISE_BYTES: usize = 256 << 10;
 
 /// Source files of three times the memory, targets of device tiers, and the expected versions.
-pub(super) struct World {
+pub(super) struct Fixture {
     /// Dropped first: the engines end before their files are closed, also when a test fails. Otherwise their
     /// threads would use descriptor numbers that soon belong to other tests' files.
     pub running: Running,
@@ -84,12 +84,12 @@ pub(super) fn device_config(number: usize, (target, level): &(File, u8), first_r
     DeviceConfig { number, name: format!("test-{level}"), first_region, level: *level, ..first }
 }
 
-impl World {
-    pub(super) fn new(compressed: CompressedConfig) -> World {
-        World::with(compressed, &[(TIER_BYTES, 0)])
+impl Fixture {
+    pub(super) fn new(compressed: CompressedConfig) -> Fixture {
+        Fixture::with(compressed, &[(TIER_BYTES, 0)])
     }
     /// A world with targets of these sizes and tiers.
-    pub(super) fn with(compressed: CompressedConfig, targets: &[(u64, u8)]) -> World {
+    pub(super) fn with(compressed: CompressedConfig, targets: &[(u64, u8)]) -> Fixture {
         let make = |file: u64| {
             let source = tempfile::tempfile().unwrap();
             for page in 0..PAGES {
@@ -100,7 +100,7 @@ impl World {
         let sources = (0..FILES).map(make).collect();
         // A target keeps nothing of files that have just changed.
         std::thread::sleep(crate::file::identity::SETTLES);
-        World {
+        Fixture {
             running: Running::default(),
             sources,
             targets: targets.iter().map(|(bytes, level)| (target(*bytes), *level)).collect(),
@@ -288,7 +288,7 @@ pub(super) const HANGS: u8 = 4;
 
 impl Troubled {
     /// The first target may get trouble.
-    pub(super) fn of(w: &World) -> Arc<Troubled> {
+    pub(super) fn of(w: &Fixture) -> Arc<Troubled> {
         let (trouble, hanging) = (Arc::default(), Arc::default());
         let targets = w.targets.iter().map(|(target, _)| target.as_raw_fd()).collect();
         Arc::new(Troubled { inner: BlockingIo::default(), targets, trouble, hanging })

@@ -21,7 +21,7 @@ use crate::config::{Access, DeviceConfig};
 use crate::device::Record;
 use crate::device::format::TO_THE_END;
 use crate::file::object::ObjectId;
-use crate::state::owed::OwedBooks;
+use crate::state::destage::DestageIndex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,7 +138,7 @@ pub(crate) struct Device {
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Owed pages.
-    pub owed: OwedBooks,
+    pub owed: DestageIndex,
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
@@ -184,7 +184,7 @@ impl Device {
             hits_before: 0,
             read_before: (0, 0),
             hits: vec![0; table.slots()],
-            owed: OwedBooks::default(),
+            owed: DestageIndex::default(),
             dead: Vec::new(),
             admit: Admit::Reused,
             budget: Budget::new(config.write_budget, PAGE_SIZE as u64),

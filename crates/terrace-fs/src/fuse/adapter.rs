@@ -19,7 +19,7 @@ use terrace_engine::io::AlignedBuf;
 use super::convert::{Answer, caller, errno, file_attr, file_type, no_entry, opened, set_time};
 use super::late;
 use super::waiting::{Movable, Waiting};
-use crate::ops::stage::{self, Asked};
+use crate::ops::stage::{self, StageRequest};
 
 /// Largest read or write in one request.
 pub(super) const IO_BYTES_MAX: u32 = 1 << 20;
@@ -553,16 +553,16 @@ impl<C: PageCache> Filesystem for Adapter<C> {
         reply: ReplyIoctl,
     ) {
         let done = stage::asked(cmd, argument).and_then(|asked| match asked {
-            Asked::Stage(offset, len) => {
+            StageRequest::Stage(offset, len) => {
                 with_buffer(len, |buf| self.namespace.stage(fh.0, offset, buf)).map(|bytes| bytes as i32)
             }
-            Asked::Pin(offset, len, time) => {
+            StageRequest::Pin(offset, len, time) => {
                 self.namespace.pin(fh.0, offset, len, time).map(|bytes| bytes as i32)
             }
-            Asked::Down(offset, len, level) => {
+            StageRequest::Down(offset, len, level) => {
                 self.namespace.stage_down(fh.0, offset, len, level).map(|bytes| bytes as i32)
             }
-            Asked::Drop(offset, len) => {
+            StageRequest::Drop(offset, len) => {
                 let dropped = self.namespace.drop_clean(fh.0, offset, len);
                 dropped.map(|pages| i32::try_from(pages).unwrap_or(i32::MAX))
             }

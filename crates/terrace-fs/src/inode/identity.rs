@@ -36,7 +36,7 @@ const HANDLE_BYTES_MAX: usize = 128;
 
 /// What distinguishes the files of one file system.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Kept {
+pub(crate) enum IdentityKind {
     Numbers,
     Handles,
     /// Nothing but their names.
@@ -70,8 +70,8 @@ pub(crate) fn hash_of(parent: u64, name: &OsStr) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Devices {
     root_dev: u64,
-    root: Kept,
-    others: Mutex<HashMap<u64, Kept>>,
+    root: IdentityKind,
+    others: Mutex<HashMap<u64, IdentityKind>>,
 }
 
 impl Identity {
@@ -90,7 +90,7 @@ impl Devices {
         Self { root_dev: dev, root: kept_of(root), others: Mutex::default() }
     }
 
-    fn known(&self, dev: u64) -> Option<Kept> {
+    fn known(&self, dev: u64) -> Option<IdentityKind> {
         if dev == self.root_dev { Some(self.root) } else { self.others.lock().get(&dev).copied() }
     }
 
@@ -107,31 +107,31 @@ impl Devices {
         stat: &Stat,
     ) -> rustix::io::Result<Option<Identity>> {
         let Some(kept) = self.known(stat.st_dev) else { return Ok(None) };
-        let handle = if kept == Kept::Handles { handle_of(dir, name)? } else { None };
+        let handle = if kept == IdentityKind::Handles { handle_of(dir, name)? } else { None };
         Ok(Some(identity(stat, kept, handle, || hash_of(parent, name))))
     }
 
     /// The identity of an open file, found at a place of this hash.
     pub(crate) fn of_fd(&self, fd: BorrowedFd<'_>, stat: &Stat, place: u64) -> rustix::io::Result<Identity> {
         let kept = self.look(fd, stat.st_dev);
-        let handle = if kept == Kept::Handles { handle_of(fd, OsStr::new(""))? } else { None };
+        let handle = if kept == IdentityKind::Handles { handle_of(fd, OsStr::new(""))? } else { None };
         Ok(identity(stat, kept, handle, || place))
     }
 
     /// The mark of an inode of an earlier daemon. If its server is gone, the place is the mark.
     pub(crate) fn mark_again(&self, fd: BorrowedFd<'_>, dev: u64, ino: u64, place: u64) -> Mark {
         match self.look(fd, dev) {
-            Kept::Numbers => Mark::Number(ino),
-            Kept::Handles => match handle_of(fd, OsStr::new("")) {
+            IdentityKind::Numbers => Mark::Number(ino),
+            IdentityKind::Handles => match handle_of(fd, OsStr::new("")) {
                 Ok(Some(handle)) => Mark::Handle(handle),
                 _ => Mark::Place(place),
             },
-            Kept::Places => Mark::Place(place),
+            IdentityKind::Places => Mark::Place(place),
         }
     }
 
     /// Other devices are checked at each call: the kernel reuses the number of a removed device.
-    fn look(&self, fd: BorrowedFd<'_>, dev: u64) -> Kept {
+    fn look(&self, fd: BorrowedFd<'_>, dev: u64) -> IdentityKind {
         if dev == self.root_dev {
             return self.root;
         }
@@ -141,21 +141,26 @@ impl Devices {
     }
 }
 
-fn identity(stat: &Stat, kept: Kept, handle: Option<Box<[u8]>>, place: impl FnOnce() -> u64) -> Identity {
+fn identity(
+    stat: &Stat,
+    kept: IdentityKind,
+    handle: Option<Box<[u8]>>,
+    place: impl FnOnce() -> u64,
+) -> Identity {
     let mark = match (kept, handle) {
-        (Kept::Numbers, _) => Mark::Number(stat.st_ino),
-        (Kept::Handles, Some(handle)) => Mark::Handle(handle),
+        (IdentityKind::Numbers, _) => Mark::Number(stat.st_ino),
+        (IdentityKind::Handles, Some(handle)) => Mark::Handle(handle),
         _ => Mark::Place(place()),
     };
     Identity { dev: stat.st_dev, ino: stat.st_ino, mark }
 }
 
-fn kept_of(fd: BorrowedFd<'_>) -> Kept {
+fn kept_of(fd: BorrowedFd<'_>) -> IdentityKind {
     let magic = rustix::fs::fstatfs(fd).map_or(FUSE, |fs| fs.f_type);
     match magic {
-        FUSE | NFS if matches!(handle_of(fd, OsStr::new("")), Ok(Some(_))) => Kept::Handles,
-        magic if SERVED.contains(&magic) => Kept::Places,
-        _ => Kept::Numbers,
+        FUSE | NFS if matches!(handle_of(fd, OsStr::new("")), Ok(Some(_))) => IdentityKind::Handles,
+        magic if SERVED.contains(&magic) => IdentityKind::Places,
+        _ => IdentityKind::Numbers,
     }
 }
 

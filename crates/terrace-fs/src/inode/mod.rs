@@ -12,7 +12,7 @@ pub(crate) mod table;
 pub(crate) mod unsettled;
 pub(crate) mod watch;
 
-pub(crate) use node::{Inode, Life, Look};
+pub(crate) use node::{Inode, Life, SourceState};
 pub(crate) use table::InodeTable;
 
 /// The node id of the root, and the inode number it reports.

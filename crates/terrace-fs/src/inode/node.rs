@@ -39,7 +39,7 @@ pub(crate) fn digest(stat: &Stat) -> u64 {
 }
 
 /// Result of a look at the source.
-pub(crate) struct Look {
+pub(crate) struct SourceState {
     /// The source differs from the last look, and this mount did not change it.
     pub(crate) changed: bool,
     pub(crate) stat: Stat,
@@ -324,7 +324,7 @@ impl<O> Inode<O> {
 
     /// Looks at the source and records its digest in the durable table if it is unchanged. The caller holds
     /// `life`.
-    pub(crate) fn look(&self, object: &O) -> Result<Look>
+    pub(crate) fn look(&self, object: &O) -> Result<SourceState>
     where
         O: CachedFile,
     {
@@ -340,7 +340,7 @@ impl<O> Inode<O> {
         if !changed {
             self.trust(digest);
         }
-        Ok(Look { changed, stat: stat?, digest })
+        Ok(SourceState { changed, stat: stat?, digest })
     }
 
     /// Records that no cached content is older than the look with this digest. After a change, the older

@@ -13,7 +13,7 @@ use terrace_engine::AccessPath;
 use crate::attr::Attr;
 use crate::error::Result;
 use crate::inode::handle::{Handle, OpenFile, What, count_release, note_paged, writes, writes_only};
-use crate::inode::{Inode, Life, Look, ROOT};
+use crate::inode::{Inode, Life, ROOT, SourceState};
 use crate::kernel::RESENT;
 use crate::{CachedFile, Caller, Namespace, Op, PageCache, coherence, made_up};
 
@@ -175,9 +175,9 @@ impl<C: PageCache> Namespace<C> {
 
     /// Whether the source changed behind the mount since the last open. If so, its cached content is dropped.
     /// The caller holds the inode's `life`.
-    pub(crate) fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<Look> {
+    pub(crate) fn look_behind(&self, inode: &Inode<C::Object>, object: &C::Object) -> Result<SourceState> {
         if object.dirty_pages() > 0 {
-            return Ok(Look { changed: false, stat: inode.stat()?, digest: 0 });
+            return Ok(SourceState { changed: false, stat: inode.stat()?, digest: 0 });
         }
         let look = inode.look(object)?;
         if look.changed {

@@ -18,7 +18,7 @@ const UNIQUE: u64 = 1;
 
 /// A file that is held.
 #[derive(Debug)]
-pub struct Held<O> {
+pub struct PinnedFile<O> {
     /// Its node id.
     pub nodeid: u64,
     /// Its object in the page cache.
@@ -33,7 +33,7 @@ impl<C: PageCache> Namespace<C> {
     /// # Errors
     /// The file does not exist, is not a regular file, or changed past this daemon. In the last case the next
     /// opener must see the change.
-    pub fn hold(&self, path: &Path) -> Result<Held<C::Object>> {
+    pub fn hold(&self, path: &Path) -> Result<PinnedFile<C::Object>> {
         let mut nodeid = ROOT;
         for name in path {
             let entered = self.hold_name(nodeid, name);
@@ -54,7 +54,7 @@ impl<C: PageCache> Namespace<C> {
         Ok(self.lookup(&mut op, parent, name)?.attr.ino)
     }
 
-    fn hold_inode(&self, nodeid: u64) -> Result<Held<C::Object>> {
+    fn hold_inode(&self, nodeid: u64) -> Result<PinnedFile<C::Object>> {
         self.with_room(|| -> Result<_> {
             let inode = self.inode(nodeid)?;
             let mut life = inode.life.lock();
@@ -63,7 +63,7 @@ impl<C: PageCache> Namespace<C> {
             if look.changed {
                 return Err(Errno::STALE.into());
             }
-            Ok(Held { nodeid, object, stat: look.stat })
+            Ok(PinnedFile { nodeid, object, stat: look.stat })
         })
     }
 }

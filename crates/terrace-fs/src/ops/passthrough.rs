@@ -27,7 +27,7 @@ use terrace_engine::source::differs_from_now_on;
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes, writes_only};
 use crate::inode::node::Outside;
-use crate::inode::{Inode, Life, Look};
+use crate::inode::{Inode, Life, SourceState};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
 /// Largest file that an open for reading leaves to the mount's page cache: one request fills it.
@@ -107,7 +107,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Records the source's state before the first unseen writer. The caller holds `life`, and has looked at
     /// the source.
-    pub(crate) fn note_before(&self, file: &OpenFile<C>, look: &Look, life: &mut Life<C::Object>) {
+    pub(crate) fn note_before(&self, file: &OpenFile<C>, look: &SourceState, life: &mut Life<C::Object>) {
         if !file.writes() || !file.may_map_unseen() {
             return;
         }

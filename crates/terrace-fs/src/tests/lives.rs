@@ -13,7 +13,7 @@ use terrace_testkit::rng::{Rng, seed};
 /// the other continues with its stale reference.
 #[test]
 fn stale_reference_leaves_the_next_inode_alone() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for file in ["a", "b"] {
         std::fs::write(world.path(file), file).unwrap();
     }
@@ -56,7 +56,7 @@ fn stale_reference_leaves_the_next_inode_alone() {
 /// sweep, and made again.
 #[test]
 fn release_after_a_retirement_leaves_the_next_inode_alone() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), "a").unwrap();
     std::fs::write(world.path("b"), "b").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
@@ -79,7 +79,7 @@ fn release_after_a_retirement_leaves_the_next_inode_alone() {
 /// A file held by name is known to the kernel's lookup, and retired after its release.
 #[test]
 fn a_held_file_is_known_until_it_is_given_back() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::create_dir_all(world.path("d/e")).unwrap();
     std::fs::write(world.path("d/e/f"), "four").unwrap();
     std::os::unix::fs::symlink("d", world.path("l")).unwrap();
@@ -105,7 +105,7 @@ fn a_held_file_is_known_until_it_is_given_back() {
 /// descriptor: it is an orphan.
 #[test]
 fn retired_inode_is_named_by_no_record() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), "a").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
     let held = world.namespace.inode(a).unwrap();
@@ -118,7 +118,7 @@ fn retired_inode_is_named_by_no_record() {
 }
 
 /// Fills the table to the last slot: each slot is taken once.
-fn every_slot_is_free_once<C: PageCache>(world: &mut World<C>) {
+fn every_slot_is_free_once<C: PageCache>(world: &mut Fixture<C>) {
     for i in 0..LAYOUT.inodes_max {
         std::fs::write(world.path(&format!("fill{i}")), b"").unwrap();
     }
@@ -190,7 +190,7 @@ impl<C: PageCache> Held<C> {
 }
 
 struct Model<C: Mortal> {
-    world: World<C>,
+    world: Fixture<C>,
     left: C::Left,
     inos: [u64; FILES],
     unique: AtomicU64,
@@ -205,7 +205,7 @@ fn content(file: usize) -> [u8; 5000] {
 impl<C: Mortal> Model<C> {
     fn new() -> Self {
         let (cache, left) = C::first();
-        let world = World::over(cache);
+        let world = Fixture::over(cache);
         let mut inos = [0; FILES];
         for (file, ino) in inos.iter_mut().enumerate() {
             let path = world.path(&format!("f{file}"));

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn what_is_not_heard_of_is_kept_for_a_second() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for file in ["one", "linked"] {
         std::fs::write(world.path(file), file).unwrap();
     }
@@ -32,7 +32,7 @@ fn what_is_not_heard_of_is_kept_for_a_second() {
 
 #[test]
 fn changes_that_were_given_up_are_refused() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("a"), "a").unwrap();
     let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
     let (read, write) = (libc::O_RDONLY as u32, libc::O_RDWR as u32);

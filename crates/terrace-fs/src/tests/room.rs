@@ -12,7 +12,7 @@ use crate::pressure::SWEPT_HERE;
 /// A writer without a descriptor waits. Meanwhile other threads get attributes of the file and release it.
 #[test]
 fn writer_waiting_for_room_holds_no_inode_lock() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("f"), b"").unwrap();
     let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
     let open = |ns: &Namespace<Direct>, op: &mut Op<'_>| ns.open(op, f, libc::O_RDWR as u32);
@@ -46,7 +46,7 @@ fn writer_waiting_for_room_holds_no_inode_lock() {
 /// A thread that answers requests leaves sweeping to the shrinker, and uses the room that it makes.
 #[test]
 fn room_is_made_by_the_shrinker_for_those_who_answer() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for i in 0..LAYOUT.inodes_max {
         std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
     }
@@ -74,7 +74,7 @@ fn room_is_made_by_the_shrinker_for_those_who_answer() {
 
 #[test]
 fn a_resent_listing_that_comes_less_far_takes_no_reference_away() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for i in 0..6 {
         std::fs::write(world.path(&format!("f{i}")), b"").unwrap();
     }
@@ -103,7 +103,7 @@ fn a_resent_listing_that_comes_less_far_takes_no_reference_away() {
 
 #[test]
 fn an_object_that_outlives_its_inode_names_no_other_file() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     ["f", "g"].iter().for_each(|name| std::fs::write(world.path(name), name).unwrap());
     let f = world.ask(|ns, op| ns.lookup(op, ROOT, name("f"))).unwrap().attr.ino;
     let fh = world.ask(|ns, op| ns.open(op, f, libc::O_RDONLY as u32)).unwrap().fh;
@@ -122,7 +122,7 @@ fn an_object_that_outlives_its_inode_names_no_other_file() {
 /// Runs a request that meets a shortage after it recorded a change, or before. Returns the answer, if any,
 /// and whether the request was given back.
 fn run_into_a_shortage(changes: bool, stays: bool) -> (Option<Result<()>>, bool) {
-    let world = World::new();
+    let world = Fixture::new();
     let (answer, answered) = std::sync::mpsc::channel();
     let act = move |_: &Namespace<Direct>, op: &mut Op<'_>, _: &mut _| {
         changes.then(|| op.intend(0));
@@ -154,7 +154,7 @@ fn a_request_that_meets_a_shortage_is_begun_again_elsewhere() {
 /// New files are answered although only reserved descriptors are left.
 #[test]
 fn a_file_that_was_made_has_its_descriptor() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     std::fs::write(world.path("found"), b"").unwrap();
     // All further descriptors are of the reserve.
     world.namespace.pressure = crate::pressure::Pressure::new(64, 64, 4);

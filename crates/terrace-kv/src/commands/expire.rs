@@ -4,7 +4,7 @@ use super::args::{int, is};
 use super::context::Context;
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
-use crate::keyspace::Held;
+use crate::keyspace::LockedKeys;
 use crate::keyspace::word::Word;
 
 /// The unit and origin of a time.
@@ -57,7 +57,7 @@ impl Unit {
 }
 
 /// Sets the expiry time of an existing key. A time in the past removes it.
-pub(super) fn expire_at(held: &mut Held<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
+pub(super) fn expire_at(held: &mut LockedKeys<'_>, db: Db, key: &[u8], word: Word, at: i64) -> Outcome {
     match u64::try_from(at) {
         Ok(at) if at > held.now() => held.set_expiry(db, key, word, Some(at)),
         _ => held.remove(db, key).map(drop),

@@ -13,7 +13,7 @@ use crate::keyspace::collection::{Collection, Open};
 use crate::keyspace::compact;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::word::Kind;
-use crate::keyspace::{Compact, FieldRecord, Held, fields};
+use crate::keyspace::{Compact, FieldRecord, LockedKeys, fields};
 use crate::wire::Reply;
 use crate::wire::number::parse_int;
 
@@ -81,7 +81,7 @@ fn change<T>(
     change: impl FnOnce(&mut Open<Hash>, &Context<'_>) -> Outcome<T>,
 ) -> Outcome<T> {
     let (db, key) = (context.db(), context.key());
-    let mut held: Held<'_> = context.keyspace().hold(db, [key]);
+    let mut held: LockedKeys<'_> = context.keyspace().hold(db, [key]);
     let mut open = held.open_or_new::<Hash>(db, key)?;
     let changed = change(&mut open, context)?;
     held.close(db, key, open)?;

@@ -3,7 +3,7 @@
 //! A cursor is a place in the order of the keys' hashes. It takes no memory on the server. Keys present
 //! during the whole scan come at least once. A key comes twice only if it shares its hash with another.
 
-use terrace_store::Rest;
+use terrace_store::ScanRemainder;
 
 use super::args::{cursor, int, is};
 use super::context::Context;
@@ -165,14 +165,14 @@ fn piece(content: &mut impl Elements, from: u64, count: usize) -> (Vec<Box<[u8]>
     }
     let element_bytes = content.encoded_bytes().div_ceil(content.len());
     let count = count.min(PIECE_BYTES / element_bytes + 1);
-    let mut rest = content.walks().take(0, from).unwrap_or_else(|| {
+    let mut rest = content.scan_cache().take(0, from).unwrap_or_else(|| {
         let names = content.names().map(|name| (place(name), name));
-        Rest::look(from..=u64::MAX, count, content.len(), names)
+        ScanRemainder::look(from..=u64::MAX, count, content.len(), names)
     });
     let names = rest.piece(count).map(|(_, name)| name).collect();
     let next = rest.begin();
     let memory_max = content.memory_bytes() / 4;
-    content.walks().keep(0, rest, memory_max);
+    content.scan_cache().keep(0, rest, memory_max);
     (names, next)
 }
 

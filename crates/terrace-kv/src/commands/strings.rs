@@ -5,7 +5,7 @@ use super::context::Context;
 use super::expire::{EX, PX, Unit, expire_at};
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
-use crate::keyspace::Held;
+use crate::keyspace::LockedKeys;
 use crate::keyspace::word::{Form, Kind, Word};
 
 pub(super) fn get(context: &mut Context<'_>) -> Outcome {
@@ -89,7 +89,7 @@ const STRING: Word = Word { kind: Kind::String, form: Form::Compact, expires: No
 
 /// Writes a whole string with this word and expiry time. A time in the past removes the key.
 pub(super) fn write(
-    held: &mut Held<'_>,
+    held: &mut LockedKeys<'_>,
     db: Db,
     key: &[u8],
     word: Word,
@@ -242,7 +242,7 @@ pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
 pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
-    // Held, since the range depends on the size.
+    // LockedKeys, since the range depends on the size.
     let mut held = context.keyspace().hold(db, [key]);
     let size = held.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
     let range = slice(start, stop, size as usize);

@@ -4,17 +4,17 @@
 //! A collection up to [`SMALL`] bytes is compact: written whole and not kept in memory, since decoding costs
 //! less than keeping. A larger one is a log in the store and a table in memory: a change of one element of a
 //! million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, rewritten when most of it is
-//! superseded. A larger log is in pieces, cleaned one at a time ([`super::chain`]).
+//! dead_records. A larger log is in pieces, cleaned one at a time ([`super::chain`]).
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use terrace_store::Walks;
+use terrace_store::ScanCache;
 
-use super::chain::Chain;
+use super::dead_records::DeadRecords;
 use super::record::{Damaged, Record, records};
-use super::superseded::Superseded;
+use super::segment_list::SegmentList;
 use super::word::{Form, Kind, Word};
 use crate::blobs::Db;
 
@@ -64,15 +64,15 @@ pub trait Collection: Default + Send + 'static {
     }
     /// Place of the record that set an element.
     fn place(&self, name: &[u8]) -> Option<u64>;
-    /// The superseded records.
-    fn superseded(&mut self) -> &mut Superseded;
+    /// The dead_records records.
+    fn dead_records(&mut self) -> &mut DeadRecords;
     /// The kept rests of scans through the elements.
-    fn walks(&mut self) -> &mut Walks;
+    fn scan_cache(&mut self) -> &mut ScanCache;
     /// Frees memory that can be rebuilt.
     fn shed(&mut self) {
-        self.walks().clear();
+        self.scan_cache().clear();
     }
-    /// Sets the place of an element's record. The caller notes the superseded one.
+    /// Sets the place of an element's record. The caller notes the dead_records one.
     fn set_place(&mut self, name: &[u8], place: u64);
     /// Sets the place where the log of changes begins.
     fn set_log_place(&mut self, place: u64);
@@ -110,7 +110,7 @@ pub struct Cached {
     /// Its content.
     pub content: Box<dyn Any + Send>,
     /// Its pieces.
-    pub chain: Option<Chain>,
+    pub chain: Option<SegmentList>,
     /// Memory that it takes, bytes.
     pub memory_bytes: usize,
 }
@@ -144,7 +144,7 @@ pub struct Open<C> {
     pub(super) word: Option<Word>,
     /// Bytes of its blob.
     pub(super) stored: u64,
-    pub(super) chain: Option<Chain>,
+    pub(super) chain: Option<SegmentList>,
     /// The collection was decoded already.
     pub(super) counted: Option<Counted>,
 }

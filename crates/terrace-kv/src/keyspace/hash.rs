@@ -4,11 +4,11 @@ use compact_bytes::CompactBytes;
 use hashbrown::DefaultHashBuilder;
 use indexmap::{Equivalent, IndexMap};
 
-use terrace_store::Walks;
+use terrace_store::ScanCache;
 
 use super::collection::Collection;
+use super::dead_records::DeadRecords;
 use super::record::FieldRecord;
-use super::superseded::Superseded;
 use super::word::Kind;
 
 /// Memory of a field without its bytes: entry with spare room, table slot, allocation of the value and of a
@@ -43,8 +43,8 @@ pub struct Hash {
     encoded: usize,
     /// Place where the log of changes begins.
     log_place: u64,
-    superseded: Superseded,
-    walks: Walks,
+    dead_records: DeadRecords,
+    scan_cache: ScanCache,
 }
 
 impl Hash {
@@ -93,7 +93,7 @@ impl Hash {
                 true => old.bytes.copy_from_slice(value),
                 false => old.bytes = value.into(),
             }
-            self.superseded.note(std::mem::replace(&mut old.place, place));
+            self.dead_records.note(std::mem::replace(&mut old.place, place));
             return false;
         }
         self.fields.insert(CompactBytes::new(field), Value { bytes: value.into(), place });
@@ -103,7 +103,7 @@ impl Hash {
         let old = self.fields.swap_remove(&Name(field));
         if let Some(old) = &old {
             self.encoded -= FieldRecord::bytes(field.len(), old.bytes.len());
-            self.superseded.note(old.place);
+            self.dead_records.note(old.place);
         }
         old.is_some()
     }
@@ -123,11 +123,11 @@ impl Collection for Hash {
     fn place(&self, name: &[u8]) -> Option<u64> {
         self.fields.get(&Name(name)).map(|value| value.place)
     }
-    fn superseded(&mut self) -> &mut Superseded {
-        &mut self.superseded
+    fn dead_records(&mut self) -> &mut DeadRecords {
+        &mut self.dead_records
     }
-    fn walks(&mut self) -> &mut Walks {
-        &mut self.walks
+    fn scan_cache(&mut self) -> &mut ScanCache {
+        &mut self.scan_cache
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(value) = self.fields.get_mut(&Name(name)) {
@@ -149,7 +149,7 @@ impl Collection for Hash {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        self.encoded + self.len() * FIELD_BYTES + self.superseded.bytes() + self.walks.bytes()
+        self.encoded + self.len() * FIELD_BYTES + self.dead_records.bytes() + self.scan_cache.bytes()
     }
 }
 

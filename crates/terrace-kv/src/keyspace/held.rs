@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use smallvec::SmallVec;
 use terrace_sync::MutexGuard;
 
-use super::chain::Chain;
 use super::collection::{Cached, Collection, Counted, Name, Open, SMALL, Write};
 use super::compact;
-use super::pieces;
 use super::record::{FieldRecord, is_all_deletes};
+use super::segment_list::SegmentList;
+use super::segments;
 use super::space::Keyspace;
 use super::stripe::Stripe;
 use super::word::{Form, Kind, Word};
@@ -30,9 +30,9 @@ pub(super) type Found = Option<(Word, u64)>;
 /// Locked stripes, by number.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
-/// Held keys; see [`Keyspace::hold`].
+/// LockedKeys keys; see [`Keyspace::hold`].
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct LockedKeys<'a> {
     keyspace: &'a Keyspace,
     guards: Guards<'a>,
     /// Read only when needed: most commands use keys without an expiry time.
@@ -41,12 +41,12 @@ pub struct Held<'a> {
 
 impl Keyspace {
     /// Holds keys against other writers until the result is dropped.
-    pub fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> Held<'_> {
+    pub fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> LockedKeys<'_> {
         self.hold_in(keys.into_iter().map(|key| (db, key)))
     }
 
     /// Like [`Keyspace::hold`], for keys of several databases.
-    pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> Held<'_> {
+    pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> LockedKeys<'_> {
         let mut stripes: SmallVec<[usize; 4]> = SmallVec::new();
         keys.into_iter().for_each(|(db, key)| stripes.push(self.stripe_of(db, key)));
         if stripes.len() > 1 {
@@ -55,11 +55,11 @@ impl Keyspace {
         }
         let mut guards = Guards::new();
         stripes.into_iter().for_each(|at| guards.push((at, self.stripes[at].lock())));
-        Held { keyspace: self, guards, now: OnceCell::new() }
+        LockedKeys { keyspace: self, guards, now: OnceCell::new() }
     }
 }
 
-impl<'a> Held<'a> {
+impl<'a> LockedKeys<'a> {
     /// The time of this command, milliseconds since 1970.
     pub fn now(&self) -> u64 {
         *self.now.get_or_init(|| self.keyspace.now())
@@ -171,7 +171,7 @@ impl<'a> Held<'a> {
     ) -> Outcome {
         let word = word.as_stored();
         let put = || self.keyspace.blobs.put(db, key, word.pack(), parts, room);
-        let old = pieces::replace(self.blobs(), (db, key), old, put)?.map(Word::unpack);
+        let old = segments::replace(self.blobs(), (db, key), old, put)?.map(Word::unpack);
         self.forget(db, key, old);
         self.note_expiry(db, key, old, Some(word));
         Ok(())
@@ -205,7 +205,7 @@ impl<'a> Held<'a> {
 
     fn remove_blob(&mut self, db: Db, key: &[u8], word: Word) -> Outcome<bool> {
         self.forget(db, key, Some(word));
-        let there = pieces::replace(self.blobs(), (db, key), Some(word.form), || {
+        let there = segments::replace(self.blobs(), (db, key), Some(word.form), || {
             self.keyspace.blobs.remove(db, key)
         })?;
         self.note_expiry(db, key, Some(word), None);
@@ -223,12 +223,12 @@ impl<'a> Held<'a> {
         self.forget(to.0, to.1, replaced);
         let blobs = self.blobs();
         // Pieces are in the database of their key.
-        let chain = if from.0 == to.0 { None } else { Chain::find(blobs, from.0, from.1)? };
+        let chain = if from.0 == to.0 { None } else { SegmentList::find(blobs, from.0, from.1)? };
         match (chain, moved) {
-            (Some(chain), Some(word)) => pieces::change_database(blobs, &chain, word, from, to)?,
+            (Some(chain), Some(word)) => segments::change_database(blobs, &chain, word, from, to)?,
             _ => {
                 let old = replaced.map(|word| word.form);
-                pieces::replace(blobs, to, old, || blobs.rename(from, to)).map(drop)?;
+                segments::replace(blobs, to, old, || blobs.rename(from, to)).map(drop)?;
             }
         }
         self.note_expiry(from.0, from.1, moved, None);
@@ -239,10 +239,10 @@ impl<'a> Held<'a> {
     /// Copies an existing key over another.
     pub fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
         if let (Some(chain), Some(stat)) =
-            (Chain::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
+            (SegmentList::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
         {
             let word = Word::unpack(stat.word);
-            return pieces::copy(self.blobs(), &chain, to, |head| self.write(to.0, to.1, word, head));
+            return segments::copy(self.blobs(), &chain, to, |head| self.write(to.0, to.1, word, head));
         }
         let mut content = Vec::new();
         match self.keyspace.blobs.get(from.0, from.1, &mut content)? {
@@ -345,14 +345,14 @@ impl<'a> Held<'a> {
         key: &[u8],
         word: Word,
         stored: u64,
-    ) -> Outcome<(C, Option<Chain>)> {
-        let chain = if word.form == Form::Pieces { Chain::find(self.blobs(), db, key)? } else { None };
-        self.check_room(word, chain.as_ref().map_or(stored, Chain::bytes))?;
+    ) -> Outcome<(C, Option<SegmentList>)> {
+        let chain = if word.form == Form::Pieces { SegmentList::find(self.blobs(), db, key)? } else { None };
+        self.check_room(word, chain.as_ref().map_or(stored, SegmentList::bytes))?;
         let mut content = C::default();
-        let mut add = |place, records: &[u8]| content.add(records, place).map_err(|_| pieces::damaged(key));
+        let mut add = |place, records: &[u8]| content.add(records, place).map_err(|_| segments::damaged(key));
         match &chain {
             Some(chain) => chain.read(self.blobs(), add)?,
-            None if word.form == Form::Pieces => return Err(pieces::damaged(key)),
+            None if word.form == Form::Pieces => return Err(segments::damaged(key)),
             None => {
                 let mut bytes = Vec::new();
                 self.keyspace.blobs.get(db, key, &mut bytes)?;
@@ -409,7 +409,7 @@ impl<'a> Held<'a> {
             Some(Write::Append) => match &mut chain {
                 None => self.append(db, key, &log)?,
                 Some(chain) => {
-                    pieces::append(self.blobs(), &mut *content, chain, &log)?;
+                    segments::append(self.blobs(), &mut *content, chain, &log)?;
                     self.clean(key, word, &mut *content, chain);
                 }
             },
@@ -417,11 +417,11 @@ impl<'a> Held<'a> {
                 word.form = form;
                 let blobs = self.blobs();
                 let name = |head: &[u8]| self.put((db, key), old, word, &[head], 0);
-                chain = Some(pieces::write(blobs, (db, key), &mut *content, name)?);
+                chain = Some(segments::write(blobs, (db, key), &mut *content, name)?);
             }
             Some(Write::Whole(form)) => {
                 (word.form, chain) = (form, None);
-                content.superseded().clear();
+                content.dead_records().clear();
                 // A log doubles before it is rewritten.
                 let room = if form == Form::Log { 2 * content.encoded_bytes() as u64 } else { 0 };
                 self.put((db, key), old, word, &[&content.encode()], room)?;
@@ -434,9 +434,9 @@ impl<'a> Held<'a> {
     }
 
     /// Cleans pieces. The change itself is already written, so the next change retries after a failure.
-    fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut Chain) {
-        if let Err(err) = pieces::clean(self.blobs(), (key, word), content, chain) {
-            tracing::warn!("cannot clean the superseded records of a collection: {err}");
+    fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut SegmentList) {
+        if let Err(err) = segments::clean(self.blobs(), (key, word), content, chain) {
+            tracing::warn!("cannot clean the dead_records records of a collection: {err}");
         }
     }
 
@@ -446,7 +446,7 @@ impl<'a> Held<'a> {
         &mut self,
         (db, key): (Db, &[u8]),
         mut content: Box<C>,
-        chain: Option<Chain>,
+        chain: Option<SegmentList>,
         mut counted: Option<Counted>,
     ) {
         let keyspace = self.keyspace;
@@ -504,9 +504,9 @@ fn opened<C: Collection>(
     mut content: Box<C>,
     word: Word,
     stored: u64,
-    chain: Option<Chain>,
+    chain: Option<SegmentList>,
     counted: Option<Counted>,
 ) -> Open<C> {
-    content.set_log_place(chain.as_ref().map_or(0, Chain::end));
+    content.set_log_place(chain.as_ref().map_or(0, SegmentList::end));
     Open { content, log: Vec::new(), word: Some(word), stored, chain, counted }
 }

@@ -9,8 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use hashbrown::DefaultHashBuilder;
 use terrace_sync::Mutex;
 
-use super::chain;
 use super::deadlines::Deadlines;
+use super::segment_list;
 use super::stripe::Stripe;
 use crate::blobs::{Blobs, DATABASES, Db, Page};
 use crate::error::Outcome;
@@ -74,7 +74,7 @@ impl Keyspace {
     /// single one.
     pub fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
         for db in 0..DATABASES {
-            if let Err(err) = chain::recover(&*blobs, db) {
+            if let Err(err) = segment_list::recover(&*blobs, db) {
                 tracing::warn!("cannot recover the collections of database {db} after a crash: {err}");
             }
         }
@@ -167,6 +167,6 @@ impl Keyspace {
             self.decoded_bytes.fetch_sub(stripe.forget_database(db), Ordering::Relaxed);
         }
         self.deadlines.clear(db);
-        Ok(chain::clear(&*self.blobs, db)?)
+        Ok(segment_list::clear(&*self.blobs, db)?)
     }
 }

@@ -1,6 +1,6 @@
 //! A sorted set: members ordered by score, then by their bytes.
 //!
-//! A tree and a hash table. A ladder finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
+//! A tree and a hash table. A rank_index finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -11,12 +11,12 @@ use std::sync::Arc;
 use hashbrown::hash_map::EntryRef;
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use terrace_store::{Walks, fetched};
+use terrace_store::{ScanCache, fetched};
 
 use super::collection::Collection;
-use super::ladder::Ladder;
+use super::dead_records::DeadRecords;
+use super::rank_index::RankIndex;
 use super::record::MemberRecord;
-use super::superseded::Superseded;
 use super::word::Kind;
 
 /// Memory of a member without its bytes: shared allocation, entries of tree and table with spare room.
@@ -80,10 +80,10 @@ pub struct Zset {
     encoded: usize,
     /// Place where the log of changes begins.
     log_place: u64,
-    superseded: Superseded,
-    walks: Walks,
+    dead_records: DeadRecords,
+    scan_cache: ScanCache,
     /// Built when first needed.
-    ladder: OnceCell<Ladder<Ranked>>,
+    rank_index: OnceCell<RankIndex<Ranked>>,
 }
 
 impl Zset {
@@ -132,13 +132,13 @@ impl Zset {
             return Vec::new();
         }
         let count = end - start;
-        // Ranges at an end need no ladder.
+        // Ranges at an end need no rank_index.
         match from_highest {
             false if start == 0 => self.order.iter().take(count).collect(),
-            false => self.ladder().from(start, &self.order).take(count).collect(),
+            false => self.rank_index().from(start, &self.order).take(count).collect(),
             true if end == self.len() => self.order.iter().rev().take(count).collect(),
             true => {
-                let beyond = self.ladder().from(end, &self.order).next();
+                let beyond = self.rank_index().from(end, &self.order).next();
                 beyond.map_or_else(Vec::new, |end| self.order.range(..end).rev().take(count).collect())
             }
         }
@@ -158,12 +158,12 @@ impl Zset {
     }
     /// Number of members before a position.
     pub fn below(&self, point: &Point) -> usize {
-        // Positions before the first member and behind the last need no ladder.
+        // Positions before the first member and behind the last need no rank_index.
         match point {
             None => self.len(),
             Some(at) if self.order.first().is_none_or(|first| first >= at) => 0,
             Some(at) if self.order.last().is_some_and(|last| last < at) => self.len(),
-            Some(at) => self.ladder().rank(at, &self.order),
+            Some(at) => self.rank_index().rank(at, &self.order),
         }
     }
     /// The position of a name, or behind it. Ranges of names are for sets whose members have one score: that
@@ -184,24 +184,24 @@ impl Zset {
         self.range(index..index + 1, false).pop()
     }
 
-    fn ladder(&self) -> &Ladder<Ranked> {
-        self.ladder.get_or_init(|| Ladder::new(&self.order))
+    fn rank_index(&self) -> &RankIndex<Ranked> {
+        self.rank_index.get_or_init(|| RankIndex::new(&self.order))
     }
-    /// Adds a member to the tree and the ladder.
+    /// Adds a member to the tree and the rank_index.
     fn add_place(&mut self, ranked: Ranked) {
-        match self.ladder.get_mut() {
+        match self.rank_index.get_mut() {
             None => _ = self.order.insert(ranked),
-            Some(ladder) => {
+            Some(rank_index) => {
                 self.order.insert(ranked.clone());
-                ladder.insert(&ranked, &self.order);
+                rank_index.insert(&ranked, &self.order);
             }
         }
     }
-    /// Removes a member from the tree and the ladder.
+    /// Removes a member from the tree and the rank_index.
     fn take_place(&mut self, ranked: &Ranked) -> Ranked {
         let taken = self.order.take(ranked).expect("the tree has what the table has");
-        if let Some(ladder) = self.ladder.get_mut() {
-            ladder.remove(&taken, &self.order);
+        if let Some(rank_index) = self.rank_index.get_mut() {
+            rank_index.remove(&taken, &self.order);
         }
         taken
     }
@@ -212,7 +212,7 @@ impl Zset {
             EntryRef::Occupied(known) if known.get().score == score => Some(score),
             EntryRef::Occupied(mut known) => {
                 let Score { score: old, place } = std::mem::replace(known.get_mut(), Score { score, place });
-                self.superseded.note(place);
+                self.dead_records.note(place);
                 let member = known.key().clone();
                 let member = self.take_place(&Ranked { score: old, member }).member;
                 self.add_place(Ranked { score, member });
@@ -229,11 +229,11 @@ impl Zset {
     }
     fn remove(&mut self, member: &[u8]) -> bool {
         let Some((member, Score { score, place })) = self.scores.remove_entry(member) else { return false };
-        self.superseded.note(place);
+        self.dead_records.note(place);
         self.encoded -= MemberRecord::bytes(member.len());
         self.take_place(&Ranked { score, member });
         if self.order.is_empty() {
-            self.ladder.take();
+            self.rank_index.take();
         }
         true
     }
@@ -250,7 +250,7 @@ impl Collection for Zset {
                 if self.insert(member, score, place) == Some(score) {
                     // The score is the same, but this record is now the live one.
                     let before = self.place(member);
-                    before.into_iter().for_each(|before| self.superseded.note(before));
+                    before.into_iter().for_each(|before| self.dead_records.note(before));
                     self.set_place(member, place);
                 }
             }
@@ -260,15 +260,15 @@ impl Collection for Zset {
     fn place(&self, name: &[u8]) -> Option<u64> {
         self.scores.get(name).map(|found| found.place)
     }
-    fn superseded(&mut self) -> &mut Superseded {
-        &mut self.superseded
+    fn dead_records(&mut self) -> &mut DeadRecords {
+        &mut self.dead_records
     }
-    fn walks(&mut self) -> &mut Walks {
-        &mut self.walks
+    fn scan_cache(&mut self) -> &mut ScanCache {
+        &mut self.scan_cache
     }
     fn shed(&mut self) {
-        self.walks.clear();
-        self.ladder.take();
+        self.scan_cache.clear();
+        self.rank_index.take();
     }
     fn set_place(&mut self, name: &[u8], place: u64) {
         if let Some(found) = self.scores.get_mut(name) {
@@ -292,8 +292,12 @@ impl Collection for Zset {
         self.encoded
     }
     fn memory_bytes(&self) -> usize {
-        let ladder = self.ladder.get().map_or(0, Ladder::bytes);
-        self.encoded + self.len() * MEMBER_BYTES + self.superseded.bytes() + self.walks.bytes() + ladder
+        let rank_index = self.rank_index.get().map_or(0, RankIndex::bytes);
+        self.encoded
+            + self.len() * MEMBER_BYTES
+            + self.dead_records.bytes()
+            + self.scan_cache.bytes()
+            + rank_index
     }
 }
 
@@ -399,10 +403,10 @@ mod tests {
                 assert_eq!(points.each_ref().map(|point| zset.below(point)), places);
                 assert_eq!(zset.between(&points[0], &points[1]).count(), places[1] - places[0]);
             }
-            // The ladder takes a few tenths of a byte per member.
-            let ladder = zset.ladder.get().map_or(0, Ladder::bytes);
-            assert!(ladder <= 8192, "{ladder} bytes for {} members", order.len());
+            // The rank_index takes a few tenths of a byte per member.
+            let rank_index = zset.rank_index.get().map_or(0, RankIndex::bytes);
+            assert!(rank_index <= 8192, "{rank_index} bytes for {} members", order.len());
         }
-        assert!(zset.is_empty() && zset.ladder.get().is_none());
+        assert!(zset.is_empty() && zset.rank_index.get().is_none());
     }
 }

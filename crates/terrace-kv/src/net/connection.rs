@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::affinity::RemoteSamples;
-use super::ahead::{Ahead, Foreseen};
+use super::pipeline::{Ahead, ParsedRequest};
 use super::stream::Stream;
 use crate::blobs::BlobError;
 use crate::commands::{self, Session};
@@ -132,21 +132,26 @@ impl Connection {
     }
 
     /// Reads ahead of the turn, and notes the keys of the waiting requests.
-    pub(super) fn receive(&mut self, foreseen: &mut Foreseen) {
+    pub(super) fn receive(&mut self, upcoming: &mut ParsedRequest) {
         if self.reads() {
             self.read();
         }
         // A malformed request is refused in the turn.
-        let _ = self.ahead.parse(&mut self.parser, &self.input[self.begin..], &self.session, foreseen);
+        let _ = self.ahead.parse(&mut self.parser, &self.input[self.begin..], &self.session, upcoming);
     }
 
     /// Runs the received requests, and reads on.
-    pub(super) fn turn(&mut self, server: &Server, foreseen: &mut Foreseen, scratch: &mut Vec<u8>) -> Turn {
+    pub(super) fn turn(
+        &mut self,
+        server: &Server,
+        upcoming: &mut ParsedRequest,
+        scratch: &mut Vec<u8>,
+    ) -> Turn {
         let (mut turn, counted) = (Turn::default(), self.session.client.buffers_bytes());
         (self.turn_from, self.replied) = (self.output.len(), 0);
         let output_max = self.turn_from + REPLIED_MAX;
         loop {
-            turn.writes |= self.run_requests(server, foreseen, scratch, output_max);
+            turn.writes |= self.run_requests(server, upcoming, scratch, output_max);
             if !self.reads() || self.received >= READ_MAX || self.is_broken {
                 break;
             }
@@ -254,7 +259,7 @@ impl Connection {
     fn run_requests(
         &mut self,
         server: &Server,
-        foreseen: &mut Foreseen,
+        upcoming: &mut ParsedRequest,
         scratch: &mut Vec<u8>,
         output_max: usize,
     ) -> bool {
@@ -265,8 +270,8 @@ impl Connection {
             let bytes = &self.input[self.begin..];
             if self.ahead.is_empty() {
                 self.ahead.tidy();
-                let parsed = self.ahead.parse(&mut self.parser, bytes, &self.session, foreseen);
-                foreseen.fetch();
+                let parsed = self.ahead.parse(&mut self.parser, bytes, &self.session, upcoming);
+                upcoming.fetch();
                 if let Err(malformed) = parsed
                     && self.ahead.is_empty()
                 {

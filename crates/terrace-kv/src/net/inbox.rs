@@ -7,7 +7,7 @@
 //!
 //! Many clients share one thread per processor. One wake-up then serves several ready clients, and their
 //! look-ups wait for memory together. So the spare threads give their clients away once clients have
-//! outnumbered threads for a while ([`Crowd`]). These clients do not return. Among the shared threads, each
+//! outnumbered threads for a while ([`ThreadShedding`]). These clients do not return. Among the shared threads, each
 //! client goes to the thread of its processor where possible ([`super::affinity`]).
 
 use std::sync::Arc;
@@ -88,9 +88,9 @@ impl Inbox {
 
 /// Since when clients outnumber threads.
 #[derive(Debug, Default)]
-pub(super) struct Crowd(Option<Instant>);
+pub(super) struct ThreadShedding(Option<Instant>);
 
-impl Crowd {
+impl ThreadShedding {
     /// Whether clients have outnumbered threads long enough for the spare threads to give theirs away.
     /// Short-lived clients, such as monitoring, have left by then.
     pub(super) fn lasts(&mut self, threads: &Threads) -> bool {

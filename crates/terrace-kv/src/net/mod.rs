@@ -8,10 +8,10 @@
 //! - [`stream`]: TCP and Unix sockets
 
 mod affinity;
-mod ahead;
 mod busy_poll;
 mod connection;
 mod inbox;
+mod pipeline;
 mod stream;
 mod worker;
 

@@ -16,10 +16,10 @@ use mio::{Events, Poll, Token, Waker};
 use rustix::thread::sched_getcpu;
 
 use super::affinity::{self, SampleInterval};
-use super::ahead::Foreseen;
 use super::busy_poll::BusyPoll;
 use super::connection::Connection;
-use super::inbox::{Arrival, Crowd, Inbox, Threads};
+use super::inbox::{Arrival, Inbox, ThreadShedding, Threads};
+use super::pipeline::ParsedRequest;
 use super::stream::{Acceptor, Stream};
 use crate::blobs::BlobError;
 use crate::commands::{self, Session};
@@ -50,12 +50,12 @@ pub(super) struct Worker {
     number: usize,
     /// A spare thread has one client, while clients are few.
     is_spare: bool,
-    crowd: Crowd,
+    shedding: ThreadShedding,
     busy_poll: BusyPoll,
     sample_interval: SampleInterval,
     accept_again: bool,
     scratch: Vec<u8>,
-    foreseen: Foreseen,
+    upcoming: ParsedRequest,
 }
 
 impl Worker {
@@ -67,7 +67,7 @@ impl Worker {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
         let (send, arrivals) = std::sync::mpsc::channel();
-        let foreseen = Foreseen::new(server.clone());
+        let upcoming = ParsedRequest::new(server.clone());
         let worker = Worker {
             server,
             poll,
@@ -78,12 +78,12 @@ impl Worker {
             threads: Threads::default(),
             number: 0,
             is_spare: false,
-            crowd: Crowd::default(),
+            shedding: ThreadShedding::default(),
             busy_poll: BusyPoll::default(),
             sample_interval: SampleInterval::default(),
             accept_again: false,
             scratch: Vec::new(),
-            foreseen,
+            upcoming,
         };
         Ok((worker, Inbox::new(send, waker)))
     }
@@ -143,7 +143,7 @@ impl Worker {
             ready.clear();
             ready.extend(again);
             remote.into_iter().for_each(|(at, there)| self.pair(at, there));
-            if self.is_spare && self.crowd.lasts(&self.threads) {
+            if self.is_spare && self.shedding.lasts(&self.threads) {
                 self.give_away();
             }
         }
@@ -186,16 +186,16 @@ impl Worker {
     fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
         let (mut group, mut next) = (0, 0);
         while group < ready.len() {
-            while next < ready.len() && !self.foreseen.is_full() {
+            while next < ready.len() && !self.upcoming.is_full() {
                 if let Some(connection) = self.connections.get_mut(&ready[next]) {
-                    connection.receive(&mut self.foreseen);
+                    connection.receive(&mut self.upcoming);
                 }
                 next += 1;
             }
-            self.foreseen.fetch();
+            self.upcoming.fetch();
             for at in &ready[group..next] {
                 let Some(connection) = self.connections.get_mut(at) else { continue };
-                let turn = connection.turn(&self.server, &mut self.foreseen, &mut self.scratch);
+                let turn = connection.turn(&self.server, &mut self.upcoming, &mut self.scratch);
                 if turn.is_broken {
                     self.close(*at);
                 } else if turn.writes {

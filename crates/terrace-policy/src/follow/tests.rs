@@ -6,7 +6,7 @@ use terrace_testkit::rng::Rng;
 const LATENCY_NS: u64 = 1_000_000;
 
 /// A program, a cache without a limit, and a source that does any number of fetches at once.
-struct World {
+struct Fixture {
     follower: Follower,
     /// Pages in memory, and whether a program has used them.
     present: BTreeMap<u64, bool>,
@@ -17,12 +17,12 @@ struct World {
     most_pending: u64,
 }
 
-impl World {
-    fn new(pages: &[u64]) -> World {
-        World::of(pages.iter().map(|&first| Piece { file: 0, pages: 1, first }).collect())
+impl Fixture {
+    fn new(pages: &[u64]) -> Fixture {
+        Fixture::of(pages.iter().map(|&first| Piece { file: 0, pages: 1, first }).collect())
     }
-    fn of(pieces: Vec<Piece>) -> World {
-        World {
+    fn of(pieces: Vec<Piece>) -> Fixture {
+        Fixture {
             follower: Follower::new(pieces),
             present: BTreeMap::new(),
             on_their_way: VecDeque::new(),
@@ -91,7 +91,7 @@ fn shuffled(of: u64, rng: &mut Rng) -> Vec<u64> {
 fn a_recorded_order_is_fetched_ahead() {
     let pages = shuffled(5000, &mut Rng::new(1));
     for pause_ns in [2_000, 100_000, 3_000_000] {
-        let mut w = World::new(&pages);
+        let mut w = Fixture::new(&pages);
         pages.iter().for_each(|&page| w.read(page, pause_ns));
         w.work();
         let (counts, misses) = (w.follower.counts(), w.misses);
@@ -106,7 +106,7 @@ fn a_recorded_order_is_fetched_ahead() {
 fn a_slow_program_has_little_ahead() {
     let pages = shuffled(5000, &mut Rng::new(1));
     let ahead = |pause_ns| {
-        let mut w = World::new(&pages);
+        let mut w = Fixture::new(&pages);
         pages.iter().for_each(|&page| w.read(page, pause_ns));
         w.most_pending
     };
@@ -123,7 +123,7 @@ fn turns_may_be_taken_in_another_way() {
         let with = (i + rng.below(30) as usize).min(now.len() - 1);
         now.swap(i, with);
     }
-    let mut w = World::new(&pages);
+    let mut w = Fixture::new(&pages);
     now.iter().for_each(|&page| w.read(page, 100_000));
     assert!(w.misses < 500 && w.follower.end() != Some(End::Useless), "{} misses", w.misses);
 }
@@ -139,7 +139,7 @@ fn another_programs_schedule_ends_itself() {
             "sequential" => sequence.sort_unstable(),
             _ => sequence.reverse(),
         }
-        let mut w = World::new(&pages);
+        let mut w = Fixture::new(&pages);
         sequence.iter().take(4000).for_each(|&page| w.read(page, 10_000));
         let counts = w.follower.counts();
         assert_eq!(w.follower.end(), Some(End::Useless), "{program}: {counts:?}");
@@ -150,7 +150,7 @@ fn another_programs_schedule_ends_itself() {
 #[test]
 fn of_files_that_nobody_reads_little_is_fetched() {
     let pages = shuffled(5000, &mut Rng::new(1));
-    let mut w = World::new(&pages);
+    let mut w = Fixture::new(&pages);
     for page in 0..2000 {
         w.read(1_000_000 + page, 10_000);
     }
@@ -162,7 +162,7 @@ fn of_files_that_nobody_reads_little_is_fetched() {
 fn a_part_that_needs_no_fetching_is_passed() {
     let pages = shuffled(8000, &mut Rng::new(1));
     for there in [false, true] {
-        let mut w = World::new(&pages);
+        let mut w = Fixture::new(&pages);
         if there {
             w.present = pages[..4000].iter().map(|&page| (page, true)).collect();
             pages[..4000].iter().for_each(|&page| w.read(page, 10_000));
@@ -178,7 +178,7 @@ fn a_part_that_needs_no_fetching_is_passed() {
 #[test]
 fn spans_are_fetched_piece_by_piece() {
     let piece = |n: u64| Piece { file: 0, pages: 32, first: n * 32 };
-    let mut w = World::of((0..200).map(piece).collect());
+    let mut w = Fixture::of((0..200).map(piece).collect());
     (0..6400).for_each(|page| w.read(page, 20_000));
     w.work();
     let counts = w.follower.counts();

@@ -8,4 +8,4 @@ mod slots;
 mod sweep;
 
 pub use slots::{ABSENT, List, SLOTS_MAX, Slots};
-pub use sweep::{HELD_WAIT, Held, Patience, SWEEP_RATE, Step, Sweep, collect, looks_max};
+pub use sweep::{HELD_WAIT, HeldQueue, Patience, SWEEP_RATE, Step, Sweep, collect, looks_max};

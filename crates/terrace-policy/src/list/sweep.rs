@@ -9,11 +9,11 @@ use crate::{AccessCounts, Slot, Victim};
 /// They are not offered again at once. After [`HELD_WAIT`] victims from elsewhere the held pages are offered,
 /// oldest first, for as long as they are really evicted; the first that comes back restarts the wait. A pool
 /// full of dirty pages then wastes at most every second look, and a pool whose writeback has finished gives
-/// up its held pages first. Held pages do not swell the queue they came from, which would push good pages out
+/// up its held pages first. HeldQueue pages do not swell the queue they came from, which would push good pages out
 /// of the others. Rejected: back to a queue's tail (they are offered for ever) or its head (a page written
 /// once stays as long as a page used often).
 #[derive(Debug)]
-pub struct Held {
+pub struct HeldQueue {
     /// The held pages, the oldest at the tail.
     pub list: List,
     wait: u32,
@@ -22,10 +22,10 @@ pub struct Held {
 /// Victims from elsewhere before held pages are offered again: one batch of reclaim.
 pub const HELD_WAIT: u32 = 64;
 
-impl Held {
+impl HeldQueue {
     /// Wraps `list`, which must be empty.
-    pub fn new(list: List) -> Held {
-        Held { list, wait: 0 }
+    pub fn new(list: List) -> HeldQueue {
+        HeldQueue { list, wait: 0 }
     }
 
     /// Holds a victim that came back; `again`: it had been held before.
@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn held_pages_wait_a_batch_then_go_first() {
         let (mut slots, [list]) = Slots::new::<1>(4);
-        let mut held = Held::new(list);
+        let mut held = HeldQueue::new(list);
         held.put(&mut slots, 1, false, 1);
         assert!(!held.due(10));
         assert!(held.due(0), "nothing else to take");

@@ -20,7 +20,7 @@ impl Load {
 }
 
 /// A control group with a cache, a program that reads through it, and one that reads other files.
-struct World {
+struct Fixture {
     limit: u64,
     pinned: u64,
     ours: u64,
@@ -39,10 +39,10 @@ struct World {
     kills: usize,
 }
 
-impl World {
-    fn new(limit: u64, fixed: Option<u64>) -> World {
+impl Fixture {
+    fn new(limit: u64, fixed: Option<u64>) -> Fixture {
         let rule = Rule { most: fixed.unwrap_or(1 << 40), fixed: fixed.is_some(), own: 24 * MIB };
-        World {
+        Fixture {
             limit,
             pinned: 20 * MIB,
             ours: MIB,
@@ -120,7 +120,7 @@ impl World {
 
 #[test]
 fn free_memory_is_taken_but_for_the_reserve() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
     world.run(10);
     // 20 MiB of programs, a sixteenth as the reserve.
@@ -131,7 +131,7 @@ fn free_memory_is_taken_but_for_the_reserve() {
 
 #[test]
 fn cache_is_as_large_as_it_is_of_use() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 100 * MIB, pages_a_second: 40_000.0 };
     world.run(10);
     assert_eq!(world.ours.div_ceil(MIB), 100);
@@ -139,7 +139,7 @@ fn cache_is_as_large_as_it_is_of_use() {
 
 #[test]
 fn pages_that_earn_push_out_idle_ones_faster_each_time() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.there = Load { bytes: 2048 * MIB, pages_a_second: 0.0 };
     world.here = Load { bytes: 300 * MIB, pages_a_second: 40_000.0 };
     world.run(1);
@@ -154,7 +154,7 @@ fn pages_that_earn_push_out_idle_ones_faster_each_time() {
 #[test]
 fn cache_that_never_fills_its_target_to_the_end_grows() {
     for (limit, short) in [(128, 6), (512, 17)] {
-        let mut world = World::new(limit * MIB, None);
+        let mut world = Fixture::new(limit * MIB, None);
         world.short = short * MIB;
         world.there = Load { bytes: 64 * MIB, pages_a_second: 0.0 };
         world.here = Load { bytes: 2 * limit * MIB, pages_a_second: 40_000.0 };
@@ -170,7 +170,7 @@ fn cache_that_never_fills_its_target_to_the_end_grows() {
 
 #[test]
 fn pages_that_earn_push_out_pages_in_use_step_by_step() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.there = Load { bytes: 2048 * MIB, pages_a_second: 200.0 };
     world.here = Load { bytes: 300 * MIB, pages_a_second: 20_000.0 };
     world.run(10);
@@ -182,7 +182,7 @@ fn pages_that_earn_push_out_pages_in_use_step_by_step() {
 
 #[test]
 fn program_that_grows_gets_its_memory_at_once() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
     world.run(10);
     for _ in 0..20 {
@@ -207,7 +207,7 @@ fn program_that_grows_gets_its_memory_at_once() {
 
 #[test]
 fn two_caches_settle_and_do_not_swing() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
     world.there = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
     world.run(90);
@@ -220,7 +220,7 @@ fn two_caches_settle_and_do_not_swing() {
 fn idle_cache_gives_way_down_to_its_floor() {
     // At once after a time of idleness; otherwise when losses have lasted.
     for (idle, within) in [(10, 1), (0, 3)] {
-        let mut world = World::new(512 * MIB, None);
+        let mut world = Fixture::new(512 * MIB, None);
         world.here = Load { bytes: 1024 * MIB, pages_a_second: 40_000.0 };
         world.run(10);
         world.here.pages_a_second = 0.0;
@@ -239,7 +239,7 @@ fn idle_cache_gives_way_down_to_its_floor() {
 
 #[test]
 fn scan_of_more_than_can_be_held_takes_nothing() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 600 * MIB, pages_a_second: 10_000.0 };
     world.run(10);
     let before = world.ours;
@@ -250,7 +250,7 @@ fn scan_of_more_than_can_be_held_takes_nothing() {
 
 #[test]
 fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
-    let mut world = World::new(256 * MIB, Some(232 * MIB));
+    let mut world = Fixture::new(256 * MIB, Some(232 * MIB));
     world.here = Load { bytes: 512 * MIB, pages_a_second: 20_000.0 };
     world.run(10);
     assert_eq!(world.range(1), (230, 230), "what fits beside programs and 6 MiB");
@@ -268,7 +268,7 @@ fn fixed_limit_is_taken_whole_and_given_up_when_programs_thrash() {
 /// A program starts in a full group: its code was dropped, and is read once.
 #[test]
 fn fixed_limit_outlasts_the_start_of_a_program() {
-    let mut world = World::new(256 * MIB, Some(232 * MIB));
+    let mut world = Fixture::new(256 * MIB, Some(232 * MIB));
     world.here = Load { bytes: 512 * MIB, pages_a_second: 20_000.0 };
     world.run(10);
     for _ in 0..3 {
@@ -285,8 +285,8 @@ fn fixed_limit_outlasts_the_start_of_a_program() {
 }
 
 /// A cache that fills its group but for 16 MiB.
-fn full_group() -> World {
-    let mut world = World::new(128 * MIB, None);
+fn full_group() -> Fixture {
+    let mut world = Fixture::new(128 * MIB, None);
     world.here = Load { bytes: 256 * MIB, pages_a_second: 20_000.0 };
     world.there = Load { bytes: 24 * MIB, pages_a_second: 0.0 };
     world.run(10);
@@ -295,7 +295,7 @@ fn full_group() -> World {
 
 /// Lets a starting program read `pages` pages of code again, within `looks` calls; then `seconds` pass.
 /// Returns the smallest target.
-fn start_program(world: &mut World, pages: u32, looks: u32, seconds: u32) -> u64 {
+fn start_program(world: &mut Fixture, pages: u32, looks: u32, seconds: u32) -> u64 {
     let at = world.targets.len();
     for look in 0..20 * seconds {
         // The start is behind a weighing, so that a short one falls into a single weighing.
@@ -336,7 +336,7 @@ fn losses_that_have_ended_take_nothing() {
 
 #[test]
 fn losses_are_ignored_while_there_is_free_memory() {
-    let mut world = World::new(512 * MIB, None);
+    let mut world = Fixture::new(512 * MIB, None);
     world.here = Load { bytes: 100 * MIB, pages_a_second: 40_000.0 };
     world.run(5);
     let level = |refaults| Level { refaults, ..world.level() };
@@ -359,7 +359,7 @@ fn level_without_a_limit_leaves_the_limit_of_the_user() {
 #[test]
 fn cache_takes_idle_pages_of_a_group_that_is_nearly_full() {
     for idle_mib in (180..=236).step_by(4) {
-        let mut world = World::new(256 * MIB, None);
+        let mut world = Fixture::new(256 * MIB, None);
         world.there = Load { bytes: idle_mib * MIB, pages_a_second: 0.0 };
         world.here = Load { bytes: 512 * MIB, pages_a_second: 5000.0 };
         world.run(60);

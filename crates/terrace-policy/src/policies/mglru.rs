@@ -28,7 +28,7 @@
 //!   touched page as the walk treats a page with the accessed bit set. There is one type of page.
 //! - Passes stop at 32 isolated pages, whatever was requested, and priority restarts at 12 for the next.
 //! - A batch is at most an eighth of the pool, which matters below 512 pages.
-//! - A victim that cannot be evicted waits aside (see `list::Held`). The kernel activates it and rotates it
+//! - A victim that cannot be evicted waits aside (see `list::HeldQueue`). The kernel activates it and rotates it
 //!   to the tail when its writeback ends.
 //! - After a fruitless lap over all pages, pages are evicted regardless of their tiers (see
 //!   `list::Patience`). The kernel would kill a process.
@@ -38,7 +38,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 
-use crate::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Sweep};
+use crate::list::{ABSENT, HeldQueue, List, Patience, SWEEP_RATE, Slots, Sweep};
 use crate::{AccessCounts, Evict, Generation, InsertReason, Position, Refaults, Shadow, Slot, Tier, Victim};
 
 /// Minimum number of open generations.
@@ -260,7 +260,7 @@ pub struct Mglru<R> {
     tiers: Tiers,
     /// Chosen by a pass, not yet returned as victims.
     isolated: List,
-    held: Held,
+    held: HeldQueue,
     patience: Patience,
     sweep: Sweep,
     capacity: usize,
@@ -286,7 +286,7 @@ impl<R: Rules> Mglru<R> {
             span: Span { min: 0, max: MAX_NR_GENS - 1 },
             tiers: Tiers::default(),
             isolated,
-            held: Held::new(held),
+            held: HeldQueue::new(held),
             patience: Patience::default(),
             sweep: Sweep::default(),
             capacity,
@@ -578,7 +578,7 @@ impl<R: Rules> Evict for Mglru<R> {
 
         let goal = out.len() + want;
         while out.len() < goal {
-            // 1. Held pages, if due.
+            // 1. HeldQueue pages, if due.
             if self.held.due(self.evictable() + self.isolated.len()) {
                 out.extend(self.look_held(touches));
                 continue;

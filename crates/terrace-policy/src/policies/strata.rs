@@ -49,7 +49,7 @@
 //! from probation. A bit of its shadow keeps it from moving the border, for no larger probation would have
 //! kept it.
 //!
-//! Victims that cannot be evicted are held aside (see `list::Held`). When they are evicted later, they count
+//! Victims that cannot be evicted are held aside (see `list::HeldQueue`). When they are evicted later, they count
 //! as evictions from probation: most of them, pages written once, came from there.
 
 use std::num::NonZeroU32;
@@ -57,7 +57,7 @@ use std::ops::RangeInclusive;
 
 use crate::list::queue_age::QueueAge;
 use crate::list::segmented::SegmentedList;
-use crate::list::{ABSENT, Held, Patience, Slots, Step, collect};
+use crate::list::{ABSENT, HeldQueue, Patience, Slots, Step, collect};
 use crate::{AccessCounts, Evict, Generation, InsertReason, Position, Refaults, Shadow, Slot, Victim};
 
 /// Share of the pool that probation starts with: 1/10.
@@ -105,7 +105,7 @@ pub struct Strata {
     probation: SegmentedList,
     /// Older part: the edge.
     main: SegmentedList,
-    held: Held,
+    held: HeldQueue,
     patience: Patience,
     capacity: usize,
     /// Target length of probation, pages.
@@ -139,7 +139,7 @@ impl Strata {
             slots,
             probation: SegmentedList::new(probation),
             main: SegmentedList::new(main),
-            held: Held::new(held),
+            held: HeldQueue::new(held),
             patience: Patience::default(),
             capacity,
             probation_target: (capacity / PROBATION_DIVISOR).max(1),

@@ -1,6 +1,6 @@
 //! Targets in a directory.
 
-use crate::world::{PAGES, World};
+use crate::world::{Fixture, PAGES};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use terrace_testkit::rng::Rng;
@@ -8,7 +8,7 @@ use terrace_testkit::wait::wait_until;
 
 #[test]
 fn pages_that_leave_memory_are_read_from_the_store() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let life = w.start();
     w.work(&life, &mut Rng::new(1), 12_000, 20);
     w.read_all(&life);
@@ -22,7 +22,7 @@ fn pages_that_leave_memory_are_read_from_the_store() {
 
 #[test]
 fn restart_begins_warm() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let life = w.start();
     w.work(&life, &mut Rng::new(2), 6_000, 50);
     w.read_all(&life);
@@ -34,7 +34,7 @@ fn restart_begins_warm() {
 /// Neither the open region nor the superblock reached the store. The lock stays behind.
 #[test]
 fn restart_after_a_kill_shows_no_wrong_page() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let mut rng = Rng::new(3);
     for turn in 0..4 {
         let life = w.start();
@@ -56,7 +56,7 @@ fn restart_after_a_kill_shows_no_wrong_page() {
 
 #[test]
 fn daemon_that_dies_leaves_no_entry_of_what_was_lost() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let mut rng = Rng::new(4);
     let mut life = w.start();
     for _ in 0..3 {
@@ -75,7 +75,7 @@ fn daemon_that_dies_leaves_no_entry_of_what_was_lost() {
 
 #[test]
 fn damaged_cut_and_lost_objects_are_read_from_the_source() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let mut rng = Rng::new(5);
     for turn in 0..3 {
         let life = w.start();
@@ -103,7 +103,7 @@ fn damaged_cut_and_lost_objects_are_read_from_the_source() {
 
 #[test]
 fn store_that_is_lost_and_comes_back_is_used_again() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let mut rng = Rng::new(6);
     let life = w.start();
     w.work(&life, &mut rng, 6_000, 20);
@@ -132,7 +132,7 @@ fn store_that_is_lost_and_comes_back_is_used_again() {
 
 #[test]
 fn target_of_another_instance_source_or_size_is_refused() {
-    let w = World::new(None);
+    let w = Fixture::new(None);
     let target = w.open().unwrap();
     let refused =
         |request| terrace_remote::open(&request, std::process::id() as i32).unwrap_err().to_string();
@@ -146,7 +146,7 @@ fn target_of_another_instance_source_or_size_is_refused() {
     );
     target.give_back();
     assert!(refused(w.request(Some(96 << 20))).contains("the tier has 48MiB, not 96MiB; "));
-    let elsewhere = World::new(None);
+    let elsewhere = Fixture::new(None);
     let theirs = terrace_engine::device::target::TargetRequest {
         source: elsewhere.request(None).source,
         ..w.request(None)
@@ -167,7 +167,7 @@ fn target_of_another_instance_source_or_size_is_refused() {
 
 #[test]
 fn instance_whose_target_was_taken_writes_nothing_more() {
-    let mut w = World::new(None);
+    let mut w = Fixture::new(None);
     let life = w.start();
     w.work(&life, &mut Rng::new(7), 4_000, 0);
     std::fs::write(w.store().join("lock/0000000009"), "host=far\npid=1\nstart=1\nboot=x\n").unwrap();
@@ -183,7 +183,7 @@ fn instance_whose_target_was_taken_writes_nothing_more() {
 
 #[test]
 fn target_that_is_given_up_is_empty_and_free() {
-    let w = World::new(None);
+    let w = Fixture::new(None);
     let life = w.start();
     w.read_all(&life);
     w.flush(&life);
@@ -205,7 +205,7 @@ fn target_that_is_given_up_is_empty_and_free() {
 fn target_is_handed_on_counted_and_emptied() {
     use std::os::fd::AsFd;
     use terrace_engine::device::Found;
-    let w = World::new(None);
+    let w = Fixture::new(None);
     let target = w.open().unwrap();
     let looked = terrace_remote::look(&w.path).unwrap();
     assert_eq!(looked.found, Found::Ours(target.superblock.clone()));

@@ -1,7 +1,7 @@
 //! Targets in an S3 bucket.
 
 use crate::server::{Mode, Server, server};
-use crate::world::{PAGES, World};
+use crate::world::{Fixture, PAGES};
 use std::time::Duration;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
@@ -9,8 +9,8 @@ use terrace_testkit::wait::wait_until;
 /// Maximum wait of a reader for a silent store: one try, then the source; with a margin for a busy machine.
 const LONGEST: Duration = Duration::from_secs(10);
 
-fn world(server: &Server) -> World {
-    World::new(Some(server.path("tier", "cache/one", "keys")))
+fn world(server: &Server) -> Fixture {
+    Fixture::new(Some(server.path("tier", "cache/one", "keys")))
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn silent_or_slow_server_holds_up_nobody_for_long() {
 fn wrong_keys_bucket_and_address_are_told_in_one_line() {
     let Some(mut server) = server() else { return };
     let refused = |path: String| {
-        let line = World::new(Some(path)).open().unwrap_err().to_string();
+        let line = Fixture::new(Some(path)).open().unwrap_err().to_string();
         assert!(!line.contains('\n') && line.contains("; ") && !line.contains("not-a-secret"), "{line}");
         line
     };
@@ -106,7 +106,7 @@ fn wrong_keys_bucket_and_address_are_told_in_one_line() {
 #[test]
 fn second_instance_on_a_prefix_is_refused_and_its_neighbour_not() {
     let Some(server) = server() else { return };
-    let (w, neighbour) = (world(&server), World::new(Some(server.path("tier", "cache/two", "keys"))));
+    let (w, neighbour) = (world(&server), Fixture::new(Some(server.path("tier", "cache/two", "keys"))));
     let first = w.open().unwrap();
     let line = w.open().unwrap_err().to_string();
     assert!(line.contains("the tier is in use by process "), "{line}");

@@ -26,7 +26,7 @@ const SLOWER_THAN_FILES: Duration = Duration::from_micros(400);
 const SLOWER_THAN_A_SERVER: Duration = Duration::from_millis(3);
 
 /// Source files of twice the memory, and the path of a target that can hold them.
-pub(crate) struct World {
+pub(crate) struct Fixture {
     dir: tempfile::TempDir,
     pub path: PathBuf,
     sources: Vec<File>,
@@ -71,9 +71,9 @@ impl Io for Slow {
     }
 }
 
-impl World {
+impl Fixture {
     /// A world with a target at `path`. None: in a directory beside the sources.
-    pub(crate) fn new(path: Option<String>) -> World {
+    pub(crate) fn new(path: Option<String>) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let slower = if path.is_some() { SLOWER_THAN_A_SERVER } else { SLOWER_THAN_FILES };
         std::fs::create_dir(dir.path().join("src")).unwrap();
@@ -87,7 +87,7 @@ impl World {
             source
         };
         let sources = (0..FILES).map(source).collect();
-        World { path, sources, contents: vec![vec![0; PAGES as usize]; FILES as usize], slower, dir }
+        Fixture { path, sources, contents: vec![vec![0; PAGES as usize]; FILES as usize], slower, dir }
     }
 
     /// The directory of the store.

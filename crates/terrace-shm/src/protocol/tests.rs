@@ -20,15 +20,15 @@ impl Frame {
     }
 }
 
-struct World {
+struct Fixture {
     entry: AtomicU64,
     other: AtomicU64,
     epoch: AtomicU64,
     frame: Frame,
 }
 
-fn world() -> Arc<World> {
-    Arc::new(World {
+fn world() -> Arc<Fixture> {
+    Arc::new(Fixture {
         entry: AtomicU64::new(Entry::present(0, 1).0),
         other: AtomicU64::new(Entry::EMPTY.0),
         epoch: AtomicU64::new(0),
@@ -37,7 +37,7 @@ fn world() -> Arc<World> {
 }
 
 /// One optimistic read: the content, or None when the reader must retry or use the mount path.
-fn read(w: &World, entry: &AtomicU64) -> Option<u64> {
+fn read(w: &Fixture, entry: &AtomicU64) -> Option<u64> {
     let e = look(entry);
     if e.state() != State::Present {
         return None;

@@ -1,6 +1,6 @@
 //! The pool against a model: its content, the memory that it releases, the objects that it moves.
 
-use crate::rig::{Rig, fetch, rig};
+use crate::rig::{Fixture, fetch, rig};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -63,7 +63,7 @@ impl Model {
         self.order.retain(|&p| p != place);
         self.pages.remove(&place).map(|page| page.handle)
     }
-    fn verify(&self, rig: &mut Rig) {
+    fn verify(&self, rig: &mut Fixture) {
         rig.pool.check().unwrap();
         let bytes: usize = self.pages.values().map(|p| p.len + HEAD_BYTES).sum();
         assert_eq!(rig.pool.live_bytes(), bytes as u64);
@@ -82,7 +82,7 @@ impl Model {
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "objects overlap");
     }
-    fn apply(&mut self, rig: &mut Rig, step: &Step) {
+    fn apply(&mut self, rig: &mut Fixture, step: &Step) {
         match *step {
             Step::Store(place, len) => self.store(rig, place, len),
             Step::Remove(place) => {
@@ -108,7 +108,7 @@ impl Model {
             Step::Limit(zspages) => rig.pool.set_limit(u64::from(zspages) * ZSPAGE_SIZE as u64),
         }
     }
-    fn store(&mut self, rig: &mut Rig, place: u32, len: usize) {
+    fn store(&mut self, rig: &mut Fixture, place: u32, len: usize) {
         if let Some(handle) = self.forget(place) {
             rig.pool.remove(handle);
         }
@@ -125,9 +125,9 @@ impl Model {
             None => assert!(held + ZSPAGE_SIZE as u64 > rig.pool.limit(), "refused with room to spare"),
         }
     }
-    fn evict(&mut self, rig: &mut Rig, want: usize) {
+    fn evict(&mut self, rig: &mut Fixture, want: usize) {
         let mut victims = Vec::new();
-        let touched = |rig: &Rig, handle| rig.touches.zcount(handle).load(Ordering::Relaxed) > 0;
+        let touched = |rig: &Fixture, handle| rig.touches.zcount(handle).load(Ordering::Relaxed) > 0;
         let (mut expected, mut young) = (Vec::new(), Vec::new());
         // Slots of small objects share counts: one object may use up another's second chance.
         let mut spent = std::collections::HashSet::new();
@@ -151,7 +151,7 @@ impl Model {
             rig.pool.evict(handle);
         }
     }
-    fn compact(&mut self, rig: &mut Rig, budget: usize) {
+    fn compact(&mut self, rig: &mut Fixture, budget: usize) {
         let (held, idle) = (rig.pool.bytes(), rig.pool.idle_bytes());
         let freed = rig.pool.counts().compacted_zspages;
         let seg = rig.seg.clone();
@@ -170,7 +170,7 @@ impl Model {
 }
 
 /// Memory of the segment as counted by the kernel, bytes, without its header page.
-fn resident(rig: &Rig) -> u64 {
+fn resident(rig: &Fixture) -> u64 {
     let blocks = rustix::fs::fstat(&rig.fd).unwrap().st_blocks as u64 * 512;
     let table = 2 * PAGE_SIZE as u64;
     blocks.saturating_sub(table)
@@ -270,7 +270,7 @@ fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
     for (i, &h) in handles.iter().enumerate() {
         (0..i % 101).for_each(|_| assert!(rig.touches.ztouch(h) <= ZTOUCH_MAX));
     }
-    let counts = |rig: &Rig| -> Vec<u8> {
+    let counts = |rig: &Fixture| -> Vec<u8> {
         handles.iter().map(|&h| rig.touches.zcount(h).load(Ordering::Relaxed)).collect()
     };
     let before = counts(&rig);

@@ -1,7 +1,7 @@
 //! Readers of compressed pages, without the writer's lock.
 
 use crate::codec::pages;
-use crate::rig::{Rig, rig};
+use crate::rig::{Fixture, rig};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,7 +37,7 @@ fn encode(page: &Page) -> Option<(Encoding, Vec<u8>)> {
 
 /// The writer: an object of some pages.
 pub(crate) struct Writer {
-    pub rig: Rig,
+    pub rig: Fixture,
     index: Index,
 }
 

@@ -28,12 +28,12 @@
 //!   on average of 22 cells of real traces, 8 % at most.
 //! - A round continues over several calls that want fewer pages than it frees.
 //! - No mapped pages; no second type of page, and so no balancing by cost; no per-CPU batches.
-//! - A victim that cannot be evicted waits aside (see [`Held`]). The kernel activates it and rotates it to
+//! - A victim that cannot be evicted waits aside (see [`HeldQueue`]). The kernel activates it and rotates it to
 //!   the tail when its writeback ends.
 
 use std::num::NonZeroU32;
 
-use terrace_policy::list::{ABSENT, Held, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
+use terrace_policy::list::{ABSENT, HeldQueue, List, Patience, SWEEP_RATE, Slots, Step, Sweep, collect};
 use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 const DEF_PRIORITY: u32 = 12;
@@ -81,7 +81,7 @@ pub struct Classic {
     slots: Slots,
     inactive: List,
     active: List,
-    held: Held,
+    held: HeldQueue,
     patience: Patience,
     sweep: Sweep,
     round: Round,
@@ -104,7 +104,7 @@ impl Classic {
             slots,
             inactive,
             active,
-            held: Held::new(held),
+            held: HeldQueue::new(held),
             patience: Patience::default(),
             sweep: Sweep::default(),
             round: Round::default(),

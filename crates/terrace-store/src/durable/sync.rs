@@ -8,7 +8,7 @@
 //! Concurrent callers share a sync (group commit): it covers all callers that came before it began.
 
 use crate::error::Result;
-use crate::journal::Held;
+use crate::journal::Coverage;
 use crate::log::Room;
 use crate::record::Record;
 use crate::state::StoreState;
@@ -44,9 +44,9 @@ pub(crate) fn sync_upto(state: &StoreState, number: u64) -> Result<()> {
 pub(crate) fn hold(state: &StoreState, number: u64) -> Result<()> {
     let (upto, held) = state.log.flush()?;
     match held {
-        Held::Lacks => return sync_upto(state, number),
-        Held::Long => state.wake.signal(),
-        Held::All => {}
+        Coverage::Lacks => return sync_upto(state, number),
+        Coverage::Long => state.wake.signal(),
+        Coverage::All => {}
     }
     state.heap.space().release_replaced(upto);
     if state.log.journal.is_full() { sync_upto(state, number) } else { Ok(()) }

@@ -14,8 +14,8 @@ use super::{Hashes, Version};
 use crate::allocated::allocated;
 use crate::error::Result;
 use crate::record::{Blob, PUT_BYTES};
+use crate::scan_cache::{ScanCache, ScanRemainder, fetched};
 use crate::space::Extent;
-use crate::walks::{Rest, Walks, fetched};
 use compact_bytes::CompactBytes;
 use hashbrown::HashTable;
 use hashbrown::hash_table::OccupiedEntry;
@@ -285,7 +285,7 @@ impl BucketState {
     /// place (0: the end).
     pub(crate) fn scan(
         &self,
-        walks: &Mutex<Walks>,
+        scan_cache: &Mutex<ScanCache>,
         hashes: &Hashes,
         memory: &IndexMemory,
         mut from: u64,
@@ -296,17 +296,17 @@ impl BucketState {
             let wanted = count - found.len();
             // Held for the whole step: a scan that begins in between must be able to drop keys picked out
             // before it.
-            let mut walks = walks.lock();
-            let before = walks.bytes();
-            let mut rest = walks.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));
+            let mut scan_cache = scan_cache.lock();
+            let before = scan_cache.bytes();
+            let mut rest = scan_cache.take(self.id, from).unwrap_or_else(|| self.look(hashes, from, wanted));
             // Keys removed since the look are left out.
             let is_there =
                 |place, key: &[u8]| find(&self.read(hash_at(place)), hash_at(place), key).is_some();
             let piece = rest.piece(wanted).filter(|(place, key)| is_there(*place, key));
             found.extend(piece.map(|(_, key)| key));
             from = rest.begin();
-            walks.keep(self.id, rest, WALKS_BYTES_MIN.max(memory.bytes() as usize / WALKS_PART));
-            memory.add(walks.bytes() as u64);
+            scan_cache.keep(self.id, rest, WALKS_BYTES_MIN.max(memory.bytes() as usize / WALKS_PART));
+            memory.add(scan_cache.bytes() as u64);
             memory.sub(before as u64);
             if found.len() >= count || from == 0 {
                 return (found, from);
@@ -315,13 +315,13 @@ impl BucketState {
     }
 
     /// Picks out keys from `from` on, of the table that has this place.
-    fn look(&self, hashes: &Hashes, from: u64, count: usize) -> Rest {
+    fn look(&self, hashes: &Hashes, from: u64, count: usize) -> ScanRemainder {
         let table = self.read(hash_at(from));
         let last = if self.large.get().is_some() { from | (u64::MAX >> SHARDS.ilog2()) } else { u64::MAX };
         let entries =
             fetched(table.iter(), |entry| (std::ptr::from_ref::<Entry>(entry).cast(), size_of::<Entry>()));
         let keys = entries.map(|entry| (order(hashes.of(&entry.key)), &*entry.key));
-        Rest::look(from..=last, count, table.len(), keys)
+        ScanRemainder::look(from..=last, count, table.len(), keys)
     }
 
     /// A uniformly random key. `random` draws a number below its argument.

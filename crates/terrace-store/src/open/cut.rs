@@ -13,7 +13,7 @@ use terrace_engine::io::Io;
 
 /// The log that the opened store continues.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ContinuedLog {
     /// None: the existing file.
     pub file: Option<File>,
     /// Position of the next record.
@@ -26,11 +26,16 @@ pub(super) struct Kept {
 ///
 /// # Errors
 /// Failing I/O.
-pub(super) fn cut(files: &Files, io: &dyn Io, end: Position, (kept, marked): (u64, u64)) -> Result<Kept> {
+pub(super) fn cut(
+    files: &Files,
+    io: &dyn Io,
+    end: Position,
+    (kept, marked): (u64, u64),
+) -> Result<ContinuedLog> {
     let error = |action| move |e| Error::io(&files.names_path, action, e);
     let size = files.names.metadata().map_err(error("stat"))?.len();
     if size <= end.at {
-        return Ok(Kept { file: None, end, marked });
+        return Ok(ContinuedLog { file: None, end, marked });
     }
     tracing::warn!(
         "{}: the last {} bytes were not durable when the store ended; they are dropped",
@@ -47,13 +52,13 @@ pub(super) fn cut(files: &Files, io: &dyn Io, end: Position, (kept, marked): (u6
                 // A mark that directly follows the marked record covers itself, too.
                 let marked = if marked + 1 == end.number { end.number } else { marked };
                 let Written { file, end, .. } = written?;
-                return Ok(Kept { file: Some(file), end, marked });
+                return Ok(ContinuedLog { file: Some(file), end, marked });
             }
         }
     }
     io.truncate(files.names.as_raw_fd(), end.at).map_err(error("cut"))?;
     io.sync(files.names.as_raw_fd(), false).map_err(error("sync"))?;
-    Ok(Kept { file: None, end, marked: kept })
+    Ok(ContinuedLog { file: None, end, marked: kept })
 }
 
 /// Rewrites the log up to `end`, with a mark. Without the lost mark, the next start would check records that

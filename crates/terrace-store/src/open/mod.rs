@@ -21,7 +21,7 @@ use crate::space::{Extent, PAGE, Space};
 use crate::state::{Counts, StoreState};
 use crate::tail::Tail;
 use crate::write::write_all;
-use cut::Kept;
+use cut::ContinuedLog;
 use files::Files;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -70,7 +70,7 @@ pub(crate) fn open(
         space,
     );
     let wake = Arc::new(Wakeup::default());
-    let Kept { file, end, marked } = found.log;
+    let ContinuedLog { file, end, marked } = found.log;
     let written = log::Written { file: file.unwrap_or(files.names), header: files.header, end };
     let log = Log::new(files.names_path.clone(), written, segment, (io.clone(), journal), wake.clone())?;
     memory.leave_spare();

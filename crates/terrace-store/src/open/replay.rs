@@ -2,7 +2,7 @@
 //! record.
 
 use super::believe::{self, Scanned};
-use super::cut::{Kept, cut};
+use super::cut::{ContinuedLog, cut};
 use super::damage::is_damaged;
 use super::files::Files;
 use crate::error::{Error, Result};
@@ -23,7 +23,7 @@ use terrace_engine::io::Io;
 /// The result of a replay.
 #[derive(Debug)]
 pub(super) struct Found {
-    pub log: Kept,
+    pub log: ContinuedLog,
     /// Extents of all blobs.
     pub extents: Vec<Extent>,
     pub tags: Tags,

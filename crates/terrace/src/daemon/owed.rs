@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags};
-use terrace_engine::{Decision, Engine, OwedPages, Replayed, Whereabouts};
+use terrace_engine::{Decision, Engine, FileLookup, OwedPages, Replayed};
 
 use crate::error::{Failure, Result, reason};
 use crate::size::{KIB, PAGE};
@@ -25,11 +25,11 @@ pub(crate) struct Found {
 
 impl Found {
     /// The file with this inode number, and its name.
-    pub(crate) fn take(&mut self, file: u64) -> (String, Whereabouts) {
+    pub(crate) fn take(&mut self, file: u64) -> (String, FileLookup) {
         match self.files.remove(&file) {
-            Some((name, fd)) => (name.display().to_string(), Whereabouts::Found(Arc::new(fd).into())),
-            None if self.partly => (format!("inode {file}"), Whereabouts::Unknown),
-            None => (format!("inode {file}"), Whereabouts::Gone),
+            Some((name, fd)) => (name.display().to_string(), FileLookup::Found(Arc::new(fd).into())),
+            None if self.partly => (format!("inode {file}"), FileLookup::Unknown),
+            None => (format!("inode {file}"), FileLookup::Gone),
         }
     }
 }
@@ -155,9 +155,9 @@ mod tests {
         let root = std::fs::File::open(dir.path()).unwrap();
         let mut found = find(root.as_fd(), &HashSet::from([deep, gone])).unwrap();
         let (name, at) = found.take(deep);
-        assert!(name == "a/b/deep" && matches!(at, Whereabouts::Found(_)));
-        assert!(matches!(found.take(gone).1, Whereabouts::Gone));
+        assert!(name == "a/b/deep" && matches!(at, FileLookup::Found(_)));
+        assert!(matches!(found.take(gone).1, FileLookup::Gone));
         found.partly = true;
-        assert!(matches!(found.take(gone).1, Whereabouts::Unknown));
+        assert!(matches!(found.take(gone).1, FileLookup::Unknown));
     }
 }

@@ -13,7 +13,7 @@ use terrace_store::Store;
 
 use crate::control::{Answer, Record};
 use crate::daemon::of_engine;
-use crate::serve::setup::Kept;
+use crate::serve::setup::ServerSetup;
 
 /// Answers from the store and the server.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &Kept) -> Answers {
+    pub(super) fn new(store: Store, server: Arc<Server>, keeper: Option<Pid>, kept: &ServerSetup) -> Answers {
         Answers { store, server, keeper, dir: kept.dir.clone(), tiers_off: kept.tier.off() }
     }
 

@@ -7,7 +7,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, WaitOptions, WaitStatus};
 
 use super::server;
-use super::setup::Kept;
+use super::setup::ServerSetup;
 use crate::error::{Failure, Result, reason};
 use crate::handover::channel::{self, Channel, Event, Poll};
 use crate::handover::{EXIT_LOST, EXIT_REFUSED};
@@ -26,7 +26,7 @@ enum Exit {
 }
 
 struct Keeper {
-    kept: Kept,
+    kept: ServerSetup,
     signals: OwnedFd,
     from_server: Channel,
     to_supervisor: Channel,
@@ -42,7 +42,7 @@ struct Keeper {
 }
 
 /// Runs servers until the end.
-pub(super) fn keep(kept: Kept, lock: Lock) -> Result<()> {
+pub(super) fn keep(kept: ServerSetup, lock: Lock) -> Result<()> {
     sys::block(SIGNALS);
     let no_descriptors = |err| Failure::new("keeper", reason(err), "raise the limit of open files");
     let signals = sys::signal_fd(SIGNALS).map_err(no_descriptors)?;

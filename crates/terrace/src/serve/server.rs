@@ -12,7 +12,7 @@ use terrace_kv::{Listener, Running, Server};
 use terrace_store::Store;
 
 use super::answers::Answers;
-use super::setup::Kept;
+use super::setup::ServerSetup;
 use crate::control;
 use crate::daemon::{abort_on_panic, metrics};
 use crate::engine::open_media;
@@ -27,7 +27,7 @@ const DECODED_SHARE: u64 = 4;
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Body of the process.
-pub(super) fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
+pub(super) fn main(kept: ServerSetup, mut to_supervisor: Channel) -> ! {
     let _ = rustix::thread::set_name(c"terrace-kv");
     let keeper = rustix::process::getppid();
     abort_on_panic();
@@ -47,7 +47,7 @@ pub(super) fn main(kept: Kept, mut to_supervisor: Channel) -> ! {
 }
 
 fn live(
-    kept: &Kept,
+    kept: &ServerSetup,
     keeper: Option<Pid>,
     to_supervisor: &mut Channel,
 ) -> std::result::Result<(), (Failure, i32)> {
@@ -66,7 +66,7 @@ fn live(
     store.close().map_err(|err| (Failure::from_line(&err.to_string()), EXIT_LOST))
 }
 
-fn start(kept: &Kept, store: &Store, keeper: Option<Pid>) -> Result<Running> {
+fn start(kept: &ServerSetup, store: &Store, keeper: Option<Pid>) -> Result<Running> {
     let blobs = StoreBlobs::new(store.clone()).map_err(|err| Failure::from_line(&err.to_string()))?;
     let decoded_max = (kept.store.memory_bytes / DECODED_SHARE) as usize;
     let server = Arc::new(Server::new(Arc::new(blobs), kept.kv.clone(), decoded_max, system_clock()));

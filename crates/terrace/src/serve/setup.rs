@@ -22,7 +22,7 @@ use crate::instance::{Instance, Lock};
 use crate::limits;
 use crate::size::{GIB, Size};
 use crate::supervisor;
-use crate::tier::{self, Held, Tier};
+use crate::tier::{self, OpenTarget, Tier};
 
 /// Memory by default and with `auto`: a store cannot give memory back while it is open.
 const MEMORY_DEFAULT: Size = Size(GIB);
@@ -35,7 +35,7 @@ const PASSWORD_MAX: usize = 512;
 
 /// Resources that the keeper holds and each server inherits.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct ServerSetup {
     /// Settings of cache and tiers.
     pub config: Config,
     /// Settings of the server.
@@ -61,7 +61,7 @@ pub(super) struct Kept {
 }
 
 /// Prepares everything, or fails without leaving anything.
-pub(super) fn prepare(args: ServeKv) -> Result<(Kept, Lock)> {
+pub(super) fn prepare(args: ServeKv) -> Result<(ServerSetup, Lock)> {
     let mut config = Config::load(&args.tuning)?;
     let dir = directory(&args.dir)?;
     config.look_up_device(&dir)?;
@@ -91,7 +91,7 @@ fn assemble(
     kv: KvConfig,
     dir: PathBuf,
     instance: &Instance,
-) -> Result<Kept> {
+) -> Result<ServerSetup> {
     let tier = tier::open(&mut config, &dir).or_refuse(&config)?;
     let store = store_options(&config, kv.durability, &tier.held);
     let segment = Segment::create(&store)
@@ -100,7 +100,20 @@ fn assemble(
     let metrics = config.metrics.socket_address().map(http::bind).transpose()?;
     let (listeners, places) = listeners(args)?;
     let (unix, instance) = (args.unix.clone(), instance.clone());
-    Ok(Kept { config, kv, store, dir, segment, tier, listeners, places, unix, control, metrics, instance })
+    Ok(ServerSetup {
+        config,
+        kv,
+        store,
+        dir,
+        segment,
+        tier,
+        listeners,
+        places,
+        unix,
+        control,
+        metrics,
+        instance,
+    })
 }
 
 /// The directory of the store, created if missing.
@@ -117,7 +130,7 @@ fn directory(dir: &Path) -> Result<PathBuf> {
     }
 }
 
-fn store_options(config: &Config, durability: Durability, targets: &[Held]) -> StoreOptions {
+fn store_options(config: &Config, durability: Durability, targets: &[OpenTarget]) -> StoreOptions {
     let default = StoreOptions::default();
     let mut engine = engine_config(config, targets);
     // Blocking calls end with the process: no write of a killed server is still under way.

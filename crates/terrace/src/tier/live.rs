@@ -17,7 +17,7 @@ use terrace_engine::{DeviceConfig, Engine, TARGETS_MAX, TargetTable};
 use terrace_policy::placement::levels::levels;
 use terrace_sync::Mutex;
 
-use super::{Held, Off, record, region_numbers};
+use super::{Off, OpenTarget, record, region_numbers};
 use crate::config::{self, Device};
 use crate::engine::{device_config, open_media};
 use crate::handover::Shared;
@@ -33,7 +33,7 @@ pub(crate) struct Live {
     /// Descriptors of the supervisor.
     kept: Vec<RawFd>,
     supervisor: Pid,
-    held: Mutex<Vec<Held>>,
+    held: Mutex<Vec<OpenTarget>>,
     /// Targets that were unusable at the start.
     off: Mutex<Vec<Off>>,
 }
@@ -48,7 +48,7 @@ fn no(why: impl std::fmt::Display) -> CommandError {
 }
 
 /// The tier of each target, by number.
-fn levels_of<'a>(held: impl Iterator<Item = &'a Held> + Clone) -> Vec<(usize, u8)> {
+fn levels_of<'a>(held: impl Iterator<Item = &'a OpenTarget> + Clone) -> Vec<(usize, u8)> {
     let times: Vec<u64> = held.clone().map(|held| held.device.read_time().as_nanos() as u64).collect();
     held.map(|held| held.number).zip(levels(&times)).collect()
 }
@@ -107,7 +107,7 @@ impl Live {
         let (number, first_region, made, removed, table) = (0, 0, false, false, None);
         let mut held = self.held.lock();
         let added =
-            self.begin(&mut held, Held { device, target, number, first_region, made, removed, table });
+            self.begin(&mut held, OpenTarget { device, target, number, first_region, made, removed, table });
         self.tell(&held);
         match added {
             Ok(_) => {
@@ -159,7 +159,7 @@ impl Live {
         let target = super::target(&config, &device, &self.src, others, self.supervisor)
             .map_err(|failure| no(failure.line()))?;
         let (number, first_region, removed, table) = (0, 0, false, None);
-        let new = Held { device, target, number, first_region, made, removed, table };
+        let new = OpenTarget { device, target, number, first_region, made, removed, table };
         let added = self.begin(&mut held, new);
         self.tell(&held);
         if added.is_ok()
@@ -171,7 +171,7 @@ impl Live {
     }
 
     /// Starts the use of an opened target.
-    fn begin(&self, held: &mut Vec<Held>, mut new: Held) -> Change {
+    fn begin(&self, held: &mut Vec<OpenTarget>, mut new: OpenTarget) -> Change {
         let (config, table) = match prepare(held, &mut new) {
             Ok(prepared) => prepared,
             Err(why) => {
@@ -209,7 +209,7 @@ impl Live {
         }
         held[at].removed = true;
         record::write(&self.instance, &held).map_err(no)?;
-        let left: Vec<&Held> = held.iter().filter(|held| !held.removed).collect();
+        let left: Vec<&OpenTarget> = held.iter().filter(|held| !held.removed).collect();
         let levels = levels_of(left.into_iter());
         let counts = self.engine.remove_target(held[at].number, &levels);
         // Even on an error: the record marks it as removed.
@@ -268,7 +268,7 @@ impl Live {
     }
 
     /// The geometry of a target of `bytes`, with its present region size.
-    fn divided(&self, held: &[Held], at: usize, bytes: u64) -> Result<Geometry, CommandError> {
+    fn divided(&self, held: &[OpenTarget], at: usize, bytes: u64) -> Result<Geometry, CommandError> {
         let of = &held[at].target.superblock.geometry;
         let region = human(of.region_bytes().into());
         let Some(geometry) = of.resized(bytes) else {
@@ -296,7 +296,7 @@ impl Live {
     }
 
     /// Writes the record for the next terraced, and the description for commands.
-    fn tell(&self, held: &[Held]) {
+    fn tell(&self, held: &[OpenTarget]) {
         let info = self.instance.info().map(|info| {
             let tiers = held.iter().map(|held| held.device.path.clone()).collect();
             terrace_api::instance::Info { tiers, ..info }
@@ -310,8 +310,11 @@ impl Live {
 }
 
 /// Assigns numbers and table to a new target, and opens its medium.
-fn prepare(held: &[Held], new: &mut Held) -> Result<(DeviceConfig, Arc<TargetTable>), CommandError> {
-    let used: Vec<(u32, u32)> = held.iter().map(Held::regions).collect();
+fn prepare(
+    held: &[OpenTarget],
+    new: &mut OpenTarget,
+) -> Result<(DeviceConfig, Arc<TargetTable>), CommandError> {
+    let used: Vec<(u32, u32)> = held.iter().map(OpenTarget::regions).collect();
     let number = (0..TARGETS_MAX).find(|n| held.iter().all(|held| held.number != *n));
     let place = number.zip(region_numbers(&used, new.regions().1));
     (new.number, new.first_region) = place.ok_or_else(|| no("not enough region numbers are free"))?;
@@ -327,8 +330,8 @@ fn busy() -> CommandError {
 }
 
 /// Finds a target by name or path.
-fn find(held: &[Held], asked: &Path) -> Result<usize, CommandError> {
-    let same = |held: &Held| {
+fn find(held: &[OpenTarget], asked: &Path) -> Result<usize, CommandError> {
+    let same = |held: &OpenTarget| {
         held.device.path == asked
             || asked.to_str() == Some(&held.device.name)
             || asked
@@ -347,7 +350,7 @@ fn find(held: &[Held], asked: &Path) -> Result<usize, CommandError> {
 }
 
 /// Sum of all targets' geometries, without one.
-fn others(held: &[Held], but: Option<usize>) -> Others {
+fn others(held: &[OpenTarget], but: Option<usize>) -> Others {
     let mut others = Others::default();
     let rest = held.iter().enumerate().filter(|(n, _)| Some(*n) != but);
     rest.for_each(|(_, held)| others.add(held.target.superblock.geometry));

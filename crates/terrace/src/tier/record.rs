@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use terrace_engine::TargetTable;
 use terrace_engine::device::target;
 
-use super::{Held, Tier};
+use super::{OpenTarget, Tier};
 use crate::config::{Device, Speed};
 use crate::engine;
 use crate::handover::Shared;
@@ -43,7 +43,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// The entry of a target in use.
-    pub(crate) fn of(held: &Held) -> Option<Entry> {
+    pub(crate) fn of(held: &OpenTarget) -> Option<Entry> {
         let table = held.table.as_ref()?;
         let speed = held.device.speed;
         Some(Entry {
@@ -61,7 +61,7 @@ impl Entry {
     }
 
     /// Takes over the target and its descriptors in the next terraced.
-    fn take_over(self) -> Result<Held, String> {
+    fn take_over(self) -> Result<OpenTarget, String> {
         // SAFETY: the record names descriptors that a dead terraced left open. They have no other owner:
         // `orphan_fds.rs` skips them.
         let own = |fd: RawFd| unsafe { OwnedFd::from_raw_fd(fd) };
@@ -71,7 +71,7 @@ impl Entry {
         let speed = speed.map(|(ns, write_bytes)| Speed { read: Duration::from_nanos(ns), write_bytes });
         let device = Device { speed, ..self.device };
         let (number, first_region, made, removed) = (self.number, self.first_region, self.made, self.removed);
-        let mut held = Held { device, target, number, first_region, made, removed, table: None };
+        let mut held = OpenTarget { device, target, number, first_region, made, removed, table: None };
         let config = engine::device_config(&held, 0);
         let table = TargetTable::take_over(&config, own(self.table), own(self.table_read_only));
         held.table = Some(Arc::new(table.map_err(|err| format!("its table: {err}"))?));
@@ -99,7 +99,7 @@ pub(crate) fn descriptors(instance: &Instance) -> Vec<RawFd> {
 ///
 /// # Errors
 /// The directory has no space.
-pub(crate) fn write(instance: &Instance, all: &[Held]) -> std::io::Result<()> {
+pub(crate) fn write(instance: &Instance, all: &[OpenTarget]) -> std::io::Result<()> {
     let entries: Vec<Entry> = all.iter().filter_map(Entry::of).collect();
     instance.replace(NAME, &serde_json::to_vec(&entries)?)
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use terrace_api::tiers::{SourceState, TargetState, TierContent, TierFacts, TierReport};
-use terrace_engine::device::target::{self, Fault, Look, TargetError};
+use terrace_engine::device::target::{self, Fault, Inspection, TargetError};
 use terrace_engine::device::{Found, Scanned, Superblock};
 
 use super::remote;
@@ -80,7 +80,7 @@ pub(super) fn brief(path: &Path) -> TierReport {
     }
 }
 
-fn of(path: &Path, look: Look) -> TierReport {
+fn of(path: &Path, look: Inspection) -> TierReport {
     of_found(path, look.found, look.bytes, look.in_use, look.holder)
 }
 

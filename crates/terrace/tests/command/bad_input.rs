@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::stage::{Stage, possible, terrace, text, told};
+use crate::stage::{TestMount, possible, terrace, text, told};
 
-fn mount(src: &Path, mnt: &Path) -> crate::stage::Told {
+fn mount(src: &Path, mnt: &Path) -> crate::stage::Outcome {
     let mut command = terrace(["mount"]);
     command.args([src, mnt]);
     told(command)
@@ -14,7 +14,7 @@ fn mount(src: &Path, mnt: &Path) -> crate::stage::Told {
 
 #[test]
 fn source() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let file = stage.file("file");
     fs::write(&file, "").unwrap();
     mount(&stage.file("none"), &stage.mnt).refused(&["none: the source does not exist", "name a directory"]);
@@ -27,7 +27,7 @@ fn source() {
 
 #[test]
 fn mount_point() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let file = stage.file("file");
     fs::write(&file, "").unwrap();
     mount(&stage.src, &stage.file("none")).refused(&["the mount point does not exist", "mkdir -p"]);
@@ -38,7 +38,7 @@ fn mount_point() {
 
 #[test]
 fn nested() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let inner = stage.src.join("inner");
     fs::create_dir(&inner).unwrap();
     mount(&stage.src, &inner).refused(&["the mount point is inside the source", "terrace run --on"]);
@@ -52,7 +52,7 @@ fn already_mounted() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let other = stage.file("other");
     fs::create_dir(&other).unwrap();
     stage.mount(&[]).fine();
@@ -67,7 +67,7 @@ fn already_mounted() {
 
 #[test]
 fn memory_and_policy() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let with = |flag: &str, value: &str| {
         let mut command = terrace(["mount", flag, value]);
         command.args([&stage.src, &stage.mnt]);
@@ -91,7 +91,7 @@ fn memory_and_policy() {
 
 #[test]
 fn configuration() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let file = stage.file("terrace.toml");
     let cases = [
         ("memory = \"32MiB\"\n[dirty]\npercentage = 3\n", "line 3", "unknown field `percentage`"),
@@ -146,7 +146,7 @@ fn no_fuse_device() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     // A mount namespace whose /dev has no /dev/fuse.
     let script = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec \"$0\" \"$@\"";
     let in_it = |args: &[&str]| {
@@ -166,7 +166,7 @@ fn command_of_run() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let run = |words: &[&str]| {
         let mut command = terrace(["run", "--no-preload", "--on", text(&stage.src), "--"]);
         command.args(words);

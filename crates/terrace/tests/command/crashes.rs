@@ -12,9 +12,9 @@ use rustix::process::Signal;
 use terrace_api::instance::{Dirty, Info, Kind, SCHEMA};
 
 use crate::server::Server;
-use crate::stage::{Stage, crash, kill, library, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{TestMount, crash, kill, library, possible, runs, terrace, text, told, wait_until};
 
-fn restarts(stage: &Stage) -> u32 {
+fn restarts(stage: &TestMount) -> u32 {
     stage.stat().instance.restarts
 }
 
@@ -23,7 +23,7 @@ fn terraced_is_started_again_and_nobody_notices() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let mut file =
         fs::File::options().create_new(true).read(true).write(true).open(stage.mnt.join("a")).unwrap();
@@ -85,7 +85,7 @@ fn terraced_that_dies_at_its_start_is_started_again() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let server = Server::new(&stage.src);
     server.faults.hold.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn a_full_table_of_descriptors_is_recovered() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("d")).unwrap();
     let mut mount = terrace(["mount", "--memory", "32MiB"]);
     mount.args([&stage.src, &stage.mnt]);
@@ -167,7 +167,7 @@ fn few_descriptors_are_refused() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     for limit in [24, 32, 34, 50] {
         for by in [&["--no-preload", "--", "true"][..], &["--", "true"]] {
             let mut run = terrace(["run", "--memory", "32MiB", "--on"]);
@@ -197,7 +197,7 @@ fn kernel_without_resend_fails_only_requests_under_way() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let mut command = terrace(["mount", "--memory", "32MiB"]);
     told({
         command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_NO_RESEND", "1");
@@ -240,7 +240,7 @@ fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let panic_at = stage.file("panic");
     let mut command = terrace(["mount", "--memory", "32MiB"]);
     command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
@@ -278,7 +278,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let options =
         format!("fd={},rootmode=40755,user_id=0,group_id=0\0", std::os::fd::AsRawFd::as_raw_fd(&device));
@@ -323,7 +323,7 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
 }
 
 /// Kills the supervisor first, so that it starts no other terraced, then terraced.
-pub(crate) fn kill_all(stage: &Stage) {
+pub(crate) fn kill_all(stage: &TestMount) {
     let (supervisor, terraced) = stage.processes();
     kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);
@@ -331,7 +331,7 @@ pub(crate) fn kill_all(stage: &Stage) {
 }
 
 /// Time and content of the instance's record of unwritten data.
-fn record(stage: &Stage) -> (SystemTime, Option<Dirty>) {
+fn record(stage: &TestMount) -> (SystemTime, Option<Dirty>) {
     let path = stage.instances()[0].join("dirty.json");
     let held_until = fs::metadata(&path).and_then(|meta| meta.modified());
     let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
@@ -343,7 +343,7 @@ fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let mut synced = fs::File::create(stage.mnt.join("synced")).unwrap();
     synced.write_all(b"acknowledged").unwrap();
@@ -379,7 +379,7 @@ fn a_dead_mount_with_everything_written_is_told_so() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     fs::write(stage.mnt.join("a"), "b").unwrap();
     stage.ask("sync", &[]).fine();
@@ -401,7 +401,7 @@ fn without_its_supervisor_terraced_serves_on_and_cleans_up() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let (supervisor, terraced) = stage.processes();
     kill(supervisor, Signal::KILL);
@@ -421,7 +421,7 @@ fn a_dead_run_is_swept_by_the_next_command() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let ready = stage.file("ready");
     let mut child = stage.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
     wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);

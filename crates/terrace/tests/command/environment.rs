@@ -5,12 +5,12 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 
-use crate::stage::{Stage, possible, told};
+use crate::stage::{TestMount, possible, told};
 
 const TERRACE: &str = env!("CARGO_BIN_EXE_terrace");
 
 /// A script in a mount namespace of its own: `$t` is the program, `$1` the source, `$2` the mount point.
-fn script(stage: &Stage, script: &str) -> Command {
+fn script(stage: &TestMount, script: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args(["-m", "sh", "-ec", script, "sh"]).arg(&stage.src).arg(&stage.mnt).env("t", TERRACE);
     command
@@ -21,7 +21,7 @@ fn limits_of_the_caller_end_no_instance() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     // Limits on file size (1 GiB), address space (8 GiB) and private memory (128 MiB), which terrace may
     // raise.
     for limit in ["ulimit -f 2097152", "ulimit -v 8388608", "ulimit -S -d 131072"] {
@@ -55,7 +55,7 @@ fn names_that_are_not_utf8_are_served_and_found() {
     if !possible() {
         return;
     }
-    let mut stage = Stage::new();
+    let mut stage = TestMount::new();
     for at in [&mut stage.src, &mut stage.mnt] {
         let odd = at.join(OsStr::from_bytes(b"caf\xe9"));
         fs::create_dir(&odd).unwrap();
@@ -76,7 +76,7 @@ fn full_runtime_directory_is_passed_over() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("f"), "content").unwrap();
     let run = "mkdir -p /run/terrace; mount -t tmpfs -o size=4k,mode=700 none /run/terrace; \
                head -c 4096 /dev/zero > /run/terrace/fill; \
@@ -91,7 +91,7 @@ fn full_runtime_directories_are_refused_in_one_line() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let run = "for d in /run/terrace /tmp /dev/shm; do mkdir -p $d; mount -t tmpfs -o size=4k none $d; \
                [ $d = /run/terrace ] || mkdir -m 700 $d/terrace-0; head -c 4096 /dev/zero > $d/fill || :; done; \
                exec \"$t\" run --memory 32MiB --mount --no-preload --on \"$1\" -- true";

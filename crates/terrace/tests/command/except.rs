@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{TestMount, kill, possible, runs, terrace, text, told, wait_until};
 
 /// `stage.run` with excepted directories.
-fn run(stage: &Stage, except: &[&str], script: &str) -> Command {
+fn run(stage: &TestMount, except: &[&str], script: &str) -> Command {
     let mut command = terrace(["run", "--memory", "32MiB", "--no-preload", "--on"]);
     command.arg(&stage.src);
     command.args(except.iter().flat_map(|dir| ["--except", dir]));
@@ -33,7 +33,7 @@ fn excepted_directories_are_those_of_the_source() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     for dir in ["logs/old", "out", "in"] {
         fs::create_dir_all(stage.src.join(dir)).unwrap();
     }
@@ -55,7 +55,7 @@ fn others_see_what_is_written_there_at_once() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("logs")).unwrap();
     let script = "echo from the command > logs/a; while ! [ -e logs/b ]; do sleep 0.02; done; cat logs/b";
     let child = run(&stage, &["logs"], script).stdout(Stdio::piped()).spawn().unwrap();
@@ -72,7 +72,7 @@ fn invalid_exception_is_refused_before_the_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("file"), "").unwrap();
     let beside = text(&stage.mnt);
     for (name, why) in [
@@ -91,7 +91,7 @@ fn excepted_directory_outlives_crashes_and_goes_at_the_end() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("out")).unwrap();
     let go = stage.src.join("out/go");
     let script = "echo 1 > out/ready; while ! [ -e out/go ]; do sleep 0.02; done; stat -f -c %T . out; \
@@ -118,7 +118,7 @@ fn excepted_directory_outlives_the_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("out")).unwrap();
     let script = "cd out; echo 1 > ready; while ! [ -e go ]; do sleep 0.02; done; echo 2 > ready";
     let child = run(&stage, &["out"], script).stderr(Stdio::piped()).spawn().unwrap();
@@ -141,7 +141,7 @@ fn process_left_in_excepted_directory_does_not_hold_the_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("out")).unwrap();
     let script = "cd out; (while ! [ -e end ]; do sleep 0.02; done) > /dev/null 2>&1 & echo $!";
     let left = told(run(&stage, &["out"], script)).fine().out.trim().parse().unwrap();

@@ -12,20 +12,20 @@ use std::sync::atomic::Ordering;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::server::Server;
-use crate::stage::{Stage, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{TestMount, possible, runs, terrace, text, told, wait_until};
 
 const BYTES: usize = 300_001;
 
 /// A mount over a faulty server's directory.
-fn served() -> Option<(Stage, Server)> {
+fn served() -> Option<(TestMount, Server)> {
     possible().then(|| {
-        let stage = Stage::new();
+        let stage = TestMount::new();
         let server = Server::new(&stage.src);
         (stage, server)
     })
 }
 
-fn end(stage: &Stage, server: Server) {
+fn end(stage: &TestMount, server: Server) {
     stage.ask("umount", &[]).fine();
     drop(server);
     stage.nothing_is_left();
@@ -180,7 +180,7 @@ fn source_without_acls_is_open_to_others() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     rustix::mount::mount("none", &stage.src, "ramfs", MountFlags::empty(), c"mode=755").unwrap();
     fs::write(stage.src.join("a"), b"x").unwrap();
     stage.mount(&[]).fine();
@@ -204,7 +204,7 @@ fn mount_forbids_what_its_source_forbids() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("none", &stage.src, "tmpfs", flags, c"").unwrap();
     let of_mount = || rustix::fs::statvfs(&stage.mnt).unwrap().f_flag;

@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use terrace_api::instance::Info;
 use terrace_testkit::wait::holds_within;
 
-use crate::stage::{Stage, Told, crash, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{Outcome, TestMount, crash, kill, possible, runs, terrace, text, told, wait_until};
 
 /// Attempts to make a thread hang; one fails if the daemon's threads run in another order.
 const ATTEMPTS: usize = 40;
@@ -74,14 +74,14 @@ impl Drop for Program {
 
 /// A mount whose only answering thread can be blocked.
 struct Held {
-    stage: Stage,
+    stage: TestMount,
     leased: PathBuf,
     panic_at: PathBuf,
 }
 
 impl Held {
     fn mounted(environment: &[(&str, &str)]) -> Held {
-        let stage = Stage::new();
+        let stage = TestMount::new();
         let config = stage.file("terrace.toml");
         fs::write(&config, "[fuse]\nthreads = 1\n[limits]\ninodes_max = 1024\n").unwrap();
         fs::create_dir(stage.src.join("dir")).unwrap();
@@ -289,7 +289,7 @@ fn start_that_fails_leaves_no_mount_without_abort() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let panic_at = stage.file("panic");
     fs::write(&panic_at, "").unwrap();
     let mut command = Command::new("timeout");
@@ -312,7 +312,7 @@ fn umount_ends_what_hangs_of_a_dead_instance() {
     kill_supervisor_and_terraced(&held);
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
-    let told: Told = told(command);
+    let told: Outcome = told(command);
     assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
     hang.end("no program hangs");
     held.stage.nothing_is_left();

@@ -12,14 +12,14 @@ use terrace_api::lru::{Evicted, LruReport};
 use terrace_api::numa::NumaReport;
 use terrace_testkit::process::processor_time;
 
-use crate::stage::{Stage, Told, kill, possible, terrace, text, told, wait_until};
+use crate::stage::{Outcome, TestMount, kill, possible, terrace, text, told, wait_until};
 
-fn json<T: DeserializeOwned>(told: Told) -> T {
+fn json<T: DeserializeOwned>(told: Outcome) -> T {
     serde_json::from_str(&told.fine().out).unwrap()
 }
 
 /// Starts `terrace trace MNT -o FILE --json MORE...`.
-fn recording(stage: &Stage, file: &Path, more: &[&str]) -> Child {
+fn recording(stage: &TestMount, file: &Path, more: &[&str]) -> Child {
     let _ = fs::remove_file(file);
     let mut command = terrace(["trace"]);
     command.arg(&stage.mnt).args(["-o", text(file), "--json"]).args(more);
@@ -29,7 +29,7 @@ fn recording(stage: &Stage, file: &Path, more: &[&str]) -> Child {
     child
 }
 
-fn ended(child: Child) -> Told {
+fn ended(child: Child) -> Outcome {
     child.wait_with_output().unwrap().into()
 }
 
@@ -38,7 +38,7 @@ fn a_trace_holds_what_reaches_the_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("data"), vec![7; 1 << 20]).unwrap();
     stage.mount(&[]).fine();
     let file = stage.file("one.trace");
@@ -70,11 +70,11 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("data"), vec![7; 8 << 20]).unwrap();
     stage.mount(&[]).fine();
     let file = stage.file("a.trace");
-    let traced = |told: Told| json::<SummaryReport>(told).summary;
+    let traced = |told: Outcome| json::<SummaryReport>(told).summary;
     let told: Summary = traced(stage.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
     assert!(told.seconds < 5.0 && told.accesses == 0, "{told:?}");
     let told = stage.ask("trace", &["-o", text(&file), "--seconds", "0.1"]).fine();
@@ -108,7 +108,7 @@ fn a_trace_is_not_written_where_it_would_record_itself() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let inside = stage.mnt.join("t");
     stage.ask("trace", &["-o", text(&inside)]).refused(&["it lies on the mount", "name a file elsewhere"]);
@@ -128,7 +128,7 @@ fn generations_are_shown_aged_and_evicted() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
     stage.mount(&[]).fine();
     // Two reads past the kernel's page cache: the second admits the pages.
@@ -163,7 +163,7 @@ fn a_policy_without_generations_says_so() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&["--policy", "clock"]).fine();
     assert!(stage.ask("lru", &[]).fine().out.contains("clock, which has no generations"));
     for more in [&["--age"][..], &["--evict", "1"]] {
@@ -193,7 +193,7 @@ fn threads_are_shown_by_memory_node() {
         return;
     }
     let sys = feigned_nodes(["0-1023", ""]);
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("data"), vec![7; 4 << 20]).unwrap();
     let reads =
         "for n in 1 2 3 4 5 6; do dd if=data of=/dev/null bs=64k iflag=direct status=none; sleep 0.1; done";
@@ -224,7 +224,7 @@ fn observer_of_64_threads_costs_little() {
         return;
     }
     let sys = feigned_nodes(["0", "1-1023"]);
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
     let mut mount = terrace(["mount"]);
     mount.args([&stage.src, &stage.mnt]).args(["--memory", "64MiB", "--numa", "show"]);

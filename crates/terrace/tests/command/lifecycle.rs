@@ -8,7 +8,8 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::Signal;
 
 use crate::stage::{
-    Stage, Told, kill, possible, runs, sleeps, terrace, text, told, told_apart, wait_until, write_apart,
+    Outcome, TestMount, kill, possible, runs, sleeps, terrace, text, told, told_apart, wait_until,
+    write_apart,
 };
 
 #[test]
@@ -16,7 +17,7 @@ fn all_commands_on_one_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("old"), "old").unwrap();
     // `output()` returns when the pipes are closed: the supervisor must not hold them.
     stage.mount(&["--policy", "lru"]).fine();
@@ -48,7 +49,7 @@ fn a_busy_mount_stays_and_its_holder_is_named() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let mut holder = Command::new("sleep").arg("60").current_dir(&stage.mnt).spawn().unwrap();
     stage.ask("umount", &[]).refused(&["in use by sleep", &format!("pid {}", holder.id()), "cwd", "repeat"]);
@@ -68,7 +69,7 @@ fn sigterm_to_supervisor_or_terraced_stops_in_order() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     for to_supervisor in [true, false] {
         stage.mount(&[]).fine();
         let (supervisor, terraced) = stage.processes();
@@ -86,7 +87,7 @@ fn sigterm_with_open_files_serves_them_to_their_end() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let (supervisor, _) = stage.processes();
     let mut file = fs::File::create(stage.mnt.join("long")).unwrap();
@@ -104,7 +105,7 @@ fn umount_of_the_system_ends_it_too() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     assert!(write_apart(&stage.mnt.join("a"), b"b"));
     told({
@@ -123,7 +124,7 @@ fn next_mount_reports_writes_refused_after_the_unmount() {
     if !possible() {
         return;
     }
-    let stage = Stage::with_small_source();
+    let stage = TestMount::with_small_source();
     stage.mount(&[]).fine();
     let (supervisor, terraced) = stage.processes();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
@@ -150,7 +151,7 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
     if !possible() {
         return;
     }
-    let stage = Stage::with_small_source();
+    let stage = TestMount::with_small_source();
     stage.mount(&[]).fine();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
     assert!(!write_apart(&stage.mnt.join("f"), &[7; 600_000]), "the close fails");
@@ -166,7 +167,7 @@ fn a_source_that_has_room_again_gets_the_last_writes() {
 
 /// A `umount` waiting for the end of an instance, which is unmounted already and has this new file, `f`,
 /// still open.
-fn umount_that_waits(stage: &Stage, supervisor: i32) -> (fs::File, Child) {
+fn umount_that_waits(stage: &TestMount, supervisor: i32) -> (fs::File, Child) {
     let file = fs::File::create(stage.mnt.join("f")).unwrap();
     kill(supervisor, Signal::TERM);
     wait_until("unmounted", || !stage.is_mounted());
@@ -182,13 +183,13 @@ fn umount_fails_when_the_last_writes_are_refused() {
     if !possible() {
         return;
     }
-    let stage = Stage::with_small_source();
+    let stage = TestMount::with_small_source();
     stage.mount(&[]).fine();
     let (supervisor, _) = stage.processes();
     let (mut file, umount) = umount_that_waits(&stage, supervisor);
     file.write_all(&vec![7; 3_000_000]).unwrap();
     drop(file);
-    let told = Told::from(umount.wait_with_output().unwrap());
+    let told = Outcome::from(umount.wait_with_output().unwrap());
     told.refused(&["unmounted, but", "unwritten in f", "No space left"]);
     wait_until("the supervisor ends", || !runs(supervisor));
     assert!(stage.mount(&[]).err.contains("unwritten in f: lost"));
@@ -202,14 +203,14 @@ fn umount_fails_when_the_instance_dies_over_it() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let (supervisor, terraced) = stage.processes();
     let (mut file, umount) = umount_that_waits(&stage, supervisor);
     file.write_all(b"unwritten").unwrap();
     kill(supervisor, Signal::KILL);
     kill(terraced, Signal::KILL);
-    let told = Told::from(umount.wait_with_output().unwrap());
+    let told = Outcome::from(umount.wait_with_output().unwrap());
     told.refused(&["unmounted, but"]);
     drop(file);
     stage.mount(&[]);
@@ -222,7 +223,7 @@ fn only_its_own_mount_is_taken_away() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount("none", &stage.mnt, "tmpfs", flags, c"").unwrap();
@@ -243,7 +244,7 @@ fn a_mount_in_its_old_place_is_left_alone() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let (first, _) = stage.processes();
     fs::write(stage.src.join("held"), "").unwrap();
@@ -265,7 +266,7 @@ fn the_foreground_ends_with_a_signal_of_the_terminal() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let mut command = terrace(["mount", "--foreground", "--memory", "32MiB"]);
     let mut foreground = command.args([&stage.src, &stage.mnt]).spawn().unwrap();
     wait_until("served", || !stage.instances().is_empty());
@@ -281,7 +282,7 @@ fn as_mount_calls_it() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let helper = stage.file("mount.fuse.terrace");
     symlink(env!("CARGO_BIN_EXE_terrace"), &helper).unwrap();
     let mount = |options: &str| {
@@ -312,7 +313,7 @@ fn fstab_lines_mount_remount_and_unmount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (links, fstab) = (stage.file("links"), stage.file("fstab"));
     fs::create_dir(&links).unwrap();
     for name in ["mount.fuse.terrace", "umount.fuse.terrace"] {
@@ -355,7 +356,7 @@ fn fstab_lines_mount_remount_and_unmount() {
 /// A user's mount, made by fusermount3: with the requested flags, or not at all.
 #[test]
 fn options_of_an_ordinary_user() {
-    let Some((stage, begin)) = Stage::for_user() else { return };
+    let Some((stage, begin)) = TestMount::for_user() else { return };
     let script = format!(
         "{begin} mounted() {{ user XDG_RUNTIME_DIR=$runtime $program mount --memory 32MiB -o $1 {src} {mnt}; }}
          mounted lazytime; echo $?
@@ -377,7 +378,7 @@ fn umount_tells_who_else_sees_the_mount() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let mut other = Command::new("unshare");
     // Without the mounts of parallel tests; with a time limit, in case this test fails.
@@ -406,7 +407,7 @@ fn names_of_all_kinds() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (src, mnt) = (stage.file("with space, comma\\and ü"), stage.file("also\twith\ttabs"));
     fs::create_dir(&src).unwrap();
     fs::create_dir(&mnt).unwrap();
@@ -445,7 +446,7 @@ fn a_miss_costs_what_was_measured_of_the_device() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (config, probe) = (stage.file("terrace.toml"), stage.file("probe.toml"));
     // A relative path is relative to the configuration file.
     fs::write(&config, "[tier]\nprobe = \"probe.toml\"\n[tier.compressed]\ncodec = \"lz4\"\n").unwrap();
@@ -484,7 +485,7 @@ fn file_deleted_beside_a_full_source_gives_room_and_mount_back() {
         return;
     }
     for at_once in [false, true] {
-        let stage = Stage::with_small_source();
+        let stage = TestMount::with_small_source();
         stage.mount(&[]).fine();
         fs::write(stage.src.join("full"), vec![0; 700_000]).unwrap();
         assert!(!write_apart(&stage.mnt.join("f"), &[7; 3_000_000]), "the close fails");
@@ -506,7 +507,7 @@ fn open_file_deleted_beside_a_full_source_lives() {
     if !possible() {
         return;
     }
-    let stage = Stage::with_small_source();
+    let stage = TestMount::with_small_source();
     stage.mount(&[]).fine();
     fs::write(stage.src.join("full"), vec![0; 900_000]).unwrap();
     let mut open = fs::File::options();
@@ -536,7 +537,7 @@ fn files_of_an_instance_are_closed_to_others() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     wait_until("recorded", || stage.instances()[0].join("dirty.json").exists());
     for entry in fs::read_dir(&stage.instances()[0]).unwrap().flatten() {
@@ -553,7 +554,7 @@ fn mount_of_another_user_is_refused_in_one_line() {
         return;
     }
     // A directory that other users can reach.
-    let mut stage = Stage::new();
+    let mut stage = TestMount::new();
     let open = tempfile::tempdir_in("/dev/shm").unwrap();
     fs::set_permissions(open.path(), fs::Permissions::from_mode(0o755)).unwrap();
     stage.mnt = open.path().join("mnt");

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use terrace_api::stats::{Bound, Mode};
 use terrace_testkit::wait::holds_within;
 
-use crate::stage::{Stage, Told, kill, possible, runs, terrace, text, told, wait_until, write_apart};
+use crate::stage::{Outcome, TestMount, kill, possible, runs, terrace, text, told, wait_until, write_apart};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,17 +44,17 @@ impl Group {
         command.spawn().unwrap()
     }
 
-    fn mount(&self, stage: &Stage, memory: &str) -> Told {
+    fn mount(&self, stage: &TestMount, memory: &str) -> Outcome {
         self.mount_with(stage, &["--memory", memory])
     }
 
-    fn mount_with(&self, stage: &Stage, more: &[&str]) -> Told {
+    fn mount_with(&self, stage: &TestMount, more: &[&str]) -> Outcome {
         let mut command = terrace(["mount"]);
         command.args(more);
         let log = fs::File::create(stage.file("err")).unwrap();
         let status = self.run(command.args([&stage.src, &stage.mnt]).stderr(log)).wait().unwrap();
         let err = fs::read_to_string(stage.file("err")).unwrap();
-        Told { code: status.code(), out: String::new(), whole_err: err.clone(), err }
+        Outcome { code: status.code(), out: String::new(), whole_err: err.clone(), err }
     }
 
     fn kills(&self) -> u64 {
@@ -93,7 +93,7 @@ fn mount_in_a_small_group_tells_and_keeps_within() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let Some(group) = Group::with_limit("small", 72) else { return };
     let old: Vec<u8> = (0..96 * MIB).map(|at| (at / 4096) as u8).collect();
     fs::write(stage.src.join("old"), &old).unwrap();
@@ -123,7 +123,7 @@ fn memory_is_chosen_without_a_limit_and_told() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let Some(group) = Group::with_limit("auto", 128) else { return };
     fs::write(stage.src.join("old"), vec![3; (160 * MIB) as usize]).unwrap();
     group.mount_with(&stage, &[]).fine();
@@ -163,7 +163,7 @@ fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let Some(group) = Group::with_limit("taken", 192) else { return };
     fs::write(stage.src.join("old"), vec![3; (192 * MIB) as usize]).unwrap();
     group.mount_with(&stage, &[]).fine();
@@ -204,7 +204,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let Some(group) = Group::with_limit("hog", 120) else { return };
     fs::write(stage.src.join("old"), vec![3; (96 * MIB) as usize]).unwrap();
     group.mount(&stage, "64MiB").fine();

@@ -10,14 +10,14 @@ use terrace_api::stats::StatReport;
 use terrace_testkit::exposition::{self, Families};
 use terrace_testkit::scrape::{check, get, scrape};
 
-use crate::stage::{Stage, crash, possible, terrace, text, told, wait_until};
+use crate::stage::{TestMount, crash, possible, terrace, text, told, wait_until};
 
 #[test]
 fn metrics_are_scraped_also_after_a_crash_of_the_daemon() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("a"), vec![1; 1 << 20]).unwrap();
     stage.mount(&["--metrics", "0"]).fine();
     let stat = stage.stat();
@@ -47,7 +47,7 @@ fn metrics_of_all_mounts_are_printed_and_addresses_checked() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let refused = |address: &str, parts: &[&str]| {
         stage.mount(&["--metrics", address]).refused(parts);
         assert!(!stage.is_mounted());
@@ -74,7 +74,7 @@ fn live_page_is_served_until_the_mount_goes() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let mut command = terrace(["top", "--http", "0", "--interval", "0.5"]);
     let mut top = command.arg(&stage.mnt).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -107,7 +107,7 @@ fn live_page_is_served_until_the_mount_goes() {
 
 #[test]
 fn doctor_tells_whether_terrace_can_serve() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let report = |dir: &str| {
         let told = told(terrace(["doctor", "--json", dir]));
         let report: DoctorReport = serde_json::from_str(&told.out).unwrap();

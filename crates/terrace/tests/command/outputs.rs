@@ -4,11 +4,11 @@ use std::process::Command;
 
 use terrace_testkit::command::check_outputs;
 
-use crate::stage::{Stage, possible, terrace, text};
+use crate::stage::{TestMount, possible, terrace, text};
 
 #[test]
 fn outputs_that_fail_are_one_line_and_no_panic() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let src = text(&stage.src);
     for args in [
         &["--help"][..],

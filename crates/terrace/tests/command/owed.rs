@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use terrace_api::tiers::SERVING;
 
 use crate::crashes::kill_all;
-use crate::stage::{Stage, Told, crash, possible, terrace, text, told, wait_until};
+use crate::stage::{Outcome, TestMount, crash, possible, terrace, text, told, wait_until};
 
 const PAGE: usize = 4096;
 
@@ -72,7 +72,7 @@ struct Writer(Child);
 impl Writer {
     /// A separate process: each child forked by another test closes copies of this process's descriptors,
     /// which writes back.
-    fn start(stage: &Stage) -> Writer {
+    fn start(stage: &TestMount) -> Writer {
         let mut writer = Writer::of(WRITER, &stage.mnt.join("f"));
         writer.says("synced");
         writer
@@ -96,16 +96,16 @@ impl Drop for Writer {
     }
 }
 
-fn content(stage: &Stage) -> String {
+fn content(stage: &TestMount) -> String {
     let file = fs::read(stage.src.join("f")).unwrap();
     file.chunks(PAGE).map(|page| char::from(page[PAGE - 1])).collect()
 }
 
-fn mount(stage: &Stage) -> Told {
+fn mount(stage: &TestMount) -> Outcome {
     mount_with(stage, &["--tier", &format!("{}:16MiB", text(&stage.file("t.tier")))])
 }
 
-fn mount_with(stage: &Stage, more: &[&str]) -> Told {
+fn mount_with(stage: &TestMount, more: &[&str]) -> Outcome {
     let config = stage.file("owed.toml");
     // Only the test's own steps write owed pages to the source, even on a slow machine.
     fs::write(&config, "[dirty]\ndurable = \"tier\"\nexpire = \"24h\"\n").unwrap();
@@ -113,7 +113,7 @@ fn mount_with(stage: &Stage, more: &[&str]) -> Told {
 }
 
 /// Kills all processes while a page is only on the tier.
-fn die_owing(stage: &Stage) {
+fn die_owing(stage: &TestMount) {
     fs::write(stage.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
     mount(stage).fine();
     wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
@@ -124,7 +124,7 @@ fn die_owing(stage: &Stage) {
     wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
 }
 
-fn recover(stage: &Stage, more: &[&str]) -> Told {
+fn recover(stage: &TestMount, more: &[&str]) -> Outcome {
     let mut command = terrace(["recover"]);
     command.arg(stage.file("t.tier")).args(more);
     told(command)
@@ -135,7 +135,7 @@ fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     die_owing(&stage);
     assert_eq!(content(&stage), "baaa");
     let drop = told(terrace(["tier", "drop", "--yes", text(&stage.file("t.tier"))]));
@@ -155,7 +155,7 @@ fn recover_decides_over_files_that_were_changed_since() {
         return;
     }
     for (decision, becomes) in [("--write", "xdaa"), ("--discard", "xxaa")] {
-        let stage = Stage::new();
+        let stage = TestMount::new();
         die_owing(&stage);
         let source = File::options().write(true).open(stage.src.join("f")).unwrap();
         source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
@@ -176,7 +176,7 @@ fn recover_decides_over_files_that_were_changed_since() {
 
 /// Kills all processes; no other program could have changed the files before the next mount.
 #[track_caller]
-fn outlive_the_death_of_all(stage: &Stage, writer: Writer) {
+fn outlive_the_death_of_all(stage: &TestMount, writer: Writer) {
     kill_all(stage);
     drop(writer);
     wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
@@ -194,7 +194,7 @@ fn files_that_grow_outlive_the_death_of_all() {
 }
 
 fn grow(grower: &str) {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     mount(&stage).fine();
     wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
     let mut writer = Writer::of(grower, &stage.mnt);
@@ -220,7 +220,7 @@ fn bursts_bypass_the_page_cache_of_the_mount() {
         return;
     }
     const PAGES: usize = 300;
-    let stage = Stage::new();
+    let stage = TestMount::new();
     mount(&stage).fine();
     let both = File::options().read(true).write(true).create_new(true).open(stage.mnt.join("both")).unwrap();
     let second = File::options().write(true).open(stage.mnt.join("both")).unwrap();
@@ -289,7 +289,7 @@ fn killed_terraced_leaves_what_is_owed_to_the_next() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
     mount(&stage).fine();
     wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
@@ -315,7 +315,7 @@ fn changes_of_names_and_sizes_outlive_what_was_owed() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     for name in ["u", "r", "t"] {
         fs::write(stage.src.join(name), "a".repeat(4 * PAGE)).unwrap();
     }
@@ -342,7 +342,7 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     if !possible() {
         return;
     }
-    let (stage, other) = (Stage::new(), Stage::new());
+    let (stage, other) = (TestMount::new(), TestMount::new());
     let cure = "set [dirty] durable = \"source\"";
     mount_with(&stage, &[]).refused(&["no tier on a device of this machine", "--tier"]);
     let path = stage.file("t.tier");

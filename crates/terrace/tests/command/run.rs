@@ -10,14 +10,16 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use terrace_api::stats::StatReport;
 
-use crate::stage::{DEFAULT_SIGNALS, Stage, Told, kill, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{
+    DEFAULT_SIGNALS, Outcome, TestMount, kill, possible, runs, terrace, text, told, wait_until,
+};
 
 #[test]
 fn the_command_sees_the_mount_and_nobody_else_does() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("a"), "from the source").unwrap();
     let script = format!(
         "cd {0}; cat a; stat -f -c ' %T' .; grep -c '{0} .*fuse.terrace' /proc/self/mountinfo; echo out > b",
@@ -40,7 +42,7 @@ fn set_id_bits_go_under_run_as_without() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let script = "for change in 'dd if=/dev/zero of=f bs=4k count=1 conv=notrunc status=none' 'truncate -s 100 f' \
                   'fallocate -l 64k f' 'fallocate -p -l 4k f' 'dd if=/dev/zero of=f count=1 status=none'; do \
                   for mode in 6777 6767 2767 4666; do dd if=/dev/zero of=f bs=64k count=3 status=none; chmod $mode f; \
@@ -61,7 +63,7 @@ fn its_status_is_the_commands() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     for code in [0, 1, 2, 42, 255] {
         assert_eq!(stage.run(&format!("exit {code}")).status().unwrap().code(), Some(code));
     }
@@ -77,7 +79,7 @@ fn its_streams_directory_and_environment_are_the_commands() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::create_dir(stage.src.join("sub")).unwrap();
     let mut command = stage.run("pwd; stat -f -c %T .; cat; echo to stderr >&2; ps -o pgid= -p $$");
     command.current_dir(stage.src.join("sub"));
@@ -107,7 +109,7 @@ fn signals_go_to_the_command() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let ready = stage.file("ready");
     let script = format!(
         "trap 'exit 7' TERM; trap 'exit 8' HUP; trap 'exit 9' INT; trap 'exit 10' QUIT; touch {}; \
@@ -130,7 +132,7 @@ fn signals_of_the_terminal_arrive_once() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (ready, count) = (stage.file("ready"), stage.file("count"));
     let script = format!(
         "trap 'echo x >> {1}' INT; touch {0}; while ! test -e {0}.end; do sleep 0.05; done; exit 5",
@@ -164,14 +166,14 @@ fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
 }
 
 /// Supervisor and terraced of the only instance on the stage.
-fn processes_of_run(stage: &Stage) -> [i32; 2] {
+fn processes_of_run(stage: &TestMount) -> [i32; 2] {
     wait_until("it has said of itself", || stage.instances().len() == 1);
     let info = stage.info();
     [info.pid, info.terraced]
 }
 
 /// A command that waits for a file before it ends with success.
-fn waiting(stage: &Stage) -> (std::process::Child, std::path::PathBuf) {
+fn waiting(stage: &TestMount) -> (std::process::Child, std::path::PathBuf) {
     let (ready, end) = (stage.file("ready"), stage.file("end"));
     let script = format!("touch {}; while ! test -e {}; do sleep 0.02; done", text(&ready), text(&end));
     let child = stage.run(&script).stderr(Stdio::piped()).spawn().unwrap();
@@ -181,7 +183,7 @@ fn waiting(stage: &Stage) -> (std::process::Child, std::path::PathBuf) {
 
 /// A command that has written data to `f`: they are recorded, and not yet in the source. It ends after a
 /// line, or at end of input.
-fn with_unwritten_data(stage: &Stage) -> std::process::Child {
+fn with_unwritten_data(stage: &TestMount) -> std::process::Child {
     // A single process that closes no file: a close writes back.
     let file = stage.src.join("f");
     let script = format!("exec > {}; printf %050000d 7; read end; exit 0", text(&file));
@@ -197,13 +199,13 @@ fn the_death_of_its_instance_is_a_failure() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let mut child = with_unwritten_data(&stage);
     for pid in processes_of_run(&stage) {
         kill(pid, Signal::KILL);
     }
     child.stdin.take().unwrap().write_all(b"end\n").unwrap();
-    let told = Told::from(child.wait_with_output().unwrap());
+    let told = Outcome::from(child.wait_with_output().unwrap());
     told.refused(&["died before the command ended", "unwritten in f", "fsync"]);
     stage.nothing_is_left();
 }
@@ -214,7 +216,7 @@ fn next_run_reports_loss_of_run_that_died_with_its_command() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let mut child = with_unwritten_data(&stage);
     let processes = processes_of_run(&stage);
     kill(child.id() as i32, Signal::KILL);
@@ -225,10 +227,10 @@ fn next_run_reports_loss_of_run_that_died_with_its_command() {
     // The command ends as well: this process held the only other end of its input.
     drop(child.stdin.take());
     child.wait().unwrap();
-    let next = Told::from(stage.run("true").output().unwrap());
+    let next = Outcome::from(stage.run("true").output().unwrap());
     assert_eq!(next.code, Some(0), "{}", next.err);
     assert!(next.err.contains("unwritten in f") && next.err.lines().count() == 1, "{}", next.err);
-    stage.run("true").output().map(Told::from).unwrap().fine();
+    stage.run("true").output().map(Outcome::from).unwrap().fine();
     stage.nothing_is_left();
 }
 
@@ -237,7 +239,7 @@ fn an_instance_that_gave_up_is_a_failure() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (mut child, end) = waiting(&stage);
     let [supervisor, _] = processes_of_run(&stage);
     let mounts = format!("/proc/{}/mountinfo", child.id());
@@ -281,13 +283,13 @@ fn instance_stopped_before_its_command_has_not_failed() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (child, end) = waiting(&stage);
     let [supervisor, _] = processes_of_run(&stage);
     kill(supervisor, Signal::TERM);
     wait_until("it ends", || !runs(supervisor));
     fs::write(end, "").unwrap();
-    Told::from(child.wait_with_output().unwrap()).fine();
+    Outcome::from(child.wait_with_output().unwrap()).fine();
     stage.nothing_is_left();
 }
 
@@ -297,7 +299,7 @@ fn killed_itself_it_ends_with_its_command() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (at, go) = (text(&stage.src), stage.file("go"));
     let script = format!(
         "kill -KILL $PPID; while ! test -e {}; do sleep 0.02; done; cd {at}; echo late > late; stat -f -c %T . > type",
@@ -317,7 +319,7 @@ fn processes_left_by_the_command_keep_their_files() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (path, go) = (stage.src.join("daemon"), stage.file("go"));
     let script = format!(
         "(exec > {}; while ! test -e {}; do sleep 0.02; done; echo after the end) &",
@@ -354,7 +356,7 @@ fn data_that_cannot_be_written_is_told() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let at = text(&stage.src);
     // The first process makes a small source of its own; the file's creation reserves no space.
     let script = format!(
@@ -376,7 +378,7 @@ fn statistics_at_the_end() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let file = stage.file("stats.json");
     let mut command =
         terrace(["run", "--no-preload", "--stats", text(&file), "--on", text(&stage.src), "--"]);
@@ -410,7 +412,7 @@ fn as_an_ordinary_user() {
         eprintln!("skipped: this machine lets ordinary users make no namespace");
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (dir, device) = (stage.file("."), stage.file("fuse"));
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(&stage.src, Some(65534), Some(65534)).unwrap();
@@ -442,7 +444,7 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     if !possible() {
         return;
     }
-    let (stage, other) = (Stage::new(), Stage::new());
+    let (stage, other) = (TestMount::new(), TestMount::new());
     let script = format!(
         "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB; echo data > '{2}/f'
          \"$t\" run --no-preload --memory 16MiB --on '{3}' -- sh -c \"touch '{4}'; read end\" < '{5}' & run=$!
@@ -463,7 +465,7 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
 }
 
 /// Runs a shell script in a mount namespace of its own, with the pipe `end` of a stage.
-fn in_a_private_namespace(stage: &Stage, script: &str) -> Told {
+fn in_a_private_namespace(stage: &TestMount, script: &str) -> Outcome {
     let mut private = Command::new("sh");
     private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);
     private.args([text(&stage.file("end")), script]).env("XDG_CONFIG_HOME", "/nonexistent");
@@ -476,7 +478,7 @@ fn umount_leaves_what_a_command_has_mounted_over_a_copy() {
     if !possible() {
         return;
     }
-    let (stage, other) = (Stage::new(), Stage::new());
+    let (stage, other) = (TestMount::new(), TestMount::new());
     let script = format!(
         "set -e; t='{0}'; \"$t\" mount '{1}' '{2}' --memory 16MiB
          \"$t\" run --no-preload --memory 16MiB --on '{3}' -- sh -c \"mount -t tmpfs none '{2}'; echo kept > '{2}/k'; touch '{4}'

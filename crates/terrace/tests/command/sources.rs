@@ -8,11 +8,11 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::stage::{Stage, possible, terrace, told};
+use crate::stage::{TestMount, possible, terrace, told};
 
 /// A source below a stage's directory, and all its mounts.
 struct Served {
-    stage: Stage,
+    stage: TestMount,
     below: PathBuf,
     mounted: Vec<PathBuf>,
 }
@@ -27,7 +27,7 @@ impl Served {
         if !possible() {
             return None;
         }
-        let stage = Stage::new();
+        let stage = TestMount::new();
         let below = stage.file("below");
         fs::create_dir(&below).unwrap();
         let mut served = Self { mounted: begin(&below), below, stage };

@@ -14,7 +14,7 @@ use terrace_testkit::wait::holds_within;
 pub(crate) use terrace_testkit::wait::wait_until;
 
 /// A fresh pair of directories. At the end, terrace must have left nothing on them.
-pub(crate) struct Stage {
+pub(crate) struct TestMount {
     _dir: tempfile::TempDir,
     pub src: PathBuf,
     pub mnt: PathBuf,
@@ -62,7 +62,7 @@ fn as_a_new_user(mut command: Command) -> Command {
 }
 
 /// Output and status of a command.
-pub(crate) struct Told {
+pub(crate) struct Outcome {
     pub code: Option<i32>,
     pub out: String,
     pub err: String,
@@ -70,27 +70,27 @@ pub(crate) struct Told {
     pub whole_err: String,
 }
 
-impl From<Output> for Told {
-    fn from(output: Output) -> Told {
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Outcome {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         // Parallel tests may make mount namespaces: `umount` then names their processes.
         let sees =
             |line: &&str| line.contains(": unmounted here") || line.contains(": waiting for the unmount");
         let whole_err = text(output.stderr);
         let err = whole_err.split_inclusive('\n').filter(|line| !sees(line)).collect();
-        Told { code: output.status.code(), out: text(output.stdout), err, whole_err }
+        Outcome { code: output.status.code(), out: text(output.stdout), err, whole_err }
     }
 }
 
 /// Runs a command to its end.
-pub(crate) fn told(mut command: Command) -> Told {
+pub(crate) fn told(mut command: Command) -> Outcome {
     command.output().expect("it starts").into()
 }
 
-impl Told {
+impl Outcome {
     /// Asserts exit code 0 and no error output.
     #[track_caller]
-    pub(crate) fn fine(self) -> Told {
+    pub(crate) fn fine(self) -> Outcome {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
         self
     }
@@ -125,19 +125,19 @@ fn place() -> &'static Path {
     if is_plain && !covered && near.ancestors().all(reached) { near } else { Path::new("/var/tmp") }
 }
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
+impl TestMount {
+    pub(crate) fn new() -> TestMount {
         let dir = tempfile::tempdir_in(place()).unwrap();
         let path = dir.path().canonicalize().unwrap();
         let (src, mnt) = (path.join("src"), path.join("mnt"));
         fs::create_dir(&src).unwrap();
         fs::create_dir(&mnt).unwrap();
-        Stage { _dir: dir, src, mnt }
+        TestMount { _dir: dir, src, mnt }
     }
 
     /// A stage with a source of 1 MiB.
-    pub(crate) fn with_small_source() -> Stage {
-        let mut stage = Stage::new();
+    pub(crate) fn with_small_source() -> TestMount {
+        let mut stage = TestMount::new();
         let disk = stage.file("disk");
         fs::create_dir(&disk).unwrap();
         rustix::mount::mount("none", &disk, "tmpfs", rustix::mount::MountFlags::empty(), c"size=1m").unwrap();
@@ -149,12 +149,12 @@ impl Stage {
     /// A stage for the user 65534, and a script for `unshare -m`. The script defines `user COMMAND...` to run
     /// as that user, `$program` for terrace and `$runtime` for a directory. None: this machine has no
     /// fusermount3.
-    pub(crate) fn for_user() -> Option<(Stage, String)> {
+    pub(crate) fn for_user() -> Option<(TestMount, String)> {
         if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
             eprintln!("skipped: needs fusermount3");
             return None;
         }
-        let stage = Stage::new();
+        let stage = TestMount::new();
         fs::set_permissions(stage.file("."), fs::Permissions::from_mode(0o755)).unwrap();
         let (runtime, program) = (stage.file("runtime"), stage.file("terrace"));
         fs::create_dir(&runtime).unwrap();
@@ -179,14 +179,14 @@ impl Stage {
     }
 
     /// `terrace mount SRC MNT MORE...`
-    pub(crate) fn mount(&self, more: &[&str]) -> Told {
+    pub(crate) fn mount(&self, more: &[&str]) -> Outcome {
         let mut command = terrace(["mount"]);
         command.args([&self.src, &self.mnt]).args(["--memory", "32MiB"]).args(more);
         told(command)
     }
 
     /// `terrace VERB MNT MORE...`
-    pub(crate) fn ask(&self, verb: &str, more: &[&str]) -> Told {
+    pub(crate) fn ask(&self, verb: &str, more: &[&str]) -> Outcome {
         let mut command = terrace([verb]);
         command.arg(&self.mnt).args(more);
         let told = told(command);
@@ -249,7 +249,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for TestMount {
     fn drop(&mut self) {
         let flags = rustix::mount::UnmountFlags::FORCE | rustix::mount::UnmountFlags::DETACH;
         for _ in 0..8 {
@@ -317,7 +317,7 @@ fn is_locked(lock: &Path) -> bool {
 }
 
 /// Runs a bash script to its end in a mount namespace of its own.
-pub(crate) fn told_apart(script: &str) -> Told {
+pub(crate) fn told_apart(script: &str) -> Outcome {
     let mut command = Command::new("unshare");
     command.args(["-m", "--propagation", "private", "bash", "-c", script]);
     command.env("XDG_CONFIG_HOME", "/nonexistent");

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use terrace_testkit::rng::Rng;
 
-use crate::stage::{Stage, Told, possible, terrace, text, told};
+use crate::stage::{Outcome, TestMount, possible, terrace, text, told};
 
 const MIB: usize = 1 << 20;
 
-fn stage(words: &[&str]) -> Told {
+fn stage(words: &[&str]) -> Outcome {
     told(terrace([&["stage"], words].concat()))
 }
 
-fn json(told: Told) -> serde_json::Value {
+fn json(told: Outcome) -> serde_json::Value {
     serde_json::from_str(&told.fine().out).unwrap()
 }
 
@@ -29,7 +29,7 @@ fn staged_files_are_read_without_the_source() {
     if !possible() {
         return;
     }
-    let env = Stage::new();
+    let env = TestMount::new();
     fs::create_dir_all(env.src.join("set/deep")).unwrap();
     let content = write_random(&env.src.join("set/deep/a"), 3 * MIB);
     write_random(&env.src.join("set/b"), MIB);
@@ -60,7 +60,7 @@ fn staging_out_writes_to_the_source() {
     if !possible() {
         return;
     }
-    let env = Stage::new();
+    let env = TestMount::new();
     env.mount(&[]).fine();
     let file = env.mnt.join("result");
     let content = write_random(&file, MIB);
@@ -77,7 +77,7 @@ fn staging_refuses_what_terrace_does_not_serve() {
     if !possible() {
         return;
     }
-    let env = Stage::new();
+    let env = TestMount::new();
     stage(&["in", text(&env.src)])
         .refused(&["terrace serves nothing here", "`terrace stat` lists the mounts"]);
     stage(&["in", "/nonexistent"]).refused(&["/nonexistent: "]);
@@ -90,7 +90,7 @@ fn run_stages_in_before_its_command() {
     if !possible() {
         return;
     }
-    let env = Stage::new();
+    let env = TestMount::new();
     write_random(&env.src.join("input"), 2 * MIB);
     let stats = env.file("stats.json");
     let run = |path: &str| {

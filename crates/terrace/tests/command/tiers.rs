@@ -7,16 +7,16 @@ use std::path::PathBuf;
 use rustix::process::Signal;
 use terrace_api::tiers::{SourceState, TargetState, TierKind, TierReport};
 
-use crate::stage::{Stage, Told, crash, possible, runs, terrace, text, told, wait_until};
+use crate::stage::{Outcome, TestMount, crash, possible, runs, terrace, text, told, wait_until};
 
 /// `terrace run --on SRC --tier TIER -- SCRIPT`, without the preload path.
-fn run(stage: &Stage, tier: &str, more: &[&str], script: &str) -> Told {
+fn run(stage: &TestMount, tier: &str, more: &[&str], script: &str) -> Outcome {
     let mut command = terrace(["run", "--no-preload", "--memory", "32MiB", "--tier", tier]);
     command.args(more).arg("--on").arg(&stage.src).args(["--", "sh", "-c", script]);
     told(command)
 }
 
-fn tier(words: &[&str]) -> Told {
+fn tier(words: &[&str]) -> Outcome {
     told(terrace([&["tier"], words].concat()))
 }
 
@@ -28,13 +28,13 @@ fn sized(path: &str, size: &str) -> String {
     format!("{path}:{size}")
 }
 
-fn target(stage: &Stage) -> String {
+fn target(stage: &TestMount) -> String {
     text(&stage.file("t.tier")).to_owned()
 }
 
 /// Asserts that a command serves, and prints one line, with all of `parts`, why it serves without the tier.
 #[track_caller]
-fn warned(told: Told, parts: &[&str]) {
+fn warned(told: Outcome, parts: &[&str]) {
     assert_eq!((told.code, told.err.lines().count()), (Some(0), 1), "{}", told.err);
     assert!(
         told.err.starts_with("terrace: ") && told.err.ends_with("; serving without it\n"),
@@ -46,7 +46,7 @@ fn warned(told: Told, parts: &[&str]) {
 
 /// Asserts that a mount serves without its tier, and shows this at the start and in `stat`.
 #[track_caller]
-fn serves_without(stage: &Stage, tier: &str, parts: &[&str]) {
+fn serves_without(stage: &TestMount, tier: &str, parts: &[&str]) {
     warned(stage.mount(&["--tier", tier]), parts);
     assert_eq!(fs::read(stage.mnt.join("f")).unwrap(), b"content");
     assert_eq!(stage.info().tiers, Vec::<PathBuf>::new());
@@ -67,7 +67,7 @@ fn serving_goes_on_without_a_tier_that_cannot_be_used() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("f"), "content").unwrap();
     let inside = text(&stage.src.join("in")).to_owned();
     let letter = text(&stage.file("letter")).to_owned();
@@ -103,7 +103,7 @@ fn target_that_is_off_goes_live_and_stays_gone() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("f"), "content").unwrap();
     let letter = text(&stage.file("letter")).to_owned();
     fs::write(&letter, "a letter").unwrap();
@@ -132,7 +132,7 @@ fn relative_path_of_a_tier_is_that_of_the_command() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let mut command = terrace(["mount", "--memory", "32MiB", "--tier", "t.tier:16MiB"]);
     command.args([&stage.src, &stage.mnt]).current_dir(stage.file(""));
     told(command).fine();
@@ -147,7 +147,7 @@ fn tier_belongs_to_one_instance_also_over_a_crash() {
     if !possible() {
         return;
     }
-    let (stage, other) = (Stage::new(), Stage::new());
+    let (stage, other) = (TestMount::new(), TestMount::new());
     let path = target(&stage);
     fs::write(stage.src.join("f"), "content").unwrap();
     stage.mount(&["--tier", &sized(&path, "16MiB")]).fine();
@@ -178,7 +178,7 @@ fn tier_without_processes_is_free() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let path = target(&stage);
     stage.mount(&["--tier", &sized(&path, "16MiB")]).fine();
     let (supervisor, terraced) = stage.processes();
@@ -198,7 +198,7 @@ fn show_and_list_tell_whose_a_tier_is() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let path = target(&stage);
     run(&stage, &sized(&path, "16MiB"), &[], "true").fine();
     let report = shown(&path);
@@ -247,7 +247,7 @@ fn drop_empties_a_tier_and_keeps_its_place() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let path = target(&stage);
     run(&stage, &sized(&path, "16MiB"), &[], "true").fine();
     let was = shown(&path).tier.unwrap();
@@ -261,7 +261,7 @@ fn drop_empties_a_tier_and_keeps_its_place() {
 
 #[test]
 fn devices_of_one_name_and_wrong_values_are_refused() {
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let file = stage.file("terrace.toml");
     let cases = [
         (
@@ -286,7 +286,7 @@ fn stat_has_a_row_for_each_tier() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let tiers = stage.stat().cache.tiers;
     assert_eq!(tiers.iter().map(|row| row.kind).collect::<Vec<_>>(), [TierKind::Dram, TierKind::Compressed]);

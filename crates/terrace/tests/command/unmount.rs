@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::stage::{Stage, kill, library, possible, terrace, text, told, told_apart, wait_until};
+use crate::stage::{TestMount, kill, library, possible, terrace, text, told, told_apart, wait_until};
 
 /// generic/604 of xfstests: a mount waits for the end of an unmount that still writes.
 #[test]
@@ -15,7 +15,7 @@ fn mount_waits_for_an_unmount_under_way() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     fs::write(stage.mnt.join("a"), "b").unwrap();
     fs::write(stage.instances()[0].join("stopping"), "").unwrap();
@@ -38,7 +38,7 @@ fn a_refused_unmount_keeps_others_out() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let open = fs::File::create(stage.mnt.join("a")).unwrap();
     stage.ask("umount", &[]).refused(&["in use"]);
@@ -55,7 +55,7 @@ fn a_mount_after_a_lazy_unmount_comes_beside_readers_alone() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("a"), "a").unwrap();
     stage.mount(&[]).fine();
     let writer = fs::File::options().append(true).open(stage.mnt.join("a")).unwrap();
@@ -83,7 +83,7 @@ fn changes_through_a_mount_that_is_gone_are_refused() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("a"), "a").unwrap();
     stage.mount(&[]).fine();
     let script = "import os, sys\n\
@@ -123,7 +123,7 @@ fn mounts_of_directories_above_a_source_can_be_unmounted() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let [disk, bound, other] = ["disk", "bound", "other"].map(|name| stage.file(name));
     [&disk, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = format!(
@@ -156,7 +156,7 @@ fn a_tree_has_one_mount_or_several_runs() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     let (inner, bound, other) = (stage.src.join("inner"), stage.file("bound"), stage.file("other"));
     [&inner, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let mount = |src: &std::path::Path| {
@@ -220,7 +220,7 @@ fn umount_of_the_system_waits_for_the_last_page() {
     if !possible() {
         return;
     }
-    let stage = Stage::with_small_source();
+    let stage = TestMount::with_small_source();
     let (links, run) = (stage.file("links"), stage.file("run"));
     [&links, &run].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     for name in ["mount.fuse.terrace", "umount.fuse.terrace"] {
@@ -275,7 +275,7 @@ fn umount_without_a_record_is_refused() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     stage.mount(&[]).fine();
     let dir = stage.instances()[0].clone();
     let hidden = stage.file("hidden");
@@ -290,7 +290,7 @@ fn umount_without_a_record_is_refused() {
 /// By a user with another XDG_RUNTIME_DIR than at the mount, and by root.
 #[test]
 fn umount_finds_the_instance_in_other_runtime_directories() {
-    let Some((stage, begin)) = Stage::for_user() else { return };
+    let Some((stage, begin)) = TestMount::for_user() else { return };
     let script = format!(
         "{begin} for by in user root; do
            user XDG_RUNTIME_DIR=$runtime $program mount --memory 32MiB {src} {mnt} || exit 8
@@ -312,7 +312,7 @@ fn the_mount_at_a_path_has_its_own_instance() {
     if !possible() {
         return;
     }
-    let (stage, first) = (Stage::new(), Stage::new());
+    let (stage, first) = (TestMount::new(), TestMount::new());
     fs::write(first.src.join("a"), "a").unwrap();
     let mut command = terrace(["mount", "--memory", "48MiB"]);
     told({
@@ -342,7 +342,7 @@ fn circles_are_refused_or_not_entered() {
     if !possible() {
         return;
     }
-    let (stage, other) = (Stage::new(), Stage::new());
+    let (stage, other) = (TestMount::new(), TestMount::new());
     let (inner, crossing) = (stage.src.join("m"), other.src.join("m"));
     [&inner, &crossing].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = format!(
@@ -376,7 +376,7 @@ fn a_mount_comes_over_an_autofs() {
     if !possible() {
         return;
     }
-    let stage = Stage::new();
+    let stage = TestMount::new();
     fs::write(stage.src.join("a"), "content").unwrap();
     // The pipe gets no answer: a process that triggers the automount hangs, unless it is in this process
     // group.

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::net::TcpListener;
 
 use super::client::{Client, Reply};
-use super::stage::{Served, Stage};
+use super::stage::{Served, TestServer};
 
 /// A client of all servers, which follows redirections.
 struct Routing {
@@ -54,7 +54,7 @@ fn free_ports() -> Vec<u16> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-fn start(stage: &Stage, ports: &[u16], at: usize) -> Served {
+fn start(stage: &TestServer, ports: &[u16], at: usize) -> Served {
     let (dir, port, map) =
         (stage.text(&format!("keys{at}")), ports[at].to_string(), stage.text("nodes.toml"));
     let args = ["--dir", &dir, "--port", &port, "--cluster", &map, "--sync", "always", "--threads", "1"];
@@ -65,7 +65,7 @@ fn start(stage: &Stage, ports: &[u16], at: usize) -> Served {
 
 #[test]
 fn four_servers_share_the_keys() {
-    let (stage, ports) = (Stage::new(), free_ports());
+    let (stage, ports) = (TestServer::new(), free_ports());
     let node = |(at, port): (usize, &u16)| {
         format!(
             "[[node]]\nhost = \"127.0.0.1\"\nport = {port}\nslots = [\"{}-{}\"]\n",

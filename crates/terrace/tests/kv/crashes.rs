@@ -7,7 +7,7 @@ use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
 
 use super::client::{Client, Reply};
-use super::stage::Stage;
+use super::stage::TestServer;
 
 /// Kills of each kind, in a quick run and in a soak.
 fn rounds() -> u64 {
@@ -31,7 +31,7 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 type Versions = Vec<(u64, u64)>;
 
 /// Writes until its connection ends or `over`.
-fn write(stage: &Stage, writer: u64, mut versions: Versions, over: &AtomicBool) -> Versions {
+fn write(stage: &TestServer, writer: u64, mut versions: Versions, over: &AtomicBool) -> Versions {
     let mut client = stage.client();
     let from = versions.iter().map(|(_, sent)| *sent).max().unwrap_or(0);
     for step in 0.. {
@@ -85,7 +85,7 @@ fn check(client: &mut Client, writer: u64, versions: &Versions) -> Versions {
 }
 
 /// Rounds of writers, each ended by `kill`, which returns once clients can connect again.
-fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut()) {
+fn write_and_kill(stage: &TestServer, rounds: u64, seed: u64, mut kill: impl FnMut()) {
     let mut rng = Rng::new(seed);
     let mut known = [vec![(0, 0); KEYS as usize], vec![(0, 0); KEYS as usize]];
     for _ in 0..rounds {
@@ -112,7 +112,7 @@ fn write_and_kill(stage: &Stage, rounds: u64, seed: u64, mut kill: impl FnMut())
 #[test]
 fn acknowledged_writes_survive_kill_of_the_server() {
     let seed = seed("acknowledged_writes_survive_kill_of_the_server");
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--sync", "no"]);
     let rounds = rounds();
     write_and_kill(&stage, rounds, seed, || served.kill_server());
@@ -128,7 +128,7 @@ fn acknowledged_writes_survive_kill_of_the_server() {
 
 #[test]
 fn acknowledged_writes_survive_a_kill_at_the_end() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--sync", "no"]);
     let mut client = stage.client();
     for number in 0..500 {
@@ -144,7 +144,7 @@ fn acknowledged_writes_survive_a_kill_at_the_end() {
 fn writes_survive_kill_of_everything() {
     let seed = seed("writes_survive_kill_of_everything");
     for sync in ["always", "1s", "no"] {
-        let stage = Stage::new();
+        let stage = TestServer::new();
         let mut served = Some(stage.serve(&["--sync", sync]));
         write_and_kill(&stage, rounds(), seed, || {
             served.take().unwrap().kill_all();
@@ -163,7 +163,7 @@ fn writes_survive_kill_of_everything() {
 
 #[test]
 fn server_goes_on_when_its_keeper_is_killed() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&[]);
     let mut client = stage.client();
     assert_eq!(client.say("SET a 1"), "OK");

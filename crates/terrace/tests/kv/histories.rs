@@ -10,7 +10,7 @@ use terrace_testkit::rng::{Rng, seed};
 use todc_utils::{Action, History, Specification, WGLChecker};
 
 use super::client::{Client, Reply};
-use super::stage::Stage;
+use super::stage::TestServer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
@@ -124,7 +124,7 @@ struct Round {
 
 impl Round {
     /// A client; after the end of its connection, it continues as a new client.
-    fn work(&self, stage: &Stage, prefix: &str, rng: &mut Rng) {
+    fn work(&self, stage: &TestServer, prefix: &str, rng: &mut Rng) {
         while !self.is_over.load(Ordering::Relaxed) {
             let (id, mut client) = (self.clients.fetch_add(1, Ordering::Relaxed), stage.client());
             while !self.is_over.load(Ordering::Relaxed) {
@@ -145,7 +145,7 @@ impl Round {
 fn histories_of_three_clients_are_linearizable() {
     let mut rng = Rng::new(seed("histories_of_three_clients_are_linearizable"));
     let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 200 } else { 8 };
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--sync", "no", "--threads", "3"]);
     let mut commands = 0;
     for number in 0..rounds {

@@ -8,11 +8,11 @@ use terrace_testkit::scrape::{get, scrape};
 use terrace_testkit::wait::wait_until;
 
 use super::client::{Client, Reply};
-use super::stage::{Stage, refused, terrace};
+use super::stage::{TestServer, refused, terrace};
 
 #[test]
 fn wrong_settings_are_one_line() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     std::fs::write(stage.path("file"), "").unwrap();
     std::fs::write(stage.path("map"), "[[node]]\nhost = \"127.0.0.1\"\nport = 1\nslots = [\"0-1\"]\n")
         .unwrap();
@@ -39,7 +39,7 @@ fn wrong_settings_are_one_line() {
 
 #[test]
 fn longest_value_that_is_taken_is_given() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&[]);
     let mut client = stage.client();
     let Reply::Array(longest) = client.ask(&["CONFIG", "GET", "proto-max-bulk-len"]).unwrap() else {
@@ -55,7 +55,7 @@ fn longest_value_that_is_taken_is_given() {
 
 #[test]
 fn one_store_has_one_server() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&[]);
     let socket = stage.text("other");
     refused(&["serve", "kv", "--dir", &stage.text("keys"), "--unix", &socket], "end it first");
@@ -71,9 +71,9 @@ fn one_store_has_one_server() {
 
 /// Runs `f` in a thread whose mount namespace, and that of its servers, has a file system of `bytes` at
 /// `keys`.
-fn on_a_disk(bytes: u64, f: impl FnOnce(&Stage) + Send) {
+fn on_a_disk(bytes: u64, f: impl FnOnce(&TestServer) + Send) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let keys = stage.path("keys");
     std::fs::create_dir(&keys).unwrap();
     let run = || {
@@ -155,7 +155,7 @@ fn full_and_read_only_disks_are_one_line() {
 
 #[test]
 fn password_file_keeps_others_out() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let file = stage.text("password");
     std::fs::write(&file, "secret\nmore\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -169,7 +169,7 @@ fn password_file_keeps_others_out() {
 
 #[test]
 fn commands_of_terrace_reach_a_server() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--clients-max", "3"]);
     let mut client = stage.client();
     for i in 0..100 {
@@ -199,7 +199,7 @@ fn commands_of_terrace_reach_a_server() {
 
 #[test]
 fn metrics_of_a_server_are_scraped_also_after_it_was_killed() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--metrics", "0"]);
     let address = served.stat().instance.metrics.expect("it is told where they are");
     let mut client = stage.client();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use terrace_testkit::wait::wait_until;
 
-use super::stage::{Stage, refused};
+use super::stage::{TestServer, refused};
 
 /// A client that sends text and reads lines.
 struct Client(BufReader<TcpStream>);
@@ -66,7 +66,7 @@ fn free_port() -> u16 {
 
 #[test]
 fn items_with_flags_and_times_survive_deaths() {
-    let (stage, port) = (Stage::new(), free_port());
+    let (stage, port) = (TestServer::new(), free_port());
     let options = ["--sync", "always", "--memcached", &port.to_string()];
     let served = stage.serve(&options);
     let mut client = Client::new(port);
@@ -107,7 +107,7 @@ fn rounds() -> u64 {
 
 #[test]
 fn acknowledged_items_survive_kills_under_load() {
-    let (stage, port) = (Stage::new(), free_port());
+    let (stage, port) = (TestServer::new(), free_port());
     let options = ["--sync", "always", "--memcached", &port.to_string()];
     let mut served = stage.serve(&options);
     let mut acknowledged = 0_u64;
@@ -150,7 +150,7 @@ fn acknowledged_items_survive_kills_under_load() {
 
 #[test]
 fn memcached_port_is_refused_beside_a_password() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let (dir, unix) = (stage.text("keys"), stage.text("s"));
     let kv = |more: &[&str], part: &str| {
         refused(&[&["serve", "kv", "--dir", &dir, "--unix", &unix, "--memcached"], more].concat(), part);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 
 use super::client::{Client, Reply};
-use super::stage::{Served, Stage};
+use super::stage::{Served, TestServer};
 
 const LIMIT: u64 = 32 << 20;
 /// Anonymous memory of a process that does not grow with keys: stacks, thread buffers, allocator overhead.
@@ -63,7 +63,7 @@ fn set_batch(client: &mut Client, from: u64) -> u64 {
 
 #[test]
 fn keys_fill_memory_up_to_the_limit_and_are_then_refused() {
-    let stage = Stage::new();
+    let stage = TestServer::new();
     let served = stage.serve(&["--sync", "no"]);
     let mut client = stage.client();
     let mut keys = 0;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrace_testkit::rng::{Rng, seed};
 
 use super::client::{Client, Reply};
-use super::stage::Stage;
+use super::stage::TestServer;
 
 fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>>) {
     let key = format!("key:{}", rng.below(200));
@@ -37,7 +37,7 @@ fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>
 /// Random writes and reads, with each kind of end in turn. `more`: options of the server.
 fn check_over_restarts(seed: u64, rounds: u64, more: &[&str]) {
     let mut rng = Rng::new(seed);
-    let (stage, mut model) = (Stage::new(), BTreeMap::new());
+    let (stage, mut model) = (TestServer::new(), BTreeMap::new());
     let tier = format!("{}:64MiB", stage.text("tier"));
     let with_tier: Vec<&str> = more.iter().map(|word| if *word == "TIER" { &*tier } else { *word }).collect();
     let serve = || stage.serve(&[&["--sync", "always"], &*with_tier].concat());

@@ -28,13 +28,13 @@ pub(crate) fn refused(args: &[&str], part: &str) {
     assert!(said.starts_with("terrace: ") && said.contains("; ") && said.contains(part), "{said}");
 }
 
-pub(crate) struct Stage {
+pub(crate) struct TestServer {
     dir: tempfile::TempDir,
 }
 
-impl Stage {
-    pub(crate) fn new() -> Stage {
-        Stage { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
+impl TestServer {
+    pub(crate) fn new() -> TestServer {
+        TestServer { dir: tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap() }
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! In the virtual machine: checks of `--numa auto`. Each returns its observation.
 
 use super::super::command::{output, wrong};
-use super::stage::{self, Load, MOUNT, Stage, mask, numa, processor, terrace};
+use super::stage::{self, Fixture, Load, MOUNT, mask, numa, processor, terrace};
 use super::words::REST;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -18,12 +18,12 @@ type Seen = io::Result<String>;
 const PERIODS_3: Duration = Duration::from_millis(4300);
 const PERIODS_10: Duration = Duration::from_millis(10_500);
 
-fn is_far(stage: &Stage, tid: u32) -> bool {
+fn is_far(stage: &Fixture, tid: u32) -> bool {
     processor(tid).is_some_and(|cpu| stage.far_cpus().contains(&cpu))
 }
 
 /// Waits until a thread runs on the far node.
-fn follows(stage: &Stage, tid: u32) -> io::Result<Duration> {
+fn follows(stage: &Fixture, tid: u32) -> io::Result<Duration> {
     let begun = Instant::now();
     match holds_within(PERIODS_3, || is_far(stage, tid)) {
         true => Ok(begun.elapsed()),
@@ -36,7 +36,7 @@ fn follows(stage: &Stage, tid: u32) -> io::Result<Duration> {
 }
 
 /// A thread that reads the far node's file moves there, and stays.
-pub(super) fn thread_follows_its_data(stage: &Stage) -> Seen {
+pub(super) fn thread_follows_its_data(stage: &Fixture) -> Seen {
     let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), None)?;
     let after = follows(stage, load.tids[0])?;
     let before = numa(&stage.far_dir())?.moved;
@@ -59,7 +59,7 @@ pub(super) fn thread_follows_its_data(stage: &Stage) -> Seen {
 }
 
 /// Writers with all data on one node are spread.
-pub(super) fn contention_spreads_threads(stage: &Stage) -> Seen {
+pub(super) fn contention_spreads_threads(stage: &Fixture) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
     std::thread::sleep(PERIODS_10);
@@ -75,7 +75,7 @@ pub(super) fn contention_spreads_threads(stage: &Stage) -> Seen {
 }
 
 /// Three threads that read one file, and together use less than one processor, run on one node.
-pub(super) fn threads_that_share_stay_together(stage: &Stage) -> Seen {
+pub(super) fn threads_that_share_stay_together(stage: &Fixture) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("nip", 3, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_10);
@@ -94,7 +94,7 @@ pub(super) fn threads_that_share_stay_together(stage: &Stage) -> Seen {
 }
 
 /// The nodes where the threads run.
-fn places(stage: &Stage, load: &Load) -> Vec<Option<usize>> {
+fn places(stage: &Fixture, load: &Load) -> Vec<Option<usize>> {
     let node_of = |cpu: usize| stage.nodes.iter().position(|cpus| cpus.contains(&cpu));
     load.tids.iter().map(|&tid| processor(tid).and_then(node_of)).collect()
 }
@@ -105,7 +105,7 @@ fn told(mnt: &str) -> String {
 
 /// A load on a mount, bound to the far node by terrace. If the kernel moved it there itself, terrace has no
 /// reason to: then another load is started.
-fn moved(stage: &Stage) -> io::Result<Load> {
+fn moved(stage: &Fixture) -> io::Result<Load> {
     stage.mount()?;
     for _ in 0..5 {
         let words = stage.load("run", 1, &[&format!("{MOUNT}/large")]);
@@ -119,7 +119,7 @@ fn moved(stage: &Stage) -> io::Result<Load> {
 }
 
 /// Checks that `end` restores the affinity of a bound thread.
-fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
+fn is_restored_by(stage: &Fixture, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
     let load = moved(stage)?;
     let tid = load.tids[0];
     // This kernel cannot resend requests that terraced had at its death, so none may be under way.
@@ -131,13 +131,13 @@ fn is_restored_by(stage: &Stage, end: impl FnOnce(u32) -> io::Result<()>) -> io:
 }
 
 /// The end of a mount restores a thread's affinity.
-pub(super) fn affinity_is_restored_at_the_end(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_at_the_end(stage: &Fixture) -> Seen {
     is_restored_by(stage, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
     Ok("after umount".into())
 }
 
 /// terraced is killed, is restarted, and ends.
-pub(super) fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_after_a_crash(stage: &Fixture) -> Seen {
     is_restored_by(stage, |tid| {
         let daemon = pid_of_daemon()?;
         kill(daemon)?;
@@ -153,7 +153,7 @@ pub(super) fn affinity_is_restored_after_a_crash(stage: &Stage) -> Seen {
 }
 
 /// The whole instance is killed at once; the next command restores the affinity.
-pub(super) fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
+pub(super) fn affinity_is_restored_after_a_kill(stage: &Fixture) -> Seen {
     is_restored_by(stage, |_| {
         stage::processes().into_iter().try_for_each(kill)?;
         expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
@@ -167,7 +167,7 @@ pub(super) fn affinity_is_restored_after_a_kill(stage: &Stage) -> Seen {
 }
 
 /// In a control group of one node's processors no thread moves.
-pub(super) fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
+pub(super) fn cpuset_of_one_node_is_kept(stage: &Fixture) -> Seen {
     let group = "/sys/fs/cgroup/one";
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset")?;
     fs::create_dir_all(group)?;
@@ -182,7 +182,7 @@ pub(super) fn cpuset_of_one_node_is_kept(stage: &Stage) -> Seen {
 }
 
 /// The far node's processors go offline while threads are bound to them, then its memory with its frames.
-pub(super) fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
+pub(super) fn node_that_goes_offline_does_no_harm(stage: &Fixture) -> Seen {
     let dir = stage.far_dir();
     let load = stage.run(&stage.load("run", 4, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_3);
@@ -216,7 +216,7 @@ pub(super) fn node_that_goes_offline_does_no_harm(stage: &Stage) -> Seen {
 }
 
 /// Frames are allocated on the reading thread's node, and move when a thread elsewhere reads them.
-pub(super) fn frames_lie_on_the_readers_node(stage: &Stage) -> Seen {
+pub(super) fn frames_lie_on_the_readers_node(stage: &Fixture) -> Seen {
     stage.mount()?;
     let mut seen = Vec::new();
     for node in [stage.far(), 0] {
@@ -252,7 +252,7 @@ fn share_read_from(node: usize, tid: u32) -> f64 {
 }
 
 /// Of many threads with few reads each, every one moves at most once.
-pub(super) fn thousand_threads_make_no_storm(stage: &Stage) -> Seen {
+pub(super) fn thousand_threads_make_no_storm(stage: &Fixture) -> Seen {
     let load = stage.run(&stage.load("sip", 1000, &[&format!("{}/large", stage.far_dir())]), None)?;
     std::thread::sleep(PERIODS_10);
     let before = numa(&stage.far_dir())?.moved;

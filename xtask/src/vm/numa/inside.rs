@@ -2,12 +2,12 @@
 
 use super::super::command::{output, wrong};
 use super::checks as c;
-use super::stage::{self, MOUNT, Stage, terrace};
+use super::stage::{self, Fixture, MOUNT, terrace};
 use std::io;
 use std::process::Command;
 use std::time::Instant;
 
-type Check = fn(&Stage) -> io::Result<String>;
+type Check = fn(&Fixture) -> io::Result<String>;
 
 const CHECKS: &[(&str, Check)] = &[
     ("thread follows its data", c::thread_follows_its_data),
@@ -29,7 +29,7 @@ pub(crate) fn run(nodes: usize) -> io::Result<()> {
     if nodes < 2 {
         failed += check("one node", c::one_node_is_told);
     } else {
-        let stage = Stage::new(nodes)?;
+        let stage = Fixture::new(nodes)?;
         for (name, of) in CHECKS {
             failed += check(name, || of(&stage));
             clean_up();

@@ -30,19 +30,19 @@ pub(super) fn prepare() -> io::Result<()> {
 }
 
 #[derive(Debug)]
-pub(super) struct Stage {
+pub(super) struct Fixture {
     /// Processors of each node.
     pub nodes: Vec<Vec<usize>>,
 }
 
-impl Stage {
+impl Fixture {
     /// Makes a file system with files on each node's persistent memory, at `/mnt/NODE`.
-    pub(super) fn new(nodes: usize) -> io::Result<Stage> {
+    pub(super) fn new(nodes: usize) -> io::Result<Fixture> {
         output(Command::new("mount").args(["-t", "cgroup2", "none", "/sys/fs/cgroup"]))?;
         let cpus = |node: usize| fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
         let nodes: Vec<Vec<usize>> =
             (0..nodes).map(|node| cpus(node).map(|text| list(&text))).collect::<io::Result<_>>()?;
-        let stage = Stage { nodes };
+        let stage = Fixture { nodes };
         stage.make_file_systems()?;
         Ok(stage)
     }

@@ -7,7 +7,7 @@ mod spread;
 mod volatile;
 
 use super::*;
-use crate::burst::replay::{Conflict, Decision, Replayed, Whereabouts};
+use crate::burst::replay::{Conflict, Decision, FileLookup, Replayed};
 use crate::config::{Access, CompressedConfig, DeviceConfig};
 use crate::device::{Found, Geometry, SimCall, SimMedium, Source, Superblock, superblock};
 use crate::path::throttle;
@@ -34,7 +34,7 @@ const LIFE_MAX: Duration = Duration::from_secs(3);
 /// Possible versions of a page: that of the last fsync, and those written since.
 type Versions = BTreeSet<u32>;
 
-struct World {
+struct Fixture {
     io: Arc<Volatile>,
     medium: Arc<SimMedium>,
     config: EngineConfig,
@@ -84,11 +84,11 @@ fn config(medium: &Arc<SimMedium>) -> EngineConfig {
     }
 }
 
-impl World {
-    fn new(regions: u32) -> World {
-        World::with(regions, |_| {})
+impl Fixture {
+    fn new(regions: u32) -> Fixture {
+        Fixture::with(regions, |_| {})
     }
-    fn with(regions: u32, adjust: impl FnOnce(&mut EngineConfig)) -> World {
+    fn with(regions: u32, adjust: impl FnOnce(&mut EngineConfig)) -> Fixture {
         let file = |_| {
             let file = volatile::new_file();
             file.set_len((PAGES * PAGE) as u64).unwrap();
@@ -102,7 +102,7 @@ impl World {
         let handles = Arc::new(SegmentHandles::create(&config).unwrap());
         let engine = Engine::start(config.clone(), handles.clone(), clock.clone(), io.clone()).unwrap();
         engine.serve().unwrap();
-        let mut world = World {
+        let mut world = Fixture {
             io,
             medium,
             config,
@@ -242,7 +242,7 @@ impl World {
     fn replay(&self, id: u64, decision: Decision) -> Replayed {
         let files = self.io.files();
         let file = files.iter().find(|file| file.metadata().unwrap().ino() == id);
-        let at = file.map_or(Whereabouts::Gone, |file| Whereabouts::Found(file.as_raw_fd().into()));
+        let at = file.map_or(FileLookup::Gone, |file| FileLookup::Found(file.as_raw_fd().into()));
         self.engine.replay(id, at, decision).unwrap()
     }
     /// Checks that each page of the source is one of the expected versions, which then becomes the new state.
@@ -301,7 +301,7 @@ fn is_of(page: &[u8], versions: &Versions) -> bool {
     })
 }
 
-impl Drop for World {
+impl Drop for Fixture {
     fn drop(&mut self) {
         self.engine.halt();
     }
@@ -311,7 +311,7 @@ impl Drop for World {
 /// the fsyncs answered by the target.
 fn lives(seed: u64, regions: u32) -> (u64, u64) {
     let rng = &mut Rng::new(seed);
-    let mut world = World::with(regions, |config| spread::often(config, seed));
+    let mut world = Fixture::with(regions, |config| spread::often(config, seed));
     let mut written = 0;
     for life in 0..4 {
         for _ in 0..rng.below(60) {
@@ -347,8 +347,8 @@ fn power_cuts_take_nothing_that_was_acknowledged() {
 }
 
 /// A world with an owed page of file 0: version 2, over version 1 in the source.
-fn owing() -> World {
-    let mut world = World::new(8);
+fn owing() -> Fixture {
+    let mut world = Fixture::new(8);
     world.write(0, 0, 1);
     world.fsync(0);
     world.write(0, 0, 1);
@@ -357,7 +357,7 @@ fn owing() -> World {
     world
 }
 
-fn source_page(world: &World) -> Vec<u8> {
+fn source_page(world: &Fixture) -> Vec<u8> {
     let mut buf = vec![0; PAGE];
     world.io.file(0).read_exact_at(&mut buf, 0).unwrap();
     buf
@@ -421,7 +421,7 @@ fn clean_end_owes_nothing() {
 
 #[test]
 fn target_is_left_alone_without_the_wish() {
-    let mut world = World::new(8);
+    let mut world = Fixture::new(8);
     world.engine.halt();
     let fresh = formatted(8);
     world.config = EngineConfig { durable_in_tier: false, ..config(&fresh) };
@@ -439,7 +439,7 @@ fn target_is_left_alone_without_the_wish() {
 
 #[test]
 fn burst_is_as_large_as_writers_may_make_it() {
-    let world = World::with(64, |config| {
+    let world = Fixture::with(64, |config| {
         (config.dirty_ratio, config.dirty_background_ratio) = (4, 1);
         config.writeback_interval = Duration::from_millis(1);
     });
@@ -469,7 +469,7 @@ fn burst_is_as_large_as_writers_may_make_it() {
 fn fsyncs_and_writebacks_at_once_lose_nothing() {
     let rng = &mut Rng::new(seed("fsyncs_and_writebacks_at_once_lose_nothing"));
     for _ in 0..3 {
-        let mut world = World::with(8, |config| spread::often(config, rng.next_u64()));
+        let mut world = Fixture::with(8, |config| spread::often(config, rng.next_u64()));
         let (engine, o) = (world.engine.clone(), world.objects[0].clone());
         let ended = AtomicBool::new(false);
         let writer = |first: usize| {

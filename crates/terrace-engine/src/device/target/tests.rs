@@ -14,17 +14,17 @@ const MIB: u64 = 1 << 20;
 static TURN: Mutex<()> = Mutex::new(());
 
 /// A source and a place for targets, on a file system with direct I/O.
-struct Stage {
+struct Fixture {
     dir: tempfile::TempDir,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Stage {
-    fn new() -> Stage {
+impl Fixture {
+    fn new() -> Fixture {
         let turn = TURN.lock();
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         fs::create_dir(dir.path().join("src")).unwrap();
-        Stage { dir, _turn: turn }
+        Fixture { dir, _turn: turn }
     }
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
@@ -69,7 +69,7 @@ fn is_root() -> bool {
 
 #[test]
 fn new_file_is_made_private_and_allocated() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let target = stage.open(Some(32 * MIB)).unwrap();
     assert!(target.fresh && target.superblock.clean);
     assert_eq!(target.superblock.geometry, Geometry::plan(32 * MIB).unwrap());
@@ -84,7 +84,7 @@ fn new_file_is_made_private_and_allocated() {
 
 #[test]
 fn second_open_finds_the_tier_of_the_first() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let first = stage.open(Some(32 * MIB)).unwrap().superblock;
     for size in [None, Some(32 * MIB)] {
         let again = stage.open(size).unwrap();
@@ -98,7 +98,7 @@ fn second_open_finds_the_tier_of_the_first() {
 
 #[test]
 fn empty_file_is_used_without_leave() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     fs::File::create(stage.path("t")).unwrap().set_len(32 * MIB).unwrap();
     assert!(stage.open(None).unwrap().fresh);
     fs::File::create(stage.path("t")).unwrap();
@@ -107,7 +107,7 @@ fn empty_file_is_used_without_leave() {
 
 #[test]
 fn foreign_content_is_refused_and_kept() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     for at in [0, 1080, 64 << 10, MIB - 1] {
         let file = fs::File::create(stage.path("t")).and(Ok(stage.tier())).unwrap();
         file.set_len(32 * MIB).unwrap();
@@ -127,7 +127,7 @@ fn foreign_content_is_refused_and_kept() {
 
 #[test]
 fn tier_in_use_is_refused_by_name_and_process() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let held = stage.open(Some(32 * MIB)).unwrap();
     refused(stage.open(None), &["/t: the tier is in use by"]);
     refused(open(&TargetRequest { format: true, ..stage.request("t", None) }), &["in use"]);
@@ -155,7 +155,7 @@ fn held_a_moment_longer<T>(held: Target, other: impl FnOnce() -> T) -> T {
 
 #[test]
 fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let held = || stage.open(Some(32 * MIB)).unwrap();
     held_a_moment_longer(held(), || stage.open(None).unwrap());
     held_a_moment_longer(held(), || empty(&stage.path("t")).unwrap());
@@ -173,7 +173,7 @@ fn lock_that_nobody_is_seen_to_hold_is_waited_for() {
 
 #[test]
 fn lock_lives_as_long_as_a_duplicate() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let open = || fs::File::options().create(true).append(true).open(stage.path("t")).unwrap();
     let (first, second) = (open(), open());
     assert!(!lock::is_taken(&first).unwrap());
@@ -189,7 +189,7 @@ fn lock_lives_as_long_as_a_duplicate() {
 
 #[test]
 fn tier_of_another_source_is_refused() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     drop(stage.open(Some(32 * MIB)).unwrap());
     let id = stage.open(None).unwrap().superblock.id;
     fs::create_dir(stage.path("other")).unwrap();
@@ -208,7 +208,7 @@ fn tier_of_another_source_is_refused() {
 
 #[test]
 fn renamed_source_keeps_its_tier() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     drop(stage.open(Some(32 * MIB)).unwrap());
     fs::rename(stage.path("src"), stage.path("now")).unwrap();
     assert!(!open(&TargetRequest { source: stage.path("now"), ..stage.request("t", None) }).unwrap().fresh);
@@ -216,7 +216,7 @@ fn renamed_source_keeps_its_tier() {
 
 #[test]
 fn other_layout_and_damage_are_refused() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let superblock = stage.open(Some(32 * MIB)).unwrap().superblock;
     let write = |page: &[u8]| COPIES_AT.iter().for_each(|at| stage.tier().write_all_at(page, *at).unwrap());
     let mut page = superblock.encode();
@@ -238,7 +238,7 @@ fn other_layout_and_damage_are_refused() {
 
 #[test]
 fn other_size_needs_leave_and_a_cut_file_is_told() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let first = stage.open(Some(32 * MIB)).unwrap().superblock;
     refused(stage.open(Some(64 * MIB)), &["not 64MiB; leave the size out", "--format-tier"]);
     refused(stage.open(Some(16 * MIB)), &["not 16MiB"]);
@@ -253,7 +253,7 @@ fn other_size_needs_leave_and_a_cut_file_is_told() {
 
 #[test]
 fn size_must_be_given_and_large_enough() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     refused(stage.open(None), &["/t: the tier does not exist, and its size is not given"]);
     let min = size_min();
     refused(stage.open(Some(min - 1)), &["too small for a tier", &format!("at least {}MiB", min / MIB)]);
@@ -266,7 +266,7 @@ fn size_must_be_given_and_large_enough() {
 
 #[test]
 fn index_must_fit_a_quarter_of_the_memory() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let request =
         |memory_mib, size| TargetRequest { memory_bytes: memory_mib * MIB, ..stage.request("t", Some(size)) };
     let parts = ["a quarter of the 64MiB of --memory", "give --memory 96MiB, or a tier of at most 5461MiB"];
@@ -284,7 +284,7 @@ fn index_must_fit_a_quarter_of_the_memory() {
 
 #[test]
 fn paths_that_cannot_be_targets() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let at =
         |path: &Path| open(&TargetRequest { path: path.to_owned(), ..stage.request("", Some(32 * MIB)) });
     refused(at(&stage.path("src").join("..")), &["the tier is a directory"]);
@@ -302,7 +302,7 @@ fn source_mounted_elsewhere_is_recognised() {
     if !is_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = Fixture::new();
     fs::create_dir(stage.path("also")).unwrap();
     run("mount", &["--bind", stage.path("src").to_str().unwrap(), stage.path("also").to_str().unwrap()]);
     let target = open(&stage.request("also/t", Some(32 * MIB)));
@@ -315,7 +315,7 @@ fn tmpfs_is_refused() {
     if !fs::metadata("/dev/shm").is_ok_and(|meta| meta.is_dir()) {
         return eprintln!("skipped: no /dev/shm");
     }
-    let (stage, shm) = (Stage::new(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let (stage, shm) = (Fixture::new(), tempfile::tempdir_in("/dev/shm").unwrap());
     let path = shm.path().join("t");
     refused(
         open(&TargetRequest { path: path.clone(), ..stage.request("", Some(32 * MIB)) }),
@@ -373,7 +373,7 @@ impl Drop for Loop {
 
 #[test]
 fn block_device_must_be_empty_or_a_tier() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let disk = fs::File::create(stage.path("disk")).unwrap();
     disk.set_len(40 * MIB).unwrap();
     let Some(mut device) = Loop::new(&stage.path("disk"), &[]) else { return };
@@ -404,7 +404,7 @@ fn block_device_must_be_empty_or_a_tier() {
 /// A file, and loop devices over it, are one target.
 #[test]
 fn target_has_one_user_by_all_of_its_names() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     drop(stage.open(Some(40 * MIB)).unwrap());
     let (Some(one), Some(two)) = (Loop::new(&stage.path("t"), &[]), Loop::new(&stage.path("t"), &[])) else {
         return;
@@ -426,7 +426,7 @@ fn target_below_the_source_is_refused_by_each_of_its_names() {
     if !is_root() {
         return;
     }
-    let stage = Stage::new();
+    let stage = Fixture::new();
     fs::create_dir_all(stage.path("src/below")).unwrap();
     fs::create_dir(stage.path("bound")).unwrap();
     let (below, bound) = (stage.path("src/below"), stage.path("bound"));
@@ -439,7 +439,7 @@ fn target_below_the_source_is_refused_by_each_of_its_names() {
 
 #[test]
 fn mark_at_the_end_of_a_device_counts() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let disk = fs::File::create(stage.path("disk")).unwrap();
     disk.set_len(40 * MIB).unwrap();
     disk.write_all_at(b"EFI PART", 40 * MIB - 512).unwrap();
@@ -451,7 +451,7 @@ fn mark_at_the_end_of_a_device_counts() {
 
 #[test]
 fn full_and_read_only_file_systems_are_told() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     fs::File::create(stage.path("disk")).unwrap().set_len(40 * MIB).unwrap();
     let Some(mut device) = Loop::new(&stage.path("disk"), &[]) else { return };
     device.mount(stage.path("mnt"));
@@ -475,7 +475,7 @@ fn file_of_another_user_is_read_only() {
     if rustix::process::geteuid().is_root() {
         return eprintln!("skipped: root may write every file");
     }
-    let stage = Stage::new();
+    let stage = Fixture::new();
     fs::write(stage.path("t"), "").unwrap();
     fs::set_permissions(stage.path("t"), fs::Permissions::from_mode(0o444)).unwrap();
     refused(stage.open(Some(32 * MIB)), &["the tier cannot be written: Permission denied"]);
@@ -483,7 +483,7 @@ fn file_of_another_user_is_read_only() {
 
 #[test]
 fn look_sees_a_tier_that_is_in_use() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let held = stage.open(Some(32 * MIB)).unwrap();
     let found = look(&stage.path("t")).unwrap();
     assert!(found.in_use && found.bytes == 32 * MIB);
@@ -499,7 +499,7 @@ fn look_sees_a_tier_that_is_in_use() {
 
 #[test]
 fn emptied_tier_keeps_its_source_and_size() {
-    let stage = Stage::new();
+    let stage = Fixture::new();
     let was = stage.open(Some(32 * MIB)).unwrap().superblock;
     assert_eq!(empty(&stage.path("t")).unwrap().id, was.id);
     let target = stage.open(Some(32 * MIB)).unwrap();

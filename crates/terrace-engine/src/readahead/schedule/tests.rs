@@ -27,15 +27,15 @@ impl ScheduledFiles for Files {
     }
 }
 
-struct World {
+struct Fixture {
     engine: Arc<Engine>,
     o: ObjectRef,
     held: Arc<AtomicU64>,
     _file: File,
 }
 
-impl World {
-    fn new() -> World {
+impl Fixture {
+    fn new() -> Fixture {
         let config = EngineConfig {
             memory_bytes: 16 << 20,
             memory_max_bytes: Some(16 << 20),
@@ -45,7 +45,7 @@ impl World {
         let engine = started(config, Arc::new(SystemClock), NullIo);
         let (o, file) = sparse_object(&engine, 1, PAGES * 4096);
         engine.serve().unwrap();
-        World { engine, o, held: Arc::default(), _file: file }
+        Fixture { engine, o, held: Arc::default(), _file: file }
     }
 
     /// Follows a schedule of single pages of two files, of which the second does not exist.
@@ -99,7 +99,7 @@ fn shuffled(rng: &mut Rng) -> Vec<u64> {
 
 #[test]
 fn a_recorded_random_order_is_fetched_ahead() {
-    let w = World::new();
+    let w = Fixture::new();
     let pages = &shuffled(&mut Rng::new(1))[..1000];
     w.follow(&pages.iter().map(|&page| (0, page)).collect::<Vec<_>>());
     for (n, &page) in pages.iter().enumerate() {
@@ -116,7 +116,7 @@ fn a_recorded_random_order_is_fetched_ahead() {
 
 #[test]
 fn a_wrong_schedule_stops_itself() {
-    let w = World::new();
+    let w = Fixture::new();
     let mut rng = Rng::new(1);
     w.follow(&shuffled(&mut rng).into_iter().map(|page| (0, page)).collect::<Vec<_>>());
     for page in shuffled(&mut rng) {
@@ -137,7 +137,7 @@ fn a_wrong_schedule_stops_itself() {
 
 #[test]
 fn files_that_are_not_there_are_passed_over() {
-    let w = World::new();
+    let w = Fixture::new();
     let pages: Vec<(u32, u64)> = (0..200).map(|n| (u32::from(n % 3 == 0), n * 7)).collect();
     w.follow(&pages);
     let there: Vec<u64> = pages.iter().filter(|(file, _)| *file == 0).map(|(_, page)| *page).collect();
@@ -155,7 +155,7 @@ fn files_that_are_not_there_are_passed_over() {
 /// The program ends in the middle, or the engine does.
 #[test]
 fn an_engine_ends_under_its_follower() {
-    let w = World::new();
+    let w = Fixture::new();
     let spans = Schedule {
         files: vec![schedule::File { path: "f".into(), bytes: 0, changed_ns: 0 }],
         spans: vec![Span { file: 0, first: 0, pages: PAGES }],

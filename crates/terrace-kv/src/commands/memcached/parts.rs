@@ -2,7 +2,7 @@
 
 use crate::blobs::Db;
 use crate::error::{Outcome, Refusal};
-use crate::keyspace::Held;
+use crate::keyspace::LockedKeys;
 use crate::wire::memcached::is_key;
 
 /// The database whose strings are the items.
@@ -31,7 +31,7 @@ const RELATIVE_MAX: i64 = 60 * 60 * 24 * 30;
 
 /// Expiry time of an item, milliseconds since 1970. None: it does not expire. A negative time has expired
 /// already.
-pub(super) fn expires(seconds: i64, held: &Held<'_>) -> Option<i64> {
+pub(super) fn expires(seconds: i64, held: &LockedKeys<'_>) -> Option<i64> {
     match seconds {
         0 => None,
         ..0 => Some(0),

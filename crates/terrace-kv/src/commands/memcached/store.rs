@@ -5,7 +5,7 @@ use crate::commands::context::Context;
 use crate::commands::strings;
 use crate::error::Outcome;
 use crate::events::Event;
-use crate::keyspace::Held;
+use crate::keyspace::LockedKeys;
 use crate::keyspace::word::{Kind, Word};
 use crate::wire::memcached::{length, seconds_of, unsigned, words_before_data};
 
@@ -40,7 +40,7 @@ impl<'a> Item<'a> {
     }
 
     /// Replaces the key's value.
-    fn write(&self, context: &mut Context<'_>, held: &mut Held<'_>) -> Outcome {
+    fn write(&self, context: &mut Context<'_>, held: &mut LockedKeys<'_>) -> Outcome {
         let word = Word { flags: self.flags, ..Word::new(Kind::String) };
         strings::write(held, DB, self.key, word, expires(self.seconds, held), self.data)?;
         context.reply.raw(b"STORED\r\n");
@@ -101,7 +101,7 @@ pub(super) fn cas(context: &mut Context<'_>) -> Outcome {
 
 fn join(
     context: &mut Context<'_>,
-    join: impl FnOnce(&mut Held<'_>, &Item<'_>, &mut Vec<u8>) -> Outcome,
+    join: impl FnOnce(&mut LockedKeys<'_>, &Item<'_>, &mut Vec<u8>) -> Outcome,
 ) -> Outcome {
     let item = Item::of(context)?;
     let mut held = context.keyspace().hold(DB, [item.key]);

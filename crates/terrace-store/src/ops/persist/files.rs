@@ -116,7 +116,7 @@ fn copy(state: &StoreState, blob: &Blob, file: &File, path: &Path) -> Result<()>
 pub(super) fn write_different(state: &StoreState, bucket: &BucketState, persist: &Persist) -> Result<()> {
     let mut cursor = 0;
     loop {
-        let (keys, next) = bucket.scan(&state.walks, &state.hashes, &state.memory, cursor, KEYS);
+        let (keys, next) = bucket.scan(&state.scan_cache, &state.hashes, &state.memory, cursor, KEYS);
         for key in &keys {
             if !is_same(state, bucket, key, &path_of(persist, key))? {
                 // If the blob is gone by now, `remove_strangers` removes its file.

@@ -55,7 +55,7 @@ fn stop_beyond_the_permit_acknowledges_nothing_void() {
 #[test]
 fn source_with_another_clock_answers_itself() {
     for shift in [-10 * SECOND, 10 * SECOND] {
-        let mut world = World::new(8);
+        let mut world = Fixture::new(8);
         world.clock.0.store(shift, Ordering::Relaxed);
         for _ in 0..3 {
             world.write(0, 0, 1);
@@ -141,7 +141,7 @@ fn next_terraced_writes_nothing_without_a_permit() {
 /// While a conflict waits for a decision the log fills up behind it. Programs are not blocked.
 #[test]
 fn unsettled_conflict_stops_nobody() {
-    let mut world = World::new(5);
+    let mut world = Fixture::new(5);
     for _ in 0..2 {
         world.write(0, 0, 1);
         world.fsync(0);
@@ -170,7 +170,7 @@ fn unsettled_conflict_stops_nobody() {
 /// It gets no owed page of the file before that record.
 #[test]
 fn target_without_room_gives_back_no_old_page() {
-    let mut world = World::new(40);
+    let mut world = Fixture::new(40);
     // In more regions than one call reclaims.
     for _ in 0..8 {
         world.write(0, 0, PAGES);
@@ -199,7 +199,7 @@ fn target_without_room_gives_back_no_old_page() {
 #[test]
 fn budget_of_writes_bounds_what_is_owed() {
     // A page per second; up to a minute's budget is saved.
-    let mut world = World::with(40, |config| config.devices[0].write_budget = Some(86_400 * PAGE as u64));
+    let mut world = Fixture::with(40, |config| config.devices[0].write_budget = Some(86_400 * PAGE as u64));
     for _ in 0..20 {
         world.write(0, 0, PAGES);
         world.fsync(0);
@@ -230,7 +230,7 @@ fn unreadable_target_that_may_owe_is_told() {
 /// A caller that waits for a shared flush gets its failure, even if the next flush succeeds.
 #[test]
 fn flush_that_fails_fails_for_all() {
-    let world = World::new(8);
+    let world = Fixture::new(8);
     let device = world.engine.cx.devices.get(0).unwrap();
     let (fails, entered) = (AtomicBool::new(true), Arc::new(AtomicBool::new(false)));
     let inside = entered.clone();
@@ -265,7 +265,7 @@ fn changes_after_random_power_cuts_stay_and_nothing_is_lost() {
 
 fn changed_after_a_cut(seed: u64) -> u64 {
     let rng = &mut Rng::new(seed);
-    let mut world = World::new(*rng.pick(&[5, 8, 40]));
+    let mut world = Fixture::new(*rng.pick(&[5, 8, 40]));
     for _ in 0..10 + rng.below(50) {
         world.step(rng);
     }
@@ -284,7 +284,7 @@ fn changed_after_a_cut(seed: u64) -> u64 {
     std::thread::sleep(Duration::from_millis(10));
     world.boots = SystemClock.wall_ns();
     std::thread::sleep(Duration::from_millis(10));
-    let words = |world: &World| {
+    let words = |world: &Fixture| {
         let mut all = vec![0; PAGES * PAGE];
         world.io.file(0).read_exact_at(&mut all, 0).unwrap();
         all.chunks(PAGE).map(|page| u32::from_le_bytes(page[..4].try_into().unwrap())).collect::<Vec<u32>>()
@@ -365,7 +365,7 @@ fn target_that_fails_owes_nothing_soon() {
 /// More pages are synced than the target has room for, faster than writeback settles them.
 #[test]
 fn full_target_has_the_source_answer() {
-    let mut world = World::new(5);
+    let mut world = Fixture::new(5);
     let rounds = 30;
     for _ in 0..rounds {
         world.write(0, 0, PAGES);

@@ -39,7 +39,7 @@ impl File {
 }
 
 struct Growing {
-    world: World,
+    world: Fixture,
     files: Vec<File>,
     next: u32,
     /// Deleted files, kept open so that their inode numbers are not reused.
@@ -47,7 +47,7 @@ struct Growing {
 }
 
 fn growing_with(regions: u32, adjust: impl FnOnce(&mut EngineConfig)) -> Growing {
-    let mut world = World::with(regions, |config| {
+    let mut world = Fixture::with(regions, |config| {
         config.tier_fsync_min = 1;
         adjust(config);
     });

@@ -13,21 +13,21 @@ pub(super) fn often(config: &mut EngineConfig, seed: u64) {
 }
 
 /// A world in which the source takes half of the pages that it may.
-fn half() -> World {
-    World::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
+fn half() -> Fixture {
+    Fixture::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
 }
 
-fn written(world: &World) -> u64 {
+fn written(world: &Fixture) -> u64 {
     world.io.written.load(Ordering::Relaxed) / PAGE as u64
 }
 
 /// Simulates growth: the base is void, and a commit is due.
-fn change(world: &World) {
+fn change(world: &Fixture) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
 
 /// A world whose target has a page, and whose commit is due.
-fn half_due() -> World {
+fn half_due() -> Fixture {
     let mut world = half();
     world.write(0, 0, 1);
     world.fsync(0);
@@ -125,7 +125,8 @@ fn target_that_fails_beside_a_share_loses_nothing() {
 fn source_takes_a_part_if_it_is_fast_enough() {
     const MANY: usize = 600;
     for (source_ns, shares) in [(1_000, true), (100_000_000, false)] {
-        let world = World::with(64, |config| (config.dirty_background_ratio, config.dirty_ratio) = (70, 80));
+        let world =
+            Fixture::with(64, |config| (config.dirty_background_ratio, config.dirty_ratio) = (70, 80));
         let (engine, o) = (&world.engine, &world.objects[0]);
         engine.truncate(o, (MANY * PAGE) as u64).unwrap();
         // A base, and a page on the target.

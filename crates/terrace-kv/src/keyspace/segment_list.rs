@@ -4,7 +4,7 @@
 //! key ──► head: id, number of the first piece      pieces with records: (id, 1) (id, 2) ... (id, n)
 //! ```
 //! A change appends a record to the last piece. A full piece is followed by a new one; nothing is copied to
-//! make room. When most records are superseded, the first piece is cleaned: its live records are appended at
+//! make room. When most records are dead_records, the first piece is cleaned: its live records are appended at
 //! the end, the head names the next piece, and the first is removed. The order of changes stays, and a delete
 //! may go with its piece, since all earlier pieces are gone.
 //!
@@ -76,7 +76,7 @@ impl Head {
 
 /// The pieces of a collection.
 #[derive(Debug, Clone)]
-pub struct Chain {
+pub struct SegmentList {
     db: Db,
     head: Head,
     /// Number of the last piece. One below the first if there is none yet.
@@ -85,29 +85,30 @@ pub struct Chain {
     bytes: u64,
 }
 
-impl Chain {
+impl SegmentList {
     /// Creates a chain and its note. The key names the chain only when all its pieces exist.
-    pub fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Chain> {
+    pub fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<SegmentList> {
         let is_used =
             |id: &u64| [NOTE, 1].iter().any(|n| blobs.stat(pieces_of(db), &key_of(*id, *n)).is_some());
         let id = std::iter::repeat_with(|| fastrand::u64(CLEARING + 1..)).find(|id| !is_used(id));
         let head = Head { id: id.expect("an endless series"), first: 1 };
-        let chain = Chain { db, head, last: 0, last_bytes: PIECE, bytes: 0 };
+        let chain = SegmentList { db, head, last: 0, last_bytes: PIECE, bytes: 0 };
         chain.note(blobs, key)?;
         Ok(chain)
     }
 
     /// Finds the chain of a key. None: the key has none.
-    pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<Chain>> {
+    pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<SegmentList>> {
         // Without any pieces, a look-up costs nothing.
         match blobs.is_empty(pieces_of(db)) {
             true => Ok(None),
-            false => Ok(Head::read(blobs, db, key)?.map(|head| Chain::load(blobs, db, head))),
+            false => Ok(Head::read(blobs, db, key)?.map(|head| SegmentList::load(blobs, db, head))),
         }
     }
 
-    fn load(blobs: &dyn Blobs, db: Db, head: Head) -> Chain {
-        let mut chain = Chain { db, head, last: head.first.wrapping_sub(1), last_bytes: PIECE, bytes: 0 };
+    fn load(blobs: &dyn Blobs, db: Db, head: Head) -> SegmentList {
+        let mut chain =
+            SegmentList { db, head, last: head.first.wrapping_sub(1), last_bytes: PIECE, bytes: 0 };
         while let Some(stat) = blobs.stat(pieces_of(db), &key_of(head.id, chain.last + 1)) {
             chain.last += 1;
             chain.last_bytes = stat.size;
@@ -144,7 +145,7 @@ impl Chain {
     pub fn begin(&self) -> u64 {
         place(self.head.first, 0)
     }
-    /// Whether most records are superseded. `live`: bytes of live records.
+    /// Whether most records are dead_records. `live`: bytes of live records.
     pub fn is_sparse(&self, live: u64) -> bool {
         self.bytes > 2 * live + 2 * ROOM
     }
@@ -260,7 +261,7 @@ pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
         blobs.get(pieces_of(db), &key_of(id, NOTE), &mut note)?;
         let Some((first, key)) = note.split_first_chunk() else { continue };
         let noted = Head { id, first: u64::from_be_bytes(*first) };
-        let chain = Chain::load(blobs, db, noted);
+        let chain = SegmentList::load(blobs, db, noted);
         let has_head = match key {
             // A note without the key.
             [] => has_head_anywhere(blobs, db, id)?,

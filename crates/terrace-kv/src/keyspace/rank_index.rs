@@ -2,7 +2,7 @@
 //! step.
 //!
 //! `BTreeSet` does not count the members below its nodes. Counting the members before one of a million took
-//! 20 to 40 ms. With the ladder it is a sum over the steps below, and a walk within one step. It is built at
+//! 20 to 40 ms. With the rank_index it is a sum over the steps below, and a walk within one step. It is built at
 //! the first rank query: most sets never get one.
 
 use std::collections::BTreeSet;
@@ -14,21 +14,21 @@ const STEP: usize = 256;
 
 /// The steps. The first one has all members below the second one's begin.
 #[derive(Debug)]
-pub(super) struct Ladder<T> {
+pub(super) struct RankIndex<T> {
     /// The first members of all steps but the first step.
     begins: Vec<T>,
     /// Number of members of each step. In their own array, since they are summed up.
     counts: Vec<usize>,
 }
 
-impl<T: Ord + Clone> Ladder<T> {
-    /// Builds the ladder of a set.
-    pub(super) fn new(order: &BTreeSet<T>) -> Ladder<T> {
+impl<T: Ord + Clone> RankIndex<T> {
+    /// Builds the rank_index of a set.
+    pub(super) fn new(order: &BTreeSet<T>) -> RankIndex<T> {
         let mut members = order.iter();
         let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();
         let mut counts = vec![STEP; begins.len()];
         counts.push(order.len() - STEP * begins.len());
-        Ladder { begins, counts }
+        RankIndex { begins, counts }
     }
 
     /// The step of a member.
@@ -113,19 +113,22 @@ mod tests {
     use super::*;
     use terrace_testkit::rng::{Rng, seed};
 
-    fn check(ladder: &Ladder<u64>, order: &BTreeSet<u64>) {
-        assert_eq!(ladder.counts.iter().sum::<usize>(), order.len());
-        assert!(ladder.begins.is_sorted() && ladder.begins.iter().all(|begin| order.contains(begin)));
+    fn check(rank_index: &RankIndex<u64>, order: &BTreeSet<u64>) {
+        assert_eq!(rank_index.counts.iter().sum::<usize>(), order.len());
+        assert!(rank_index.begins.is_sorted() && rank_index.begins.iter().all(|begin| order.contains(begin)));
         // Of two adjacent steps, at least one has half the members of a new step.
         assert!(
-            ladder.counts.len() <= 4 * order.len() / STEP + 2,
+            rank_index.counts.len() <= 4 * order.len() / STEP + 2,
             "{} steps of {}",
-            ladder.counts.len(),
+            rank_index.counts.len(),
             order.len()
         );
         let places = [0, order.len() / 3, order.len().saturating_sub(1)];
         for (place, member) in order.iter().enumerate().filter(|(place, _)| places.contains(place)) {
-            assert_eq!((ladder.rank(member, order), ladder.from(place, order).next()), (place, Some(member)));
+            assert_eq!(
+                (rank_index.rank(member, order), rank_index.from(place, order).next()),
+                (place, Some(member))
+            );
         }
     }
 
@@ -134,7 +137,7 @@ mod tests {
         let mut rng = Rng::new(seed("ladder_has_few_steps_wherever_members_come_and_go"));
         for shape in 0..6 {
             let mut order: BTreeSet<u64> = (1_000_000..1_002_000).collect();
-            let mut ladder = Ladder::new(&order);
+            let mut rank_index = RankIndex::new(&order);
             for step in 0..20_000 {
                 let (newest, any) = (1_002_000 + step, 900_000 + rng.next_u64() % 200_000);
                 let (comes, goes) = match shape {
@@ -147,15 +150,15 @@ mod tests {
                     _ => (any, order.range(any / 3 * 3 + rng.next_u64() % 90_000..).next().copied()),
                 };
                 if order.insert(comes) {
-                    ladder.insert(&comes, &order);
+                    rank_index.insert(&comes, &order);
                 }
                 for goes in goes.into_iter().chain((shape == 5).then(|| *order.first().unwrap())) {
                     if order.len() > 1 && order.remove(&goes) {
-                        ladder.remove(&goes, &order);
+                        rank_index.remove(&goes, &order);
                     }
                 }
                 if step % 97 == 0 {
-                    check(&ladder, &order);
+                    check(&rank_index, &order);
                 }
             }
         }

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use terrace_testkit::rng::{Rng, seed};
 
-use super::chain::Chain;
 use super::collection::Collection;
 use super::hash::Hash;
+use super::segment_list::SegmentList;
 use super::space::{Keyspace, system_clock};
 use super::word::{Kind, Word};
 use super::zset::Zset;
@@ -192,7 +192,7 @@ fn check_pieces(blobs: &dyn Blobs) -> u64 {
     let mut all = 0;
     for db in 0..DATABASES {
         let keys = HASHES.iter().chain([&ZSET]).filter(|key| key.0 == db);
-        let chains = keys.filter_map(|(db, key)| Chain::find(blobs, *db, key).unwrap());
+        let chains = keys.filter_map(|(db, key)| SegmentList::find(blobs, *db, key).unwrap());
         let named: u64 = chains.map(|chain| chain.len()).sum();
         assert_eq!(blobs.len(pieces_of(db)), named, "pieces of database {db} and those that heads name");
         all += named;
@@ -297,7 +297,7 @@ fn sizes(space: &Keyspace, (db, key): Key) -> (u64, u64) {
     let open = held.open::<Hash>(db, key).unwrap().unwrap();
     let live = open.content.encoded_bytes() as u64;
     held.close(db, key, open).unwrap();
-    (Chain::find(&**space.blobs(), db, key).unwrap().unwrap().bytes(), live)
+    (SegmentList::find(&**space.blobs(), db, key).unwrap().unwrap().bytes(), live)
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
     for _ in 0..20_000 {
         set(rng.below(4000), &rng.bytes(1000));
     }
-    // The last changes set one field: pieces with no other superseded record lie in between.
+    // The last changes set one field: pieces with no other dead_records record lie in between.
     for _ in 0..2000 {
         set(7, &rng.bytes(1000));
     }

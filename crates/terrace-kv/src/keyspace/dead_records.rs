@@ -1,17 +1,17 @@
-//! The superseded records of a collection in pieces: their places, noted when a later record supersedes them.
+//! The dead_records records of a collection in pieces: their places, noted when a later record supersedes them.
 //!
 //! Cleaning checks all records of a piece. Looking up each element and comparing places took a tenth of
 //! HSET's time with a hash of 100,000 fields: all of those accesses miss the CPU caches.
 
 use hashbrown::{DefaultHashBuilder, HashMap};
 
-use super::chain::OFFSET_BITS;
+use super::segment_list::OFFSET_BITS;
 
 /// Memory of a piece's list without its places, bytes: entry in the table, allocation.
 const LIST_BYTES: usize = 64;
 
 #[derive(Debug, Default)]
-pub struct Superseded {
+pub struct DeadRecords {
     pieces: HashMap<u64, Vec<u32>, DefaultHashBuilder>,
     len: usize,
 }
@@ -20,8 +20,8 @@ fn offset_of(place: u64) -> u32 {
     (place & ((1 << OFFSET_BITS) - 1)) as u32
 }
 
-impl Superseded {
-    /// Notes a superseded record. Places in a log of one blob are skipped: it is rewritten as a whole.
+impl DeadRecords {
+    /// Notes a dead_records record. Places in a log of one blob are skipped: it is rewritten as a whole.
     pub fn note(&mut self, place: u64) {
         let piece = place >> OFFSET_BITS;
         if piece > 0 {
@@ -65,26 +65,26 @@ impl Superseded {
 
 #[cfg(test)]
 mod tests {
-    use super::super::chain::place;
+    use super::super::segment_list::place;
     use super::*;
 
     #[test]
     fn places_are_kept_by_piece_and_move_with_their_records() {
-        let mut superseded = Superseded::default();
+        let mut dead_records = DeadRecords::default();
         for offset in [70, 10, 50] {
-            superseded.note(place(3, offset));
+            dead_records.note(place(3, offset));
         }
-        superseded.note(place(0, 10));
-        superseded.note(place(4, 9));
-        assert_eq!(superseded.sorted(place(3, 0)), [10, 50, 70]);
-        assert!(superseded.sorted(place(0, 0)).is_empty());
-        superseded.moved(place(3, 50), place(5, 0));
-        assert_eq!(superseded.sorted(place(3, 0)), [10]);
-        assert_eq!(superseded.sorted(place(5, 0)), [0, 20]);
-        let bytes = superseded.bytes();
-        superseded.forget(place(5, 0));
-        assert!(superseded.bytes() < bytes);
-        superseded.clear();
-        assert_eq!((superseded.bytes(), superseded.sorted(place(4, 0))), (0, &[][..]));
+        dead_records.note(place(0, 10));
+        dead_records.note(place(4, 9));
+        assert_eq!(dead_records.sorted(place(3, 0)), [10, 50, 70]);
+        assert!(dead_records.sorted(place(0, 0)).is_empty());
+        dead_records.moved(place(3, 50), place(5, 0));
+        assert_eq!(dead_records.sorted(place(3, 0)), [10]);
+        assert_eq!(dead_records.sorted(place(5, 0)), [0, 20]);
+        let bytes = dead_records.bytes();
+        dead_records.forget(place(5, 0));
+        assert!(dead_records.bytes() < bytes);
+        dead_records.clear();
+        assert_eq!((dead_records.bytes(), dead_records.sorted(place(4, 0))), (0, &[][..]));
     }
 }

@@ -52,7 +52,7 @@ fn keep_first(names: &mut Vec<(u64, &[u8])>, count: usize) -> u64 {
 
 /// Names that a look picked out and no piece has taken yet.
 #[derive(Debug)]
-pub struct Rest {
+pub struct ScanRemainder {
     /// Lowest place covered: the rest has all names from here up to `next`.
     from: u64,
     /// Sorted from the last name to the first.
@@ -62,7 +62,7 @@ pub struct Rest {
     spelled_bytes: usize,
 }
 
-impl Rest {
+impl ScanRemainder {
     /// Picks out the lowest of the names within `places`: at least `count`, if there are as many. `names`
     /// yields all names with their places, about `len` of them.
     pub fn look<'a>(
@@ -70,7 +70,7 @@ impl Rest {
         count: usize,
         len: usize,
         names: impl Iterator<Item = (u64, &'a [u8])>,
-    ) -> Rest {
+    ) -> ScanRemainder {
         let wanted = count.max(len / PARTS).max(NAMES_MIN);
         let (from, mut last) = places.into_inner();
         let (mut first, mut first_max) = (Vec::new(), wanted.saturating_mul(2));
@@ -91,7 +91,7 @@ impl Rest {
         names.sort_unstable_by(|a, b| b.cmp(a));
         names.shrink_to_fit();
         let spelled_bytes = spelled_bytes(&names);
-        Rest { from, names, next: last.wrapping_add(1), spelled_bytes }
+        ScanRemainder { from, names, next: last.wrapping_add(1), spelled_bytes }
     }
 
     /// Takes out the first `count` names, and those that share the place of the last of them.
@@ -120,15 +120,15 @@ impl Rest {
 
 /// The kept rests of scans.
 #[derive(Debug, Default)]
-pub struct Walks {
+pub struct ScanCache {
     /// Each with the number of its owner, which the caller assigns. Oldest first.
-    rests: Vec<(u64, Rest)>,
+    rests: Vec<(u64, ScanRemainder)>,
 }
 
-impl Walks {
+impl ScanCache {
     /// Takes the rest of the names of `owner` for a piece that begins at `from`, if it was kept. A new scan
     /// (0) first forgets all rests of `owner`.
-    pub fn take(&mut self, owner: u64, from: u64) -> Option<Rest> {
+    pub fn take(&mut self, owner: u64, from: u64) -> Option<ScanRemainder> {
         if from == 0 {
             self.rests.retain(|(of, _)| *of != owner);
         }
@@ -137,7 +137,7 @@ impl Walks {
     }
 
     /// Keeps the rest of a scan. All rests together take at most `bytes_max` bytes: the oldest are dropped.
-    pub fn keep(&mut self, owner: u64, rest: Rest, bytes_max: usize) {
+    pub fn keep(&mut self, owner: u64, rest: ScanRemainder, bytes_max: usize) {
         if rest.names.is_empty() || rest.bytes() > bytes_max {
             return;
         }
@@ -174,22 +174,22 @@ mod tests {
 
     /// One piece of a scan through numbers as names, three of each place. Counts the looks at all names.
     fn walk(
-        walks: &mut Walks,
+        scan_cache: &mut ScanCache,
         numbers: &BTreeSet<u64>,
         from: u64,
         count: usize,
         looks: &Cell<usize>,
     ) -> (Vec<u64>, u64) {
         let names: Vec<Placed> = numbers.iter().map(|n| (place(*n), n.to_le_bytes().into())).collect();
-        let mut rest = walks.take(1, from).unwrap_or_else(|| {
+        let mut rest = scan_cache.take(1, from).unwrap_or_else(|| {
             looks.set(looks.get() + 1);
             let names = names.iter().map(|(place, name)| (*place, &**name));
-            Rest::look(from..=u64::MAX, count, numbers.len(), names)
+            ScanRemainder::look(from..=u64::MAX, count, numbers.len(), names)
         });
         let piece =
             rest.piece(count).map(|(_, name)| u64::from_le_bytes((*name).try_into().unwrap())).collect();
         let next = rest.begin();
-        walks.keep(1, rest, BYTES_MAX);
+        scan_cache.keep(1, rest, BYTES_MAX);
         (piece, next)
     }
 
@@ -197,7 +197,7 @@ mod tests {
     fn walks_beside_changes_meet_what_stays() {
         let mut rng = Rng::new(seed("walks_beside_changes_meet_what_stays"));
         for _ in 0..20 {
-            let (mut walks, mut numbers) = (Walks::default(), (0..6000).collect::<BTreeSet<u64>>());
+            let (mut scan_cache, mut numbers) = (ScanCache::default(), (0..6000).collect::<BTreeSet<u64>>());
             // For each scan: its cursor, the names it has met, the names that were present all the time.
             let mut under_way: Vec<(u64, BTreeSet<u64>, BTreeSet<u64>)> = Vec::new();
             let mut over = 0;
@@ -212,7 +212,7 @@ mod tests {
                 }
                 let at = rng.index(under_way.len());
                 let (from, met, _) = &mut under_way[at];
-                let (piece, next) = walk(&mut walks, &numbers, *from, 1 + rng.index(300), &Cell::new(0));
+                let (piece, next) = walk(&mut scan_cache, &numbers, *from, 1 + rng.index(300), &Cell::new(0));
                 (*from, _) = (next, met.extend(piece));
                 if next == 0 {
                     let (_, met, stays) = under_way.swap_remove(at);
@@ -220,23 +220,25 @@ mod tests {
                     over += 1;
                 }
             }
-            assert!(walks.rests.len() <= WALKS_MAX);
-            let spelled = |rest: &Rest| rest.spelled_bytes == spelled_bytes(&rest.names);
-            assert!(walks.rests.iter().all(|(_, rest)| spelled(rest)) && walks.bytes() <= BYTES_MAX);
+            assert!(scan_cache.rests.len() <= WALKS_MAX);
+            let spelled = |rest: &ScanRemainder| rest.spelled_bytes == spelled_bytes(&rest.names);
+            assert!(
+                scan_cache.rests.iter().all(|(_, rest)| spelled(rest)) && scan_cache.bytes() <= BYTES_MAX
+            );
         }
     }
 
     #[test]
     fn more_names_of_a_place_than_a_piece_has() {
         let names = [9, 5, 5, 5, 7, u64::MAX, u64::MAX, u64::MAX].map(|place| (place, &b"name"[..]));
-        let (mut walks, mut from, mut pieces) = (Walks::default(), 0, Vec::new());
+        let (mut scan_cache, mut from, mut pieces) = (ScanCache::default(), 0, Vec::new());
         while pieces.is_empty() || from != 0 {
-            let kept = walks.take(1, from);
-            let mut rest =
-                kept.unwrap_or_else(|| Rest::look(from..=u64::MAX, 2, names.len(), names.into_iter()));
+            let kept = scan_cache.take(1, from);
+            let mut rest = kept
+                .unwrap_or_else(|| ScanRemainder::look(from..=u64::MAX, 2, names.len(), names.into_iter()));
             pieces.push(rest.piece(2).len());
             from = rest.begin();
-            walks.keep(1, rest, BYTES_MAX);
+            scan_cache.keep(1, rest, BYTES_MAX);
             assert!(pieces.len() < 10, "{pieces:?}");
         }
         assert_eq!(pieces, [3, 2, 3]);
@@ -244,10 +246,10 @@ mod tests {
 
     #[test]
     fn one_look_is_for_many_pieces() {
-        let (mut walks, numbers, looks) = (Walks::default(), (0..60_000).collect(), Cell::new(0));
+        let (mut scan_cache, numbers, looks) = (ScanCache::default(), (0..60_000).collect(), Cell::new(0));
         let (mut from, mut told, mut pieces) = (0, Vec::new(), 0);
         while pieces == 0 || from != 0 {
-            let (piece, next) = walk(&mut walks, &numbers, from, 10, &looks);
+            let (piece, next) = walk(&mut scan_cache, &numbers, from, 10, &looks);
             assert!(piece.len() <= 12, "{}", piece.len());
             told.extend(piece);
             (from, pieces) = (next, pieces + 1);
@@ -255,6 +257,6 @@ mod tests {
         told.sort_unstable();
         assert!(told.into_iter().eq(0..60_000), "each once");
         assert!(looks.get() <= PARTS + 1, "{} looks for {pieces} pieces", looks.get());
-        assert_eq!(walks.bytes(), 0);
+        assert_eq!(scan_cache.bytes(), 0);
     }
 }

@@ -63,7 +63,7 @@ impl Ahead {
         parser: &mut Incoming,
         bytes: &[u8],
         session: &Session,
-        foreseen: &mut Foreseen,
+        upcoming: &mut ParsedRequest,
     ) -> Result<(), Malformed> {
         let (before, mut have_elements) = ((self.end, self.length), false);
         // The limits differ before and after the password, so requests are then parsed one by one.
@@ -87,14 +87,14 @@ impl Ahead {
             let args = waiting.request.args(rest);
             waiting.row = args.get(0).and_then(|name| commands::find(session.protocol, name));
             if let Some(row) = waiting.row {
-                foreseen.note(session.db, row, args);
+                upcoming.note(session.db, row, args);
                 have_elements |= row.elements.first > 0;
             }
             self.end += 1;
             self.length += length;
         }
         if have_elements {
-            self.fetch_elements(before, bytes, session.db, foreseen.keyspace());
+            self.fetch_elements(before, bytes, session.db, upcoming.keyspace());
         }
         Ok(())
     }
@@ -147,15 +147,15 @@ fn fetch(keyspace: &Keyspace, db: Db, key: &[u8], names: &mut SmallVec<[&[u8]; A
 
 /// Keys that requests are about to look up.
 #[derive(Debug)]
-pub(super) struct Foreseen {
+pub(super) struct ParsedRequest {
     server: Arc<Server>,
     db: Db,
     wanted: Vec<Wanted>,
 }
 
-impl Foreseen {
-    pub(super) fn new(server: Arc<Server>) -> Foreseen {
-        Foreseen { server, db: 0, wanted: Vec::with_capacity(2 * AHEAD_MAX) }
+impl ParsedRequest {
+    pub(super) fn new(server: Arc<Server>) -> ParsedRequest {
+        ParsedRequest { server, db: 0, wanted: Vec::with_capacity(2 * AHEAD_MAX) }
     }
 
     /// Whether the keys fill one prefetch.

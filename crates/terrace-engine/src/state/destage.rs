@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// Owed pages of one file.
 #[derive(Debug, Clone, Copy)]
-struct Owing {
+struct UndestagedFile {
     /// Lap of the oldest region with records of the file.
     since: u64,
     pages: u64,
@@ -14,8 +14,8 @@ struct Owing {
 
 /// Owed pages of a target.
 #[derive(Debug, Default)]
-pub(crate) struct OwedBooks {
-    owing: HashMap<ObjectId, Owing>,
+pub(crate) struct DestageIndex {
+    owing: HashMap<ObjectId, UndestagedFile>,
     /// Owed pages of earlier runs, not written to the source so far.
     pub left: HashMap<ObjectId, OwedFile>,
     /// Deleted files. They stay owed until the deletion is durable in the source's file system.
@@ -29,10 +29,10 @@ pub(crate) struct OwedBooks {
     pub is_unknown: bool,
 }
 
-impl OwedBooks {
+impl DestageIndex {
     /// Notes owed pages of a file in the filling with this lap.
     pub(crate) fn note(&mut self, object: ObjectId, lap: u64, pages: u64) {
-        self.owing.entry(object).or_insert(Owing { since: lap, pages: 0 }).pages += pages;
+        self.owing.entry(object).or_insert(UndestagedFile { since: lap, pages: 0 }).pages += pages;
     }
     /// Notes that the source has all of the file. `told`: the target has the paid record, durably.
     pub(crate) fn paid(&mut self, object: ObjectId, told: bool) {

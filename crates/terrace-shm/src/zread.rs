@@ -20,18 +20,18 @@ use std::mem::MaybeUninit;
 
 /// An object copied out of the pool. Valid only if its entry has not changed since.
 #[derive(Debug)]
-pub struct Copied<'a> {
+pub struct PageCopy<'a> {
     object: &'a mut MaybeUninit<Page>,
     head: Head,
 }
 
 const _: () = assert!(OBJECT_MAX <= PAGE_SIZE);
 
-impl<'a> Copied<'a> {
+impl<'a> PageCopy<'a> {
     /// A buffer for an object, in `room`.
     #[inline]
-    pub fn new(room: &'a mut MaybeUninit<Page>) -> Copied<'a> {
-        Copied { object: room, head: Head(0) }
+    pub fn new(room: &'a mut MaybeUninit<Page>) -> PageCopy<'a> {
+        PageCopy { object: room, head: Head(0) }
     }
     /// Copies the object at `handle`. False: there is no object (any more), or not one of that length.
     pub fn fetch(&mut self, seg: &Segment, handle: Handle) -> bool {
@@ -72,7 +72,7 @@ impl<'a> Copied<'a> {
 }
 
 /// One read of a compressed page.
-pub(crate) struct Look<'a> {
+pub(crate) struct CompressedRead<'a> {
     pub seg: &'a Segment,
     pub touches: &'a TouchTable,
     /// The entry, its value, the handle in it, and its place.
@@ -88,7 +88,7 @@ pub(crate) struct Look<'a> {
 
 /// Result of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum ReadOutcome {
     /// The caller has the bytes.
     Content,
     /// The page has moved meanwhile: repeat the read.
@@ -97,7 +97,7 @@ pub enum Found {
     Unreadable,
 }
 
-impl Look<'_> {
+impl CompressedRead<'_> {
     /// Reads `bytes` of the page from `in_page` on.
     ///
     /// # Safety
@@ -110,16 +110,18 @@ impl Look<'_> {
         out: *mut u8,
         bytes: usize,
         unpack: &mut dyn Unpack,
-    ) -> Found {
+    ) -> ReadOutcome {
         let handle = self.handle;
-        let Some(mut scratch) = Scratch::take() else { return Found::Unreadable };
+        let Some(mut scratch) = Scratch::take() else { return ReadOutcome::Unreadable };
         let (room, page) = scratch.pages();
-        let mut copied = Copied::new(room);
+        let mut copied = PageCopy::new(room);
         let fetched = copied.fetch(self.seg, handle);
         if !unchanged(self.entry, self.seen) || !same_epoch(&self.seg.header().epoch, self.epoch) {
-            return Found::Moved;
+            return ReadOutcome::Moved;
         }
-        let Some(coded) = copied.coded(self.place).filter(|_| fetched) else { return Found::Unreadable };
+        let Some(coded) = copied.coded(self.place).filter(|_| fetched) else {
+            return ReadOutcome::Unreadable;
+        };
         // SAFETY: the caller's promise. A whole page is decoded in place, without a copy.
         let decoded = unsafe {
             match bytes {
@@ -128,34 +130,40 @@ impl Look<'_> {
             }
         };
         if !decoded {
-            return Found::Unreadable;
+            return ReadOutcome::Unreadable;
         }
         unpack.served(self.page, self.touches.ztouch(handle));
-        Found::Content
+        ReadOutcome::Content
     }
 }
 
 /// Decodes a whole compressed page for the daemon, without its lock: `seen` is the entry of `place` as read
 /// under it. The epoch need not be checked: an entry that is still `seen` is still the page's, because a
 /// version never comes back.
-pub fn load(seg: &Segment, place: Place, seen: Entry, unpack: &mut dyn Unpack, out: &mut Page) -> Found {
-    let Some(handle) = seen.handle() else { return Found::Moved };
+pub fn load(
+    seg: &Segment,
+    place: Place,
+    seen: Entry,
+    unpack: &mut dyn Unpack,
+    out: &mut Page,
+) -> ReadOutcome {
+    let Some(handle) = seen.handle() else { return ReadOutcome::Moved };
     let mut room = MaybeUninit::uninit();
-    let mut copied = Copied::new(&mut room);
+    let mut copied = PageCopy::new(&mut room);
     let fetched = copied.fetch(seg, handle);
     if !unchanged(&seg.leaf(place.leaf()).0[place.at()], seen) {
-        return Found::Moved;
+        return ReadOutcome::Moved;
     }
     match copied.coded(place).filter(|_| fetched) {
-        Some(coded) if coded.decode(out, unpack) => Found::Content,
-        _ => Found::Unreadable,
+        Some(coded) if coded.decode(out, unpack) => ReadOutcome::Content,
+        _ => ReadOutcome::Unreadable,
     }
 }
 
 /// Decodes to `page` and copies a part.
 ///
 /// # Safety
-/// As [`Look::read`].
+/// As [`CompressedRead::read`].
 unsafe fn decode_part(
     coded: Coded<'_>,
     page: &mut Page,

@@ -3,8 +3,8 @@
 
 use std::cell::RefCell;
 
-use super::chain::Chain;
 use super::collection::Collection;
+use super::segment_list::SegmentList;
 use super::word::{Form, Word};
 use crate::blobs::{BlobError, Blobs, Db, Result};
 use crate::error::{Outcome, Refusal};
@@ -29,14 +29,19 @@ pub(super) fn replace<T>(
     change: impl FnOnce() -> Result<T>,
 ) -> Outcome<T> {
     let is_whole = old.is_some_and(|form| form != Form::Pieces);
-    match if is_whole { None } else { Chain::find(blobs, db, key)? } {
+    match if is_whole { None } else { SegmentList::find(blobs, db, key)? } {
         Some(chain) => Ok(without(blobs, key, &chain, change)?),
         None => Ok(change()?),
     }
 }
 
 /// Removes the pieces of a key, after `change` has replaced or removed its head.
-fn without<T>(blobs: &dyn Blobs, key: &[u8], chain: &Chain, change: impl FnOnce() -> Result<T>) -> Result<T> {
+fn without<T>(
+    blobs: &dyn Blobs,
+    key: &[u8],
+    chain: &SegmentList,
+    change: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     chain.note(blobs, key)?;
     let changed = change();
     let tidied = if changed.is_ok() { chain.remove(blobs) } else { chain.forget_note(blobs) };
@@ -52,12 +57,12 @@ pub(super) fn write<C: Collection>(
     (db, key): (Db, &[u8]),
     content: &mut C,
     name: impl FnOnce(&[u8]) -> Outcome,
-) -> Outcome<Chain> {
+) -> Outcome<SegmentList> {
     let records = content.encode();
     let (mut cuts, mut at) = (vec![0], 0);
     C::walk(&records, |bytes, _| {
         at += bytes;
-        if Chain::is_piece(at - cuts.last().copied().unwrap_or(0)) {
+        if SegmentList::is_piece(at - cuts.last().copied().unwrap_or(0)) {
             cuts.push(at);
         }
     })
@@ -71,7 +76,7 @@ pub(super) fn write<C: Collection>(
             let at = chain.append(blobs, piece)?;
             set_places(content, piece, at);
         }
-        content.superseded().clear();
+        content.dead_records().clear();
         Ok(())
     })
 }
@@ -79,11 +84,12 @@ pub(super) fn write<C: Collection>(
 /// Copies the pieces of a key for another key. `name` then writes that key's head.
 pub(super) fn copy(
     blobs: &dyn Blobs,
-    from: &Chain,
+    from: &SegmentList,
     to: (Db, &[u8]),
     name: impl FnOnce(&[u8]) -> Outcome,
 ) -> Outcome {
-    let fill = |chain: &mut Chain| from.read(blobs, |_, records| chain.append(blobs, records).map(drop));
+    let fill =
+        |chain: &mut SegmentList| from.read(blobs, |_, records| chain.append(blobs, records).map(drop));
     with_new_chain(blobs, to, name, fill).map(drop)
 }
 
@@ -91,7 +97,7 @@ pub(super) fn copy(
 /// change of the store moves the key.
 pub(super) fn change_database(
     blobs: &dyn Blobs,
-    chain: &Chain,
+    chain: &SegmentList,
     word: Word,
     from: (Db, &[u8]),
     to: (Db, &[u8]),
@@ -109,9 +115,9 @@ fn with_new_chain(
     blobs: &dyn Blobs,
     (db, key): (Db, &[u8]),
     name: impl FnOnce(&[u8]) -> Outcome,
-    fill: impl FnOnce(&mut Chain) -> Result<()>,
-) -> Outcome<Chain> {
-    let mut chain = Chain::create(blobs, db, key)?;
+    fill: impl FnOnce(&mut SegmentList) -> Result<()>,
+) -> Outcome<SegmentList> {
+    let mut chain = SegmentList::create(blobs, db, key)?;
     let filled = fill(&mut chain).map_err(Into::into);
     let named = filled.and_then(|()| name(&chain.head()));
     let tidied = if named.is_ok() { chain.forget_note(blobs) } else { chain.remove(blobs) };
@@ -131,24 +137,24 @@ pub(super) fn damaged(key: &[u8]) -> Refusal {
 pub(super) fn append<C: Collection>(
     blobs: &dyn Blobs,
     content: &mut C,
-    chain: &mut Chain,
+    chain: &mut SegmentList,
     log: &[u8],
 ) -> Result<()> {
     let expected = chain.end();
     let at = chain.append(blobs, log)?;
     if at != expected {
         set_places(content, log, at);
-        content.superseded().moved(expected, at);
+        content.dead_records().moved(expected, at);
     }
     Ok(())
 }
 
-/// Cleans the first pieces, if most records are superseded.
+/// Cleans the first pieces, if most records are dead_records.
 pub(super) fn clean<C: Collection>(
     blobs: &dyn Blobs,
     (key, word): (&[u8], Word),
     content: &mut C,
-    chain: &mut Chain,
+    chain: &mut SegmentList,
 ) -> Result<()> {
     for _ in 0..CLEANED_MAX {
         if !chain.is_sparse(content.encoded_bytes() as u64) {
@@ -169,16 +175,16 @@ fn clean_first<C: Collection>(
     blobs: &dyn Blobs,
     (key, word): (&[u8], Word),
     content: &mut C,
-    chain: &mut Chain,
+    chain: &mut SegmentList,
     records: &mut Vec<u8>,
 ) -> Result<()> {
     chain.read_first(blobs, records)?;
     let begin = chain.begin();
     let (mut live, mut left) = (Vec::new(), Vec::new());
-    let mut superseded = content.superseded().sorted(begin).iter().copied().peekable();
+    let mut dead_records = content.dead_records().sorted(begin).iter().copied().peekable();
     let mut at = 0;
     let walked = C::walk(records, |bytes, name| {
-        let is_superseded = superseded.next_if_eq(&(at as u32)).is_some();
+        let is_superseded = dead_records.next_if_eq(&(at as u32)).is_some();
         if name.is_some() && !is_superseded {
             live.extend_from_slice(&records[at..at + bytes]);
             left.push(begin + at as u64);
@@ -186,17 +192,17 @@ fn clean_first<C: Collection>(
         at += bytes;
     });
     walked.map_err(|_| BlobError::Failed("a piece of a collection is damaged".to_owned()))?;
-    debug_assert!(superseded.next().is_none(), "each place that was noted is a record's");
+    debug_assert!(dead_records.next().is_none(), "each place that was noted is a record's");
     debug_assert_eq!(places(content, &live), left, "what is not noted counts");
     if !live.is_empty() {
         let at = chain.append(blobs, &live)?;
         set_places(content, &live, at);
-        // If the piece stays, it is cleaned again: these records are superseded now.
-        left.into_iter().for_each(|place| content.superseded().note(place));
+        // If the piece stays, it is cleaned again: these records are dead_records now.
+        left.into_iter().for_each(|place| content.dead_records().note(place));
     }
     let dropped = chain.drop_first(blobs, key, word, records.len());
     if chain.begin() != begin {
-        content.superseded().forget(begin);
+        content.dead_records().forget(begin);
     }
     dropped
 }
