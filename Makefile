@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := build
-.PHONY: build remote test soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb header python python-test deps tools lint deny loom clean toolchain
+.PHONY: build remote test soak sources s3-server xfstests redis-suite bench bench-kv bench-ycsb bench-suites bench-foyer bench-tiers bench-hermes bench-real bench-everyday bench-policies hpc demo install uninstall deb dist header python python-test deps tools lint deny loom clean toolchain
 
 CARGO ?= cargo
 # First the toolchain that `make toolchain` installs: a distribution's may be too old.
@@ -11,6 +11,7 @@ export PATH := $(HOME)/.cargo/bin:/usr/local/cargo/bin:$(PATH):/usr/sbin:/sbin
 # Backtraces of failing tests are long and say little here: every failure prints its seed and what it saw.
 export RUST_BACKTRACE ?= 0
 
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 PRODUCT := -p terrace -p terrace-preload -p terrace-bench -p terrace-sim
 # FEATURES=remote: with targets in stores (--tier s3://... and fs://...), which need as many crates as all the rest.
 FEATURES ?=
@@ -32,12 +33,12 @@ INSTALLED = $(PREFIX)/bin/terrace $(PREFIX)/lib/terrace/libterrace_preload.so $(
 	$(PREFIX)/share/doc/terrace/terrace.toml $(MOUNT_HELPERS)/mount.fuse.terrace $(MOUNT_HELPERS)/umount.fuse.terrace
 
 # What must hold in the least memory beside a compressed tier that is always busy, as it does without; each mount must show that it was.
-WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
+WITH_TIER := TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/compressed.toml" TERRACE_BUSY_TIER=1
 TIER_TESTS := --test all -- behaviour:: crash:: model:: programs:: stress::
 # The same beside a tier on a device.
 WITH_DEVICE := TERRACE_DEVICE_TIER=1
 # That answers fsyncs, too.
-WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/terrace-tests/data/burst.toml"
+WITH_BURST := $(WITH_DEVICE) TERRACE_CONFIG="$(CURDIR)/crates/lab/terrace-tests/data/burst.toml"
 # In the quick form, those that change files, and those that kill.
 BUSY_TESTS := --test all -- behaviour:: crash:: model:: programs::fsx programs::sqlite stress::
 # Not those that look at the source before the next start, or run without a tier.
@@ -85,14 +86,21 @@ remote: build
 
 ## test: all that a change must pass; under 25 minutes on two cores
 test: export TERRACE_BIN_DIR := $(or $(TERRACE_BIN_DIR),$(CURDIR)/target/tested)
-test: packages-test toolchain lint tools loom
-	$(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
+test: export TERRACE_SKIPPED := $(CURDIR)/target/skipped
+test: packages-test toolchain
+	@rm -f target/steps target/skipped
+	@bash .ci/step lint $(MAKE) --no-print-directory lint
+	@bash .ci/step tools $(MAKE) --no-print-directory tools
+	@bash .ci/step loom $(MAKE) --no-print-directory loom
+	@bash .ci/step product $(CARGO) build --profile tested --locked $(PRODUCT) $(WITH)
 	# The whole workspace each time, with the tests chosen by their targets: with -p the features of some crates are others, and all above them are built again.
-	$(QUICK) $(CARGO) test $(WORKSPACE) --locked
-	$(WITH_TIER) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
-	$(WITH_BURST) $(SHORTER) $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
+	@bash .ci/step build $(CARGO) test $(WORKSPACE) --locked --no-run
+	@$(QUICK) bash .ci/step tests $(CARGO) test $(WORKSPACE) --locked
+	@$(WITH_TIER) $(SHORTER) bash .ci/step compressed $(CARGO) test $(WORKSPACE) --locked $(BUSY_TESTS)
+	@$(WITH_BURST) $(SHORTER) bash .ci/step burst $(CARGO) test $(WORKSPACE) --locked $(BURST_TESTS)
 	# With the debug assertions of all other tests; the soak has the wheel that users get, which takes minutes to build.
-	PYTHON_PROFILE=dev bash .ci/python test
+	@PYTHON_PROFILE=dev bash .ci/step python bash .ci/python test
+	@bash .ci/step
 
 ## soak: every test in its long form, with those in virtual machines, 85 minutes on two cores, or about TERRACE_SOAK_MINUTES; with the real traces in TERRACE_TRACES and the checkout in XFSTESTS, if they are set
 soak: FEATURES := remote
@@ -212,9 +220,16 @@ deb: packages-deb build $(TOOLS)/bin/cargo-deb
 	$(MAKE) install PREFIX=/usr DESTDIR=target/debian/stage MOUNT_HELPERS=/usr/sbin ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
 	$(TOOLS)/bin/cargo-deb --quiet -p terrace --no-build --no-strip --locked --output target/debian/
 
-## header: crates/terrace-c/terrace.h, from the sources; the soak checks that it is up to date
+## dist: source archive, Debian package and their checksums, in target/dist
+dist: deb
+	rm -rf target/dist && mkdir -p target/dist
+	git archive --format=tar.gz --prefix=terrace-$(VERSION)/ -o target/dist/terrace-$(VERSION).tar.gz HEAD
+	cp target/debian/*.deb target/dist/
+	cd target/dist && sha256sum terrace* > SHA256SUMS && cat SHA256SUMS
+
+## header: crates/store/terrace-c/terrace.h, from the sources; the soak checks that it is up to date
 header: packages-build toolchain $(TOOLS)/bin/cbindgen
-	$(TOOLS)/bin/cbindgen --quiet --config crates/terrace-c/cbindgen.toml crates/terrace-c > crates/terrace-c/terrace.h
+	$(TOOLS)/bin/cbindgen --quiet --config crates/store/terrace-c/cbindgen.toml crates/store/terrace-c > crates/store/terrace-c/terrace.h
 
 ## python: the wheel of the Python package terrace_cache, in target/wheels; PYTHON names another Python than python3
 python: packages-python toolchain

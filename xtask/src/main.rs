@@ -64,14 +64,14 @@ const FILE_LINES_MAX: usize = 600;
 const LONG_FILE_LINES_MAX: usize = 1200;
 /// Longer files, each with its reason.
 const LONG: &[(&str, &str)] = &[
-    ("crates/terrace-policy/src/policies/mglru.rs", "the kernel's policy, comparable function by function"),
-    ("crates/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
-    ("crates/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
-    ("crates/terrace-fs/tests/namespace.rs", "tests over one stage"),
-    ("crates/terrace-tests/tests/programs.rs", "tests over one stage"),
-    ("crates/terrace-tests/src/rig.rs", "one stage for all tests"),
-    ("crates/terrace-tests/src/storm/names.rs", "operations with their expected results"),
-    ("crates/terrace-tests/tests/paths.rs", "tests over one stage"),
+    ("crates/cache/terrace-policy/src/policies/mglru.rs", "the kernel's policy, comparable function by function"),
+    ("crates/cache/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
+    ("crates/cache/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
+    ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one stage"),
+    ("crates/lab/terrace-tests/tests/programs.rs", "tests over one stage"),
+    ("crates/lab/terrace-tests/src/rig.rs", "one stage for all tests"),
+    ("crates/lab/terrace-tests/src/storm/names.rs", "operations with their expected results"),
+    ("crates/lab/terrace-tests/tests/paths.rs", "tests over one stage"),
 ];
 
 /// Maximum length of a function's name.
@@ -88,8 +88,8 @@ fn root() -> PathBuf {
 fn imports() -> Vec<String> {
     let mut bad = Vec::new();
     for (name, allowed) in MAY_IMPORT {
-        let in_crates = root().join("crates").join(name);
-        let path = if in_crates.exists() { in_crates } else { root().join(name) }.join("Cargo.toml");
+        let known = crates().into_iter().find(|dir| dir.ends_with(name));
+        let path = known.unwrap_or_else(|| root().join(name)).join("Cargo.toml");
         let Ok(text) = fs::read_to_string(&path) else {
             bad.push(format!("{}: missing", path.display()));
             continue;
@@ -102,8 +102,9 @@ fn imports() -> Vec<String> {
         }
     }
     let known = |name: &str| MAY_IMPORT.iter().any(|(k, _)| *k == name);
-    let names = fs::read_dir(root().join("crates")).into_iter().flatten().flatten().map(|e| e.file_name());
-    let unknown = names.filter_map(|n| n.into_string().ok()).filter(|n| !known(n));
+    let all = crates();
+    let names = all.iter().filter_map(|dir| dir.file_name()?.to_str()).map(str::to_owned);
+    let unknown = names.filter(|n| !known(n));
     bad.extend(unknown.map(|name| format!("crates/{name}: missing in MAY_IMPORT of xtask")));
     bad
 }
@@ -126,6 +127,18 @@ fn dependencies(manifest: &str) -> impl Iterator<Item = String> {
     let mut out = Vec::new();
     collect(&manifest.parse().expect("cargo reads it, so it is TOML"), &mut out);
     out.into_iter()
+}
+
+/// The directories of all crates: `crates/terrace`, and one in each family, as `crates/cache/terrace-engine`.
+fn crates() -> Vec<PathBuf> {
+    let below = |dir: &Path| {
+        let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+        entries.collect::<Vec<_>>()
+    };
+    let is_crate = |dir: &PathBuf| dir.join("Cargo.toml").exists();
+    let first = below(&root().join("crates"));
+    let second: Vec<PathBuf> = first.iter().filter(|dir| !is_crate(dir)).flat_map(|dir| below(dir)).collect();
+    first.into_iter().chain(second).filter(is_crate).collect()
 }
 
 fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
@@ -221,8 +234,8 @@ fn long_functions() -> Vec<String> {
 
 /// Import circles between files of a crate.
 fn import_circles() -> Vec<String> {
-    let crates = fs::read_dir(root().join("crates")).into_iter().flatten().flatten().map(|e| e.path());
-    circles::all(&root(), &crates.chain([root().join("xtask")]).collect::<Vec<_>>())
+    let all = crates().into_iter().chain([root().join("xtask")]);
+    circles::all(&root(), &all.collect::<Vec<_>>())
 }
 
 /// Documents with checked links and names of functions.
@@ -333,10 +346,12 @@ fn holds(source: &Path, called: &str) -> bool {
         Some((short, file)) => (&[short], file),
         None => (&["tests", "", "fs", "preload"], called),
     };
+    let homes = self::crates();
     crates.iter().any(|short| {
         let name = if short.is_empty() { "terrace".to_owned() } else { format!("terrace-{short}") };
+        let Some(home) = homes.iter().find(|dir| dir.ends_with(&name)) else { return false };
         ["tests", "src"]
-            .map(|of| root().join("crates").join(&name).join(of))
+            .map(|of| home.join(of))
             .iter()
             .any(|dir| source == dir.join(format!("{file}.rs")) || source.starts_with(dir.join(file)))
     })
@@ -368,7 +383,7 @@ fn known_failures(list: &str) -> Vec<String> {
 /// The current text of docs/stat.md.
 fn stat_page() -> String {
     let read =
-        |name: &str| fs::read_to_string(root().join("crates/terrace-api/src").join(name)).expect("a source");
+        |name: &str| fs::read_to_string(root().join("crates/cache/terrace-api/src").join(name)).expect("a source");
     counters::page(&["stats.rs", "tiers.rs", "mrc.rs"].map(read))
 }
 
@@ -412,7 +427,7 @@ fn message(file: Option<&String>) {
 
 /// The source directory of the engine.
 fn engine() -> PathBuf {
-    root().join("crates/terrace-engine/src")
+    root().join("crates/cache/terrace-engine/src")
 }
 
 fn main() {
@@ -476,7 +491,7 @@ mod tests {
     }
     #[test]
     fn a_test_is_looked_for_in_its_file() {
-        let file = super::root().join("crates/terrace-tests/tests/paths.rs");
+        let file = super::root().join("crates/lab/terrace-tests/tests/paths.rs");
         assert!(super::holds(&file, "paths") && super::holds(&file, "tests/paths"));
         assert!(!super::holds(&file, "crash") && !super::holds(&file, "engine/paths"));
         assert!(super::holds(&super::root().join("crates/terrace/tests/command/run.rs"), "command"));
@@ -551,7 +566,7 @@ mod tests {
     }
     #[test]
     fn promises_without_tests_are_reported() {
-        let sources = [(super::root().join("crates/terrace-tests/tests/paths.rs"), "fn one() {".to_owned())];
+        let sources = [(super::root().join("crates/lab/terrace-tests/tests/paths.rs"), "fn one() {".to_owned())];
         let check = |semantics: &str, table: &str| super::promises_of(semantics, table, &sources).len();
         let semantics = "as [A9]\n## Answers\nIt is [A1]. See [this](that.md).\n";
         assert_eq!(check(semantics, "| A1 | it is | `paths::one` |\n"), 0);

@@ -75,7 +75,7 @@ mod tests {
     /// Statistics with all optional parts.
     fn full() -> StatReport {
         let mut report: StatReport =
-            serde_json::from_str(include_str!("../../terrace-api/tests/data/stat-mrc.json")).unwrap();
+            serde_json::from_str(include_str!("../../cache/terrace-api/tests/data/stat-mrc.json")).unwrap();
         report.cache.memory.ceiling_bytes = Some(7);
         report.kv = Some(stats::KeyValue::default());
         report.cache.tiers.push(terrace_api::tiers::TierRow {

@@ -31,7 +31,7 @@ impl Group {
             set.then_some(group)
         });
         if made.is_none() {
-            eprintln!("skipped: no control group with a limit of memory can be made");
+            terrace_testkit::skipped!("no control group with a limit of memory can be made");
         }
         made
     }

@@ -409,7 +409,7 @@ fn as_an_ordinary_user() {
     let mut probe = Command::new("setpriv");
     probe.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "unshare", "-Um", "true"]);
     if !told(probe).err.is_empty() {
-        eprintln!("skipped: this machine lets ordinary users make no namespace");
+        terrace_testkit::skipped!("this machine lets ordinary users make no namespace");
         return;
     }
     let stage = TestMount::new();

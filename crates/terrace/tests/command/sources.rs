@@ -34,7 +34,7 @@ impl Served {
         match Command::new(program).args(args(&served.below, &served.stage.src)).output() {
             Err(err) => {
                 assert!(std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(), "{program}: {err}");
-                eprintln!("skipped: no {program}");
+                terrace_testkit::skipped!("no {program}");
                 return None;
             }
             Ok(done) => assert!(done.status.success(), "{program}: {done:?}"),

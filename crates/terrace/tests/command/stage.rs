@@ -29,7 +29,7 @@ pub(crate) fn possible() -> bool {
             std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
             "TERRACE_REQUIRE_ROOT is set, but this is not root with FUSE"
         );
-        eprintln!("skipped: needs root and /dev/fuse");
+        terrace_testkit::skipped!("needs root and /dev/fuse");
     }
     root && fuse
 }
@@ -151,7 +151,7 @@ impl TestMount {
     /// fusermount3.
     pub(crate) fn for_user() -> Option<(TestMount, String)> {
         if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
-            eprintln!("skipped: needs fusermount3");
+            terrace_testkit::skipped!("needs fusermount3");
             return None;
         }
         let stage = TestMount::new();

@@ -249,7 +249,7 @@ fn umount_of_the_system_waits_for_the_last_page() {
     );
     let told = told_apart(&script);
     if told.out.starts_with("no overlay") {
-        eprintln!("skipped: no overlay file system to put the helpers over /sbin: {}", told.err);
+        terrace_testkit::skipped!("no overlay file system to put the helpers over /sbin: {}", told.err);
         return;
     }
     let lines: Vec<&str> = told.out.lines().collect();
@@ -397,7 +397,7 @@ fn a_mount_comes_over_an_autofs() {
     command.env("XDG_CONFIG_HOME", "/nonexistent");
     let told = told(command);
     if told.out == "no autofs\n" {
-        eprintln!("skipped: this kernel has no autofs");
+        terrace_testkit::skipped!("this kernel has no autofs");
         return;
     }
     assert_eq!(told.out, "0 content\n0\n", "{}", told.whole_err);

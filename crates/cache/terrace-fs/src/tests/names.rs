@@ -1,0 +1,69 @@
+//! Lifetimes of names and attributes in the kernel, and refused changes.
+
+use super::*;
+
+#[test]
+fn what_is_not_heard_of_is_kept_for_a_second() {
+    let mut world = Fixture::new();
+    for file in ["one", "linked"] {
+        std::fs::write(world.path(file), file).unwrap();
+    }
+    std::fs::hard_link(world.path("linked"), world.path("second")).unwrap();
+    std::fs::create_dir(world.path("d")).unwrap();
+    std::fs::write(world.path("d/inner"), "").unwrap();
+    let (long, short) = (Duration::from_secs(3600), Duration::from_secs(1));
+    let mut kept = |parent, name: &str| {
+        let entry = world.ask(|ns, op| ns.lookup(op, parent, OsStr::new(name))).unwrap();
+        (entry.attr.ino, entry.entry_ttl, entry.attr_ttl)
+    };
+    let (dir, ttl, _) = kept(ROOT, "d");
+    if ttl < long {
+        return terrace_testkit::skipped!("no fanotify");
+    }
+    let (one, ..) = kept(ROOT, "one");
+    assert_eq!(kept(ROOT, "one"), (one, long, long));
+    let (linked, ..) = kept(ROOT, "linked");
+    assert_eq!(kept(ROOT, "linked"), (linked, long, short), "another name may be in any directory");
+    world.namespace.is_deaf.store(true, Ordering::Relaxed);
+    assert_eq!(world.namespace.getattr(one).unwrap().1, short);
+    let inner = world.ask(|ns, op| ns.lookup(op, dir, name("inner"))).unwrap();
+    assert_eq!((inner.entry_ttl, inner.attr_ttl), (short, short), "in a directory without a mark");
+}
+
+#[test]
+fn changes_that_were_given_up_are_refused() {
+    let mut world = Fixture::new();
+    std::fs::write(world.path("a"), "a").unwrap();
+    let a = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+    let (read, write) = (libc::O_RDONLY as u32, libc::O_RDWR as u32);
+    let writer = world.ask(|ns, op| ns.open(op, a, write)).unwrap().fh;
+    assert!(!world.namespace.give_up_changes() && !world.namespace.is_given_up());
+    let second = world.ask(|ns, op| ns.open(op, a, write)).unwrap().fh;
+    [writer, second].into_iter().for_each(|fh| world.namespace.release(fh));
+    assert!(world.namespace.give_up_changes());
+    for _ in 0..2 {
+        let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
+        let by_handle = SetAttr { by_handle: true, ..set };
+        let refused = [
+            world.ask(|ns, op| ns.open(op, a, write).map(drop)),
+            world.ask(|ns, op| ns.setattr(&op.caller, a, &set).map(drop)),
+            world.ask(|ns, op| ns.setattr(&op.caller, a, &by_handle).map(drop)),
+            world.ask(|ns, op| ns.link(op, a, ROOT, name("b")).map(drop)),
+            world.ask(|ns, op| ns.create(op, ROOT, name("b"), 0o644, 0, write).map(drop)),
+            world.ask(|ns, op| ns.mkdir(op, ROOT, name("b"), 0o755, 0).map(drop)),
+            world.ask(|ns, op| ns.mknod(op, ROOT, name("b"), 0o100_644, 0, 0).map(drop)),
+            world.ask(|ns, op| ns.symlink(op, ROOT, name("b"), name("a")).map(drop)),
+            world.ask(|ns, op| ns.unlink(op, ROOT, name("a"))),
+            world.ask(|ns, op| ns.rename(op, ROOT, name("a"), ROOT, name("b"), 0)),
+            world.ask(|ns, op| ns.setxattr(op, a, name("user.a"), b"a", 0)),
+            world.ask(|ns, op| ns.removexattr(op, a, name("user.a"))),
+        ];
+        let errors = refused.map(|it| it.map_err(|error| error.errno()));
+        assert_eq!(errors, [Err(libc::EROFS); 12]);
+        let reader = world.ask(|ns, op| ns.open(op, a, read)).unwrap().fh;
+        assert_eq!(world.namespace.read(reader, 0, &mut [0; 4], None).unwrap(), 1);
+        world.namespace.release(reader);
+        world.kill();
+    }
+    assert_eq!((std::fs::read(world.path("a")).unwrap(), world.path("b").exists()), (b"a".into(), false));
+}

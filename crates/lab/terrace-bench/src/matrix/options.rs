@@ -1,0 +1,68 @@
+//! Command-line options of a matrix.
+
+use clap::Args;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Options of a matrix.
+#[derive(Clone, Debug, Args)]
+pub struct Matrix {
+    /// The matrix to run; bench/*.toml are ready, bench/README.md lists the keys.
+    pub file: PathBuf,
+    /// Directory of results [default: matrix-NAME].
+    #[arg(long)]
+    pub out: Option<PathBuf>,
+    /// Directory for the data and all set-ups, on the disk to be measured.
+    #[arg(long, default_value = "/var/tmp/terrace-bench")]
+    pub dir: PathBuf,
+    /// Continue with the existing results; refused runs are repeated.
+    #[arg(long)]
+    pub resume: bool,
+    /// Print bars of reads a second instead of the table.
+    #[arg(long)]
+    pub bars: bool,
+    /// Print the runs without running them.
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Only runs whose id ("system/load/pattern/jobs/repetition") contains this.
+    #[arg(long)]
+    pub only: Option<String>,
+    /// Seed of order and loads, instead of the file's.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// The terrace binary; default: beside this program.
+    #[arg(long)]
+    pub terrace: Option<PathBuf>,
+    /// The program of bench/foyer; default: the result of `make bench-foyer`.
+    #[arg(long)]
+    pub foyer: Option<PathBuf>,
+    /// Seconds to wait, before each run, until others leave the processors idle.
+    #[arg(long, default_value_t = 0)]
+    pub wait_quiet: u64,
+    /// Give the measured processes nearly all of the processors: for a machine that is not quiet.
+    #[arg(long)]
+    pub favour: bool,
+    /// Continue without control groups and the right to drop caches, as an ordinary user: a demonstration,
+    /// not a measurement.
+    #[arg(long)]
+    pub lenient: bool,
+    /// Keep the data files for the next run.
+    #[arg(long)]
+    pub keep: bool,
+    /// Directory for the journal of set-ups.
+    #[arg(long, hide = true, default_value = "/run/terrace-bench")]
+    pub state: PathBuf,
+}
+
+impl Matrix {
+    /// Path of the program of bench/foyer; it need not exist.
+    ///
+    /// # Errors
+    /// This program cannot be found.
+    pub fn foyer(&self) -> io::Result<PathBuf> {
+        let bench = std::env::current_exe()?;
+        let target = bench.ancestors().nth(3).unwrap_or(Path::new("."));
+        let foyer = self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer"));
+        Ok(foyer.canonicalize().unwrap_or(foyer))
+    }
+}

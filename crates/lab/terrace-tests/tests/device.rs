@@ -1,0 +1,466 @@
+//! The device tier under mounts: crashes, restarts, changes in the source while unmounted, and a target that
+//! loses its content. Every byte is compared with the source.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use terrace_api::stats::StatReport;
+use terrace_api::tiers::{SERVING, TierKind, TierRow};
+use terrace_tests::rig::{Side, SmallDisk, TestDir, TestMount, product};
+use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{amount, process};
+
+const PAGE: u64 = 4096;
+/// Pages of each file: one larger than memory, some that fit into one batch, one that ends within a page.
+const FILES: [(&str, u64); 5] = [
+    ("large", 8192 * PAGE),
+    ("middle", 512 * PAGE),
+    ("small", 16 * PAGE),
+    ("odd", 15 * PAGE + 77),
+    ("tiny", 9),
+];
+
+/// A rig whose tier survives its mounts. The rig is the first field, so it ends before its tier is removed.
+struct Fixture {
+    rig: TestMount,
+    tier: PathBuf,
+    _dir: TestDir,
+}
+
+impl Fixture {
+    fn new(test: &str, side: Side) -> Fixture {
+        let dir = TestDir::new(&format!("{test}-tier"));
+        let tier = dir.path().join("tier");
+        Fixture::on(test, side, tier, dir)
+    }
+
+    /// The same with another place of the tier.
+    fn on(test: &str, side: Side, tier: PathBuf, dir: TestDir) -> Fixture {
+        Fixture::over(test, side, &[(tier, 64)], dir)
+    }
+
+    /// A rig with several tiers of the given MiB.
+    fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> Fixture {
+        let mut options = vec!["--memory".to_owned(), "16MiB".to_owned()];
+        for (path, mib) in tiers {
+            options.extend(["--tier".to_owned(), format!("{}:{mib}MiB", path.display())]);
+        }
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        let rig = TestMount::with(test, side, &options);
+        let mut rng = Rng::new(1);
+        for (name, bytes) in FILES {
+            let mut content = vec![0; bytes as usize];
+            content
+                .chunks_mut(8)
+                .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
+            fs::write(rig.src().join(name), content).unwrap();
+        }
+        Fixture { rig, tier: tiers[0].0.clone(), _dir: dir }
+    }
+
+    /// Asserts that all files through the mount equal the source.
+    #[track_caller]
+    fn compare(&self, what: &str) {
+        for (name, _) in FILES {
+            let is = fs::read(self.rig.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
+            let must = fs::read(self.rig.src().join(name)).unwrap();
+            assert_eq!(is.len(), must.len(), "{what}: length of {name}");
+            let other = is.chunks(4096).zip(must.chunks(4096)).position(|(is, must)| is != must);
+            assert_eq!(other, None, "{what}: a page of {name} is another");
+        }
+    }
+
+    /// The same by a program that reads whole and partial pages in random order, with and without O_DIRECT,
+    /// before and after a fork.
+    #[track_caller]
+    fn compare_by_program(&self, seed: u64) {
+        let script = self.rig.aside().join("read.py");
+        fs::write(&script, READ).unwrap();
+        let line = format!("python3 {} {} {seed}", script.display(), self.rig.src().display());
+        self.rig.shell(&line, 120);
+    }
+
+    /// Reads until the device has pages and has served some.
+    #[track_caller]
+    fn warm(&self) -> TierRow {
+        let mut row = TierRow::default();
+        for _ in 0..20 {
+            self.compare("warming");
+            self.compare_by_program(3);
+            row = device(&self.rig.stat());
+            if row.pages > 1000 && row.hits > 0 {
+                return row;
+            }
+        }
+        panic!("the device stays cold: {row:?}");
+    }
+}
+
+/// The row of the device tier.
+#[track_caller]
+fn device(stat: &StatReport) -> TierRow {
+    devices(stat).next().unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
+}
+
+/// The rows of all device tiers.
+fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
+    stat.cache.tiers.iter().filter(|row| row.kind == TierKind::Device)
+}
+
+const READ: &str = r#"
+import mmap, os, random, sys
+source, seed = sys.argv[1], int(sys.argv[2])
+child = os.fork()
+random.seed(seed + (child == 0))
+names = sorted(os.listdir(source))
+mine = {n: os.open(n, os.O_RDONLY) for n in names}
+direct = {n: os.open(n, os.O_RDONLY | os.O_DIRECT) for n in names}
+theirs = {n: os.open(os.path.join(source, n), os.O_RDONLY) for n in names}
+buffer = mmap.mmap(-1, 1 << 16)
+for _ in range(6000):
+    n = random.choice(names + ['large'] * 5)
+    pages = os.fstat(theirs[n]).st_size // 4096
+    at, skip = 4096 * random.randint(0, pages), random.choice((0, 0, 100))
+    length = random.choice((4096, 4096, 1000, 20000))
+    must = os.pread(theirs[n], length, at + skip)
+    if random.random() < 0.2:
+        view = memoryview(buffer)[random.choice((0, 1, 7)):]
+        got = os.preadv(direct[n], [view[:length]], at + skip)
+        is_ = bytes(view[:got])
+    else:
+        is_ = os.pread(mine[n], length, at + skip)
+    if is_ != must:
+        sys.exit(f'{n}: bytes from {at + skip} on are others')
+if child == 0:
+    os._exit(0)
+if os.waitpid(child, 0)[1] != 0:
+    sys.exit('the child found other bytes')
+"#;
+
+/// Changes some bytes of some files, each change within a page. Sizes stay the same.
+fn change(dir: &Path, rng: &mut Rng, times: u64) {
+    for _ in 0..times {
+        let (name, bytes) = *rng.pick(&FILES);
+        let at = rng.below(bytes);
+        let file = File::options().write(true).open(dir.join(name)).unwrap();
+        file.write_all_at(&rng.below(u64::MAX).to_le_bytes()[..8.min((bytes - at) as usize)], at).unwrap();
+        if rng.chance(50) {
+            file.sync_all().unwrap();
+        }
+    }
+}
+
+#[test]
+fn device_stays_warm_when_terraced_is_killed() {
+    let rounds = amount("TERRACE_DEVICE_KILLS", 50, 500);
+    let mut rng = Rng::new(seed("device-killed"));
+    let world = Fixture::new("device-killed", Side::Fast);
+    world.warm();
+    for round in 0..rounds {
+        let (before, warm) = (world.rig.terraced(), device(&world.rig.stat()));
+        process::kill(before, libc::SIGKILL);
+        if round % 5 == 0 {
+            world.compare_by_program(round);
+        }
+        let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
+        assert!(process::wait_until(60, serves), "round {round}: {:?}", world.rig.stat());
+        let stat = world.rig.stat();
+        let now = device(&stat);
+        // A page in memory has no device copy any more: the record of its slot was dropped.
+        let compressed = stat.cache.compressed.as_ref().map_or(0, |tier| tier.pages);
+        let found = now.pages + stat.cache.memory.pages + compressed;
+        assert!(found >= warm.pages / 10 * 9, "round {round}: {found} pages, {now:?} after {warm:?}");
+        if rng.chance(30) {
+            world.compare(&format!("round {round}"));
+        }
+        change(world.rig.at(), &mut rng, 20);
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, after changes"));
+        world.rig.check();
+    }
+    world.rig.umount();
+}
+
+#[test]
+fn changes_behind_a_sleeping_tier_are_seen() {
+    let rounds = amount("TERRACE_DEVICE_ROUNDS", 100, 1000);
+    let mut rng = Rng::new(seed("device-behind"));
+    let world = Fixture::new("device-behind", Side::Mount);
+    let mut warm = 0;
+    for round in 0..rounds {
+        if round > 0 {
+            world.rig.mount();
+        }
+        world.compare(&format!("round {round}"));
+        warm += u64::from(device(&world.rig.stat()).hits > 0);
+        let times = rng.below(30);
+        change(world.rig.at(), &mut rng, times);
+        if rng.chance(50) {
+            world.rig.terrace("sync", &[]).expect_success();
+            world.compare(&format!("round {round}, after changes"));
+        }
+        world.rig.check();
+        // Both kinds of an instance's end: after a kill, only orderly records are valid.
+        if rng.chance(50) {
+            world.rig.kill_everything(&mut rng);
+        } else {
+            world.rig.umount();
+        }
+        if rng.chance(60) {
+            let times: Vec<_> =
+                FILES.iter().map(|(name, _)| fs::metadata(world.rig.src().join(name)).unwrap()).collect();
+            let changes = 1 + rng.below(10);
+            change(world.rig.src(), &mut rng, changes);
+            for ((name, _), was) in FILES.iter().zip(times) {
+                let file = File::options().write(true).open(world.rig.src().join(name)).unwrap();
+                file.set_modified(was.modified().unwrap()).unwrap();
+            }
+        }
+    }
+    println!("{warm} of {rounds} mounts had hits of the device");
+    assert!(warm > 0, "no mount was warm");
+}
+
+#[test]
+fn second_mount_reads_from_the_device() {
+    let world = Fixture::new("device-warm", Side::Mount);
+    // The tier does not trust files younger than two ticks of the clock.
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    world.warm();
+    world.rig.umount();
+    world.rig.mount();
+    let serves = || device(&world.rig.stat()).state == SERVING;
+    assert!(process::wait_until(60, serves), "{:?}", world.rig.stat());
+    // Random pages first: in a sequential read the source also fills short gaps, and the kernel caches pages
+    // already read.
+    world.compare_by_program(3);
+    world.compare("second mount");
+    let row = device(&world.rig.stat());
+    assert!(row.hits > 1000, "{row:?}");
+    world.rig.check();
+    world.rig.umount();
+}
+
+/// Each read verifies the content of the target.
+#[test]
+fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
+    for how in ["garbage", "zeros", "cut"] {
+        let world = Fixture::new(&format!("device-{how}"), Side::Fast);
+        world.warm();
+        let target = File::options().write(true).open(&world.tier).unwrap();
+        let bytes = target.metadata().unwrap().len();
+        match how {
+            "cut" => target.set_len(1 << 20).unwrap(),
+            _ => {
+                let byte = if how == "zeros" { 0 } else { 0xa5 };
+                (0..bytes >> 20).for_each(|mib| target.write_all_at(&[byte; 1 << 20], mib << 20).unwrap());
+            }
+        }
+        for round in 0..3 {
+            world.compare_by_program(round);
+            world.compare(how);
+        }
+        world.rig.check();
+        world.rig.umount();
+    }
+}
+
+#[test]
+fn memory_resized_beside_a_tier_loses_nothing() {
+    let world = Fixture::new("device-resize", Side::Fast);
+    world.warm();
+    for (round, size) in ["48MiB", "16MiB", "24MiB", "16MiB"].into_iter().enumerate() {
+        world.rig.terrace("resize", &[size]).expect_success();
+        world.compare_by_program(round as u64);
+        world.rig.terrace("drop-caches", &[]).expect_success();
+        world.compare(size);
+        let memory = world.rig.stat().cache.memory;
+        assert!(memory.used_bytes <= memory.limit_bytes, "{memory:?}");
+        world.rig.check();
+    }
+    world.rig.umount();
+}
+
+/// A program without write permission also reads device pages through the preload path.
+#[test]
+fn reader_without_rights_gets_pages_of_the_device() {
+    if !terrace_tests::is_root() {
+        return;
+    }
+    let world = Fixture::new("device-reader", Side::Fast);
+    world.warm();
+    let script = world.rig.aside().join("read.py");
+    let before = device(&world.rig.stat()).hits;
+    for seed in 0..3 {
+        let mut command = world.rig.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]);
+        command.arg(&script).arg(world.rig.src()).arg(seed.to_string());
+        process::run(&mut command, 120).expect_success();
+    }
+    assert!(device(&world.rig.stat()).hits > before, "{:?}", world.rig.stat());
+    world.rig.check();
+    world.rig.umount();
+}
+
+/// Files with pages on the device are truncated, renamed over each other, linked, removed and recreated.
+#[test]
+fn names_and_sizes_change_while_pages_are_on_the_device() {
+    let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
+    let mut rng = Rng::new(seed("device-names"));
+    let world = Fixture::new("device-names", Side::Fast);
+    let at = |name: &str| world.rig.at().join(name);
+    for round in 0..rounds {
+        world.warm();
+        let file = File::options().write(true).open(at("large")).unwrap();
+        let end = rng.below(FILES[0].1);
+        file.set_len(end).unwrap();
+        file.set_len(FILES[0].1).unwrap();
+        drop(file);
+        fs::hard_link(at("middle"), at("second")).unwrap();
+        change(world.rig.at(), &mut rng, 10);
+        fs::rename(at("second"), at("small")).unwrap();
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, renamed"));
+        world.compare_by_program(round);
+        fs::remove_file(at("odd")).unwrap();
+        fs::write(at("odd"), vec![round as u8; FILES[3].1 as usize]).unwrap();
+        fs::remove_file(at("small")).unwrap();
+        fs::copy(at("odd"), at("small")).unwrap();
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(&format!("round {round}, made again"));
+        world.rig.check();
+        // Every second round starts with the state after a restart.
+        if round % 2 == 0 {
+            world.rig.umount();
+            world.rig.mount();
+            world.compare(&format!("round {round}, mounted again"));
+        }
+    }
+    world.rig.umount();
+}
+
+/// A tier must fit at its creation; a file system that fills up later does not affect it.
+#[test]
+fn full_file_system_of_a_tier_leaves_reads_right() {
+    let Some(disk) = SmallDisk::new("device-full", 96) else { return };
+    let tier = disk.path().join("tier");
+    let world = Fixture::on("device-full", Side::Fast, tier, TestDir::new("device-full"));
+    let filler = File::create(disk.path().join("filler")).unwrap();
+    let mib = vec![1; 1 << 20];
+    while (&filler).write_all(&mib).is_ok() {}
+    let row = device(&world.rig.stat());
+    for round in 0..4 {
+        world.compare_by_program(round);
+        world.compare("full");
+    }
+    println!("{row:?}, then {:?}", device(&world.rig.stat()));
+    world.rig.check();
+    world.rig.umount();
+}
+
+#[test]
+fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
+    let mut rng = Rng::new(seed("device-two"));
+    let dir = TestDir::new("device-two-tier");
+    let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
+    let world = Fixture::over("device-two", Side::Fast, &[(first, 24), (second.clone(), 24)], dir);
+    let both_serve = |wanted: u64| {
+        let stat = world.rig.stat();
+        let good = |row: &&TierRow| row.state == SERVING && row.pages >= wanted && row.hits >= wanted.min(1);
+        devices(&stat).filter(good).count() == 2
+    };
+    let warm = (0..20).any(|_| {
+        world.compare("warming");
+        world.compare_by_program(3);
+        both_serve(100)
+    });
+    assert!(warm, "{:?}", world.rig.stat().cache.tiers);
+    world.rig.umount();
+    world.rig.mount();
+    world.compare("warm");
+    let rows = world.rig.stat().cache.tiers;
+    assert!(rows.iter().filter(|row| row.promoted > 50).count() == 2, "{rows:?}");
+    // Killed, then unmounted: the tier must not serve the old content of changed pages.
+    let before = world.rig.terraced();
+    process::kill(before, libc::SIGKILL);
+    assert!(process::wait_until(60, || world.rig.terraced() != before && both_serve(0)));
+    for what in ["killed", "changed"] {
+        change(world.rig.at(), &mut rng, 20);
+        world.rig.terrace("sync", &[]).expect_success();
+        world.compare(what);
+        world.compare_by_program(5);
+        world.rig.check();
+        world.rig.umount();
+        world.rig.mount();
+    }
+    world.compare("mounted again");
+    world.rig.umount();
+    // The second target now belongs to other data.
+    File::options().write(true).open(&second).unwrap().write_all_at(&[7; 8192], 0).unwrap();
+    world.rig.mount();
+    world.compare("one is lost");
+    let stat = world.rig.stat();
+    let states: Vec<_> =
+        devices(&stat).map(|row| (row.name.as_str(), row.level, row.state.as_str())).collect();
+    assert_eq!(states[0], ("device", Some(0), SERVING), "{states:?}");
+    assert!(states.len() == 2 && states[1].0 == "device-2" && states[1].2.starts_with("off: "), "{states:?}");
+    world.rig.check();
+    world.rig.umount();
+}
+
+/// Whether the command was built with support for targets in stores.
+pub(crate) fn has_stores() -> bool {
+    let mut command = std::process::Command::new(product("terrace"));
+    let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
+    let has = !told.stderr.contains("built without");
+    if !has {
+        terrace_testkit::skipped!("this terrace was built without targets in stores; `make remote` has them");
+    }
+    has
+}
+
+#[test]
+fn target_in_a_store_outlives_mounts_and_daemons() {
+    if !has_stores() {
+        return;
+    }
+    let dir = TestDir::new("device-store-tier");
+    let store = dir.path().join("store");
+    let tier = PathBuf::from(format!("fs://{}", store.display()));
+    let world = Fixture::over("device-store", Side::Fast, &[(tier.clone(), 64)], dir);
+    world.warm();
+    let before = world.rig.terraced();
+    process::kill(before, libc::SIGKILL);
+    let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
+    assert!(process::wait_until(60, serves));
+    world.compare("killed");
+    world.compare_by_program(7);
+    world.rig.check();
+    let tool = |args: &[&str]| {
+        let mut command = std::process::Command::new(product("terrace"));
+        process::run(command.arg("tier").args(args).arg(&tier), 20)
+    };
+    let at = world.rig.at().display().to_string();
+    assert!(tool(&["list"]).expect_success().contains(&format!("in use by {at}")));
+    assert!(tool(&["drop", "--yes"]).stderr.contains(&format!("in use by the mount of {at}")));
+    // The store is inaccessible for a while.
+    let aside = store.with_extension("aside");
+    fs::rename(&store, &aside).unwrap();
+    fs::write(&store, "").unwrap();
+    world.compare("lost");
+    assert!(process::wait_until(60, || device(&world.rig.stat()).state.starts_with("off: ")));
+    fs::remove_file(&store).unwrap();
+    fs::rename(&aside, &store).unwrap();
+    assert!(process::wait_until(60, || device(&world.rig.stat()).state == SERVING));
+    world.warm();
+    world.rig.umount();
+    world.rig.mount();
+    world.compare("mounted again");
+    let row = device(&world.rig.stat());
+    assert!(row.promoted > 500, "{row:?}");
+    world.rig.umount();
+    assert!(tool(&["show"]).expect_success().contains("left clean"));
+    tool(&["drop", "--yes"]).expect_success();
+    assert!(tool(&["show"]).expect_success().contains("content      0 pages"));
+}
