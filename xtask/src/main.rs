@@ -59,12 +59,15 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("terrace-tests", &["terrace-api", "terrace-testkit"]),
     ("xtask", &["terrace-api", "terrace-output", "terrace-testkit"]),
 ];
-/// Maximum lines of a source file, and of one with a reason in [`LONG`].
+/// Maximum lines of a source file, and of one with a reason in [`LONG_FILES`].
 const FILE_LINES_MAX: usize = 600;
 const LONG_FILE_LINES_MAX: usize = 1200;
 /// Longer files, each with its reason.
-const LONG: &[(&str, &str)] = &[
-    ("crates/cache/terrace-policy/src/policies/mglru.rs", "the kernel's policy, comparable function by function"),
+const LONG_FILES: &[(&str, &str)] = &[
+    (
+        "crates/cache/terrace-policy/src/policies/mglru.rs",
+        "the kernel's policy, comparable function by function",
+    ),
     ("crates/cache/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
     ("crates/cache/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
     ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one stage"),
@@ -162,11 +165,11 @@ fn all_sources() -> Vec<(PathBuf, String)> {
 fn lengths(sources: &[(PathBuf, String)]) -> Vec<String> {
     let long = |(path, text): &(PathBuf, String)| {
         let (lines, name) = (text.lines().count(), path.strip_prefix(root()).unwrap_or(path));
-        let has_reason = LONG.iter().any(|(file, _)| name == Path::new(file));
+        let has_reason = LONG_FILES.iter().any(|(file, _)| name == Path::new(file));
         let max = if has_reason { LONG_FILE_LINES_MAX } else { FILE_LINES_MAX };
         (lines > max).then(|| {
             format!(
-                "{}: {lines} lines, over {max}; split it, or add a reason to LONG in xtask",
+                "{}: {lines} lines, over {max}; split it, or add a reason to LONG_FILES in xtask",
                 name.display()
             )
         })
@@ -382,8 +385,9 @@ fn known_failures(list: &str) -> Vec<String> {
 
 /// The current text of docs/stat.md.
 fn stat_page() -> String {
-    let read =
-        |name: &str| fs::read_to_string(root().join("crates/cache/terrace-api/src").join(name)).expect("a source");
+    let read = |name: &str| {
+        fs::read_to_string(root().join("crates/cache/terrace-api/src").join(name)).expect("a source")
+    };
     counters::page(&["stats.rs", "tiers.rs", "mrc.rs"].map(read))
 }
 
@@ -455,6 +459,7 @@ fn main() {
         layers::arrows_up(&engine()),
         text::lock_orders(&all_sources(), &document("ARCHITECTURE.md")),
         text::too_many_avoided_words(&root(), &all_sources()),
+        text::retired_names(&[all_sources(), documents()].concat()),
         text::commits(&root()),
     ]
     .concat();
@@ -475,7 +480,8 @@ mod tests {
         let sources = super::all_sources();
         let orders = super::text::lock_orders(&sources, &super::document("ARCHITECTURE.md"));
         let words = super::text::too_many_avoided_words(&super::root(), &sources);
-        assert_eq!([orders, words].concat(), Vec::<String>::new());
+        let names = super::text::retired_names(&[sources, super::documents()].concat());
+        assert_eq!([orders, words, names].concat(), Vec::<String>::new());
     }
     #[test]
     fn crates_import_what_they_may() {
@@ -507,7 +513,7 @@ mod tests {
     #[test]
     fn long_files_need_a_reason() {
         let file = |name: &str, lines| vec![(super::root().join(name), "x\n".repeat(lines))];
-        let with_reason = super::LONG[0].0;
+        let with_reason = super::LONG_FILES[0].0;
         assert!(super::lengths(&file("crates/a.rs", super::FILE_LINES_MAX)).is_empty());
         assert_eq!(super::lengths(&file("crates/a.rs", super::FILE_LINES_MAX + 1)).len(), 1);
         assert!(super::lengths(&file(with_reason, super::LONG_FILE_LINES_MAX)).is_empty());
@@ -566,7 +572,8 @@ mod tests {
     }
     #[test]
     fn promises_without_tests_are_reported() {
-        let sources = [(super::root().join("crates/lab/terrace-tests/tests/paths.rs"), "fn one() {".to_owned())];
+        let sources =
+            [(super::root().join("crates/lab/terrace-tests/tests/paths.rs"), "fn one() {".to_owned())];
         let check = |semantics: &str, table: &str| super::promises_of(semantics, table, &sources).len();
         let semantics = "as [A9]\n## Answers\nIt is [A1]. See [this](that.md).\n";
         assert_eq!(check(semantics, "| A1 | it is | `paths::one` |\n"), 0);

@@ -151,8 +151,7 @@ impl Context {
         memory_bytes: u64,
         handles: Arc<SegmentHandles>,
         state: State,
-        clock: Arc<dyn Clock>,
-        io: Arc<dyn Io>,
+        (clock, io): (Arc<dyn Clock>, Arc<dyn Io>),
         devices: Devices,
         burst: BurstHook,
     ) -> Context {

@@ -118,8 +118,7 @@ impl Engine {
             limit,
             handles,
             state,
-            clock,
-            io,
+            (clock, io),
             Devices::new(devices),
             fsync::HOOK,
         ));

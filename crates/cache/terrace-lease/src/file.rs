@@ -22,7 +22,7 @@ use crate::lease;
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// A lease held for longer than this resets the pause.
-const LONG: Duration = Duration::from_secs(60);
+const PAUSE_RESET_AFTER: Duration = Duration::from_secs(60);
 /// Between two attempts while a program has the file open for writing.
 const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(2);
@@ -126,7 +126,8 @@ impl LeasedFile {
         lease::give_back(self.fd.as_fd());
         let pause = {
             let mut pause = self.pause.lock();
-            *pause = if since.elapsed() > LONG { PAUSE_MIN } else { (*pause * 2).min(PAUSE_MAX) };
+            *pause =
+                if since.elapsed() > PAUSE_RESET_AFTER { PAUSE_MIN } else { (*pause * 2).min(PAUSE_MAX) };
             *pause
         };
         *state = State::Broken { before, retry_at: Instant::now() + pause, retry: RETRY_MIN };

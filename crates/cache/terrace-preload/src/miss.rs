@@ -19,10 +19,11 @@ use crate::sys::{self, count};
 use libc::iovec;
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
-use terrace_shm::client::{self, Outcome, PageVersion, is_current, snapshot};
+use terrace_shm::client::{self, PageVersion, is_current, snapshot};
 use terrace_shm::codec::Page;
 use terrace_shm::device_table::check_of_page;
 use terrace_shm::protocol::slot;
+use terrace_shm::reader::{Outcome, Reader};
 use terrace_shm::ring::{Ring, SLOTS_MAX};
 use terrace_shm::scratch::Scratch;
 use terrace_shm::{BLOCK_PAGES, DeviceSlot, PAGE_SIZE};
@@ -74,7 +75,7 @@ pub(crate) unsafe fn go_on(file: &File, buf: *mut u8, n: usize, offset: u64, mut
         let (at, left) = (offset + done as u64, n - done);
         // SAFETY: as above.
         let outcome =
-            unsafe { client::read(seg, touches, file.slot, at, buf.add(done), left, &mut FromTier(file)) };
+            unsafe { Reader { seg, touches }.read(file.slot, at, buf.add(done), left, &mut FromTier(file)) };
         if !file.has_slot() {
             return Progress::MountPath(done);
         }

@@ -11,7 +11,7 @@ use crate::{buffer, directory, miss};
 use libc::iovec;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use terrace_shm::client::{self, Outcome};
+use terrace_shm::reader::{Outcome, Reader};
 
 /// The kernel reads at most this much in one call (MAX_RW_COUNT).
 const READ_MAX: usize = 0x7fff_f000;
@@ -42,8 +42,13 @@ impl File<'_> {
         // Reads no more than was checked, if the file grows meanwhile.
         // SAFETY: the program's buffer of n bytes; the descriptor is open, so the slot is the object's.
         let outcome = unsafe {
-            let world = self.world;
-            client::read(&world.segment, &world.touches, self.slot, offset, buf, wanted, &mut FromTier(self))
+            Reader { seg: &self.world.segment, touches: &self.world.touches }.read(
+                self.slot,
+                offset,
+                buf,
+                wanted,
+                &mut FromTier(self),
+            )
         };
         // If the slot was reused meanwhile, the content is another file's.
         Some((if self.has_slot() { outcome } else { Outcome::MountPath { done: 0 } }, wanted))

@@ -54,6 +54,7 @@ pub struct Target {
 /// State of a target that may be in use.
 #[derive(Debug)]
 pub struct Inspection {
+    /// Its superblocks.
     pub found: Found,
     /// The process that uses the target.
     pub holder: Option<Holder>,

@@ -11,7 +11,7 @@
 
 /// From this length on bandwidth limits a copy.
 #[cfg(target_arch = "x86_64")]
-const LONG: usize = 8192;
+const STREAM_MIN_BYTES: usize = 8192;
 
 /// Copies `n` bytes out of frames.
 ///
@@ -22,7 +22,7 @@ pub unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise. `wide` runs only where the processor has the instructions.
     unsafe {
-        if n >= LONG {
+        if n >= STREAM_MIN_BYTES {
             return x86::string(from, to, n);
         }
         if n >= x86::WIDE_MIN && std::arch::is_x86_feature_detected!("avx512f") {

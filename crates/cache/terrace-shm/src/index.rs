@@ -121,7 +121,7 @@ impl Index {
         Index {
             leaves: Nodes::new(g.leaves_max),
             inners: Nodes::new(g.inners_max),
-            small_nodes: Nodes::new(g.twigs_max()),
+            small_nodes: Nodes::new(g.small_nodes_max()),
             shadow_only: VecDeque::new(),
             hollow: 0,
             bytes_max: usize::MAX,

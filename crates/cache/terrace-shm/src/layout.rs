@@ -4,7 +4,7 @@
 //! 0        header (1 page)
 //! objects  ObjectSlot x objects_max      hashed by object id, level by level
 //! inners   [u32; 256] x inners_max       radix nodes: child number + 1, 0 = none
-//! small nodes    [u32; 32] x twigs_max         a small inner node: the root of a file of 2 to 32 runs
+//! small nodes    [u32; 32] x small_nodes_max         a small inner node: the root of a file of 2 to 32 runs
 //! leaves   [u64; 16] x leaves_max        one leaf = one 64 KiB run of a file = two cache lines
 //! classes  u8 x zspages_max              size class of each zspage, 0 = unused
 //! frames   4 KiB x frames_max            2 MiB aligned
@@ -264,16 +264,17 @@ impl Geometry {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
     /// Number of small nodes. Files that find none left use an inner node.
-    pub fn twigs_max(&self) -> u32 {
+    pub fn small_nodes_max(&self) -> u32 {
         self.leaves_max / 2
     }
     /// Byte offset of the small nodes.
-    pub fn twigs_at(&self) -> usize {
+    pub fn small_nodes_at(&self) -> usize {
         (self.inners_at() + self.inners_max as usize * size_of::<Inner>()).next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the leaves.
     pub fn leaves_at(&self) -> usize {
-        (self.twigs_at() + self.twigs_max() as usize * size_of::<SmallNode>()).next_multiple_of(PAGE_SIZE)
+        (self.small_nodes_at() + self.small_nodes_max() as usize * size_of::<SmallNode>())
+            .next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the size classes of zspages, which have their pages to themselves.
     pub fn zclasses_at(&self) -> usize {

@@ -44,6 +44,8 @@ pub mod program;
 pub mod proto;
 pub mod protocol;
 #[cfg(not(loom))]
+pub mod reader;
+#[cfg(not(loom))]
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scratch;

@@ -112,7 +112,7 @@ impl Segment {
                 header: parts.part(0, 1)?,
                 objects: parts.part(g.objects_at(), g.objects_max)?,
                 inners: parts.part(g.inners_at(), g.inners_max)?,
-                small_nodes: parts.part(g.twigs_at(), g.twigs_max())?,
+                small_nodes: parts.part(g.small_nodes_at(), g.small_nodes_max())?,
                 leaves: parts.part(g.leaves_at(), g.leaves_max)?,
                 frames: parts.part(g.frames_at(), g.frames_max)?,
                 zclasses: parts.part(g.zclasses_at(), g.zspages_max)?,
@@ -316,7 +316,7 @@ impl Segment {
     #[inline]
     fn walk_small_node(&self, small_node: u32, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
         let Some(children) = self.try_small_node(small_node) else {
-            return Err(Astray::at(small_node, self.geometry.twigs_max()));
+            return Err(Astray::at(small_node, self.geometry.small_nodes_max()));
         };
         let child = usize::try_from(run).ok().and_then(|run| children.0.get(run));
         match child.and_then(|child| child.load(Ordering::Acquire).checked_sub(1)) {

@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicUsize;
 /// A client's share of a limit on address space, for all memory files: one part in this many.
 const SHARE: usize = 8;
 /// A client's part grows to an eighth more than needed.
-const MORE: usize = 8;
+const GROWTH_PART: usize = 8;
 /// Addresses of client mappings: above the shadow memory of sanitizers, below the mappings of a process without a stack limit.
 const PLACES_FROM: usize = 0x1100_0000_0000;
 const PLACES_TO: usize = 0x2000_0000_0000;
@@ -89,7 +89,7 @@ impl<T> Part<T> {
         if i >= self.max {
             return false;
         }
-        let wanted = (needed + needed / MORE).next_multiple_of(HUGE).min(all);
+        let wanted = (needed + needed / GROWTH_PART).next_multiple_of(HUGE).min(all);
         loop {
             let before = self.bytes.load(Ordering::Acquire);
             if before >= needed {

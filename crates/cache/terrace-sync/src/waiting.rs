@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// Wait of a thread after which later threads sleep before they lock, ms.
 const PATIENCE_MS: u16 = 2;
 /// Length of that sleep: a thread on another processor wakes within this time.
-const WAY: Duration = Duration::from_micros(50);
+const GIVE_WAY: Duration = Duration::from_micros(50);
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -33,7 +33,7 @@ impl Waiting {
     /// Called before a thread locks: sleeps if another thread has waited too long.
     pub(crate) fn give_way(&self) {
         if self.count.load(Ordering::Relaxed) > 0 && self.is_long() {
-            thread::sleep(WAY);
+            thread::sleep(GIVE_WAY);
         }
     }
 
@@ -71,7 +71,7 @@ mod tests {
             let (waiting, comes_in) = (&waiting, comes_in);
             let first = scope.spawn(move || waiting.wait(|| comes_in.recv()));
             while counts() == 0 {
-                thread::sleep(WAY);
+                thread::sleep(GIVE_WAY);
             }
             thread::sleep(Duration::from_millis(u64::from(2 * PATIENCE_MS)));
             assert!(waiting.is_long());

@@ -7,7 +7,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// Maximum duration of any awaited event, on the busiest machine. An instance alone retries refused writes
 /// for ten seconds. And with private mounts, each mount namespace made by another test keeps this test's
 /// mount until it ends.
-const LONG: Duration = Duration::from_secs(120);
+const WAIT_MAX: Duration = Duration::from_secs(120);
 
 /// Waits until `condition` holds.
 ///
@@ -15,7 +15,7 @@ const LONG: Duration = Duration::from_secs(120);
 /// After two minutes, with `what`.
 #[track_caller]
 pub fn wait_until(what: &str, condition: impl FnMut() -> bool) {
-    assert!(holds_within(LONG, condition), "timeout after {} s: {what}", LONG.as_secs());
+    assert!(holds_within(WAIT_MAX, condition), "timeout after {} s: {what}", WAIT_MAX.as_secs());
 }
 
 /// Whether `condition` becomes true within `limit`.

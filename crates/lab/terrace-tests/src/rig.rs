@@ -21,7 +21,7 @@ pub enum Side {
     /// A terrace mount, programs without the preload library.
     Mount,
     /// A terrace mount, programs with the preload library.
-    Fast,
+    Preload,
     /// The bare directory, each program under its own `terrace run --mount`.
     Run,
     /// The bare directory, each program under its own `terrace run`, by leases: the default for users.
@@ -31,7 +31,7 @@ pub enum Side {
 impl Side {
     /// Whether one mount lasts for the whole test.
     fn has_mount(self) -> bool {
-        matches!(self, Side::Mount | Side::Fast)
+        matches!(self, Side::Mount | Side::Preload)
     }
 
     /// Whether each program runs under its own `terrace run`.
@@ -292,7 +292,7 @@ impl TestMount {
         if busy::wanted() {
             *self.pressure.lock().expect("held for moments only") = None;
             let mut presser = busy::presser(&self.at);
-            if self.side == Side::Fast {
+            if self.side == Side::Preload {
                 self.through_preload(&mut presser);
             }
             let pressure = Pressure::start(&mut presser, self.terraced(), || self.stat());
@@ -337,7 +337,7 @@ impl TestMount {
             _ => Command::new(program),
         };
         command.current_dir(&self.at);
-        if self.side == Side::Fast {
+        if self.side == Side::Preload {
             self.through_preload(&mut command);
         }
         command

@@ -43,7 +43,7 @@ fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut
         }
     }
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
-    if side == Side::Fast && wants_hits {
+    if side == Side::Preload && wants_hits {
         let hits = rig.stat().cache.preload.hits;
         assert!(hits > 1000, "the cases went another way: {hits} hits at the preload path");
     }
@@ -63,21 +63,21 @@ fn through_the_mount() {
 
 #[test]
 fn through_preload() {
-    all_cases(Side::Fast, false, true, |_, _| ());
+    all_cases(Side::Preload, false, true, |_, _| ());
 }
 
 /// Programs that become clients at their first in-place change, or never: the kernel serves files opened
 /// before.
 #[test]
 fn through_preload_registered_late() {
-    all_cases(Side::Fast, false, false, |command, _| {
+    all_cases(Side::Preload, false, false, |command, _| {
         command.env_remove("TERRACE_LARGE_FILE");
     });
 }
 
 #[test]
 fn through_preload_fortified() {
-    all_cases(Side::Fast, true, true, |_, _| ());
+    all_cases(Side::Preload, true, true, |_, _| ());
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn with_jemalloc_beside() {
         format!("{}:{}", terrace.display(), jemalloc.display()),
     ];
     for preload in order {
-        all_cases(Side::Fast, false, true, |command, _| {
+        all_cases(Side::Preload, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
         });
     }
@@ -106,7 +106,7 @@ fn with_another_interposer_beside() {
         format!("{}:{}", terrace.display(), shim.display()),
     ];
     for preload in order {
-        all_cases(Side::Fast, false, true, |command, _| {
+        all_cases(Side::Preload, false, true, |command, _| {
             command.env("LD_PRELOAD", &preload);
         });
     }
@@ -116,7 +116,7 @@ fn with_another_interposer_beside() {
 #[test]
 fn with_a_dead_connection() {
     for socket in ["/nonexistent/preload.sock", "/dev/null", ""] {
-        all_cases(Side::Fast, false, false, |command, _| {
+        all_cases(Side::Preload, false, false, |command, _| {
             command.env("TERRACE_SOCKET", socket).env("BEHAVIOUR_DEAD_CONNECTION", "1");
         });
     }
@@ -125,7 +125,7 @@ fn with_a_dead_connection() {
 /// In a program without terrace files the library is invisible in descriptors, threads and signals.
 #[test]
 fn nothing_observable_elsewhere() {
-    let rig = TestMount::new("unobservable", Side::Fast, "16MiB");
+    let rig = TestMount::new("unobservable", Side::Preload, "16MiB");
     let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/; s/:.*//' | grep -v /proc/ | sort; \
                   grep -E 'Threads|SigBlk|SigIgn|SigCgt|NoNewPrivs' /proc/self/status; ulimit -a";
     let run = |fast: bool| {

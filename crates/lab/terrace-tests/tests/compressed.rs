@@ -40,7 +40,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
     let share = "min_percent = 60\nmax_percent = 60\n";
     fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
     let named = config.to_str().unwrap();
-    let rig = TestMount::with("compressed", Side::Fast, &["--memory", "24MiB", "--config", named]);
+    let rig = TestMount::with("compressed", Side::Preload, &["--memory", "24MiB", "--config", named]);
     fs::remove_file(&config).unwrap();
     let all: Vec<u8> = (0..PAGES).flat_map(content).collect();
     fs::write(rig.src().join("f"), all).unwrap();
@@ -61,7 +61,7 @@ fn programs_read_compressed_pages_without_the_daemon() {
 /// A program may have its own zstd, of another version.
 #[test]
 fn programs_see_nothing_of_the_librarys_zstd() {
-    let rig = TestMount::new("symbols", Side::Fast, "16MiB");
+    let rig = TestMount::new("symbols", Side::Preload, "16MiB");
     let look = "import ctypes; seen = ctypes.CDLL(None); print(hasattr(seen, 'pread64'), \
                 any(hasattr(seen, 'ZSTD_' + name) for name in ('decompressDCtx', 'isError', 'compress2')))";
     assert_eq!(rig.shell(&format!("python3 -c \"{look}\""), 60), "True False\n");

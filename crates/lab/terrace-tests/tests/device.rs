@@ -155,7 +155,7 @@ fn change(dir: &Path, rng: &mut Rng, times: u64) {
 fn device_stays_warm_when_terraced_is_killed() {
     let rounds = amount("TERRACE_DEVICE_KILLS", 50, 500);
     let mut rng = Rng::new(seed("device-killed"));
-    let world = Fixture::new("device-killed", Side::Fast);
+    let world = Fixture::new("device-killed", Side::Preload);
     world.warm();
     for round in 0..rounds {
         let (before, warm) = (world.rig.terraced(), device(&world.rig.stat()));
@@ -246,7 +246,7 @@ fn second_mount_reads_from_the_device() {
 #[test]
 fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
     for how in ["garbage", "zeros", "cut"] {
-        let world = Fixture::new(&format!("device-{how}"), Side::Fast);
+        let world = Fixture::new(&format!("device-{how}"), Side::Preload);
         world.warm();
         let target = File::options().write(true).open(&world.tier).unwrap();
         let bytes = target.metadata().unwrap().len();
@@ -268,7 +268,7 @@ fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
 
 #[test]
 fn memory_resized_beside_a_tier_loses_nothing() {
-    let world = Fixture::new("device-resize", Side::Fast);
+    let world = Fixture::new("device-resize", Side::Preload);
     world.warm();
     for (round, size) in ["48MiB", "16MiB", "24MiB", "16MiB"].into_iter().enumerate() {
         world.rig.terrace("resize", &[size]).expect_success();
@@ -288,7 +288,7 @@ fn reader_without_rights_gets_pages_of_the_device() {
     if !terrace_tests::is_root() {
         return;
     }
-    let world = Fixture::new("device-reader", Side::Fast);
+    let world = Fixture::new("device-reader", Side::Preload);
     world.warm();
     let script = world.rig.aside().join("read.py");
     let before = device(&world.rig.stat()).hits;
@@ -308,7 +308,7 @@ fn reader_without_rights_gets_pages_of_the_device() {
 fn names_and_sizes_change_while_pages_are_on_the_device() {
     let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
     let mut rng = Rng::new(seed("device-names"));
-    let world = Fixture::new("device-names", Side::Fast);
+    let world = Fixture::new("device-names", Side::Preload);
     let at = |name: &str| world.rig.at().join(name);
     for round in 0..rounds {
         world.warm();
@@ -345,7 +345,7 @@ fn names_and_sizes_change_while_pages_are_on_the_device() {
 fn full_file_system_of_a_tier_leaves_reads_right() {
     let Some(disk) = SmallDisk::new("device-full", 96) else { return };
     let tier = disk.path().join("tier");
-    let world = Fixture::on("device-full", Side::Fast, tier, TestDir::new("device-full"));
+    let world = Fixture::on("device-full", Side::Preload, tier, TestDir::new("device-full"));
     let filler = File::create(disk.path().join("filler")).unwrap();
     let mib = vec![1; 1 << 20];
     while (&filler).write_all(&mib).is_ok() {}
@@ -364,7 +364,7 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     let mut rng = Rng::new(seed("device-two"));
     let dir = TestDir::new("device-two-tier");
     let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
-    let world = Fixture::over("device-two", Side::Fast, &[(first, 24), (second.clone(), 24)], dir);
+    let world = Fixture::over("device-two", Side::Preload, &[(first, 24), (second.clone(), 24)], dir);
     let both_serve = |wanted: u64| {
         let stat = world.rig.stat();
         let good = |row: &&TierRow| row.state == SERVING && row.pages >= wanted && row.hits >= wanted.min(1);
@@ -428,7 +428,7 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     let dir = TestDir::new("device-store-tier");
     let store = dir.path().join("store");
     let tier = PathBuf::from(format!("fs://{}", store.display()));
-    let world = Fixture::over("device-store", Side::Fast, &[(tier.clone(), 64)], dir);
+    let world = Fixture::over("device-store", Side::Preload, &[(tier.clone(), 64)], dir);
     world.warm();
     let before = world.rig.terraced();
     process::kill(before, libc::SIGKILL);

@@ -32,7 +32,8 @@ fn dram_alone(test: &str) -> (TestMount, TestDir) {
     let aside = TestDir::new(&format!("{test}-config"));
     let config = aside.path().join("terrace.toml");
     fs::write(&config, "[tier.compressed]\ncodec = \"none\"\n").unwrap();
-    let rig = TestMount::with(test, Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    let rig =
+        TestMount::with(test, Side::Preload, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
     (rig, aside)
 }
 
@@ -72,7 +73,7 @@ fn ended(child: Child) -> Summary {
 /// thread's pages, and counts the rest as lost.
 #[test]
 fn a_trace_holds_the_hits_of_the_preload_path() {
-    let rig = TestMount::new("lab-trace", Side::Fast, "64MiB");
+    let rig = TestMount::new("lab-trace", Side::Preload, "64MiB");
     let ino = data(&rig);
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
@@ -107,7 +108,7 @@ fn a_trace_holds_the_hits_of_the_preload_path() {
 /// More readers than a recorder can follow: recorded and lost accesses add up to all.
 #[test]
 fn a_trace_under_load_tells_what_it_lost() {
-    let rig = TestMount::new("lab-load", Side::Fast, "64MiB");
+    let rig = TestMount::new("lab-load", Side::Preload, "64MiB");
     data(&rig);
     let all: Vec<u64> = (0..PAGES).collect();
     process::run(&mut reader(&rig, &all), 60).expect_success();
@@ -244,7 +245,7 @@ fn one_memory_node_costs_nothing() {
         let mount = |mode: &str| {
             let rig = TestMount::with(
                 &format!("lab-one-{mode}"),
-                Side::Fast,
+                Side::Preload,
                 &["--memory", "32MiB", "--numa", mode],
             );
             fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
@@ -310,8 +311,11 @@ fn the_young_are_not_evicted_under_pressure() {
     let aside = TestDir::new("lab-ttl");
     let config = aside.path().join("terrace.toml");
     fs::write(&config, "min_ttl = \"1h\"\n").unwrap();
-    let rig =
-        TestMount::with("lab-ttl", Side::Fast, &["--memory", "16MiB", "--config", config.to_str().unwrap()]);
+    let rig = TestMount::with(
+        "lab-ttl",
+        Side::Preload,
+        &["--memory", "16MiB", "--config", config.to_str().unwrap()],
+    );
     fs::write(rig.src().join("data"), vec![7; 8000 * 4096]).unwrap();
     // Every third page, so that no scan is detected.
     let list: Vec<u64> = (0..8000).map(|i| i * 3 % 8000).collect();

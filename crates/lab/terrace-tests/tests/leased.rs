@@ -104,14 +104,14 @@ fn leased_reads_are_never_old_after_all_is_killed() {
 /// The kernel breaks the lease of an unresponsive daemon. (lease-break-time is global: the test restores it.)
 #[test]
 fn stopped_terraced_lets_nobody_read_old_content() {
-    const PATIENCE: &str = "/proc/sys/fs/lease-break-time";
-    let Ok(before) = std::fs::read_to_string(PATIENCE) else { return };
-    if !is_root() || std::fs::write(PATIENCE, "2").is_err() {
+    const LEASE_BREAK_TIME: &str = "/proc/sys/fs/lease-break-time";
+    let Ok(before) = std::fs::read_to_string(LEASE_BREAK_TIME) else { return };
+    if !is_root() || std::fs::write(LEASE_BREAK_TIME, "2").is_err() {
         return;
     }
     let rig = rig("leased-stopped", &[]);
     let said = process::run(&mut script(&rig, include_str!("leased/stopped.py")), 120);
-    std::fs::write(PATIENCE, before).unwrap();
+    std::fs::write(LEASE_BREAK_TIME, before).unwrap();
     assert_eq!(said.expect_success(), "stopped ok\n");
     rig.finish();
 }

@@ -47,13 +47,13 @@ fn the_mount_answers_as_a_plain_directory() {
 
 #[test]
 fn preload_answers_as_a_plain_directory() {
-    model("model-fast", Side::Fast, amount("TERRACE_SEQUENCES", 600, 30_000), None);
+    model("model-fast", Side::Preload, amount("TERRACE_SEQUENCES", 600, 30_000), None);
 }
 
 #[test]
 fn drop_flush_and_resize_change_no_answer() {
     let n = amount("TERRACE_SEQUENCES", 300, 10_000);
-    model("model-disturbed", Side::Fast, n, Some((Fault::Commands, 40)));
+    model("model-disturbed", Side::Preload, n, Some((Fault::Commands, 40)));
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn killing_terraced_changes_no_answer_through_the_mount() {
 #[test]
 fn killing_terraced_changes_no_preload_answer() {
     let n = amount("TERRACE_SEQUENCES", 200, 10_000);
-    model("model-killed-fast", Side::Fast, n, Some((Fault::Kill, 150)));
+    model("model-killed-fast", Side::Preload, n, Some((Fault::Kill, 150)));
 }
 
 /// Each batch is one `terrace run` of the driver, in the directory's usual place.

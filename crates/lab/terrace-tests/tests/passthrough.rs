@@ -101,7 +101,7 @@ fn until_served(rig: &TestMount, expected: &[u8]) {
 /// A mapping through the mount changes the source without a request, even after its descriptor is closed.
 #[test]
 fn mapping_outliving_its_descriptor_is_seen_by_clients() {
-    let Some(rig) = rig("passthrough-map", Side::Fast) else { return };
+    let Some(rig) = rig("passthrough-map", Side::Preload) else { return };
     std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
     until_served(&rig, &expected);
@@ -140,7 +140,7 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
 /// Frames of a file stay after an open for writing without a write; a write drops them.
 #[test]
 fn frames_outlive_a_writer_that_wrote_nothing() {
-    let Some(rig) = rig("passthrough-frames", Side::Fast) else { return };
+    let Some(rig) = rig("passthrough-frames", Side::Preload) else { return };
     std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
     // A younger change could give the next one the same ctime.
@@ -213,7 +213,7 @@ fn small_files_are_read_from_the_page_cache_of_the_mount() {
 /// with size and time.
 #[test]
 fn small_file_that_is_open_is_written_through_terraced() {
-    let Some(rig) = rig("passthrough-open", Side::Fast) else { return };
+    let Some(rig) = rig("passthrough-open", Side::Preload) else { return };
     std::fs::write(rig.src().join("file"), vec![b'a'; 2 * PAGE]).unwrap();
     let at = rig.at().join("file");
     let reader = File::open(&at).unwrap();
@@ -298,7 +298,8 @@ fn set_id_bits_go_with_the_first_write() {
 #[test]
 fn fsx_with_passthrough() {
     let kill = Some(Fault::Kill);
-    for (side, disturbed) in [(Side::Mount, None), (Side::Fast, None), (Side::Fast, kill), (Side::Run, kill)]
+    for (side, disturbed) in
+        [(Side::Mount, None), (Side::Preload, None), (Side::Preload, kill), (Side::Run, kill)]
     {
         let Some(rig) = rig("passthrough-fsx", side) else { return };
         crate::programs::fsx_on(&rig, disturbed);

@@ -65,7 +65,7 @@ fn names_of_255_bytes() {
 
 #[test]
 fn files_over_4_gib() {
-    for side in [Side::Mount, Side::Fast] {
+    for side in [Side::Mount, Side::Preload] {
         let rig = TestMount::new("huge", side, "16MiB");
         let script = r#"
             for at in 0 4194303 4294967290 4294967296 5000000000 8796093000000; do
@@ -127,7 +127,7 @@ fn permissions_are_checked_by_the_mount() {
     if !is_root() {
         return;
     }
-    for side in [Side::Mount, Side::Fast] {
+    for side in [Side::Mount, Side::Preload] {
         let rig = TestMount::new("permissions", side, "16MiB");
         fs::set_permissions(rig.src(), fs::Permissions::from_mode(0o755)).unwrap();
         fs::write(rig.at().join("secret"), bytes(1, 9000)).unwrap();
@@ -363,7 +363,7 @@ fn a_full_source() {
 
 #[test]
 fn memory_is_a_hard_limit_and_can_be_changed() {
-    let rig = TestMount::new("memory", Side::Fast, "64MiB");
+    let rig = TestMount::new("memory", Side::Preload, "64MiB");
     let mib = amount("TERRACE_MEMORY_MIB", 200, 2000);
     let script = |n: u64| {
         format!(
@@ -386,7 +386,7 @@ fn memory_is_a_hard_limit_and_can_be_changed() {
 /// exceed the instance's limit.
 #[test]
 fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
-    let rig = TestMount::new("crowd", Side::Fast, "24MiB");
+    let rig = TestMount::new("crowd", Side::Preload, "24MiB");
     rig.shell(
         "dd if=/dev/urandom of=big bs=1M count=40 status=none; seq 1 2000 | split -l 1 -a 4 - small",
         600,
@@ -517,7 +517,7 @@ fn listings_that_the_kernel_keeps_follow_changes() {
 /// The counters move: hits by the expected path.
 #[test]
 fn stat_tells_what_happened() {
-    let rig = TestMount::new("stat", Side::Fast, "32MiB");
+    let rig = TestMount::new("stat", Side::Preload, "32MiB");
     rig.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
     // Unstable data cost more than the page examined below.
     rig.terrace("sync", &[]).expect_success();
@@ -545,7 +545,7 @@ fn stat_tells_what_happened() {
 /// new terraced.
 #[test]
 fn open_descriptors_survive_a_restart() {
-    for side in [Side::Mount, Side::Fast] {
+    for side in [Side::Mount, Side::Preload] {
         let rig = TestMount::new("restart", side, "16MiB");
         let script = r#"
             exec 7<> file
@@ -598,7 +598,7 @@ fn inode_numbers_are_the_sources() {
 /// A client's descriptor in a program without the library: its mapping is not announced.
 #[test]
 fn a_mapping_through_an_inherited_descriptor() {
-    let rig = TestMount::new("inherited", Side::Fast, "16MiB");
+    let rig = TestMount::new("inherited", Side::Preload, "16MiB");
     let program = rig.aside().join("inherited_map");
     compile("inherited_map", &program, &[]);
     fs::write(rig.src().join("db"), [b'A'; 8192]).unwrap();

@@ -18,7 +18,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(test: &str) -> Fixture {
-        let rig = TestMount::new(test, Side::Fast, "64MiB");
+        let rig = TestMount::new(test, Side::Preload, "64MiB");
         let content = Rng::new(seed(test)).bytes((PAGES * 4096) as usize);
         std::fs::write(rig.src().join("data"), &content).unwrap();
         Fixture { rig, content }

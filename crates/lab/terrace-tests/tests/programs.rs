@@ -50,33 +50,33 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
 #[test]
 fn fio_psync() {
     fio(Side::Mount, "psync", &[]);
-    fio(Side::Fast, "psync", &["--fsync=64"]);
+    fio(Side::Preload, "psync", &["--fsync=64"]);
     fio(Side::Run, "psync", &["--fsync=64"]);
 }
 
 #[test]
 fn fio_vectors() {
-    fio(Side::Fast, "pvsync2", &[]);
-    fio(Side::Fast, "sync", &[]);
+    fio(Side::Preload, "pvsync2", &[]);
+    fio(Side::Preload, "sync", &[]);
 }
 
 #[test]
 fn fio_libaio() {
     fio(Side::Mount, "libaio", &["--iodepth=16"]);
-    fio(Side::Fast, "libaio", &["--iodepth=16", "--direct=1", "--bssplit=4k/80:64k/20"]);
+    fio(Side::Preload, "libaio", &["--iodepth=16", "--direct=1", "--bssplit=4k/80:64k/20"]);
 }
 
 #[test]
 fn fio_io_uring() {
     fio(Side::Mount, "io_uring", &["--iodepth=16"]);
-    fio(Side::Fast, "io_uring", &["--iodepth=16"]);
+    fio(Side::Preload, "io_uring", &["--iodepth=16"]);
     fio(Side::Run, "io_uring", &["--iodepth=16"]);
 }
 
 #[test]
 fn fio_mmap() {
     fio(Side::Mount, "mmap", &["--bs=4k"]);
-    fio(Side::Fast, "mmap", &["--bs=4k"]);
+    fio(Side::Preload, "mmap", &["--bs=4k"]);
 }
 
 // ---- fsx ----
@@ -148,12 +148,12 @@ fn fsx_through_the_mount() {
 
 #[test]
 fn fsx_through_preload() {
-    fsx(Side::Fast, None);
+    fsx(Side::Preload, None);
 }
 
 #[test]
 fn fsx_while_disturbed() {
-    fsx(Side::Fast, Some(Fault::Commands));
+    fsx(Side::Preload, Some(Fault::Commands));
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn fsx_through_the_mount_while_terraced_is_killed() {
 
 #[test]
 fn fsx_through_preload_while_terraced_is_killed() {
-    fsx(Side::Fast, Some(Fault::Kill));
+    fsx(Side::Preload, Some(Fault::Kill));
 }
 
 // ---- pjdfstest ----
@@ -293,7 +293,7 @@ fn git_clone_and_fsck() {
     let parts = Path::new(if soak() { "6" } else { "3" });
     run_git(GIT_REPOSITORY, Command::new("/bin/bash").current_dir(dir.path()), &[&sources, parts]);
     git(Side::Mount, dir.path());
-    git(Side::Fast, dir.path());
+    git(Side::Preload, dir.path());
     git(Side::Run, dir.path());
 }
 
@@ -327,7 +327,7 @@ fn tar(side: Side) {
 #[test]
 fn tar_and_diff() {
     tar(Side::Mount);
-    tar(Side::Fast);
+    tar(Side::Preload);
 }
 
 // ---- small tools ----
@@ -375,7 +375,7 @@ P
     };
     let plain = run(Side::Plain);
     assert_eq!(plain, run(Side::Mount));
-    assert_eq!(plain, run(Side::Fast));
+    assert_eq!(plain, run(Side::Preload));
 }
 
 // ---- SQLite ----
@@ -460,13 +460,13 @@ fn sqlite(side: Side, trouble: Option<Fault>) {
 fn sqlite_wal_with_killed_clients() {
     sqlite(Side::Plain, None);
     sqlite(Side::Mount, None);
-    sqlite(Side::Fast, None);
+    sqlite(Side::Preload, None);
     sqlite(Side::Run, None);
 }
 
 #[test]
 fn sqlite_wal_with_killed_clients_and_terraced() {
-    sqlite(Side::Fast, Some(Fault::Kill));
+    sqlite(Side::Preload, Some(Fault::Kill));
 }
 
 // ---- PostgreSQL ----

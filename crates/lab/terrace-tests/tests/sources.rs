@@ -30,7 +30,7 @@ git mv a moved; git commit -qm moved; git gc -q; git fsck --strict 2>&1; git sta
 cd ..; git clone -q --no-local repository clone 2>&1; git -C clone fsck --strict 2>&1; ls clone"#;
 
 /// Access paths for each source.
-const DOORS: [Side; 4] = [Side::Mount, Side::Fast, Side::Run, Side::Leased];
+const DOORS: [Side; 4] = [Side::Mount, Side::Preload, Side::Run, Side::Leased];
 
 /// Known differences between source and access path: `(kind, first word of the line, reason)`. `*` stands for
 /// each kind.
@@ -39,7 +39,8 @@ const KNOWN: [(&str, &str, &str); 3] = [
     ("gocryptfs", "b'./file'", LINKED),
     ("gocryptfs", "b'./linked'", LINKED),
 ];
-const LINKED: &str = "its reply to a hard link has the size of the ciphertext, behind which the kernel appends";
+const LINKED: &str =
+    "its reply to a hard link has the size of the ciphertext, behind which the kernel appends";
 
 #[test]
 fn bindfs_gives_the_same_through_terrace() {
@@ -112,7 +113,8 @@ impl Zoo<'_> {
         let expected = outcomes(&plain);
         let tree = list(kind, plain.src()).map_err(|why| format!("it cannot list its own tree: {why}"))?;
         for door in DOORS {
-            if fs::write(zoo.source.at.join("probe"), "x").is_err_and(|e| e.raw_os_error() == Some(libc::EROFS))
+            if fs::write(zoo.source.at.join("probe"), "x")
+                .is_err_and(|e| e.raw_os_error() == Some(libc::EROFS))
                 && !zoo.source.at.join(format!("{door:?}").to_lowercase()).is_dir()
             {
                 return Err("it has become read-only by itself".to_owned());
@@ -255,8 +257,9 @@ for number in range(150):
             TestMount::of("zoo-tier", Side::Mount, &["--memory", "16MiB", "--tier", &option], Some(&src), 0)
         };
         let read = |rig: &TestMount| {
-            let wrong =
-                |name: &usize| read_direct(&rig.at().join(name.to_string())).is_ok_and(|f| f == content(*name));
+            let wrong = |name: &usize| {
+                read_direct(&rig.at().join(name.to_string())).is_ok_and(|f| f == content(*name))
+            };
             (0..8).filter(|name| !wrong(name)).count()
         };
         let rig = mount();
@@ -334,7 +337,10 @@ fn list(kind: &Kind, dir: &Path) -> Result<String, String> {
     // Known difference: encfs 1.9.5 keeps the hidden name of some deleted files. The cause is not found.
     let stays = |line: &str| kind.name == "encfs" && line.contains(".fuse_hidden");
     let lasts = |line: &&str| {
-        !stays(line) && !line.contains("repository/.git") && !line.contains("clone/.git") && !line.contains(".db")
+        !stays(line)
+            && !line.contains("repository/.git")
+            && !line.contains("clone/.git")
+            && !line.contains(".db")
     };
     Ok(done.stdout.lines().filter(lasts).collect::<Vec<_>>().join("\n"))
 }

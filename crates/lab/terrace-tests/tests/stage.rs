@@ -33,7 +33,7 @@ fn compares(rig: &TestMount, script: &str) {
 #[test]
 fn staged_files_are_read_without_the_source() {
     for mode in ["off", "auto"] {
-        let rig = TestMount::with("stage-in", Side::Fast, &["--memory", "16MiB", "--passthrough", mode]);
+        let rig = TestMount::with("stage-in", Side::Preload, &["--memory", "16MiB", "--passthrough", mode]);
         let script = prepare(&rig);
         let mut stage = Command::new(product("terrace"));
         let said = process::run(stage.args(["stage", "in", "--json"]).arg(rig.at()), 60).expect_success();
@@ -119,7 +119,7 @@ fn a_stage_that_was_killed_goes_on_where_it_was() {
 
 #[test]
 fn pinned_files_outlive_others_that_are_read_more() {
-    let rig = TestMount::new("stage-pin", Side::Fast, "32MiB");
+    let rig = TestMount::new("stage-pin", Side::Preload, "32MiB");
     let script = prepare(&rig);
     let other = Rng::new(seed("stage-pin")).bytes(64 << 20);
     std::fs::write(rig.src().join("other"), &other).unwrap();
@@ -151,7 +151,7 @@ fn pinned_files_outlive_others_that_are_read_more() {
 fn what_is_staged_to_a_tier_leaves_memory_to_others() {
     let dir = TestDir::new("stage-to-tier");
     let tier = format!("{}:64MiB", dir.path().join("tier").display());
-    let rig = TestMount::with("stage-to", Side::Fast, &["--memory", "16MiB", "--tier", &tier]);
+    let rig = TestMount::with("stage-to", Side::Preload, &["--memory", "16MiB", "--tier", &tier]);
     let script = prepare(&rig);
     let other = Rng::new(seed("stage-to")).bytes(40 << 20);
     std::fs::write(rig.src().join("other"), &other).unwrap();

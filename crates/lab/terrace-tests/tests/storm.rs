@@ -27,7 +27,7 @@ fn storm(rig: &TestMount, role: &str, lasts: u64, seed: u64) -> Command {
 /// would need alignment.
 fn names(rig: &TestMount, lasts: u64, seed: u64) -> Command {
     let mut command = storm(rig, "names", lasts, seed);
-    let direct = u64::from(matches!(rig.side(), Side::Mount | Side::Fast));
+    let direct = u64::from(matches!(rig.side(), Side::Mount | Side::Preload));
     command.arg(format!("direct={direct}")).arg(format!("expected={}", expected(rig).display()));
     command
 }
@@ -53,14 +53,14 @@ fn same_tree(rig: &TestMount, dir: &Path) {
 }
 
 /// Time limit beyond the storm's own time: on a busy machine a restart of terraced may take seconds.
-const PATIENCE: u64 = 180;
+const GRACE_S: u64 = 180;
 
 #[track_caller]
 fn names_under(test: &str, side: Side, trouble: Option<Fault>) {
     let seed = seed(test);
     let rig = TestMount::new(test, side, "16MiB");
     let chaos = trouble.map(|what| Chaos::start(&rig, what, seed, 200));
-    let outcome = process::run(&mut names(&rig, seconds(), seed), seconds() + PATIENCE);
+    let outcome = process::run(&mut names(&rig, seconds(), seed), seconds() + GRACE_S);
     println!("{}, disturbed {:?} times", outcome.expect_success().trim(), chaos.map(Chaos::stop));
     if side != Side::Run {
         same_tree(&rig, rig.at());
@@ -81,7 +81,7 @@ fn names_changed_by_others_fail_the_storm() {
     let seed = seed("storm-changed");
     let rig = TestMount::new("storm-changed", Side::Plain, "");
     let mut storm = Background::new(names(&rig, 60, seed).stdout(Stdio::null()));
-    let found = process::wait_until(PATIENCE, || {
+    let found = process::wait_until(GRACE_S, || {
         for entry in std::fs::read_dir(rig.at().join("w0")).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
         }
@@ -115,7 +115,7 @@ fn everything_killed_loses_nothing_acknowledged() {
         }
         command.arg("acked").arg(format!("dir={}", rig.at().join(&place).display()));
         command.arg(format!("src={}", rig.src().join(&place).display()));
-        command.args([format!("seconds={PATIENCE}"), format!("seed={}", seed + round), "workers=4".into()]);
+        command.args([format!("seconds={GRACE_S}"), format!("seed={}", seed + round), "workers=4".into()]);
         let log = rig.aside().join("log");
         let out = std::fs::File::create(&log).expect("a log");
         command.stdin(Stdio::null()).stdout(out.try_clone().expect("a descriptor")).stderr(out);
@@ -128,7 +128,7 @@ fn everything_killed_loses_nothing_acknowledged() {
             std::thread::sleep(Duration::from_millis(30 + rng.below(250)));
         }
         rig.kill_everything(&mut rng);
-        let status = storm.wait(Duration::from_secs(PATIENCE));
+        let status = storm.wait(Duration::from_secs(GRACE_S));
         let said = std::fs::read_to_string(&log).unwrap_or_default();
         let all_there = status.is_some_and(|status| status.success());
         assert!(all_there, "round {round}, TERRACE_SEED={seed}: {status:?}: {said}");
@@ -155,7 +155,7 @@ fn full_source_loses_no_answered_write_under_kills() {
         std::fs::write(&ballast, vec![b'x'; 8 << 20]).expect("there is room");
         let chaos = Chaos::start(&rig, Fault::Signals, seed + round, 1500);
         let mut command = storm(&rig, "full", amount("TERRACE_STORM_SECONDS", 4, 20), seed + round);
-        let outcome = process::run(command.arg(format!("expected={}", expected.display())), PATIENCE);
+        let outcome = process::run(command.arg(format!("expected={}", expected.display())), GRACE_S);
         let kills = chaos.stop();
         println!("round {round}: {}, {kills} kills", outcome.expect_success().trim());
         rig.check();
@@ -206,7 +206,7 @@ fn stopped_daemon_delays_programs_and_loses_nothing() {
     pause(500);
     let supervisor = rig.supervisor();
     process::kill(supervisor, libc::SIGKILL);
-    let status = storm.wait(Duration::from_secs(4 * rounds + PATIENCE)).expect("the storm ends");
+    let status = storm.wait(Duration::from_secs(4 * rounds + GRACE_S)).expect("the storm ends");
     assert!(status.success(), "TERRACE_SEED={seed}: the storm says why above");
     same_tree(&rig, rig.at());
     rig.finish();

@@ -141,7 +141,7 @@ fn use_of(rows: &[TierRow], name: &str) -> TierRow {
 
 #[test]
 fn targets_come_and_go_under_verified_reads() {
-    let world = Fixture::new("tier-changes", Side::Fast);
+    let world = Fixture::new("tier-changes", Side::Preload);
     let readers = world.readers();
     let filled = |name: &str, pages: u64| {
         assert!(wait_until(60, || use_of(&world.rows(), name).pages >= pages), "{name}: {:?}", world.rows());
@@ -184,7 +184,7 @@ fn targets_come_and_go_under_verified_reads() {
 /// The second successor needs the state inherited by the first one, for initial and added targets.
 #[test]
 fn targets_outlive_two_deaths_of_terraced() {
-    let world = Fixture::new("tier-twice", Side::Fast);
+    let world = Fixture::new("tier-twice", Side::Preload);
     let readers = world.readers();
     let _ = world.add("second", 16);
     for death in 1..=3 {
@@ -204,7 +204,7 @@ fn targets_outlive_two_deaths_of_terraced() {
 #[test]
 fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     let mut rng = Rng::new(seed("tier-killed"));
-    let world = Fixture::new("tier-killed", Side::Fast);
+    let world = Fixture::new("tier-killed", Side::Preload);
     let readers = world.readers();
     let second = format!("{}:16MiB", world.path("second").display());
     let _ = world.changed("add", &[&second, "--name", "second"]);
@@ -244,7 +244,7 @@ fn target_in_a_store_comes_and_goes() {
     if !crate::device::has_stores() {
         return;
     }
-    let world = Fixture::new("tier-store", Side::Fast);
+    let world = Fixture::new("tier-store", Side::Preload);
     let other = Fixture::new("tier-store-other", Side::Mount);
     let place = format!("fs://{}", world.path("store").display());
     let sized = format!("{place}:48MiB");

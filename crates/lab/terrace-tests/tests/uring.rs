@@ -24,7 +24,7 @@ fn run(side: Side, program: &Path) -> u64 {
     let mut command = rig.command(program);
     command.arg(rig.at()).arg(READS.to_string()).arg(seed("uring").to_string());
     process::run(&mut command, 120).expect_success();
-    let hits = if side == Side::Fast { rig.stat().cache.preload.hits } else { 0 };
+    let hits = if side == Side::Preload { rig.stat().cache.preload.hits } else { 0 };
     rig.finish();
     hits
 }
@@ -36,6 +36,6 @@ fn a_ring_sees_what_it_sees_elsewhere() {
     run(Side::Plain, &program);
     run(Side::Mount, &program);
     run(Side::Run, &program);
-    let hits = run(Side::Fast, &program);
+    let hits = run(Side::Preload, &program);
     assert!(hits > READS, "{hits} hits of twice {READS} reads: they went another way");
 }

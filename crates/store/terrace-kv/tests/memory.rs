@@ -76,16 +76,16 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
 fn long_requests_are_not_copied_with_each_piece() {
-    const LONG: usize = 32 << 20;
+    const REQUEST_BYTES: usize = 32 << 20;
     let _alone = ALONE.lock();
     let (_running, mut stream) = serve(Config::for_memory(1 << 30));
-    let mut request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${LONG}\r\n").into_bytes();
-    request.resize(request.len() + LONG, b'v');
+    let mut request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${REQUEST_BYTES}\r\n").into_bytes();
+    request.resize(request.len() + REQUEST_BYTES, b'v');
     request.extend_from_slice(b"\r\n");
     let before = COPIED.load(Ordering::Relaxed);
     assert_eq!(ask(&mut stream, &request), "+OK\r\n");
     let copied = COPIED.load(Ordering::Relaxed) - before;
-    assert!(copied < 4 * LONG, "{copied} bytes of buffers that grew");
+    assert!(copied < 4 * REQUEST_BYTES, "{copied} bytes of buffers that grew");
 }
 
 #[test]

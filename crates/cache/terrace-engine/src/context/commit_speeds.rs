@@ -10,7 +10,7 @@ pub(crate) const TRIAL: usize = 64;
 const KNOWN_FOR: Duration = Duration::from_secs(10);
 /// Largest number of pages waiting for a commit, as a multiple of the pages of a recent commit: a device with
 /// a cache of its own is fast only until that is full.
-const MORE: u64 = 8;
+const IN_FLIGHT_COMMITS_MAX: u64 = 8;
 
 /// Recent measurements; 0: none.
 #[derive(Debug, Default)]
@@ -72,7 +72,7 @@ impl Speeds {
         }
         // Commits vary by as much as the time of one.
         blend(&self.commit_page, ns.saturating_sub(2 * get(&self.commit)) / waiting);
-        self.most.fetch_max(waiting * MORE, Ordering::Relaxed);
+        self.most.fetch_max(waiting * IN_FLIGHT_COMMITS_MAX, Ordering::Relaxed);
     }
     /// Whether the source was measured, or has failed, recently.
     pub(crate) fn is_known(&self, now: u64) -> bool {

@@ -108,7 +108,7 @@ impl Object {
     }
     /// Prefetches the frames of a coming read into the processor's cache.
     pub fn prefetch(&self, offset: u64, len: usize) {
-        terrace_shm::client::prefetch(&self.seg, self.slot(), offset, len);
+        terrace_shm::reader::prefetch(&self.seg, self.slot(), offset, len);
     }
     /// Stores the identity found in the file. Called before any content is cached.
     pub(crate) fn set_known(&self, known: &Known) {

@@ -9,7 +9,7 @@ use terrace_sync::Mutex;
 /// Length from which on a buffer lies in a huge page. A device takes a few hundred pieces of adjacent memory
 /// at a time, and its time depends on their number. A virtual disk read 1 MiB in one piece at 2.1 to 2.8
 /// GiB/s, in 256 scattered pages at 0.9 to 1.2.
-const LONG: usize = 256 << 10;
+const HUGE_PAGES_MIN_BYTES: usize = 256 << 10;
 /// Two threads share a huge page. Longer requests get separate memory.
 const HALF: usize = HUGE / 2;
 
@@ -82,7 +82,7 @@ impl AlignedBuf {
         };
         if have < len.max(1) {
             *self = AlignedBuf::default();
-            self.0 = if (LONG..=HALF).contains(&len) {
+            self.0 = if (HUGE_PAGES_MIN_BYTES..=HALF).contains(&len) {
                 Memory::Half(Half::take())
             } else {
                 let bytes = len.max(1).next_multiple_of(PAGE_SIZE);
@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn no_two_buffers_share_a_byte() {
         let mut bufs: Vec<AlignedBuf> = (0..8).map(|_| AlignedBuf::default()).collect();
-        let sizes = [0, 1, PAGE_SIZE, LONG - 1, LONG, HALF, HALF + 1, 3 * HUGE];
+        let sizes =
+            [0, 1, PAGE_SIZE, HUGE_PAGES_MIN_BYTES - 1, HUGE_PAGES_MIN_BYTES, HALF, HALF + 1, 3 * HUGE];
         for grown in 0..2 {
             for (i, buf) in bufs.iter_mut().enumerate() {
                 let slice = buf.slice(sizes[(i + grown) % 8]);

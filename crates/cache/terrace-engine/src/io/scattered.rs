@@ -14,9 +14,9 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Largest small write, bytes.
-const SMALL: usize = 16 << 10;
+const SMALL_WRITE_BYTES: usize = 16 << 10;
 /// Small writes that make this way worth while: it opens the file once more.
-const MANY: usize = 16;
+const SMALL_WRITES_MIN: usize = 16;
 
 /// Small writes of one batch.
 #[derive(Debug)]
@@ -30,7 +30,8 @@ impl Scattered {
     pub(super) fn of(ops: &[WriteOp]) -> Option<Scattered> {
         let direct = ops.first()?.fd;
         let small = ops.iter().filter(|op| is_small(op, direct)).count();
-        let cached = (small >= MANY).then(|| through_page_cache(direct, OFlags::WRONLY)).flatten()?;
+        let cached =
+            (small >= SMALL_WRITES_MIN).then(|| through_page_cache(direct, OFlags::WRONLY)).flatten()?;
         Some(Scattered { direct, cached })
     }
 
@@ -78,7 +79,7 @@ impl Scattered {
 }
 
 fn is_small(op: &WriteOp, direct: RawFd) -> bool {
-    op.fd == direct && !op.drop_behind && total(&op.bufs) <= SMALL
+    op.fd == direct && !op.drop_behind && total(&op.bufs) <= SMALL_WRITE_BYTES
 }
 
 #[cfg(test)]
@@ -93,7 +94,7 @@ mod tests {
 
     /// Each second page of these, and a large write at the end.
     const PAGES: usize = 128;
-    const LARGE: usize = 2 * SMALL;
+    const LARGE: usize = 2 * SMALL_WRITE_BYTES;
 
     fn operations(fd: RawFd, content: &mut [u8]) -> Vec<WriteOp> {
         let (small, large) = content.split_at_mut(PAGES * PAGE_SIZE);
@@ -125,7 +126,7 @@ mod tests {
             let mut ops = operations(direct.as_raw_fd(), content);
             assert!(Scattered::of(&ops).is_some_and(|way| way.descriptor(&ops[0]).is_some()));
             assert!(Scattered::of(&ops).is_some_and(|way| way.descriptor(ops.last().unwrap()).is_none()));
-            assert!(Scattered::of(&ops[..MANY - 1]).is_none(), "few are not worth a descriptor");
+            assert!(Scattered::of(&ops[..SMALL_WRITES_MIN - 1]).is_none(), "few are not worth a descriptor");
             // SAFETY: `content` outlives the call.
             unsafe { BlockingIo::default().write_batch(&mut ops) };
             assert!(ops.iter().all(|op| op.result.is_ok()), "{ops:?}");

@@ -1,6 +1,6 @@
 //! Reads: resident pages are copied out, absent ones are faulted in.
 //!
-//! [`read`] loops over `terrace_shm::client::read_resident` for hits, and `fault::fault` for misses.
+//! [`read`] loops over `terrace_shm::reader::Reader::read_resident` for hits, and `fault::fault` for misses.
 
 use crate::access_log::Kind;
 use crate::context::Context;
@@ -11,7 +11,7 @@ use crate::path::promote;
 use std::io;
 use std::sync::atomic::Ordering;
 use terrace_shm::PAGE_SIZE;
-use terrace_shm::client::{Outcome, read_resident};
+use terrace_shm::reader::{Outcome, Reader};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 /// Failed attempts for a page after which a read excludes writers: the page changes faster than the source
@@ -30,14 +30,13 @@ pub(crate) fn read(
     let (mut done, mut missed) = (0, 0);
     let (mut vain, mut calm) = (0, None);
     let traced = cx.is_traced();
+    let resident = Reader { seg: &cx.handles.segment, touches: &cx.handles.touches };
     let mut reader = CompressedReader::new(&cx.handles);
     while done < buf.len() {
         let (at, rest) = (offset + done as u64, &mut buf[done..]);
         // SAFETY: `rest` is valid for its length; we hold the object, so the slot is its.
-        let step = unsafe {
-            let (seg, touches) = (&cx.handles.segment, &cx.handles.touches);
-            read_resident(seg, touches, o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader)
-        };
+        let step =
+            unsafe { resident.read_resident(o.slot(), at, rest.as_mut_ptr(), rest.len(), &mut reader) };
         if traced {
             let (Outcome::Done(n) | Outcome::Miss { done: n } | Outcome::MountPath { done: n }) = step;
             cx.note_access(o, at, n, Kind::MainHit);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use terrace_policy::prefetch::Span;
 use terrace_shm::PAGE_SIZE;
 
-const EVERY: Duration = Duration::from_millis(1);
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
 /// A mark expires after 200 ms: the reader has stopped or jumped.
 const YOUNG_NS: u64 = 200_000_000;
 /// Largest sample of the window before the mark, pages.
@@ -27,7 +27,7 @@ const JUDGED: u64 = 32;
 pub(crate) fn mark_loop(cx: &Context) {
     while !cx.is_stopping() {
         if cx.marks.wait(Duration::from_secs(60)) {
-            std::thread::sleep(EVERY);
+            std::thread::sleep(LOOK_PERIOD);
             look(cx);
         }
     }

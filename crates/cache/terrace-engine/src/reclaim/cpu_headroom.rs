@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 /// Minimum interval between samples.
-const EVERY: Duration = Duration::from_secs(1);
+const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
 /// Interval before the second sample, without which there is no result.
 const SOON: Duration = Duration::from_millis(100);
 
@@ -37,7 +37,7 @@ impl CpuHeadroom {
         if u128::from(now_ns.saturating_sub(self.at_ns)) < self.again.as_nanos() {
             return None;
         }
-        (self.at_ns, self.again) = (now_ns, if self.last.is_some() { EVERY } else { SOON });
+        (self.at_ns, self.again) = (now_ns, if self.last.is_some() { SAMPLE_PERIOD } else { SOON });
         let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
         // Without this accounting in the kernel, waiting counts as zero.
         let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));

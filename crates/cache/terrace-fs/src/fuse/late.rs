@@ -14,7 +14,7 @@ use fuser::ReplyWrite;
 
 const PAGE: u64 = 4096;
 /// Longest delay of an answer. The drop may wait for a lock whose holder waits for this answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// A finished write. The kernel's page cache may have older content of its range.
 struct Late<C: PageCache> {
@@ -54,7 +54,7 @@ impl<C: PageCache> Late<C> {
             let _ = done.send(());
         };
         if let Err(err) =
-            spawn(forget).and_then(|()| is_done.recv_timeout(PATIENCE).map_err(io::Error::other))
+            spawn(forget).and_then(|()| is_done.recv_timeout(ANSWER_DELAY_MAX).map_err(io::Error::other))
         {
             tracing::error!(
                 "inode {nodeid}: a write is answered before the kernel dropped older pages: {err}"

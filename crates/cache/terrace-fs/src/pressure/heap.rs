@@ -15,14 +15,14 @@ pub(crate) struct Freed {
 
 impl Freed {
     /// Fewer entries are not worth a return.
-    const MANY: usize = 1024;
+    const RETURN_MIN_ENTRIES: usize = 1024;
 
     /// Updates with the present number of entries. Returns true if many were removed since the last return,
     /// and none since the last look.
     pub(crate) fn is_much(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
         let rests = now >= std::mem::replace(&mut self.last, now);
-        let much = rests && self.most - now >= Self::MANY;
+        let much = rests && self.most - now >= Self::RETURN_MIN_ENTRIES;
         if much {
             self.most = now;
         }

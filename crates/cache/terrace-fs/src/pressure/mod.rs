@@ -19,7 +19,7 @@ use terrace_sync::{Condvar, Mutex};
 const WAIT: Duration = Duration::from_millis(2);
 /// Longest wait on a thread that runs no other requests. After that time programs hold all descriptors, and
 /// more waiting does not help.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DESCRIPTOR_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Longest wait on a thread that answers the kernel: on a busy machine the threads that make room may be
 /// slow.
 const PATIENCE_OF_ANSWERERS: Duration = Duration::from_secs(5);
@@ -142,7 +142,7 @@ impl Pressure {
     /// wait.
     fn wait(&self, began: Instant) -> bool {
         let answers = MAY_WAIT.get().is_none();
-        let patience = if answers { PATIENCE_OF_ANSWERERS } else { PATIENCE };
+        let patience = if answers { PATIENCE_OF_ANSWERERS } else { DESCRIPTOR_WAIT_MAX };
         if self.ended.load(Ordering::Acquire) || began.elapsed() > patience {
             return false;
         }

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::heap::{Freed, give_heap_back};
-use super::{MAY_WAIT, PATIENCE, QUIET, limits};
+use super::{DESCRIPTOR_WAIT_MAX, MAY_WAIT, QUIET, limits};
 use crate::coherence;
 use crate::error::{Error, Result};
 use crate::inode::ROOT;
@@ -71,7 +71,7 @@ impl<C: PageCache> Namespace<C> {
                 result => return result,
             };
             let began = *began.get_or_insert_with(|| MAY_WAIT.get().unwrap_or_else(Instant::now));
-            if !self.find_room(began, &mut gave_up) || began.elapsed() > PATIENCE {
+            if !self.find_room(began, &mut gave_up) || began.elapsed() > DESCRIPTOR_WAIT_MAX {
                 if !QUIET.get() {
                     self.tell_shortage(&error);
                 }

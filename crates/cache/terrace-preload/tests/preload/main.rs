@@ -110,7 +110,7 @@ fn hits_come_from_the_frames() {
 }
 
 #[test]
-fn own_misses_are_donated() {
+fn misses_of_the_process_are_page_fills() {
     let d = Running::start(1024);
     let content = bytes(64 * PAGE_SIZE + 100, 3);
     for (round, (step, shift)) in

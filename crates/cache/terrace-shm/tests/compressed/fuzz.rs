@@ -9,9 +9,9 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use terrace_shm::client::{Outcome, read};
 use terrace_shm::codec::{Encoding, Page, Unpack};
 use terrace_shm::compress::{CompressionMode, Compressor, Unzstd};
+use terrace_shm::reader::{Outcome, Reader};
 use terrace_shm::unzstd::unzstd;
 use terrace_shm::zobject::{HEAD_BYTES, Head, OBJECT_MAX, STORED_MAX};
 use terrace_shm::{PAGE_SIZE, Segment};
@@ -266,7 +266,15 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
             seg.zclass(0).store(class, Ordering::Relaxed);
             let to = out.page().as_mut_ptr();
             // SAFETY: `out` takes a page; the object stays.
-            let outcome = unsafe { read(&seg, &touches, seg.object(OBJECT), 0, to, PAGE_SIZE, &mut Library) };
+            let outcome = unsafe {
+                Reader { seg: &seg, touches: &touches }.read(
+                    seg.object(OBJECT),
+                    0,
+                    to,
+                    PAGE_SIZE,
+                    &mut Library,
+                )
+            };
             match outcome {
                 Outcome::Done(PAGE_SIZE) if *out.page() == page => whole += 1,
                 Outcome::Done(PAGE_SIZE) => other += 1,

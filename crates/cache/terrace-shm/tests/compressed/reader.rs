@@ -5,10 +5,10 @@ use crate::rig::{Fixture, rig};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use terrace_shm::client::{Outcome, read};
 use terrace_shm::codec::{Coded, Encoding, Page, Plain, Unpack, same_word};
 use terrace_shm::index::{Index, Place};
 use terrace_shm::protocol::{publish, replace, withdraw};
+use terrace_shm::reader::{Outcome, Reader};
 use terrace_shm::zobject::{Handle, STORED_MAX};
 use terrace_shm::{DeviceSlot, Entry, PAGE_SIZE};
 use terrace_testkit::rng::Rng;
@@ -81,7 +81,9 @@ impl Writer {
     pub(crate) fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
         let (seg, touches) = (&self.rig.seg, &self.rig.touches);
         // SAFETY: `out` is valid for its length; the object stays.
-        unsafe { read(seg, touches, seg.object(OBJECT), offset, out.as_mut_ptr(), out.len(), unpack) }
+        unsafe {
+            Reader { seg, touches }.read(seg.object(OBJECT), offset, out.as_mut_ptr(), out.len(), unpack)
+        }
     }
 }
 
@@ -219,7 +221,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
                     // SAFETY: `got` takes n bytes; the object stays.
                     let outcome = unsafe {
                         let at = page * PAGE_SIZE as u64 + from as u64;
-                        read(seg, touches, seg.object(OBJECT), at, got.as_mut_ptr(), n, &mut Plain)
+                        Reader { seg, touches }.read(seg.object(OBJECT), at, got.as_mut_ptr(), n, &mut Plain)
                     };
                     match outcome {
                         Outcome::Done(k) => assert_eq!(k, n),

@@ -24,7 +24,7 @@ use crate::commands::Session;
 use crate::config::Config;
 
 /// Clients that outnumber threads for this time count as permanent.
-const LASTS: Duration = Duration::from_millis(500);
+const SHED_AFTER: Duration = Duration::from_millis(500);
 
 /// A client on the way to its thread.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl ThreadShedding {
             self.0 = None;
             return false;
         }
-        self.0.get_or_insert_with(Instant::now).elapsed() >= LASTS
+        self.0.get_or_insert_with(Instant::now).elapsed() >= SHED_AFTER
     }
 }
 
@@ -314,7 +314,7 @@ mod tests {
         threads_have(&running, [1, 1, 1]);
         let mut fourth = come();
         threads_have(&running, [2, 1, 1]);
-        std::thread::sleep(LASTS);
+        std::thread::sleep(SHED_AFTER);
         // The first request begins the crowd's time, a later one ends it. The rest of an incomplete request
         // arrives at its first thread.
         let received = || running.server.counters.input_bytes.load(Ordering::Relaxed);
@@ -322,7 +322,7 @@ mod tests {
         third.write_all(b"GET").unwrap();
         assert!(holds_within(Duration::from_secs(10), || received() == before + 3));
         ask(&mut second, "SET k v\r\n", "+OK\r\n");
-        std::thread::sleep(LASTS);
+        std::thread::sleep(SHED_AFTER);
         ask(&mut second, "SET k v\r\n", "+OK\r\n");
         threads_have(&running, [3, 0, 1]);
         ask(&mut third, " k\r\n", "$1\r\nv\r\n");

@@ -123,12 +123,12 @@ fn target_that_fails_beside_a_share_loses_nothing() {
 
 #[test]
 fn source_takes_a_part_if_it_is_fast_enough() {
-    const MANY: usize = 600;
+    const PAGES: usize = 600;
     for (source_ns, shares) in [(1_000, true), (100_000_000, false)] {
         let world =
             Fixture::with(64, |config| (config.dirty_background_ratio, config.dirty_ratio) = (70, 80));
         let (engine, o) = (&world.engine, &world.objects[0]);
-        engine.truncate(o, (MANY * PAGE) as u64).unwrap();
+        engine.truncate(o, (PAGES * PAGE) as u64).unwrap();
         // A base, and a page on the target.
         let sync = |data: u8, pages: usize| {
             engine.write(o, 0, &vec![data; pages * PAGE]).unwrap();
@@ -142,10 +142,10 @@ fn source_takes_a_part_if_it_is_fast_enough() {
         speeds.note_target(1, 1_000_000);
         speeds.note_source(256, 256 * source_ns, now);
         speeds.note_commit(1);
-        engine.write(o, 0, &vec![3; MANY * PAGE]).unwrap();
+        engine.write(o, 0, &vec![3; PAGES * PAGE]).unwrap();
         put_ahead(&engine.cx, o);
         assert_eq!(written(&world) > before, shares, "{source_ns} ns a page");
         engine.fsync(o, false, &o.error_cursor()).unwrap();
-        assert_eq!(engine.cx.state.lock().dirty.totals.dirty + written(&world) - before, MANY as u64);
+        assert_eq!(engine.cx.state.lock().dirty.totals.dirty + written(&world) - before, PAGES as u64);
     }
 }
