@@ -216,7 +216,7 @@ uninstall:
 
 ## deb: a Debian package, in target/debian
 deb: packages-deb build $(TOOLS)/bin/cargo-deb
-	rm -rf target/debian/stage
+	rm -rf target/debian/stage target/debian/*.deb
 	$(MAKE) install PREFIX=/usr DESTDIR=target/debian/stage MOUNT_HELPERS=/usr/sbin ZSH_COMPLETIONS=/usr/share/zsh/vendor-completions
 	$(TOOLS)/bin/cargo-deb --quiet -p terrace --no-build --no-strip --locked --output target/debian/
 

@@ -1,9 +1,9 @@
 //! Checks of the repository itself: `cargo run -p xtask`, and as tests with all others.
 //!
 //! They cover rules that a compiler does not check: allowed dependencies between crates (ARCHITECTURE.md,
-//! Crates), no import circles between files of a crate, limits on the length of files, and documents that
-//! name existing tests and functions only. `xfstests/run.sh` runs that suite on mounts, and `vm` runs tests
-//! in virtual machines.
+//! Crates), no import circles between files of a crate, layers of the engine, limits on the length of files,
+//! words, and documents that name existing tests and functions only. `xfstests/run.sh` runs that suite on
+//! mounts, and `vm` runs tests in virtual machines.
 // Output may hit a full disk or a closed pipe: `terrace_output::print` and `error_line` handle both.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -109,7 +109,6 @@ pub(crate) fn bad_subject(subject: &str) -> Option<String> {
     if length > SUBJECT_LENGTH_MAX {
         return Some(format!("{length} characters, over {SUBJECT_LENGTH_MAX}; the body says why"));
     }
-    // The commit before the check has a semicolon, too: it joins parts of one change there.
     subject.contains(';').then(|| "several changes; commit each by itself".to_owned())
 }
 

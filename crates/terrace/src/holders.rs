@@ -118,6 +118,7 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
     Some(Holder::new(pid, dir, how, path))
 }
 
+/// PF_FORKNOEXEC of include/linux/sched.h.
 const FORKED_NOT_BEGUN: u32 = 0x40;
 
 fn is_starting(dir: &Path) -> bool {

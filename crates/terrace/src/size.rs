@@ -84,6 +84,7 @@ fn scaled(number: &str, unit: u64) -> Option<u64> {
 pub(crate) struct Part {
     /// First byte.
     pub begin: u64,
+    /// End, exclusive.
     pub end: u64,
 }
 

@@ -49,6 +49,7 @@ pub(crate) enum Way {
 /// Placement of the content after it was read into memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Then {
+    /// Normal eviction applies.
     Stays,
     /// Pinned in memory for this time.
     Pinned(Duration),
@@ -306,6 +307,7 @@ struct Done {
     pinned: AtomicU64,
     below: AtomicU64,
     dropped: AtomicU64,
+    /// Files removed meanwhile.
     gone: Mutex<BTreeSet<usize>>,
 }
 

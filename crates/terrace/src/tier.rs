@@ -63,6 +63,7 @@ pub(crate) struct OpenTarget {
     pub device: Device,
     /// The open and locked target.
     pub target: Target,
+    /// Unique number.
     pub number: usize,
     /// First region, in the numbering shared by all targets.
     pub first_region: u32,

@@ -7,18 +7,18 @@
 //! | `engine` | the facade: builds the parts, starts and stops threads |
 //! | [`numa`] | memory nodes: traffic between threads and nodes, and moves of threads to their data |
 //! | `preload_server` | serves the preload library: clients, source descriptors, page fills |
-//! | [`observe`] | the policy's lists, estimates for other sizes of memory, recordings, checks |
-//! | [`service`] | threads that combine the rooms below: writeback, targets of a tier, changes of the tier |
+//! | `observe` | the policy's lists, estimates for other sizes of memory, recordings, checks |
+//! | `service` | threads that combine the folders below: writeback, targets of a tier, changes of the tier |
 //! | `reclaim` | free frames ahead of need, compression of evicted pages, the balance between the two |
-//! | [`burst`] | fsyncs that a tier answers, and the replay of its pages |
-//! | [`path`] | requests of programs: read, write, writeback, sync, resize, recovery |
+//! | `burst` | fsyncs that a tier answers, and the replay of its pages |
+//! | `path` | requests of programs: read, write, writeback, sync, resize, recovery |
 //! | `readahead` | which pages to fetch before a program reads them |
 //! | `tier` | the writer of the tier on devices: its log, regions, records |
 //! | `context` | shared by all paths: configuration, I/O, clock, the state behind its lock, queues, counters |
 //! | `state` | all data that change under one lock |
 //! | [`device`] | device tiers: on-disk format, I/O, the scan at a start |
-//! | [`file`](mod@file) | a file of the source: its descriptors and its state in the cache |
-//! | [`io`], [`clock`] | the only interfaces to the outside, with test doubles |
+//! | `file` | a file of the source: its descriptors and its state in the cache |
+//! | [`io`], `clock` | the only interfaces to the outside, with test doubles |
 //! | [`table`] | fast hash tables, and their shrinking after a burst |
 //!
 //! The engine is a cache of objects, which are numbered files. It does not know names, inodes or the

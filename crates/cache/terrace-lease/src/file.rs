@@ -62,6 +62,7 @@ enum State {
         retry_at: Instant,
         retry: Duration,
     },
+    /// Given up.
     Ended,
 }
 

@@ -12,11 +12,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use terrace_shm::layout::{LEASES_LOST, LEASES_SUSPENDED};
 
+/// struct robust_list (include/uapi/linux/futex.h).
 #[repr(C)]
 struct Node {
     next: *const Node,
 }
 
+/// struct robust_list_head.
 #[repr(C)]
 struct Head {
     list: Node,

@@ -45,6 +45,7 @@ macro_rules! next {
 /// Whether the library has started.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
+/// Enables look-ups.
 pub(crate) fn start() {
     STARTED.store(true, Ordering::Relaxed);
 }

@@ -12,6 +12,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+/// See link.h.
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -20,12 +21,14 @@ struct LinkMap {
     next: *const LinkMap,
 }
 
+/// See elf.h.
 #[repr(C)]
 struct Dyn {
     tag: i64,
     value: usize,
 }
 
+/// See link.h.
 #[repr(C)]
 struct Debug {
     version: c_int,

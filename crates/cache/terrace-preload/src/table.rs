@@ -25,6 +25,7 @@ const ORDER_MASK: u64 = 3 << ORDER_SHIFT;
 const SOURCE_SHIFT: u32 = 32;
 const SOURCE_MASK: u64 = 0xffff << SOURCE_SHIFT;
 
+/// An unknown position.
 pub(crate) const UNKNOWN: u64 = u64::MAX;
 
 #[derive(Debug)]
@@ -49,6 +50,7 @@ static HELPERS_TO: AtomicI32 = AtomicI32::new(-1);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Order {
+    /// Not announced.
     Unknown = 0,
     Sequential = 1,
     Random = 2,

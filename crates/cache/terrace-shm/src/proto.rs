@@ -76,7 +76,7 @@ pub struct Hint {
     pub reserved: u32,
 }
 
-/// An answer.
+/// A request.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
@@ -86,7 +86,7 @@ pub struct Request {
     pub version: u32,
 }
 
-/// A request.
+/// An answer.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Reply {

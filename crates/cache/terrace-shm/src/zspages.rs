@@ -24,7 +24,9 @@ struct Link {
 const GROUPS: usize = 4;
 /// Number of lists, indexed by `class * GROUPS + group`. Those of class 0 hold zspages without a class.
 const LISTS: usize = (CLASS_MAX as usize + 1) * GROUPS;
+/// Unused, with memory.
 const IDLE: u8 = 0;
+/// Unused, without memory.
 const BARE: u8 = 1;
 /// On no list: full.
 const NOWHERE: u8 = u8::MAX;
@@ -55,6 +57,7 @@ pub(crate) struct Zspages {
     /// Free slots of each class.
     free: [usize; CLASS_MAX as usize + 1],
     max: u32,
+    /// Zspages with memory.
     held: u32,
     idle: u32,
     live: usize,

@@ -40,6 +40,7 @@ const TOUCHES_MAX: u8 = 64;
 /// tried.
 const REFUSALS: u32 = 16;
 const REPROBE: u32 = 64;
+/// Tags of nodes.
 const FREE: u8 = 0;
 const USED: u8 = 1;
 

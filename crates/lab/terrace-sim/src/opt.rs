@@ -87,6 +87,7 @@ impl Times {
 #[derive(Debug)]
 pub struct Opt {
     next: Vec<u32>,
+    /// Requests seen.
     now: usize,
     times: Times,
     /// The page with its next use at each time.

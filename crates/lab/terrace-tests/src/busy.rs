@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SCANNING, SERVING, TierKind, TierRow};
 
-/// Minimum memory of an instance, used by every rig.
+/// Minimum memory of an instance, used by every test mount.
 pub const MEMORY: &str = "16MiB";
 /// Time limit for an instance to become busy.
 const SECONDS: u64 = 120;

@@ -28,16 +28,16 @@ pub struct Driver {
 pub struct Run {
     /// Results, one line an operation.
     pub log: String,
-    /// The directory, relative to the rig's.
+    /// The directory, relative to the mount's.
     pub root: String,
 }
 
-/// Creates the file for `press` in the runs' directory of this rig.
+/// Creates the file for `press` in the runs' directory of this mount.
 pub fn prepare(rig: &TestMount) {
     exec::write_big(&rig.at().join("big")).expect("the big file can be written");
 }
 
-/// Runs a script in a fresh directory of a rig.
+/// Runs a script in a fresh directory of a test mount.
 pub fn run_script(rig: &TestMount, driver: &Driver, script: &str) -> Run {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -83,7 +83,7 @@ pub struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    /// A pair; both rigs must be prepared.
+    /// A pair; both mounts must be prepared.
     pub fn new(reference: &'a TestMount, tested: &'a TestMount, driver: Driver) -> Pair<'a> {
         Pair { reference, tested, driver, roots: Default::default() }
     }

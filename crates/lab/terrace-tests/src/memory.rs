@@ -19,7 +19,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Asserts the limits.
+    /// Current values.
     #[track_caller]
     pub fn of(rig: &TestMount) -> Memory {
         let mut seen = BTreeSet::new();
@@ -41,7 +41,7 @@ impl Memory {
         Memory { shared, own: own(rig.supervisor()) + own(rig.terraced()) }
     }
 
-    /// Current values.
+    /// Asserts the limits.
     #[track_caller]
     pub fn within(self, limit_mib: u64) {
         println!(

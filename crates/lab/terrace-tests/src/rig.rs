@@ -1,4 +1,4 @@
-//! A rig: a fresh test directory, on two of the three sides with a terrace mount of it.
+//! A test mount: a fresh test directory, on two of the three sides with a terrace mount of it.
 
 use crate::busy::{self, Pressure, Work};
 use crate::process::{self, DeadlySignals, Outcome};
@@ -217,20 +217,20 @@ pub struct TestMount {
 }
 
 impl TestMount {
-    /// A rig with this much cache memory (`16MiB`); the minimum if the compressed tier is to be busy.
+    /// A test mount with this much cache memory (`16MiB`); the minimum if the compressed tier is to be busy.
     #[track_caller]
     pub fn new(test: &str, side: Side, memory: &str) -> TestMount {
         let memory = if busy::wanted() { busy::MEMORY } else { memory };
         TestMount::with(test, side, &["--memory", memory])
     }
 
-    /// A rig whose mount gets these options.
+    /// A test mount with these options.
     #[track_caller]
     pub fn with(test: &str, side: Side, options: &[&str]) -> TestMount {
         TestMount::of(test, side, options, None, 0)
     }
 
-    /// A rig on an existing source, or with a limit on the instance's descriptors.
+    /// A test mount on an existing source, or with a limit on the instance's descriptors.
     #[track_caller]
     pub fn of(test: &str, side: Side, options: &[&str], src: Option<&Path>, nofile: u64) -> TestMount {
         // TERRACE_PLAIN=1 makes all sides plain directories, to show which failures do not depend on terrace.
@@ -251,7 +251,7 @@ impl TestMount {
         rig
     }
 
-    /// The access path of this rig.
+    /// The access path of this mount.
     pub fn side(&self) -> Side {
         self.side
     }
@@ -313,7 +313,7 @@ impl TestMount {
         process::run(Command::new(product("terrace")).arg(cmd).arg(&self.at).args(args), 120)
     }
 
-    /// A program in this rig's directory, on this rig's access path.
+    /// A program in this mount's directory, on this mount's access path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
             Side::Run | Side::Leased => {
@@ -371,7 +371,7 @@ impl TestMount {
         command.env("TERRACE_SOCKET", place.join("preload.sock")).env("TERRACE_DEV", device.to_string());
     }
 
-    /// Runs a shell script in this rig's directory, on its access path; it must succeed.
+    /// Runs a shell script in this mount's directory, on its access path; it must succeed.
     #[track_caller]
     pub fn shell(&self, script: &str, seconds: u64) -> String {
         process::run(self.command("/bin/bash").arg("-euc").arg(script), seconds).expect_success()

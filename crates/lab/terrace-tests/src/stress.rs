@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Files of self-describing pages on a rig, their version table, and the processes that use them.
+/// Files of self-describing pages on a test mount, their version table, and the processes that use them.
 #[derive(Debug)]
 pub struct Stress<'a> {
     rig: &'a TestMount,

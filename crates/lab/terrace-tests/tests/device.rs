@@ -21,7 +21,7 @@ const FILES: [(&str, u64); 5] = [
     ("tiny", 9),
 ];
 
-/// A rig whose tier survives its mounts. The rig is the first field, so it ends before its tier is removed.
+/// A test mount whose tier survives it. The mount is the first field, so it ends before its tier is removed.
 struct Fixture {
     rig: TestMount,
     tier: PathBuf,
@@ -40,7 +40,7 @@ impl Fixture {
         Fixture::over(test, side, &[(tier, 64)], dir)
     }
 
-    /// A rig with several tiers of the given MiB.
+    /// A test mount with several tiers of the given MiB.
     fn over(test: &str, side: Side, tiers: &[(PathBuf, u64)], dir: TestDir) -> Fixture {
         let mut options = vec!["--memory".to_owned(), "16MiB".to_owned()];
         for (path, mib) in tiers {

@@ -290,7 +290,7 @@ for number in range(150):
     }
 }
 
-/// Output of the three programs in the directory of a rig.
+/// Output of the three programs in the directory of a test mount.
 fn outcomes(rig: &TestMount) -> Vec<(&'static str, String)> {
     let python = |script: &str| {
         let mut command = rig.command("python3");

@@ -14,7 +14,7 @@ fn seconds() -> u64 {
     amount("TERRACE_STORM_SECONDS", 4, 120)
 }
 
-/// The program `storm` in a role, on a rig's access path.
+/// The program `storm` in a role, on a test mount's access path.
 fn storm(rig: &TestMount, role: &str, lasts: u64, seed: u64) -> Command {
     let mut command = rig.command(helper("storm"));
     command.arg(role).arg(format!("dir={}", rig.at().display()));

@@ -39,7 +39,7 @@ fn a_lost_write_is_found() {
     stress.work(Duration::from_secs(1));
     stress.stop();
     std::fs::write(rig.src().join("f0"), older).expect("the file can be written");
-    // The panic is caught, so that the rig ends normally, without leftovers.
+    // The panic is caught, so that the mount ends normally, without leftovers.
     let verified = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stress.verify(None, "acked")));
     let told = *verified.expect_err("the lost write was not found").downcast::<String>().expect("a text");
     assert!(told.contains("must be"), "{told}");

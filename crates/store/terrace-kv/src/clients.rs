@@ -11,6 +11,7 @@ use terrace_sync::Mutex;
 
 /// A client as other connections see it.
 pub struct Client {
+    /// Number, never reused.
     pub id: u64,
     /// Address; `unix` for a Unix socket.
     pub address: String,
@@ -40,7 +41,9 @@ pub struct Client {
 #[derive(Debug, Default, Clone)]
 pub struct Names {
     pub name: String,
+    /// CLIENT SETINFO LIB-NAME.
     pub library: String,
+    /// CLIENT SETINFO LIB-VER.
     pub version: String,
 }
 

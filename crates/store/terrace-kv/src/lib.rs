@@ -4,12 +4,12 @@
 //!
 //! | | |
 //! |---|---|
-//! | [`net`] | threads with epoll, connections |
-//! | [`commands`] | the command tables, and each command |
-//! | [`server`], [`clients`], [`events`] | state shared by all connections |
+//! | `net` | threads with epoll, connections |
+//! | `commands` | the command tables, and each command |
+//! | `server`, `clients`, `events` | state shared by all connections |
 //! | [`keyspace`] | keys with types and expiry times; hashes and sorted sets |
-//! | [`cluster`], [`config`] | the cluster map; settings |
-//! | [`wire`], [`error`] | the protocols of Redis and of memcached |
+//! | [`cluster`], `config` | the cluster map; settings |
+//! | `wire`, `error` | the protocols of Redis and of memcached |
 //! | [`store`] | `terrace-store` as the blob store |
 //! | [`blobs`] | the interface to the blob store |
 //!

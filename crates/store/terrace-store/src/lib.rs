@@ -16,7 +16,7 @@
 //! | `durable/` | syncs (group commit), log compaction, the thread that does both |
 //! | `state` | shared state of an open store |
 //! | `index/` | names of buckets, their tables of blobs |
-//! | `walks` | scans through unordered names, piece by piece |
+//! | `scan_cache` | scans through unordered names, piece by piece |
 //! | `heap`, `space/` | the heap file and the allocator of its room |
 //! | `log`, `tail`, `record` | the record log, its unwritten tail in the segment, the record format |
 //! | `journal` | bytes since the last sync, in the kernel's page cache |
@@ -27,7 +27,7 @@
 //! least up to the last sync. A kill of all its processes loses no acknowledged change: the kernel holds the
 //! log and the journal. If a parent process holds the [`Segment`], the next process also starts warm.
 //!
-//! Lock order: names of buckets, kept rests of scan_cache, tables of a bucket (in order), the log's end, the log's
+//! Lock order: names of buckets, kept rests of scans, tables of a bucket (in order), the log's end, the log's
 //! file, the journal; the engine's state, the allocator.
 
 mod allocated;

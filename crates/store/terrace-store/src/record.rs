@@ -85,6 +85,7 @@ pub(crate) struct Blob {
     pub size: u64,
     /// Checksum of the bytes, unless [`UNCHECKED`] is set.
     pub crc: u32,
+    /// The user's word.
     pub meta: u64,
 }
 

@@ -25,6 +25,7 @@ impl Kind {
 pub(crate) struct Sample {
     /// Label names and values, without `mount`.
     pub labels: Vec<(&'static str, String)>,
+    /// In base units.
     pub value: f64,
 }
 

@@ -23,7 +23,9 @@ const SIGNALS: &[SignalNumber] =
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
+    /// With this status.
     Exited(u8),
+    /// By this signal.
     Killed(SignalNumber),
 }
 

@@ -29,7 +29,9 @@ pub(crate) struct Crashes {
 /// How a terraced ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
+    /// Crashed by itself.
     Crashed,
+    /// Killed from outside.
     Killed,
     /// Killed before it served, or by the kernel for lack of memory: the next one is likely to be killed as
     /// well.

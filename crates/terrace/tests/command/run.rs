@@ -165,7 +165,7 @@ fn pseudo_terminal() -> (OwnedFd, OwnedFd) {
     }
 }
 
-/// Supervisor and terraced of the only instance on the stage.
+/// Supervisor and terraced of the only instance of the test mount.
 fn processes_of_run(stage: &TestMount) -> [i32; 2] {
     wait_until("it has said of itself", || stage.instances().len() == 1);
     let info = stage.info();
@@ -464,7 +464,7 @@ fn umount_ends_a_mount_that_an_unrelated_run_has_copied() {
     other.nothing_is_left();
 }
 
-/// Runs a shell script in a mount namespace of its own, with the pipe `end` of a stage.
+/// Runs a shell script in a mount namespace of its own, with the pipe `end` of a test mount.
 fn in_a_private_namespace(stage: &TestMount, script: &str) -> Outcome {
     let mut private = Command::new("sh");
     private.args(["-c", "mkfifo \"$1\" && exec unshare --mount --propagation private sh -c \"$2\"", "sh"]);

@@ -10,7 +10,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use crate::stage::{TestMount, possible, terrace, told};
 
-/// A source below a stage's directory, and all its mounts.
+/// A source below the directory of a test mount, and all its mounts.
 struct Served {
     stage: TestMount,
     below: PathBuf,

@@ -1,4 +1,4 @@
-//! A stage: a source, a mount point, and the command under test.
+//! A test mount: a source, a mount point, and the command under test.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -114,7 +114,7 @@ impl Outcome {
     }
 }
 
-/// Directory for stages: next to the build if possible. Not if another user cannot reach it, if its path
+/// Directory for test mounts: next to the build if possible. Not if another user cannot reach it, if its path
 /// needs quoting in a shell or the mount table, or if a test mounts something over it.
 fn place() -> &'static Path {
     let near = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -135,7 +135,7 @@ impl TestMount {
         TestMount { _dir: dir, src, mnt }
     }
 
-    /// A stage with a source of 1 MiB.
+    /// A test mount with a source of 1 MiB.
     pub(crate) fn with_small_source() -> TestMount {
         let mut stage = TestMount::new();
         let disk = stage.file("disk");
@@ -146,8 +146,8 @@ impl TestMount {
         stage
     }
 
-    /// A stage for the user 65534, and a script for `unshare -m`. The script defines `user COMMAND...` to run
-    /// as that user, `$program` for terrace and `$runtime` for a directory. None: this machine has no
+    /// A test mount for the user 65534, and a script for `unshare -m`. The script defines `user COMMAND...` to
+    /// run as that user, `$program` for terrace and `$runtime` for a directory. None: this machine has no
     /// fusermount3.
     pub(crate) fn for_user() -> Option<(TestMount, String)> {
         if !possible() || Command::new("fusermount3").arg("-V").output().is_err() {
@@ -228,7 +228,7 @@ impl TestMount {
         dirs.filter(ours).collect()
     }
 
-    /// The record of the only instance on the stage, without a request to its daemon.
+    /// The record of the only instance of the test mount, without a request to its daemon.
     #[track_caller]
     pub(crate) fn info(&self) -> Info {
         serde_json::from_slice(&fs::read(self.instances()[0].join("info.json")).unwrap()).unwrap()

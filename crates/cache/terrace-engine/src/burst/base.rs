@@ -24,6 +24,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// The source's state that was made durable.
 pub(crate) struct Durable {
+    /// Identity after that.
     identity: Option<Identity>,
     /// Changes begun before, and whether all had ended.
     changes: u64,

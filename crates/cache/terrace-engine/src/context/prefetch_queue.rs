@@ -30,6 +30,7 @@ pub(crate) struct Jobs {
 #[derive(Debug, Default)]
 struct Waiting {
     jobs: VecDeque<Job>,
+    /// Workers exist.
     open: bool,
 }
 

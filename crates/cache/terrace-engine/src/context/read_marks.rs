@@ -49,6 +49,7 @@ impl Marks {
         !waiting.is_empty()
     }
 
+    /// Ends all waiting.
     pub(crate) fn close(&self) {
         let _waiting = self.waiting.lock();
         self.closed.store(true, Ordering::Relaxed);

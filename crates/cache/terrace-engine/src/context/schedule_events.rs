@@ -60,6 +60,7 @@ impl Followed {
         }
     }
 
+    /// Notes fetched pieces.
     pub(crate) fn landed(&self, pieces: impl IntoIterator<Item = (u32, u32)>) {
         self.told.lock().landed.extend(pieces);
     }

@@ -23,6 +23,7 @@ pub struct BlockingIo {
     short: ShortCalls,
 }
 
+/// IOV_MAX of Linux.
 const VECS_MAX: usize = 1024;
 /// Number of reads that may end inside the same page before the read fails.
 const STALLS_MAX: u32 = 8;

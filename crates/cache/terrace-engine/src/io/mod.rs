@@ -36,11 +36,11 @@ unsafe impl Sync for IoVec {}
 /// One write of a batch.
 #[derive(Debug)]
 pub struct WriteOp {
-    /// Source file.
+    /// Destination file.
     pub fd: RawFd,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Destination buffers.
+    /// The data.
     pub bufs: Vec<IoVec>,
     /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
     /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
@@ -52,11 +52,11 @@ pub struct WriteOp {
 /// One read of a batch.
 #[derive(Debug)]
 pub struct ReadOp {
-    /// Destination file.
+    /// Source file.
     pub fd: RawFd,
     /// Byte offset in the file.
     pub offset: u64,
-    /// The data.
+    /// Destination buffers.
     pub bufs: Vec<IoVec>,
     /// Result: bytes read, short only at the end of the file.
     pub result: io::Result<usize>,

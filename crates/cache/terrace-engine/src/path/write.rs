@@ -43,6 +43,7 @@ struct Changing {
 enum Obstacle {
     /// No frame: all are dirty or in use.
     Frames,
+    /// No index node.
     Index,
     /// This page is compressed, and the write covers only a part of it.
     Compressed(u64),

@@ -71,6 +71,7 @@ pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
 /// Credentials and grants of one process.
 #[derive(Debug)]
 pub(super) struct Credentials {
+    /// /proc/PID/status.
     status: File,
     /// Objects whose content the process may send.
     grants: Mutex<HashMap<ObjectId, Grant>>,

@@ -21,6 +21,7 @@ use terrace_shm::DeviceSlot;
 
 /// Interval of recorded identities, and of tombstones that no other write has taken along.
 const RECORD_EVERY: Duration = Duration::from_secs(30);
+/// Identities per write.
 const IDENTITIES: usize = 64;
 /// Interval between attempts to scan a target with a temporary failure.
 const TRY_EVERY: Duration = Duration::from_secs(2);

@@ -29,7 +29,7 @@ fn levels(engine: &Engine, more: Option<(usize, u8)>) -> Vec<(usize, u8)> {
     all(engine).iter().map(of).chain(more).collect()
 }
 
-/// Adds target number `n` of the world to its tier.
+/// Adds target number `n` of the fixture to its tier.
 fn add(w: &Fixture, engine: &Engine, n: usize) {
     let config = device_config(n, &w.targets[n], n as u32 * APART);
     let table = Arc::new(TargetTable::create(&config).unwrap());
@@ -75,7 +75,7 @@ fn world(targets: &[(u64, u8)]) -> Fixture {
     Fixture::with(without_compression(), targets)
 }
 
-/// Creates further targets of the world, which the engine does not start with.
+/// Creates further targets of the fixture, which the engine does not start with.
 fn later(w: &mut Fixture, targets: &[(u64, u8)]) {
     w.targets.extend(targets.iter().map(|(bytes, level)| (target(*bytes), *level)));
 }

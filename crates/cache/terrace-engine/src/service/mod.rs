@@ -1,4 +1,4 @@
-//! Threads of the engine that combine rooms below: writeback, each target of a tier, changes of the tier.
+//! Threads of the engine that combine the folders below: writeback, each target of a tier, changes of the tier.
 
 pub(crate) mod device_loop;
 #[cfg(test)]

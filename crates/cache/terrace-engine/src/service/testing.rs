@@ -1,4 +1,4 @@
-//! Test world: an engine with device tiers, its sources and targets, and the expected content.
+//! Test fixture: an engine with device tiers, its sources and targets, and the expected content.
 
 use crate::device::{FileMedium, Geometry, Source, Superblock, superblock};
 use crate::io::testing::{Call, HookIo};
@@ -88,7 +88,7 @@ impl Fixture {
     pub(super) fn new(compressed: CompressedConfig) -> Fixture {
         Fixture::with(compressed, &[(TIER_BYTES, 0)])
     }
-    /// A world with targets of these sizes and tiers.
+    /// A fixture with targets of these sizes and tiers.
     pub(super) fn with(compressed: CompressedConfig, targets: &[(u64, u8)]) -> Fixture {
         let make = |file: u64| {
             let source = tempfile::tempfile().unwrap();

@@ -6,7 +6,7 @@
 //!    more than once (`flag::REUSED`).
 //! 2. `reclaim/compress.rs` (reclaim thread, no lock) -> [`State::finish_store`](super::State::finish_store):
 //!    the entry names the pool's object, and the frame is free.
-//! 3. Readers decode it into their own buffers (`terrace-shm/src/tier.rs`); it stays compressed.
+//! 3. Readers decode it into their own buffers (`terrace-shm/src/zread.rs`); it stays compressed.
 //! 4. After enough recent reads ([`PROMOTE_AT`]): [`State::begin_promotion`](super::State::begin_promotion).
 //!    Unread pages are dropped, oldest first, by
 //!    [`State::shrink_compressed`](super::State::shrink_compressed).

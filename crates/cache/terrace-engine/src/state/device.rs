@@ -73,6 +73,7 @@ impl Parked {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub log: Log,
+    /// By region.
     pub fillings: Vec<(u64, u32)>,
     pub parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,

@@ -416,6 +416,7 @@ pub(crate) enum Named {
     Frame(u32),
     /// The place of a compressed page whose copy is in the slot.
     Compressed(Place),
+    /// An unpublished file.
     Parked,
 }
 

@@ -52,6 +52,7 @@ pub(crate) struct Pressure {
     /// Names that the kernel is to forget, with their directories: negative dentries, and names of unused
     /// inodes where the kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
+    /// Signals new names.
     names_bell: Condvar,
     /// The shrinker is to close data descriptors.
     data_asked_for: AtomicBool,

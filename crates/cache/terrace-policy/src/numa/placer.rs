@@ -82,7 +82,7 @@ pub enum MoveReason {
 pub struct ThreadMove {
     /// Its number.
     pub id: u64,
-    /// Where they lie.
+    /// Where it is.
     pub from: usize,
     /// Where it should be.
     pub to: usize,
@@ -95,7 +95,7 @@ pub struct ThreadMove {
 pub struct FrameMove {
     /// Number of the region.
     pub id: u64,
-    /// Where it is.
+    /// Where they lie.
     pub from: usize,
     /// Their target node, for a move or a copy.
     pub to: usize,

@@ -578,7 +578,7 @@ impl<R: Rules> Evict for Mglru<R> {
 
         let goal = out.len() + want;
         while out.len() < goal {
-            // 1. HeldQueue pages, if due.
+            // 1. Held pages, if due.
             if self.held.due(self.evictable() + self.isolated.len()) {
                 out.extend(self.look_held(touches));
                 continue;

@@ -112,6 +112,7 @@ pub struct Strata {
     probation_target: usize,
     /// No eviction since the pool was last empty or grew: probation overflows into main.
     filling: bool,
+    /// Evictions from probation.
     eviction_clock: u64,
     /// Entries into main, dated by the eviction clock.
     main_age: QueueAge,

@@ -72,7 +72,7 @@ impl Io for Slow {
 }
 
 impl Fixture {
-    /// A world with a target at `path`. None: in a directory beside the sources.
+    /// A fixture with a target at `path`. None: in a directory beside the sources.
     pub(crate) fn new(path: Option<String>) -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let slower = if path.is_some() { SLOWER_THAN_A_SERVER } else { SLOWER_THAN_FILES };

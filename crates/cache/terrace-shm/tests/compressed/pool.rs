@@ -54,6 +54,7 @@ struct Page {
 
 struct Model {
     pages: BTreeMap<u32, Page>,
+    /// Places, oldest first.
     order: Vec<u32>,
     life: u32,
 }

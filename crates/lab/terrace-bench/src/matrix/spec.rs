@@ -7,7 +7,7 @@ use crate::compare::Better;
 use crate::content::Content;
 use crate::pattern::Pattern;
 
-/// One load.
+/// A whole matrix.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Spec {
@@ -35,7 +35,7 @@ pub struct Spec {
     /// Concurrency, as jobs for each processor.
     #[serde(default)]
     pub jobs_per_cpu: Vec<f64>,
-    /// Which.
+    /// Concurrency, as jobs.
     #[serde(default)]
     pub jobs: Vec<u32>,
     /// Access patterns of random loads: random, zipf:THETA, normal:DEV.
@@ -88,7 +88,7 @@ fn patterns() -> Vec<String> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
-    /// Concurrency, as jobs.
+    /// Which.
     #[serde(default)]
     pub kind: DeviceKind,
     /// A directory on the device to be measured; default: that of `--dir`.
@@ -103,11 +103,11 @@ pub struct DeviceSpec {
     pub iops: Option<u64>,
 }
 
-/// fio's engines.
+/// Kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DeviceKind {
-    /// pread, pwrite.
+    /// A plain directory.
     #[default]
     Directory,
     /// A block device in memory, made for the run.
@@ -160,7 +160,7 @@ pub struct SystemSpec {
     pub algorithm: Option<String>,
 }
 
-/// Kinds of loads.
+/// Kinds of systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SystemKind {
@@ -184,7 +184,7 @@ pub enum SystemKind {
     Command,
 }
 
-/// A whole matrix.
+/// One load.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadSpec {
@@ -276,7 +276,7 @@ fn metric() -> String {
     "value".into()
 }
 
-/// Kinds of systems.
+/// Kinds of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LoadKind {
@@ -288,11 +288,11 @@ pub enum LoadKind {
     Command,
 }
 
-/// Kinds of devices.
+/// fio's engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
-    /// A plain directory.
+    /// pread, pwrite.
     #[default]
     Psync,
     /// io_uring.

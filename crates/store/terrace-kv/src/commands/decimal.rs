@@ -7,6 +7,7 @@
 use crate::error::{Outcome, Refusal};
 use crate::wire::number::parse_float;
 
+/// Decimal places.
 const DIGITS: u32 = 17;
 /// Units of the last place in 1.
 const ONE: u128 = 10_u128.pow(DIGITS);

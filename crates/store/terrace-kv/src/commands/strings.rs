@@ -242,7 +242,7 @@ pub(super) fn strlen(context: &mut Context<'_>) -> Outcome {
 pub(super) fn getrange(context: &mut Context<'_>) -> Outcome {
     let (db, key) = (context.db(), context.key());
     let (start, stop) = (int(context.args.at(2))?, int(context.args.at(3))?);
-    // LockedKeys, since the range depends on the size.
+    // The keys are locked, since the range depends on the size.
     let mut held = context.keyspace().hold(db, [key]);
     let size = held.stat_of(db, key, Kind::String)?.map_or(0, |(_, size)| size);
     let range = slice(start, stop, size as usize);

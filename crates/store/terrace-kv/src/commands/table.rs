@@ -12,6 +12,7 @@ const RF: Flags = R.and(Flags::FAST);
 /// Removes a value, or replaces it by one of the same size.
 const W: Flags = Flags::WRITE;
 const WF: Flags = W.and(Flags::FAST);
+/// Adds data.
 const A: Flags = W.and(Flags::DENY_OOM);
 const AF: Flags = A.and(Flags::FAST);
 /// Concerns the server or the connection.

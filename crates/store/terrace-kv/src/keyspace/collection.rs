@@ -4,7 +4,7 @@
 //! A collection up to [`SMALL`] bytes is compact: written whole and not kept in memory, since decoding costs
 //! less than keeping. A larger one is a log in the store and a table in memory: a change of one element of a
 //! million writes one record. Up to [`LOG_MAX`] bytes the log is one blob, rewritten when most of it is
-//! dead_records. A larger log is in pieces, cleaned one at a time ([`super::chain`]).
+//! dead records. A larger log is in pieces, cleaned one at a time ([`super::segment_list`]).
 
 use std::any::Any;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub trait Collection: Default + Send + 'static {
     }
     /// Place of the record that set an element.
     fn place(&self, name: &[u8]) -> Option<u64>;
-    /// The dead_records records.
+    /// The dead records.
     fn dead_records(&mut self) -> &mut DeadRecords;
     /// The kept rests of scans through the elements.
     fn scan_cache(&mut self) -> &mut ScanCache;
@@ -72,7 +72,7 @@ pub trait Collection: Default + Send + 'static {
     fn shed(&mut self) {
         self.scan_cache().clear();
     }
-    /// Sets the place of an element's record. The caller notes the dead_records one.
+    /// Sets the place of an element's record. The caller notes the dead one.
     fn set_place(&mut self, name: &[u8], place: u64);
     /// Sets the place where the log of changes begins.
     fn set_log_place(&mut self, place: u64);

@@ -1,4 +1,4 @@
-//! The dead_records records of a collection in pieces: their places, noted when a later record supersedes them.
+//! The dead records of a collection in pieces: their places, noted when a later record supersedes them.
 //!
 //! Cleaning checks all records of a piece. Looking up each element and comparing places took a tenth of
 //! HSET's time with a hash of 100,000 fields: all of those accesses miss the CPU caches.
@@ -21,7 +21,7 @@ fn offset_of(place: u64) -> u32 {
 }
 
 impl DeadRecords {
-    /// Notes a dead_records record. Places in a log of one blob are skipped: it is rewritten as a whole.
+    /// Notes a dead record. Places in a log of one blob are skipped: it is rewritten as a whole.
     pub fn note(&mut self, place: u64) {
         let piece = place >> OFFSET_BITS;
         if piece > 0 {

@@ -30,7 +30,7 @@ pub(super) type Found = Option<(Word, u64)>;
 /// Locked stripes, by number.
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
-/// LockedKeys keys; see [`Keyspace::hold`].
+/// Locked keys; see [`Keyspace::hold`].
 #[derive(Debug)]
 pub struct LockedKeys<'a> {
     keyspace: &'a Keyspace,

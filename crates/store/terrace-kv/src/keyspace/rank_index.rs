@@ -2,7 +2,7 @@
 //! step.
 //!
 //! `BTreeSet` does not count the members below its nodes. Counting the members before one of a million took
-//! 20 to 40 ms. With the rank_index it is a sum over the steps below, and a walk within one step. It is built at
+//! 20 to 40 ms. With the rank index it is a sum over the steps below, and a walk within one step. It is built at
 //! the first rank query: most sets never get one.
 
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ pub(super) struct RankIndex<T> {
 }
 
 impl<T: Ord + Clone> RankIndex<T> {
-    /// Builds the rank_index of a set.
+    /// Builds the rank index of a set.
     pub(super) fn new(order: &BTreeSet<T>) -> RankIndex<T> {
         let mut members = order.iter();
         let begins: Vec<T> = successors(members.nth(STEP), |_| members.nth(STEP - 1)).cloned().collect();

@@ -4,7 +4,7 @@
 //! key ──► head: id, number of the first piece      pieces with records: (id, 1) (id, 2) ... (id, n)
 //! ```
 //! A change appends a record to the last piece. A full piece is followed by a new one; nothing is copied to
-//! make room. When most records are dead_records, the first piece is cleaned: its live records are appended at
+//! make room. When most records are dead, the first piece is cleaned: its live records are appended at
 //! the end, the head names the next piece, and the first is removed. The order of changes stays, and a delete
 //! may go with its piece, since all earlier pieces are gone.
 //!
@@ -145,7 +145,7 @@ impl SegmentList {
     pub fn begin(&self) -> u64 {
         place(self.head.first, 0)
     }
-    /// Whether most records are dead_records. `live`: bytes of live records.
+    /// Whether most records are dead. `live`: bytes of live records.
     pub fn is_sparse(&self, live: u64) -> bool {
         self.bytes > 2 * live + 2 * ROOM
     }

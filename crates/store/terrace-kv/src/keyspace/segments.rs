@@ -1,5 +1,5 @@
 //! Large collections in pieces: write, append, clean, copy, and removal with their keys. For the order of the
-//! steps see [`super::chain`].
+//! steps see [`super::segment_list`].
 
 use std::cell::RefCell;
 
@@ -149,7 +149,7 @@ pub(super) fn append<C: Collection>(
     Ok(())
 }
 
-/// Cleans the first pieces, if most records are dead_records.
+/// Cleans the first pieces, if most records are dead.
 pub(super) fn clean<C: Collection>(
     blobs: &dyn Blobs,
     (key, word): (&[u8], Word),
@@ -197,7 +197,7 @@ fn clean_first<C: Collection>(
     if !live.is_empty() {
         let at = chain.append(blobs, &live)?;
         set_places(content, &live, at);
-        // If the piece stays, it is cleaned again: these records are dead_records now.
+        // If the piece stays, it is cleaned again: these records are dead now.
         left.into_iter().for_each(|place| content.dead_records().note(place));
     }
     let dropped = chain.drop_first(blobs, key, word, records.len());

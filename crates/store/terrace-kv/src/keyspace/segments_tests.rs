@@ -316,7 +316,7 @@ fn changes_of_a_large_hash_write_little_and_leave_little() {
     for _ in 0..20_000 {
         set(rng.below(4000), &rng.bytes(1000));
     }
-    // The last changes set one field: pieces with no other dead_records record lie in between.
+    // The last changes set one field: pieces with no other dead record lie in between.
     for _ in 0..2000 {
         set(7, &rng.bytes(1000));
     }

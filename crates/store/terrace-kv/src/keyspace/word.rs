@@ -38,7 +38,7 @@ pub enum Form {
     Compact,
     /// A log of changes. The last record of an element counts.
     Log,
-    /// A log in pieces, which are separate blobs ([`super::chain`]). The key's blob is their head.
+    /// A log in pieces, which are separate blobs ([`super::segment_list`]). The key's blob is their head.
     Pieces,
 }
 

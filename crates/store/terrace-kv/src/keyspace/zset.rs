@@ -1,6 +1,6 @@
 //! A sorted set: members ordered by score, then by their bytes.
 //!
-//! A tree and a hash table. A rank_index finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
+//! A tree and a hash table. A rank index finds places by rank (ZRANGE 100 200, ZRANK), built when first needed.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -132,7 +132,7 @@ impl Zset {
             return Vec::new();
         }
         let count = end - start;
-        // Ranges at an end need no rank_index.
+        // Ranges at an end need no rank index.
         match from_highest {
             false if start == 0 => self.order.iter().take(count).collect(),
             false => self.rank_index().from(start, &self.order).take(count).collect(),
@@ -158,7 +158,7 @@ impl Zset {
     }
     /// Number of members before a position.
     pub fn below(&self, point: &Point) -> usize {
-        // Positions before the first member and behind the last need no rank_index.
+        // Positions before the first member and behind the last need no rank index.
         match point {
             None => self.len(),
             Some(at) if self.order.first().is_none_or(|first| first >= at) => 0,
@@ -187,7 +187,7 @@ impl Zset {
     fn rank_index(&self) -> &RankIndex<Ranked> {
         self.rank_index.get_or_init(|| RankIndex::new(&self.order))
     }
-    /// Adds a member to the tree and the rank_index.
+    /// Adds a member to the tree and the rank index.
     fn add_place(&mut self, ranked: Ranked) {
         match self.rank_index.get_mut() {
             None => _ = self.order.insert(ranked),
@@ -197,7 +197,7 @@ impl Zset {
             }
         }
     }
-    /// Removes a member from the tree and the rank_index.
+    /// Removes a member from the tree and the rank index.
     fn take_place(&mut self, ranked: &Ranked) -> Ranked {
         let taken = self.order.take(ranked).expect("the tree has what the table has");
         if let Some(rank_index) = self.rank_index.get_mut() {
@@ -403,7 +403,7 @@ mod tests {
                 assert_eq!(points.each_ref().map(|point| zset.below(point)), places);
                 assert_eq!(zset.between(&points[0], &points[1]).count(), places[1] - places[0]);
             }
-            // The rank_index takes a few tenths of a byte per member.
+            // The rank index takes a few tenths of a byte per member.
             let rank_index = zset.rank_index.get().map_or(0, RankIndex::bytes);
             assert!(rank_index <= 8192, "{rank_index} bytes for {} members", order.len());
         }

@@ -4,7 +4,7 @@
 //! - [`inbox`]: assignment of clients to threads
 //! - [`affinity`]: assignment of threads and clients to processors
 //! - [`connection`]: one client
-//! - [`ahead`]: requests parsed ahead
+//! - [`pipeline`]: requests parsed ahead
 //! - [`stream`]: TCP and Unix sockets
 
 mod affinity;

@@ -125,6 +125,7 @@ impl Names {
         Ok(Some(found.remove().0))
     }
 
+    /// All buckets, unordered.
     pub(crate) fn all(&self) -> Vec<Arc<BucketState>> {
         self.shards.iter().flat_map(|shard| shard.read().iter().cloned().collect::<Vec<_>>()).collect()
     }

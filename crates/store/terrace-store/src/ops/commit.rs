@@ -110,6 +110,7 @@ impl<'a> Place<'a> {
     }
 }
 
+/// A committed change.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Replaced {
     pub number: u64,

@@ -12,6 +12,7 @@ pub(crate) const PAGE: u64 = PAGE_UNITS * UNIT;
 /// A part of the heap file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
+    /// Start, in units.
     pub start: u64,
     /// Size, in units. 0: empty.
     pub units: u32,

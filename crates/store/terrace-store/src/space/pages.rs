@@ -49,6 +49,7 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     chunks: Vec<Option<Box<Chunk>>>,
+    /// Chunks that exist.
     len: usize,
 }
 

@@ -29,6 +29,7 @@ struct State {
     /// Writes and syncs until the cut.
     left: Option<u64>,
     is_dead: bool,
+    /// By inode.
     files: HashMap<u64, Image>,
     /// Durable names, and their inodes.
     names: HashMap<OsString, u64>,

@@ -307,8 +307,8 @@ impl Drop for Fixture {
     }
 }
 
-/// Several lives of one world, each ended by a power cut. Returns the pages written back after the cuts, and
-/// the fsyncs answered by the target.
+/// Several lives of one fixture, each ended by a power cut. Returns the pages written back after the cuts,
+/// and the fsyncs answered by the target.
 fn lives(seed: u64, regions: u32) -> (u64, u64) {
     let rng = &mut Rng::new(seed);
     let mut world = Fixture::with(regions, |config| spread::often(config, seed));
@@ -346,7 +346,7 @@ fn power_cuts_take_nothing_that_was_acknowledged() {
     assert!(written > rounds && owed > 3 * rounds, "{written} pages written, {owed} fsyncs of the target");
 }
 
-/// A world with an owed page of file 0: version 2, over version 1 in the source.
+/// A fixture with an owed page of file 0: version 2, over version 1 in the source.
 fn owing() -> Fixture {
     let mut world = Fixture::new(8);
     world.write(0, 0, 1);

@@ -12,7 +12,7 @@ pub(super) fn often(config: &mut EngineConfig, seed: u64) {
     }
 }
 
-/// A world in which the source takes half of the pages that it may.
+/// A fixture in which the source takes half of the pages that it may.
 fn half() -> Fixture {
     Fixture::with(8, |config| (config.source_share, config.tier_fsync_min) = (SourceShare::Half, 1))
 }
@@ -26,7 +26,7 @@ fn change(world: &Fixture) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
 
-/// A world whose target has a page, and whose commit is due.
+/// A fixture whose target has a page, and whose commit is due.
 fn half_due() -> Fixture {
     let mut world = half();
     world.write(0, 0, 1);
