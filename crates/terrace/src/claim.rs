@@ -1,4 +1,4 @@
-//! The claim of an instance on its source: one cache of written data for a tree of files.
+//! The claim of an instance on its source: a tree of files has at most one cache of written data.
 //!
 //! Two mounts of one tree have separate writes and locks, and destroy a database that is open through both.
 //! So an instance holds read locks (fcntl(2), open file description locks). They cover bytes of the source's

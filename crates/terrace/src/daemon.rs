@@ -229,7 +229,7 @@ fn start_threads(
             return; // The front has failed.
         }
         if let Err(err) = reserve::keep() {
-            tracing::warn!("cannot reserve descriptors for the next terraced: {err}");
+            tracing::warn!("cannot reserve descriptors: {err}; a restarted terraced may lack some");
         }
         to_supervisor.say("ready");
         wait_for_byte(&go);

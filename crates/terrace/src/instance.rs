@@ -189,7 +189,10 @@ impl Instance {
         if let Err(err) = noted
             && err.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!("{}: {err}", self.path("stopping").display());
+            tracing::warn!(
+                "{}: cannot create or remove the mark of a stop: {err}",
+                self.path("stopping").display()
+            );
         }
     }
 

@@ -237,7 +237,7 @@ pub(crate) fn open_descriptors() -> io::Result<Vec<RawFd>> {
 pub(crate) fn close_all_but(kept: &[RawFd]) {
     let is_fuse = |fd: &RawFd| is_fuse(Path::new("/proc/self"), *fd);
     let open = open_descriptors().unwrap_or_else(|err| {
-        tracing::error!("cannot list descriptors ({err}): those of terraced stay open");
+        tracing::error!("cannot list open descriptors: {err}; inherited descriptors stay open");
         Vec::new()
     });
     let left: Vec<RawFd> = open.into_iter().filter(|fd| *fd > 2 && !kept.contains(fd)).collect();

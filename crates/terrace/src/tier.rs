@@ -124,7 +124,7 @@ pub(crate) fn close(held: OpenTarget, kept: &[RawFd]) {
     let mut fd = held.target.fd;
     let null = std::fs::File::open("/dev/null").map_err(drop);
     if null.is_ok_and(|null| rustix::io::dup3(&null, &mut fd, rustix::io::DupFlags::CLOEXEC).is_err()) {
-        tracing::warn!("{}: the file stays open until the instance ends", path.display());
+        tracing::warn!("{}: cannot close the target; it stays open until the instance ends", path.display());
     }
     std::mem::forget(fd);
 }

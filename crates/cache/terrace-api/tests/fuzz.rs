@@ -1,5 +1,5 @@
 //! Every reader on arbitrary bytes: it may return an error that names the file, but must neither panic nor
-//! run for ever. (Memory: `memory`.)
+//! run for ever. (`memory.rs` tests memory use.)
 
 use std::io::Cursor;
 

@@ -1,5 +1,5 @@
-//! A reader's memory does not depend on the file. The only test in its process, for the peak is that of the
-//! process.
+//! The memory of a trace reader does not grow with the file. The test measures the peak memory of its process
+//! (VmHWM), so no other test may run in this process.
 
 use std::io::{Cursor, Read};
 

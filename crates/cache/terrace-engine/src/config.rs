@@ -80,7 +80,7 @@ pub struct EngineConfig {
     pub devices: Vec<DeviceConfig>,
     /// Name of the placement engine that spreads pages over the targets of a tier.
     pub placement: String,
-    /// PageFill slots of each client process, at most [`RING_SLOTS_MAX`].
+    /// Page-fill slots of each client process, at most [`RING_SLOTS_MAX`].
     pub ring_slots: usize,
     /// Largest number of client processes; further ones use the mount path.
     pub clients_max: usize,

@@ -1,4 +1,4 @@
-//! File attributes, as the kernel wants them.
+//! File attributes as reported to the kernel.
 
 use rustix::fs::{FileType, Stat};
 

@@ -1,4 +1,4 @@
-//! The engine as the namespace's page cache.
+//! Adapter: implements the namespace's interface [`PageCache`] with the engine.
 
 use std::io;
 use std::ops::Range;

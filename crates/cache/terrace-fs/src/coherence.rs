@@ -6,10 +6,10 @@
 //! good, older than the write. So each finished write checks for such a read. If there was one, its range is
 //! dropped from the page cache.
 //!
-//! Pages of a write under way are pinned: only what empties a whole file drops them. The daemon knows these
-//! times ([`Emptied`]): while a handle bypasses the page cache (each of its mappings and writes empties it),
-//! and when the daemon tells the kernel not to keep the content. At other times reads are not recorded and
-//! writes check nothing.
+//! The kernel pins the pages of a write under way: only operations that empty the page cache of the whole
+//! file drop them. The daemon knows when these occur ([`Emptied`]): while a handle bypasses the page cache
+//! (each of its mappings and writes empties it), and when the daemon tells the kernel not to keep the
+//! content. At other times reads are not recorded and writes check nothing.
 //!
 //! Requests have numbers in the order in which the kernel queues them: a read with a larger number than the
 //! write's is suspect. The time between unlocking and queueing shows in no number, so any read of the last

@@ -13,7 +13,7 @@
 //! | file | what |
 //! |---|---|
 //! | [`fuse`] | the kernel's requests, each one call of [`Namespace`]; the only code that knows FUSE |
-//! | `cache` | the engine as the namespace's page cache |
+//! | `cache` | adapter: the engine behind the interface `page_cache` |
 //! | `pressure/shrink` | frees descriptors when few are left |
 //! | `pressure/deleted` | files deleted behind the mount that cannot be written |
 //! | `ops/make`, `ops/remove` | operations that change names |

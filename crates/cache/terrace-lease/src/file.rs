@@ -1,4 +1,4 @@
-//! One file in service.
+//! One served file, and the states of its lease.
 //!
 //! ```text
 //!          broken                      no writer is left

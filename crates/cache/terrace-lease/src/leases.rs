@@ -123,7 +123,7 @@ impl Leases {
                 None => given_up.push((None, fd)),
             }
         }
-        tracing::warn!("taken over: {:?}", self.engine.recover_pages());
+        tracing::warn!("restarted terraced took over the cache: {:?}", self.engine.recover_pages());
         for (object, _) in &given_up {
             if let Some(object) = object {
                 let _ = self.engine.forget_object(object.id());

@@ -46,7 +46,7 @@ pub(crate) struct Local {
     vforked: Cell<u32>,
     /// Counter stripe + 1.
     stripe: Cell<u32>,
-    /// PageFill slot where the next search starts.
+    /// Page-fill slot where the next search starts.
     pub next_slot: Cell<u32>,
     /// The thread holds the connection's lock: a signal handler that finds this must not wait for it.
     pub holding: Cell<u32>,

@@ -5,8 +5,9 @@
 //! | a hit, which only counts | the memory at its address: a late count goes to the next ring |
 //! | a miss, which fills slots; a traced read | the ring: a [`PinnedRing`] keeps it in place |
 //!
-//! A place that a thread never left (cancellation, a jump out of a signal handler, a fork that has only its
-//! number) is never replaced. Each ring loses at most one place. Without places there are no more fills.
+//! A ring is never replaced if a user never leaves it: a cancelled thread, a jump out of a signal handler, a
+//! user that a fork has inherited only as a count. Each ring loses at most one place of the table. Without
+//! free places there are no more fills.
 
 use crate::sys;
 use std::cell::UnsafeCell;

@@ -1,4 +1,5 @@
-//! Misses of a client: versions of absent pages, and whether a page read elsewhere is current. [`crate::reader`] has the hit.
+//! Misses of a client: versions of absent pages, and the check that a page read elsewhere is current.
+//! Hits are in [`crate::reader`].
 
 use crate::entry::{Below, DeviceSlot, State};
 use crate::layout::{BLOCK_PAGES, ObjectSlot};

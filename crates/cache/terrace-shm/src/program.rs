@@ -1,5 +1,5 @@
-//! Decides which programs load the preload library: those of glibc on x86-64 without a sanitizer's runtime,
-//! which must be the first library.
+//! Decides which programs load the preload library: programs for glibc on x86-64. Programs with a sanitizer
+//! are excluded, because its runtime must be the first library.
 //!
 //! ld.so of a 32-bit program reports an error for a library that it cannot load, and that of musl does not
 //! start the program. So every exec checks the program's file first. The check may run between vfork and

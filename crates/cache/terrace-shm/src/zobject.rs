@@ -4,8 +4,8 @@
 //!  31        10 9    0          63     46 45  44 43  32 31    0
 //! |  zspage    | slot |        |  check  | codec | bytes | place |  then the bytes
 //! ```
-//! Place is the page's in the index: the daemon finds the entry by it, and a reader verifies by it that the
-//! object is its page's.
+//! `place` is the position of the page's entry in the index. By it the daemon finds the entry, and a reader
+//! verifies that the object belongs to its page.
 
 use crate::codec::Encoding;
 pub use crate::entry::Handle;

@@ -1,8 +1,8 @@
 //! Reads a page of the compressed pool without the daemon: copies the bytes, checks the entry again, decodes
 //! the copy.
 //!
-//! The bytes are decoded only after the check showed that they are the page's. Torn bytes never reach the
-//! decoder, and another page's content never reaches the caller. Decoder and lengths are bounded all the
+//! The bytes are decoded only after the check has shown that they belong to the page. Torn bytes never reach
+//! the decoder, and another page's content never reaches the caller. Decoder and lengths are bounded all the
 //! same, so that the pool need not be trusted.
 
 use crate::codec::{Coded, Page, Unpack};

@@ -1,10 +1,10 @@
 //! Measures terrace from outside: loads, meters, alternation, statistics. The program `terrace-bench` is a thin command line over it.
 //!
-//! Reading order: [`stats`] (statistics of claims), [`matrix`] (the runs and their order), [`system`] (the
-//! systems under test), [`steps`] (meters between commands), [`meters`] (devices and tiers), and the loads:
-//! [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]. Raw results: [`raw`]; differences between
-//! results: [`compare`]. For a first look: [`demo`]. Independent of these: [`metadata`], buckets and blobs of
-//! the store; [`nothing`], a server that stores nothing; [`schedule`], which converts a capture for
+//! Reading order: [`stats`] (statistics of comparisons), [`matrix`] (the runs and their order), [`system`]
+//! (the systems under test), [`steps`] (meters between commands), [`meters`] (devices and tiers), and the
+//! loads: [`worker`], [`reads`] by a [`pattern`], [`tier_hit`], [`fio`]. Raw results: [`raw`]; differences
+//! between results: [`compare`]. For a first look: [`demo`]. Independent of these: [`metadata`], buckets and
+//! blobs of the store; [`nothing`], a server that stores nothing; [`schedule`], which converts a capture for
 //! `terrace run --prefetch`.
 // Output may hit a full disk or a closed pipe: `terrace_output::print_line`, `print` and `error_line` handle
 // both.

@@ -1,5 +1,6 @@
-//! The plain rival for cold reads: a FUSE file system that answers each read with one `pread` on the source.
-//! One flat directory, read-only; with the kernel's page cache in front (FOPEN_KEEP_CACHE), as in terrace.
+//! Baseline for cold reads: a FUSE file system without a cache of its own. Each read is one `pread` on the
+//! source. It serves one flat directory, read-only, behind the kernel's page cache (FOPEN_KEEP_CACHE), as
+//! terrace does.
 //!
 //! With [`Slow`] it simulates a remote source, for machines whose kernel cannot delay a block device.
 

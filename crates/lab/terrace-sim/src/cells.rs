@@ -1,4 +1,4 @@
-//! Cells: one policy in one pool over one trace; many of them at once.
+//! A cell: the simulation of one policy in one pool over one trace. Many cells run at once.
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,5 +1,5 @@
-//! The kernel's policies against the kernel: miss ratios of the simulator, of a real page cache, and of
-//! models of its rules.
+//! Validation of the simulated kernel policies: their miss ratios beside those of a real kernel, and of other
+//! models of the kernel's rules.
 //!
 //! `reference_linux_6.1.csv` (trace,cap_pages,engine,mode,actual_file_pages,miss_ratio) has the miss ratios
 //! of read(2) and of mappings in a memory cgroup of Linux 6.1.192, with MGLRU (`lru_gen=y`) and without.

@@ -1,5 +1,5 @@
 //! All tests except `mixed` in one program: each further program would be linked with the whole crate, and
-//! would wait for its longest test alone. One file of them:
+//! would wait for its longest test alone. To run one file:
 //! `cargo test -p terrace-tests --test all -- crash::`.
 
 mod behaviour;

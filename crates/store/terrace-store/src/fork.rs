@@ -1,5 +1,5 @@
-//! Tells the process that opened a store from its forks, by one load. A fork has the store's memory, but none
-//! of its threads.
+//! Distinguishes the process that opened a store from its forks, by one load. A fork has the store's memory,
+//! but none of its threads.
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::io;

@@ -1,4 +1,4 @@
-//! The front without a mount: leases.
+//! Access path of an instance without a mount: leases on the files of the source directory.
 
 use std::collections::HashSet;
 use std::io;

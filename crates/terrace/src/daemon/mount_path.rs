@@ -40,14 +40,17 @@ pub(super) fn connect(
         engine.set_mount_dev(dev);
     }
     if let Err(err) = engine.set_source_root(shared.place.src_fd.as_fd()) {
-        tracing::warn!("{}: {err}; each file is synced separately", shared.place.src.display());
+        tracing::warn!(
+            "{}: cannot open for syncfs: {err}; each file is synced separately",
+            shared.place.src.display()
+        );
     }
     let acls = !shared.place.is_checked_by_source();
     let config = NamespaceConfig { acls, ..namespace_config(&shared.config) };
     let region = namespace_region(shared);
     let namespace = if recovering {
         let namespace = Namespace::recover(engine.clone(), region, config).map_err(failed)?;
-        tracing::warn!("taken over: {:?}", engine.recover_pages());
+        tracing::warn!("restarted terraced took over the cache: {:?}", engine.recover_pages());
         namespace.finish_recovery();
         namespace
     } else {

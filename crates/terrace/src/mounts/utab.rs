@@ -1,9 +1,9 @@
 //! libmount's own mount table, /run/mount/utab. umount(8) runs our helper only for mounts listed there.
-//! Without an entry, it takes the type from statfs(2), which is `fuse` for all, and returns before the daemon
-//! has written its last pages.
+//! Without an entry, umount(8) takes the type from statfs(2), which is `fuse` for every FUSE mount. It then
+//! returns before the daemon has written its last pages.
 //!
-//! mount(8) and umount(8) change the table themselves, under their own lock: with `--fake` they do nothing
-//! else.
+//! terrace changes the table by mount(8) and umount(8) with `--fake`: they take the table's lock, and do
+//! nothing else.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

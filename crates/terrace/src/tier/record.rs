@@ -134,7 +134,7 @@ pub(crate) fn take_over(shared: &mut Shared) {
         }
     }
     if let Err(err) = write(&shared.instance, &held) {
-        tracing::error!("{NAME}: {err}");
+        tracing::error!("cannot replace {NAME}: {err}; a restarted terraced uses the old list of targets");
     }
     let tables = shared.memory.set_tables(held.iter().filter_map(|held| held.table.clone()).collect());
     let off = std::mem::take(&mut shared.tier.off);

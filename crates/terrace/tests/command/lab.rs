@@ -1,4 +1,4 @@
-//! The policy's lists from outside, and traces.
+//! `terrace trace`, `terrace lru` and `terrace numa` on a live mount.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};

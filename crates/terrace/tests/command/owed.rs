@@ -1,5 +1,5 @@
-//! Owed pages, which fsync made durable on a tier: after the death of all processes, and what `terrace
-//! recover` does for files that have changed since.
+//! Owed pages: fsync has made them durable on a tier only. They survive the death of all processes, and
+//! `terrace recover` decides on files that have changed since.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,14 +1,14 @@
-//! The base of a file: its identity in the source, durable there, over which a target's owed pages are to be
-//! written after a power cut.
+//! The base of a file: its durable identity in the source. After a power cut, the owed pages of a target may
+//! be written over this state.
 //!
 //! A base arises in two ways. *All content is in the source*, durably (`burst::bring_home`). Or *only pages
 //! are missing there*: a write extends the source at once (`path/write.rs`), and a new file has grown from
 //! nothing. An fsync of the source without data then makes size, existence and times durable, at the cost of
 //! the source's commit, and the pages go to the target: [`renew`].
 //!
-//! Pages of the file that the target already holds count over the new base, too. So they have to be the
-//! newest acknowledged ones, which is false if pages have gone to the source since ([`Burst::must_settle`]).
-//! Then the first way is taken, which ends with a paid record.
+//! Owed pages that the target already holds are replayed over the new base, too. So they must be the newest
+//! acknowledged versions. They are not if pages have gone to the source since ([`Burst::must_settle`]). The
+//! base then arises in the first way, which ends with a paid record.
 
 use crate::context::Context;
 use crate::file::burst::Burst;

@@ -169,7 +169,7 @@ fn settle(cx: &Context, device: &DeviceIo, id: ObjectId) {
     let told = write_records(cx, device, &[Record::Paid { object: id }]);
     if !told {
         tracing::warn!(
-            "tier {}: cannot record that file {id} is settled; the next start reports its pages again",
+            "tier {}: cannot write the paid record of file {id}; the next start may replay its pages",
             device.name
         );
     }

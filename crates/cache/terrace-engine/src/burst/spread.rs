@@ -1,10 +1,9 @@
-//! Spreads the new pages of a burst over two ways: to the target, and to the source as many as it writes
-//! meanwhile.
+//! Splits the new pages of a burst between target and source, which write them at the same time.
 //!
 //! This is the placement `min-io-time` of two devices: both finish at the same time. No estimate fixes the
-//! number of pages for each. The target takes them from the front of the list and the source from its end,
-//! until they meet. The source skips a piece that it would finish later than the target all the rest
-//! ([`Speeds`](crate::context::commit_speeds::Speeds)).
+//! number of pages for each. The target takes pages from the front of the list and the source from its end,
+//! until they meet. The source leaves a piece to the target if the target would finish all remaining pages
+//! sooner ([`Speeds`](crate::context::commit_speeds::Speeds)).
 //!
 //! The commit for the file's next base makes the source's pages durable (`burst/base.rs`). So the source takes
 //! only pages of a file without a valid base, usually a growing one: a commit is due then anyway. **It takes

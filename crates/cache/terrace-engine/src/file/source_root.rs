@@ -1,5 +1,6 @@
-//! The directory that the mount serves, by which everything on its file system is made stable with one
-//! syncfs.
+//! The source's root directory, opened for syncfs(2): one call makes all files of its file system durable.
+//!
+//! The kernel does not send syncfs to the servers of FUSE, 9p and SMB. There each file is synced separately.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;

@@ -2,9 +2,9 @@
 //! keeps none of them.
 //!
 //! A direct write of a page is one request to the device and one wait. 1,900 pages at random places of a file
-//! of 100 MiB (ext4 on a virtual disk) took 28 us of processor time each, and 80 to 125 us; through the page
-//! cache they take 10 and 30. The result is that of direct writes: the data are on the device and not in the
-//! page cache, and no write is under way when the call returns.
+//! of 100 MiB (ext4 on a virtual disk) took 28 us of processor time each, and 80 to 125 us in all. Through
+//! the page cache they take 10 us and 30 us. The result is that of direct writes: the data are on the device
+//! and not in the page cache, and no write is under way when the call returns.
 
 use super::page_cache::through_page_cache;
 use super::{WriteOp, total};

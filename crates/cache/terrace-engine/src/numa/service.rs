@@ -284,7 +284,7 @@ impl Service {
         let Some(path) = self.config.saved.as_ref().filter(|_| actor.has_changed()) else { return };
         if let Err(err) = saved::write(path, actor.moved()) {
             tracing::warn!(
-                "{}: {err}; after a crash threads keep the processors they were moved to",
+                "{}: cannot save affinity masks: {err}; after a crash, moved threads keep their new masks",
                 path.display()
             );
         }

@@ -1,4 +1,4 @@
-//! Time that the cache saves, as input for its sizing.
+//! Benefit of the cache, as input for its sizing: hits, misses, refaults, and the cost of a miss.
 
 use crate::context::Context;
 use crate::observe::mrc::Sampling;

@@ -1,4 +1,4 @@
-//! Writes, truncates, and operations on the source that the cache must not see in part.
+//! Writes, truncates, and operations on the source that exclude concurrent accesses through the cache.
 //!
 //! Path of a write: [`write`] -> `throttle` -> per batch of pages: `prepare` (state lock: frames, entries
 //! Busy), read the rest of partly written pages, copy, `commit` (state lock: dirty bit first, then publish).

@@ -1,4 +1,4 @@
-//! The compressed tier's share of memory follows its benefit.
+//! Adjusts the compressed tier's share of memory to the tier's benefit.
 
 use crate::context::Context;
 use crate::path::resize;

@@ -1,4 +1,5 @@
-//! Thread of a target: scans it, keeps regions free, records identities; and the end of all targets.
+//! Thread of a target: it scans the target at the start, keeps regions free, and records identities of files.
+//! Also the orderly end of all targets.
 
 use crate::burst::fsync;
 use crate::context::Context;

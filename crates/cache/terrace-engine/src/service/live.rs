@@ -226,7 +226,9 @@ pub(crate) fn resize(cx: &Context, config: &DeviceConfig) -> io::Result<Arc<Targ
     }
     let table = Arc::new(device.table_files().resized(config)?);
     if !cx.devices.may_have(number, &table.table) {
-        return Err(io::Error::other("its region numbers are in use: remove the target, and add it again"));
+        return Err(io::Error::other(
+            "another target uses its region numbers: remove the target, and add it again",
+        ));
     }
     let before = writer.superblock.geometry;
     // Invalidates remains of an earlier life of the target.

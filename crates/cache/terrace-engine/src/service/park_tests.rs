@@ -1,4 +1,4 @@
-//! Files opened soon after a change.
+//! Files opened soon after a change: their identity is accepted only once the change has settled.
 
 use super::testing::{Fixture, PAGE, without_compression};
 use crate::file::identity::SETTLES;

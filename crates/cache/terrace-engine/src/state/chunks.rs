@@ -1,4 +1,5 @@
-//! The pool's chunks of 2 MiB: how they get memory, and how the top one is dropped.
+//! Chunks of the frame pool, 2 MiB each: growth by one chunk, its memory, and release of chunks when the pool
+//! shrinks.
 
 use crate::nodes::Nodes;
 use crate::segment::flag::{HELD, LEAVING, REUSED};

@@ -1,5 +1,5 @@
-//! Demotion: valuable pages are written to a device before they leave DRAM. Then they leave like pages with a
-//! copy there.
+//! Demotion: valuable pages are written to a device before they leave DRAM. Afterwards they are evicted like
+//! any page that has a copy on a device.
 
 use crate::context::Context;
 use crate::file::object::Object;

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   append       batches of pages and records at the end of a target's log
-//!   place        a place in the log for a page
-//!   regions      regions that are reused; pages   the pages in them
+//!   place        the target of each page
+//!   regions      reclaim of the oldest region
+//!   pages        pages of a region, from its keys
 //!   organize     moves pages that are used together
 //!   demote       pages that leave memory
 //!   hibernate    pages in memory at a clean end

@@ -1,4 +1,4 @@
-//! Pages of a region, by its keys.
+//! Lists the pages of a region from its keys.
 
 use crate::device::format::{self, Record};
 use crate::device::io::DeviceIo;

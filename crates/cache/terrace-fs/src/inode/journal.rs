@@ -3,7 +3,7 @@
 //! The kernel resends every request that a killed daemon had not answered, with bit 63 set in its number.
 //! Most requests can be repeated. Those that change names cannot: a second mkdir would return EEXIST although
 //! the first, unanswered one succeeded. So each of them puts its number into a durable slot before it acts
-//! and clears it after the answer. A resent request that finds its number there reads the outcome off the
+//! and clears it after the answer. A resent request that finds its number there derives the outcome from the
 //! source: if the name is there (or gone, or another inode's), the first try succeeded. The kernel holds the
 //! directory's lock over the request, so no other request can have changed the name.
 //!

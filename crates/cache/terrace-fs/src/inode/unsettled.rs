@@ -1,4 +1,5 @@
-//! Inodes that a mapping with a closed handle may still write. A thread looks at them again.
+//! Inodes whose closed file may still be written through a mapping (passthrough). A thread checks them again
+//! after a pause.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Changes of names behind the mount: a mark of fanotify(7) on each directory in which a name was looked up.
 //!
-//! The mount's kernel keeps a name as long as its directory is marked, and otherwise for a second. Events of
-//! this process are ignored: the kernel knows its changes already. A mark does not hold its directory in
-//! memory, and ends with it.
+//! The kernel caches a name of the mount as long as its directory is marked, and otherwise for a second.
+//! Events of this process are ignored: the kernel knows its changes already. A mark does not hold its
+//! directory in memory, and ends with it.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

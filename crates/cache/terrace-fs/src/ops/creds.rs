@@ -7,8 +7,8 @@
 //! others, and keeps its capabilities over changes of fsuid (SECBIT_NO_SETUID_FIXUP): the source's permission
 //! check, which lacks the caller's groups, must not refuse.
 //!
-//! Alternative that failed: create as root and chown after. A kill in between would leave a file of root's to
-//! the caller.
+//! Alternative that failed: create as root and chown after. A kill between both steps would leave the caller
+//! a file that belongs to root.
 
 use std::cell::Cell;
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Names that the kernel is to forget, listed for a thread that notifies it.
+//! Queue of names to remove from the kernel's dentry cache, and the thread that notifies the kernel of them.
 //!
-//! The notification takes the lock of the name's directory in the kernel. A request that waits for a
-//! descriptor may hold that lock.
+//! A separate thread is needed: a notification waits for the kernel's lock of the name's directory. A request
+//! that waits for a free descriptor may hold that lock.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

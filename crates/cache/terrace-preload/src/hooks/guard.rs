@@ -1,4 +1,4 @@
-//! The guard around every decision of a hook.
+//! The guard around every decision of a hook: a panic closes the preload path instead of ending the program.
 
 use crate::local::local;
 use crate::{connection, next, quiet};

@@ -1,4 +1,5 @@
-//! The load of a cell: the steps to run inside the system.
+//! Workload of a matrix cell: its steps, which run inside the system under test. They are filling, warm-up,
+//! measurement, and a check of the data.
 
 use super::spec::{Access, Expect, LoadKind, LoadSpec, Spec, SystemKind, block_bytes, distribution};
 use crate::content::Content;

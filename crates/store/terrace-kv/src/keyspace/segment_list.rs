@@ -9,7 +9,7 @@
 //! may go with its piece, since all earlier pieces are gone.
 //!
 //! Each step is a change of one blob, so after a crash the store has a prefix of these changes. A *note*, the
-//! blob (id, 0), lets a start find pieces without a head. It is put before the first piece of a new chain,
+//! blob (id, 0), lets a start find pieces without a head. It is put before the first piece of a new log,
 //! and before the head is replaced or removed. It names the key of the head. A start reads only the notes,
 //! and keeps the pieces if that key's head names them ([`recover`]). If a full disk has no room for the key,
 //! the note omits it, and a start then checks all heads.

@@ -1,14 +1,14 @@
 //! Assigns clients to threads.
 //!
-//! While clients are few, each has its own thread. If all processors are in use, a request wakes the thread
-//! on the client's processor, and the reply wakes the client there. (With at most half as many clients as
-//! processors an idle one is woken, see [`super::busy_poll`].) Two clients of one thread would run on two
-//! processors. Wake-ups across processors cost more than the requests.
+//! **Few clients**: as long as there are enough threads, each client has its own. If all processors are
+//! busy, client and thread wake each other on one processor. (If there are two processors per client, the
+//! thread may poll on the second one: [`super::busy_poll`].) Two clients of one thread would run on two
+//! processors, and a wake-up across processors costs more than a request.
 //!
-//! Many clients share one thread per processor. One wake-up then serves several ready clients, and their
-//! look-ups wait for memory together. So the spare threads give their clients away once clients have
-//! outnumbered threads for a while ([`ThreadShedding`]). These clients do not return. Among the shared threads, each
-//! client goes to the thread of its processor where possible ([`super::affinity`]).
+//! **Many clients** share one thread per processor. One wake-up then serves several ready clients, and one
+//! prefetch covers their look-ups ([`super::pipeline`]). So spare threads give their clients to the shared
+//! threads, once clients have outnumbered threads for 500 ms ([`ThreadShedding`]). These clients do not
+//! return. A client goes to the shared thread on its own processor where possible ([`super::affinity`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

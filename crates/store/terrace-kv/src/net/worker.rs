@@ -3,7 +3,7 @@
 //! ```text
 //! events ──► a turn for each ready connection: read, run ──► end of the batch ──► replies ──► events
 //! ```
-//! So a thousand writing clients wait for one sync, not for a thousand.
+//! A thousand writing clients thus share one sync.
 
 use std::io;
 use std::sync::Arc;

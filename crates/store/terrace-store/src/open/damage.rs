@@ -1,4 +1,4 @@
-//! Tells a log cut short by a power cut from a log damaged later.
+//! Distinguishes a log that a power cut has shortened from a log that was damaged later.
 //!
 //! A sync appends its mark only after the previous sync has returned. So two marks behind an unreadable
 //! record prove that the record was durable once. The file was damaged later, and a start without the records

@@ -1,4 +1,11 @@
-//! A start: files, the tail that a killed process left in the segment, the log, the allocator.
+//! Opens a store.
+//!
+//! 1. Open and lock the files.
+//! 2. Write the tail of the log, which a killed process left in the segment, to the log file.
+//! 3. If no process has left a tail there, write the journal's bytes to the heap again.
+//! 4. Choose the records to trust.
+//! 5. Start the engine, and replay the log into the index.
+//! 6. Rebuild the allocator from the extents of all blobs.
 
 mod believe;
 mod cut;

@@ -1,4 +1,4 @@
-//! Starts after a kill at a chosen place.
+//! Starts of a store after kills and power cuts at chosen I/O calls. Some starts are killed, too.
 
 use crate::power_io::PowerIo;
 use crate::stage::{content, dir, get, open, small};

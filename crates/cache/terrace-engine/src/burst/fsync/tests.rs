@@ -1,4 +1,4 @@
-//! Power cuts and kills of the daemon at random times of a life with fsyncs answered by a target.
+//! Power cuts and kills of the daemon at random times, while a target answers fsyncs.
 //! Acknowledged data are not lost, and later changes by other programs are not overwritten.
 
 mod faults;

@@ -1,4 +1,5 @@
-//! Owed pages are found after every power cut, and reported as hidden where keys are damaged.
+//! Scans after a power cut find all owed pages: content that is durable on the device only. Where keys are
+//! damaged, the scan reports that owed pages may be missing (`Owed::hidden`).
 
 use super::super::*;
 use super::writer::{formatted, found};

@@ -1,4 +1,4 @@
-//! Single situations on a device, constructed by hand.
+//! Scans of devices written by hand, one situation for each test.
 
 use super::super::*;
 use super::writer::{formatted, found};
