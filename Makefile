@@ -222,6 +222,7 @@ deb: packages-deb build $(TOOLS)/bin/cargo-deb
 
 ## dist: source archive, Debian package and their checksums, in target/dist
 dist: deb
+	@git diff --quiet HEAD || { echo "dist: commit the changes first: the archive is of HEAD, the package of the work tree" >&2; exit 2; }
 	rm -rf target/dist && mkdir -p target/dist
 	git archive --format=tar.gz --prefix=terrace-$(VERSION)/ -o target/dist/terrace-$(VERSION).tar.gz HEAD
 	cp target/debian/*.deb target/dist/

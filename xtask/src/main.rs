@@ -70,11 +70,11 @@ const LONG_FILES: &[(&str, &str)] = &[
     ),
     ("crates/cache/terrace-policy/src/policies/strata.rs", "one policy whose queues are understood together"),
     ("crates/cache/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
-    ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one stage"),
-    ("crates/lab/terrace-tests/tests/programs.rs", "tests over one stage"),
-    ("crates/lab/terrace-tests/src/rig.rs", "one stage for all tests"),
+    ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one fixture"),
+    ("crates/lab/terrace-tests/tests/programs.rs", "tests over one fixture"),
+    ("crates/lab/terrace-tests/src/rig.rs", "one fixture for all tests"),
     ("crates/lab/terrace-tests/src/storm/names.rs", "operations with their expected results"),
-    ("crates/lab/terrace-tests/tests/paths.rs", "tests over one stage"),
+    ("crates/lab/terrace-tests/tests/paths.rs", "tests over one fixture"),
 ];
 
 /// Maximum length of a function's name.
@@ -276,7 +276,7 @@ fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> V
         .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
         .filter(|(name, _)| is_name(name))
         .collect();
-    let mut bad = Vec::new();
+    let (mut bad, homes) = (Vec::new(), crates());
     let rowed: Vec<&str> = rows.iter().map(|row| row.0).collect();
     for (names, others, file) in
         [(&promised, &rowed, "semantics-tests.md"), (&rowed, &promised, "SEMANTICS.md")]
@@ -292,7 +292,7 @@ fn promises_of(semantics: &str, table: &str, sources: &[(PathBuf, String)]) -> V
             bad.push(format!("docs/semantics-tests.md: {name} has no test"));
         }
         for (file, test) in tests {
-            if !sources.iter().any(|(path, code)| holds(path, file) && defines(code, test)) {
+            if !sources.iter().any(|(path, code)| holds(&homes, path, file) && defines(code, test)) {
                 bad.push(format!("docs/semantics-tests.md: {name}: no test {file}::{test}"));
             }
         }
@@ -344,12 +344,11 @@ fn links(documents: &[(PathBuf, String)]) -> Vec<String> {
 }
 
 /// Whether this source is the test file with this name in docs/semantics-tests.md, or a module of it.
-fn holds(source: &Path, called: &str) -> bool {
+fn holds(homes: &[PathBuf], source: &Path, called: &str) -> bool {
     let (crates, file): (&[&str], _) = match called.split_once('/') {
         Some((short, file)) => (&[short], file),
         None => (&["tests", "", "fs", "preload"], called),
     };
-    let homes = self::crates();
     crates.iter().any(|short| {
         let name = if short.is_empty() { "terrace".to_owned() } else { format!("terrace-{short}") };
         let Some(home) = homes.iter().find(|dir| dir.ends_with(&name)) else { return false };
@@ -497,10 +496,11 @@ mod tests {
     }
     #[test]
     fn a_test_is_looked_for_in_its_file() {
+        let homes = super::crates();
         let file = super::root().join("crates/lab/terrace-tests/tests/paths.rs");
-        assert!(super::holds(&file, "paths") && super::holds(&file, "tests/paths"));
-        assert!(!super::holds(&file, "crash") && !super::holds(&file, "engine/paths"));
-        assert!(super::holds(&super::root().join("crates/terrace/tests/command/run.rs"), "command"));
+        assert!(super::holds(&homes, &file, "paths") && super::holds(&homes, &file, "tests/paths"));
+        assert!(!super::holds(&homes, &file, "crash") && !super::holds(&homes, &file, "engine/paths"));
+        assert!(super::holds(&homes, &super::root().join("crates/terrace/tests/command/run.rs"), "command"));
         assert!(
             super::defines("fn sqlite_wal() {", "sqlite_*")
                 && !super::defines("fn full_sources()", "full_source")

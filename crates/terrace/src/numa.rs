@@ -150,7 +150,7 @@ mod tests {
             text.contains("thread 77 reader: node 0 to 1, it reads most from node 1: would move"),
             "{text}"
         );
-        assert!(text.contains("the memory of node 0 carries too much: not moved: it has ended"), "{text}");
+        assert!(text.contains("the memory of node 0 is overloaded: not moved: it has ended"), "{text}");
         assert!(text.contains("250.0") && text.contains("bound"), "{text}");
     }
 }

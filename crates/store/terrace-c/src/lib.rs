@@ -7,3 +7,5 @@ mod blob;
 mod bucket;
 mod call;
 mod store;
+
+pub use store::{TERRACE_SYNC_ALWAYS, TERRACE_SYNC_EVERY, TERRACE_SYNC_NEVER};

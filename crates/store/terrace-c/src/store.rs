@@ -11,11 +11,11 @@ use terrace_store::{StoreOptions, SyncPolicy};
 pub(crate) struct Store(pub(crate) terrace_store::Store);
 
 /// A thread syncs every sync_ms.
-pub(crate) const TERRACE_SYNC_EVERY: c_int = 0;
+pub const TERRACE_SYNC_EVERY: c_int = 0;
 /// Each change is durable when its call returns.
-pub(crate) const TERRACE_SYNC_ALWAYS: c_int = 1;
+pub const TERRACE_SYNC_ALWAYS: c_int = 1;
 /// Changes become durable at terrace_store_sync and at close.
-pub(crate) const TERRACE_SYNC_NEVER: c_int = 2;
+pub const TERRACE_SYNC_NEVER: c_int = 2;
 
 /// Options of a store. terrace_options_default sets all fields.
 #[repr(C)]

@@ -17,37 +17,37 @@ mod built {
 
     /// Opens a target for the process `holder` and its children. A descriptor represents it, as for other
     /// targets.
-    pub fn open(request: &TargetRequest, holder: Pid) -> Result<Target, TargetError> {
+    pub(crate) fn open(request: &TargetRequest, holder: Pid) -> Result<Target, TargetError> {
         let handed_on = terrace_remote::open(request, holder.as_raw_pid())?.handed_on();
         handed_on.map_err(|err| TargetError::new(&request.path, Fault::Io(err)))
     }
 
     /// Reads the superblock without using the target. Also returns whether it is in use, and the process if
     /// it is on this machine.
-    pub fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
+    pub(crate) fn look(path: &Path) -> Result<(Found, Option<Option<i32>>), TargetError> {
         let look = terrace_remote::look(path)?;
         let holder = look.holder.map(|holder| holder.is_here().then_some(holder.pid));
         Ok((look.found, holder))
     }
 
     /// Counts the target's pages.
-    pub fn count(path: &Path) -> Result<Scanned, TargetError> {
+    pub(crate) fn count(path: &Path) -> Result<Scanned, TargetError> {
         terrace_remote::count(path)
     }
 
     /// Empties the target; returns its superblock.
-    pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
+    pub(crate) fn empty(path: &Path) -> Result<Superblock, TargetError> {
         terrace_remote::empty(path)
     }
 
     /// Erases an open target that is no longer used.
-    pub fn give_up(target: &Target) -> io::Result<()> {
+    pub(crate) fn give_up(target: &Target) -> io::Result<()> {
         use std::os::fd::AsFd;
         terrace_remote::Target::taken_over(target.fd.as_fd())?.give_up()
     }
 
     /// Opens the target's medium for the engine, in the engine's process.
-    pub fn open_medium(device: &mut DeviceConfig, target: &Target) -> io::Result<()> {
+    pub(crate) fn open_medium(device: &mut DeviceConfig, target: &Target) -> io::Result<()> {
         use std::os::fd::AsFd;
         let target = terrace_remote::Target::taken_over(target.fd.as_fd())?;
         device.read_ns = device.read_ns.or(Some(target.read.as_nanos() as u64));

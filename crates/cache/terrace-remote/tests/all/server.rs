@@ -27,7 +27,7 @@ pub(crate) struct Server {
 
 /// Starts a server. None, with a message: the program is missing.
 pub(crate) fn server() -> Option<Server> {
-    let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/bin/versitygw");
+    let usual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../target/tools/bin/versitygw");
     let program = std::env::var_os(SERVER).map_or_else(|| usual.into(), PathBuf::from);
     if !program.exists() {
         terrace_testkit::skipped!("no S3 server at {}; `make s3-server` installs one", program.display());

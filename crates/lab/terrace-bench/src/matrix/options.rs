@@ -61,7 +61,7 @@ impl Matrix {
     /// This program cannot be found.
     pub fn foyer(&self) -> io::Result<PathBuf> {
         let bench = std::env::current_exe()?;
-        let target = bench.ancestors().nth(3).unwrap_or(Path::new("."));
+        let target = bench.ancestors().nth(2).unwrap_or(Path::new("."));
         let foyer = self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer"));
         Ok(foyer.canonicalize().unwrap_or(foyer))
     }

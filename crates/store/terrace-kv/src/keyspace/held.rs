@@ -436,7 +436,7 @@ impl<'a> LockedKeys<'a> {
     /// Cleans pieces. The change itself is already written, so the next change retries after a failure.
     fn clean<C: Collection>(&self, key: &[u8], word: Word, content: &mut C, chain: &mut SegmentList) {
         if let Err(err) = segments::clean(self.blobs(), (key, word), content, chain) {
-            tracing::warn!("cannot clean the dead_records records of a collection: {err}");
+            tracing::warn!("cannot clean the dead records of a collection: {err}");
         }
     }
 
