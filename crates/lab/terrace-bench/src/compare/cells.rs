@@ -525,6 +525,6 @@ mod tests {
         data[0].metrics.remove("iops");
         let answer = compare(&data, &question()).unwrap();
         assert_eq!(answer.cells[0].baseline.runs, 2);
-        assert_eq!(answer.notices, ["a: 1 of 3 runs of kernel do not tell iops"]);
+        assert_eq!(answer.notices, ["a: 1 of 3 runs of kernel lack iops"]);
     }
 }
