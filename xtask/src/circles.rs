@@ -141,7 +141,7 @@ impl Crate {
         }
         at
     }
-    /// Reads the module whose source is `file`, and all modules below it.
+    /// Reads the module with the source `file`, and all modules below it.
     fn read(&mut self, file: PathBuf, parent: Option<usize>, name: &str, bad: &mut Vec<String>) {
         let parsed = std::fs::read_to_string(&file).map_err(|e| e.to_string());
         match parsed.and_then(|text| syn::parse_file(&text).map_err(|e| e.to_string())) {
@@ -249,7 +249,7 @@ pub(crate) fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> 
     circles.into_values().map(|way| way.into_iter().map(Path::to_owned).collect()).collect()
 }
 
-/// Which file imports which, in the crate whose root is this file.
+/// Which file imports which, in the crate with this root file.
 pub(crate) fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> {
     let mut krate = Crate::default();
     krate.read(root.to_owned(), None, "", bad);

@@ -530,7 +530,7 @@ mod tests {
     #[test]
     fn words_are_spelt_right() {
         assert_eq!(super::spelling(), Vec::<String>::new());
-        // codespell skips files whose names begin with a dot.
+        // codespell skips files with a leading dot in their names.
         let file = tempfile::Builder::new().prefix("words").tempfile().unwrap();
         std::fs::write(file.path(), ["rec", "ieve\n"].concat()).unwrap();
         assert_eq!(super::misspelt(&[file.path().to_owned()]).len(), 1);

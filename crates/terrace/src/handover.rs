@@ -21,7 +21,7 @@ pub(crate) use shortage::{Kills, Shortage};
 
 /// Exit status of a terraced that cannot start and has sent the reason.
 pub(crate) const EXIT_REFUSED: i32 = 3;
-/// Exit status of a terraced that ended in order, but whose source refused data; it has sent a message.
+/// Exit status of a terraced that ended in order after its source refused data; it has sent a message.
 pub(crate) const EXIT_LOST: i32 = 4;
 
 /// Resources that terraced inherits from its supervisor at each start.

@@ -234,7 +234,7 @@ fn lock_for_life(lock: &File) -> io::Result<()> {
     }
 }
 
-/// Is a process alive and not exiting? A process whose threads hang during the exit counts as dead.
+/// Is a process alive and not exiting? A process counts as dead if its threads hang during the exit.
 fn runs(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !proc::is_ending(&stat))
 }
@@ -302,7 +302,7 @@ fn socket_parents() -> BTreeSet<PathBuf> {
     names.map(Path::to_owned).collect()
 }
 
-/// Instances, living or dead, whose record names `mnt`.
+/// Instances, living or dead, with `mnt` in their record.
 pub(crate) fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
     all()
         .into_iter()
@@ -311,7 +311,7 @@ pub(crate) fn recorded_at(mnt: &Path) -> Vec<(Instance, Info)> {
         .collect()
 }
 
-/// Is there a mount of terrace at `mnt` whose daemon is dead?
+/// Is there a mount of terrace with a dead daemon at `mnt`?
 ///
 /// Checks the instances' records first: the mount itself may not answer.
 pub(crate) fn is_dead_at(mnt: &Path) -> bool {

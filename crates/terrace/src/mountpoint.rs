@@ -17,7 +17,7 @@ use crate::mounts::{self, Entry, FSTYPE};
 /// A longer wait prints a message.
 const SILENT_FOR: Duration = Duration::from_secs(1);
 
-/// Time to wait for a daemon whose mount is gone.
+/// Time to wait for a daemon after its mount is gone.
 const ENDS_WITHIN: Duration = Duration::from_secs(2);
 
 /// File system that systemd mounts for `x-systemd.automount`; our mount covers it.
@@ -142,7 +142,7 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
     Ok((path, fd, stat.st_mode))
 }
 
-/// File systems whose files the kernel generates at each read, and devices. There is nothing to cache, and
+/// File systems with files that the kernel generates at each read, and devices. There is nothing to cache, and
 /// terrace itself needs them.
 const MADE_UP: [&str; 19] = [
     "proc",

@@ -113,7 +113,7 @@ pub(crate) fn unmount_in(pid: i32, mnt: &Path, dev: (u32, u32)) -> io::Result<()
     }
 }
 
-/// Unmounts a mount whose server is dead.
+/// Unmounts a mount with a dead server.
 ///
 /// Aborts the connection first: a thread of the dead server may hang in a request to itself, which keeps the
 /// connection alive.

@@ -108,7 +108,7 @@ pub(crate) fn signal_fd(signals: &[SignalNumber]) -> io::Result<OwnedFd> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signal {
     pub number: SignalNumber,
-    /// Sent by the kernel for the terminal, whose signals go to all of its foreground processes.
+    /// Sent by the kernel for the terminal: its signals go to all of its foreground processes.
     pub from_kernel: bool,
 }
 

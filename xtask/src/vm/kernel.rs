@@ -61,7 +61,7 @@ fn unpack(package: &str, dir: &Path, to: &Path) -> io::Result<()> {
     fs::remove_file(file)
 }
 
-/// The first file by name in a directory whose name begins with `begin`.
+/// The first file by name in a directory, among names that begin with `begin`.
 fn first_in(dir: &Path, begin: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = fs::read_dir(dir)
         .ok()?

@@ -28,7 +28,7 @@ pub(super) fn wait_for(number: usize) -> io::Result<String> {
     }
 }
 
-/// Makes a file whose pages begin with their numbers.
+/// Makes a file of pages that begin with their numbers.
 pub(super) fn make_file(path: &str, pages: u64) -> io::Result<()> {
     let mut content = vec![0; pages as usize * PAGE];
     for (number, page) in content.chunks_mut(PAGE).enumerate() {

@@ -61,7 +61,7 @@ impl DeviceProfile {
 }
 
 impl Device {
-    /// The first key whose value is out of bounds, and the reason.
+    /// The first key with a value out of bounds, and the reason.
     fn check(&self) -> Result<(), (&'static str, String)> {
         let numbers =
             [("get_latency_us", self.get_latency_us, &LATENCY_US), ("put_mib_s", self.put_mib_s, &MIB_S)];

@@ -29,7 +29,7 @@ impl TierKind {
 
 /// [`TierRow::state`] of a tier that takes and serves pages.
 pub const SERVING: &str = "serving";
-/// [`TierRow::state`] of a tier in service whose pages of an earlier mount are still being searched for.
+/// [`TierRow::state`] of a tier in service during the search for pages of an earlier mount.
 pub const SCANNING: &str = "scanning";
 
 /// [`TierRow::state`] of a target that is being removed.

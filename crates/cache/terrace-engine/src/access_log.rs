@@ -39,11 +39,11 @@ pub(crate) struct Noted {
 }
 
 thread_local! {
-    /// Thread ID of the program whose request this thread serves.
+    /// Thread ID of the program with the request that this thread serves.
     static CALLER: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Sets the program's thread whose requests this thread serves; 0: not known.
+/// Sets the thread of the program that this thread serves; 0: not known.
 pub fn set_caller(tid: u32) {
     CALLER.set(tid);
 }

@@ -173,7 +173,7 @@ pub struct CompressedConfig {
     pub max_percent: u32,
     /// Admission.
     pub admit: Admit,
-    /// A page whose compressed size is more than this share of 4 KiB stays uncompressed, per cent.
+    /// A page of a compressed size above this share of 4 KiB stays uncompressed, per cent.
     pub refuse_percent: u32,
     /// Cost of a device read, ns, until measured.
     pub miss_ns: u64,

@@ -248,7 +248,7 @@ impl Engine {
             let _ = t.join();
         }
     }
-    /// Records the identities of the files whose pages are on targets, outside the interval of 30 s.
+    /// Records the identities of the files with pages on targets, outside the interval of 30 s.
     #[cfg(any(test, feature = "testing"))]
     pub fn record_identities(&self) {
         self.cx.devices.all().iter().for_each(|device| device_loop::record_identities(&self.cx, device));
@@ -379,7 +379,7 @@ impl Engine {
     pub fn discard_object(&self, id: ObjectId) {
         objects::discard_object(&self.cx, id);
     }
-    /// Objects whose last writeback failed.
+    /// Objects after a failed writeback.
     pub fn failing_objects(&self) -> Vec<ObjectId> {
         let failing = |o: &ObjectRef| o.failing().map(|_| o.id());
         self.cx.unwritten_objects().iter().filter_map(failing).collect()

@@ -116,7 +116,7 @@ pub(crate) mod flag {
     pub(crate) const LEAVING: u8 = 16;
     /// The page was used since its fault, and its touch count no longer shows it.
     pub(crate) const USED: u8 = 32;
-    /// A dirty page whose content is durable on a target.
+    /// A dirty page with content that is durable on a target.
     pub(crate) const OWED: u8 = 64;
 }
 

@@ -351,7 +351,7 @@ impl<C: PageCache> Namespace<C> {
             if self.is_deleted(inode) {
                 self.cache.discard_object(inode.nodeid);
             } else if self.cache.forget_object(inode.nodeid).is_err() {
-                // Pages whose writeback failed stay, with the inode, until a later forget or the end.
+                // Pages stay after a failed writeback, with the inode, until a later forget or the end.
                 inode.note_writer(object.source());
                 return false;
             }

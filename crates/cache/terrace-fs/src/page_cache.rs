@@ -37,7 +37,7 @@ pub trait PageCache: Send + Sync + 'static {
     fn forget_object(&self, id: u64) -> io::Result<()>;
     /// As `forget_object`, for a file without names: nothing is written.
     fn discard_object(&self, id: u64);
-    /// Objects whose last writeback failed.
+    /// Objects after a failed writeback.
     fn failing_objects(&self) -> Vec<u64>;
     /// The cursor of a new handle: it reports the last earlier error, if no handle has reported that one.
     fn error_cursor(&self, object: &Self::Object) -> Self::Cursor;

@@ -79,7 +79,7 @@ pub(crate) struct LeasedFile {
 }
 
 impl LeasedFile {
-    /// A file whose lease is held.
+    /// A file with a lease.
     pub(crate) fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
         let look = FileState::at(&object).ok();
         LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })

@@ -26,7 +26,7 @@ const GIVE_UP_PART: usize = 16;
 /// Counts of leases for `terrace stat`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Files whose lease is held.
+    /// Files with a lease.
     pub held: u64,
     /// Files that a program has, or had a moment ago, open for writing.
     pub written: u64,
@@ -47,7 +47,7 @@ struct Counters {
 struct Files {
     by_id: HashMap<ObjectId, Arc<LeasedFile>>,
     by_fd: HashMap<RawFd, ObjectId>,
-    /// Files whose lease is to be taken again.
+    /// Files that wait for a new lease.
     waiting: HashSet<ObjectId>,
     /// Start of the next check.
     hand: usize,

@@ -186,7 +186,7 @@ impl Follower {
         self.latency_ns = if self.latency_ns == 0 { took } else { (self.latency_ns * 7 + took) / 8 };
     }
 
-    /// Pieces whose use should be checked, each with a page that was fetched for it.
+    /// Pieces with a due check of their use, each with a page that was fetched for it.
     pub fn watched(&self) -> Vec<(u32, u64)> {
         let page = |(&number, piece): (&u32, &Ahead)| {
             let mask = piece.landed.filter(|_| !piece.used)?;
@@ -254,7 +254,7 @@ impl Follower {
     pub fn judge(&mut self, number: u32, used: u32) {
         let Some(Ahead { landed: Some(mask), used: known, .. }) = self.ahead.remove(&number) else { return };
         let came = mask.count_ones();
-        // A known use whose page has been evicted since still counts.
+        // A known use still counts after the eviction of its page.
         let used = used.max(u32::from(known)).min(came);
         if !known {
             self.pending -= u64::from(came);

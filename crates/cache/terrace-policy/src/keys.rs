@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection whose every bit depends on all of `x`.
+/// SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection: every bit depends on all of `x`.
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -160,7 +160,7 @@ impl Shards {
         self.threshold
     }
 
-    /// Counts accesses whose keys were not sampled.
+    /// Counts accesses to keys outside the sample.
     pub fn passed(&mut self, accesses: u64) {
         self.accesses += accesses as f64;
     }

@@ -61,7 +61,7 @@ impl Distances {
         Some(distance)
     }
 
-    /// Pages whose last use is at `position` or before.
+    /// Pages with their last use at `position` or before.
     fn up_to(&self, position: usize) -> u32 {
         let (mut i, mut sum) = (position + 1, 0);
         while i > 0 {

@@ -50,7 +50,7 @@ pub(crate) enum Progress {
     MountPath(usize),
 }
 
-/// Continues a read whose page at `offset + done` is absent.
+/// Continues a read at its absent page, at `offset + done`.
 ///
 /// # Safety
 /// `buf` is the program's buffer of `n` bytes.

@@ -308,7 +308,7 @@ fn advance(file: &File, n: usize) -> Option<u64> {
     }
     let end = u64::try_from(sys::lseek_cur(file.fd, n as i64)).ok()?;
     hint.store(end, Ordering::Relaxed);
-    // None: the number belongs to another file, whose position does not move.
+    // None: the number belongs to another file, and that file's position does not move.
     end.checked_sub(n as u64)
 }
 

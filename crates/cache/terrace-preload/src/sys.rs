@@ -72,7 +72,7 @@ pub(crate) unsafe fn identity_at(
     Ok((Identity { dev, ino: st.stx_ino }, u32::from(st.stx_mode) & libc::S_IFMT, st.stx_size))
 }
 
-/// True if the descriptor still is the file whose identity was recorded.
+/// True if the descriptor still is the file with the recorded identity.
 pub(crate) fn is_still(fd: c_int, what: Identity) -> bool {
     identity(fd).is_some_and(|(now, _)| now == what)
 }

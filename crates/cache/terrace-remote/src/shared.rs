@@ -175,7 +175,7 @@ impl Places {
             places.of.insert(region, Place { object: Some((name, bytes)), ..Place::default() });
         }
         places.next = ((last >> RUN_BITS) + 1) << RUN_BITS;
-        // Differs from the names of a run whose objects were not listed.
+        // Differs from the names of a run with unlisted objects.
         places.random = rustix::time::clock_gettime(rustix::time::ClockId::Realtime).tv_nsec as u32;
         Ok((places, old))
     }

@@ -17,7 +17,7 @@ pub enum State {
     Absent,
     /// In the frame that the payload names.
     Present,
-    /// In a frame whose content the daemon is changing: clients use the mount path.
+    /// In a frame that the daemon is changing: clients use the mount path.
     Busy,
     /// Below DRAM: see [`Below`].
     Below,

@@ -82,7 +82,7 @@ pub struct Header {
     _pad1: [u32; 11],
     /// Event clock: moves with every change of an entry.
     pub clock: AtomicU64,
-    /// 1 while the drainer sleeps: a client whose ring is half full then sends [`crate::proto::RING`].
+    /// 1 while the drainer sleeps: a client with a half full ring then sends [`crate::proto::RING`].
     pub drainer_sleeps: AtomicU32,
     /// Frames that have memory, for a restarted daemon.
     pub populated: AtomicU32,

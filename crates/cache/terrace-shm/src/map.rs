@@ -355,7 +355,7 @@ fn geometry_in(fd: BorrowedFd<'_>, bytes: usize) -> io::Result<Geometry> {
 /// Punches a hole into the file behind a range of a writable mapping of the segment.
 ///
 /// # Safety
-/// `start` and `len` are whole pages of the mapping, whose content is no longer needed.
+/// `start` and `len` are whole pages of the mapping. Their content is no longer needed.
 unsafe fn discard(start: *mut u8, len: usize) -> io::Result<()> {
     if len > 0 {
         // SAFETY: the caller's promise.

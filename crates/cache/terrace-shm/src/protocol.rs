@@ -1,6 +1,6 @@
 //! The lock-free protocols between the daemon (one writer at a time) and any number of readers.
 //!
-//! A page is a sequence lock whose sequence is its index entry. The writer changes the entry *before* it
+//! A page is a sequence lock: its index entry is the sequence. The writer changes the entry *before* it
 //! writes to the frame, and publishes it *after*. A reader copies between two loads of the entry and uses the
 //! copy only if both are equal. Source: H.-J. Boehm, "Can seqlocks get along with programming language memory
 //! models?", 2012.

@@ -1,6 +1,6 @@
 //! Slots of the pool: the free ones, and the order of eviction. This file touches no memory of the pool.
 //!
-//! *Picture*: a slab allocator whose slabs are 64 KiB, each of one size class. Per class, zspages with free
+//! *Picture*: a slab allocator with slabs of 64 KiB, each of one size class. Per class, zspages with free
 //! slots are in lists by quarters of fullness. New objects go to the fullest zspages, and compaction empties
 //! the emptiest, so that sparse zspages drain. Source: N. Gupta and M. Kim, zsmalloc (Linux, mm/zsmalloc.c:
 //! fullness groups). Unlike there, no object crosses two zspages, since 64 KiB leave little at the end.

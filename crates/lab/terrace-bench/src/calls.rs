@@ -43,7 +43,7 @@ pub struct Result {
     pub pwrite_beside_sync_max_us: f64,
     /// Starting a program and waiting for its exit.
     pub exec_us: f64,
-    /// Blocks and files whose content was checked.
+    /// Blocks and files with checked content.
     pub checked: u64,
 }
 
@@ -124,7 +124,7 @@ fn execs(time: Duration) -> io::Result<f64> {
     })
 }
 
-/// A file whose blocks hold their number of writes.
+/// A file of blocks that hold their number of writes.
 struct Blocks {
     file: File,
     rng: Rng,

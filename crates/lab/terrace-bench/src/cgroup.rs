@@ -55,7 +55,7 @@ pub struct Memory {
     pub limit_hits: u64,
     /// Processes killed by the OOM killer.
     pub oom_kills: u64,
-    /// Page faults that read from a device: programs whose text was dropped for lack of memory.
+    /// Page faults that read from a device: the text of programs was dropped for lack of memory.
     pub major_faults: u64,
     /// Bytes that reclaim cannot free by dropping file pages: usage less the file cache, but with shared
     /// memory.

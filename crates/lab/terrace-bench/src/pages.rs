@@ -1,4 +1,4 @@
-//! Files whose every byte depends on its position, and the check of data read from them.
+//! Files with bytes that depend on their position, and the check of data read from them.
 //!
 //! Page `p` of a file with seed `s` starts with the words `p` and `s`; the other 510 words follow from both.
 //! A hot loop compares the first word only ([`looks_right`]); a full check ([`check`]) is made outside the

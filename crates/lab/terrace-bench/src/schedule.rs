@@ -69,7 +69,7 @@ impl Made {
             Record::Access(Event { object, page, write, .. }) if self.used.insert((object, page)) => {
                 match self.names.get(&object) {
                     None => self.nameless += 1,
-                    // A page whose first use is a write need not exist in the source.
+                    // A page need not exist in the source if its first use is a write.
                     Some(_) if write => {}
                     Some(name) => {
                         let files = &mut self.schedule.files;

@@ -91,7 +91,7 @@ pub struct CompressedOutcome {
     pub requests: u64,
     /// Requests answered by the tier.
     pub tier_hits: u64,
-    /// Requests whose page was in no tier.
+    /// Requests for a page in no tier.
     pub misses: u64,
     /// Pages compressed and stored.
     pub stored: u64,

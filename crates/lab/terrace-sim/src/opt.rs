@@ -1,4 +1,4 @@
-//! `opt`: evicts the page whose next use is furthest. The bound that no policy beats.
+//! `opt`: evicts the page with the furthest next use. The bound that no policy beats.
 //!
 //! Source: L. A. Belady, "A Study of Replacement Algorithms for a Virtual-Storage Computer", 1966 (MIN). It
 //! needs the future, so it runs in the simulator's exact mode only and is not among

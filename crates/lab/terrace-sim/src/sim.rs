@@ -38,7 +38,7 @@ pub enum Mode {
 pub struct Outcome {
     /// Requests in the trace.
     pub requests: u64,
-    /// Requests whose page was absent.
+    /// Requests for an absent page.
     pub misses: u64,
     /// Pages evicted.
     pub evictions: u64,

@@ -66,7 +66,7 @@ impl Rng {
     }
 }
 
-/// SplitMix64's finaliser: a bijection whose every bit depends on all of `x`.
+/// SplitMix64's finaliser: a bijection: every bit depends on all of `x`.
 pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

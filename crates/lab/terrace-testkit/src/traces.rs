@@ -59,7 +59,7 @@ fn scan(seed: u64) -> Vec<u64> {
     trace
 }
 
-/// Zipf whose popular keys change five times.
+/// Zipf with popular keys that change five times.
 fn shift(seed: u64) -> Vec<u64> {
     let (zipf, mut rng) = (Zipf::new(1500), Rng::new(seed));
     (0..REQUESTS).map(|i| zipf.draw(&mut rng) + (i / (REQUESTS / 6)) as u64 * 1000).collect()

@@ -106,7 +106,7 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     let mut expected = vec![b'a'; PAGES];
     until_served(&rig, &expected);
     let file = File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
-    // SAFETY: a new mapping of the whole file, whose length does not change.
+    // SAFETY: a new mapping of the whole file; its length does not change.
     let map = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         libc::mmap(std::ptr::null_mut(), PAGES * PAGE, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)

@@ -329,7 +329,7 @@ fn clients_have_a_largest_number() {
 #[test]
 fn buffers_have_a_largest_sum() {
     let stage = stage(Config { buffers_bytes_max: 4 << 20, value_bytes_max: 2 << 20, ..config() });
-    // Values whose last byte never arrives.
+    // Values without their last byte.
     let mut hoarders: Vec<TcpStream> = (0..8).map(|_| stage.tcp()).collect();
     let begin = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", 1 << 20);
     for stream in &mut hoarders {

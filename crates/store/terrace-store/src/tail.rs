@@ -104,7 +104,7 @@ impl Tail {
         self.shared().magic.store(0, Ordering::Release);
     }
 
-    /// Starts the tail of the log file `generation`, whose records end at `at`.
+    /// Starts the tail of the log file `generation` behind its records, at `at`.
     pub(crate) fn switch(&self, generation: u64, at: u64) {
         let shared = self.shared();
         let other = (shared.selector.load(Ordering::Relaxed) & 1) ^ 1;

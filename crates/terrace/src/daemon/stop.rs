@@ -145,7 +145,7 @@ impl Stopper {
         }
     }
 
-    /// Writes the last data of an instance whose mount is gone. If the source refuses them, retries for a
+    /// Writes the last data of an instance after its mount is gone. If the source refuses them, retries for a
     /// while, because no command can do that later. Data that are still refused are lost. ENOTCONN ends the
     /// retries: the descriptors belong to a mount of the source whose server is dead.
     pub(super) fn write_the_rest(&self) -> io::Result<()> {

@@ -61,7 +61,7 @@ fn read(process: &Path) -> io::Result<Vec<Entry>> {
     Ok(text.split(|b| *b == b'\n').filter_map(parse).collect())
 }
 
-/// The topmost mount whose point is exactly `path`.
+/// The topmost mount at exactly `path`.
 pub(crate) fn at(path: &Path) -> Option<Entry> {
     table().into_iter().rev().find(|entry| entry.point == path)
 }

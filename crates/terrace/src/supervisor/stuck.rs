@@ -52,7 +52,7 @@ const FUSE_WAIT: &str = "request_wait_answer";
 /// Interval for polling [`Thread::is_ending`].
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// The watched thread, whose end shows that of its process. Its descriptors keep their numbers, so that
+/// The watched thread: its end shows that of its process. Its descriptors keep their numbers, so that
 /// terraced leaves them open.
 #[derive(Debug)]
 pub(super) struct Thread {

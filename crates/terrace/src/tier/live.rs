@@ -54,7 +54,7 @@ fn levels_of<'a>(held: impl Iterator<Item = &'a OpenTarget> + Clone) -> Vec<(usi
 }
 
 impl Live {
-    /// Takes over the targets of an instance whose engine has started.
+    /// Takes over the targets of an instance after its engine has started.
     pub(crate) fn new(engine: Arc<Engine>, shared: &mut Shared) -> Live {
         let mut held = std::mem::take(&mut shared.tier.held);
         held.iter_mut().zip(shared.memory.tables()).for_each(|(held, table)| held.table = Some(table));

@@ -147,7 +147,7 @@ fn no_fuse_device() {
         return;
     }
     let stage = TestMount::new();
-    // A mount namespace whose /dev has no /dev/fuse.
+    // A mount namespace without /dev/fuse.
     let script = "mount -t tmpfs none /dev && mknod -m 666 /dev/null c 1 3 && exec \"$0\" \"$@\"";
     let in_it = |args: &[&str]| {
         let mut command = Command::new("unshare");

@@ -72,7 +72,7 @@ impl Drop for Program {
     }
 }
 
-/// A mount whose only answering thread can be blocked.
+/// A mount with one answering thread, which can be blocked.
 struct Held {
     stage: TestMount,
     leased: PathBuf,

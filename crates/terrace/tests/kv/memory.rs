@@ -1,4 +1,4 @@
-//! A server whose key names take much of `--memory`.
+//! A server with key names that take much of `--memory`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! In the virtual machine: a program whose threads read and write through terrace, started on a node without
+//! In the virtual machine: a program with threads that read and write through terrace, started on a node without
 //! their data.
 //!
 //! `load KIND COUNT CPUS FILE [OUT]`. Kinds: `run` reads, `mix` reads and writes more than it reads, `sip`

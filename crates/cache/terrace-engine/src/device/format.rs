@@ -370,7 +370,7 @@ impl Batch {
         keys[..4].copy_from_slice(&crc.to_le_bytes());
     }
 
-    /// Decodes the batch of tier `id` whose keys begin at page `at` of a region. `bytes`: the pages there,
+    /// Decodes the batch of tier `id` with keys from page `at` of a region on. `bytes`: the pages there,
     /// two or as many as the region has. None: no sound batch of this tier begins here.
     pub fn decode(id: TierId, geometry: Geometry, at: u32, bytes: &[u8]) -> Option<Batch> {
         let head = bytes.get(..HEAD)?;

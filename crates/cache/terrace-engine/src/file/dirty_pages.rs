@@ -9,7 +9,7 @@ use std::ops::Range;
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
     pub dirty: BTreeSet<u64>,
-    /// Dirty pages whose content is durable on a target; not in `dirty`.
+    /// Dirty pages with content that is durable on a target; not in `dirty`.
     pub owed: BTreeSet<u64>,
     /// Pages with an older version on the file's target, until the target has a paid record.
     pub superseded: BTreeSet<u64>,
@@ -28,7 +28,7 @@ pub(crate) struct DirtyPages {
 }
 
 impl DirtyPages {
-    /// Pages whose content the source does not show yet.
+    /// Pages with content that the source does not show yet.
     pub(crate) fn unwritten(&self) -> u64 {
         (self.dirty.len() + self.owed.len()) as u64 + self.writeback
     }
@@ -56,7 +56,7 @@ pub(crate) struct DirtyTotals {
     pub owed: u64,
     pub writeback: u64,
     pub unstable: u64,
-    /// Dirty pages of objects whose last writeback failed.
+    /// Dirty pages of objects after a failed writeback.
     pub failing: u64,
 }
 

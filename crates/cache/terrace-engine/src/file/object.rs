@@ -160,7 +160,7 @@ impl Object {
     pub fn is_mapped(&self) -> bool {
         self.slot().flags.load(Ordering::SeqCst) & FLAG_MAPPED != 0
     }
-    /// Pages whose content the source does not show yet, with those under writeback.
+    /// Pages with content that the source does not show yet, with those under writeback.
     pub fn dirty_pages(&self) -> u64 {
         self.dirty.lock().unwritten()
     }

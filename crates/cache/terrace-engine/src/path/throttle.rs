@@ -1,7 +1,7 @@
 //! Throttling of writers while too many pages are unwritten, as in the kernel's balance_dirty_pages. Dirty
 //! pages, pages under writeback and unstable ones count, because their frames cannot be reused.
 //!
-//! A file whose writeback fails delays its own writers: its pages count against them and not against others,
+//! A file with failing writeback delays its own writers: its pages count against them and not against others,
 //! until such files alone exceed the limit. A failure is reported only after a whole pass of writeback.
 
 use crate::context::Context;

@@ -256,7 +256,7 @@ fn commit(cx: &Context, o: &Object, batch: &[Changing]) {
     }
 }
 
-/// Undoes `prepare` for pages whose content could not be read.
+/// Undoes `prepare` for unreadable pages.
 fn abandon(cx: &Context, batch: &[Changing]) {
     let mut state = cx.state.lock();
     for c in batch {

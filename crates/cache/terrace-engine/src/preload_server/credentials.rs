@@ -73,7 +73,7 @@ pub(super) type Trusted = HashMap<ObjectId, ObjectRef>;
 pub(super) struct Credentials {
     /// /proc/PID/status.
     status: File,
-    /// Objects whose content the process may send.
+    /// Objects with content that the process may send.
     grants: Mutex<HashMap<ObjectId, Grant>>,
 }
 

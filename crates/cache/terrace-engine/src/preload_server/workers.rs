@@ -23,7 +23,7 @@ pub(super) struct Workers {
     /// FLUSHes, each with the flag of its connection.
     syncs: Sender<(Arc<OwnedFd>, Arc<AtomicBool>)>,
     syncs_waiting: Arc<AtomicUsize>,
-    /// Descriptors whose close may hang.
+    /// Descriptors with a close that may hang.
     foreign: SyncSender<OwnedFd>,
     foreign_waiting: Arc<AtomicUsize>,
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrace_shm::compress::Compressor;
 
-/// Largest number of chunks whose huge page is tried again in the next round. It bounds attempts on a machine
+/// Largest number of chunks with another try for a huge page in the next round. It bounds attempts on a machine
 /// without huge pages.
 const RETRIES_MAX: usize = 16;
 

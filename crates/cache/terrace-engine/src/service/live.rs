@@ -181,7 +181,7 @@ pub(crate) fn empty(cx: &Context, number: usize) -> io::Result<DeviceCounts> {
     Ok(DeviceCounts { moved_down, dropped, ..DeviceCounts::default() })
 }
 
-/// Removes an emptied target whose thread has ended. `levels`: tiers of the remaining ones. Its file may be
+/// Removes an emptied target after the end of its thread. `levels`: tiers of the remaining ones. Its file may be
 /// closed afterwards.
 pub(crate) fn remove(cx: &Context, number: usize, levels: &Levels) {
     let Some(device) = cx.devices.get(number) else { return };

@@ -76,7 +76,7 @@ pub(crate) struct TierCounts {
     pub reject_by_file: u64,
     /// Promoted pages.
     pub promoted: u64,
-    /// Pages whose content or state changed during the compression.
+    /// Pages that changed, or changed their state, during the compression.
     pub store_raced: u64,
     /// Pages that were already in the pool.
     pub duplicate_entry: u64,

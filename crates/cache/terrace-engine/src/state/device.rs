@@ -96,7 +96,7 @@ pub(crate) struct DeviceEvents {
     pub moved_down: u64,
     /// All bytes written.
     pub written_bytes: u64,
-    /// Pages whose checksum did not match.
+    /// Pages with a checksum that did not match.
     pub damaged: u64,
 }
 
@@ -126,7 +126,7 @@ pub(crate) struct Device {
     pub fillings: Vec<(u64, u32)>,
     pub events: DeviceEvents,
     pub parked: HashMap<ObjectId, Parked>,
-    /// Published files whose parked pages are to be restored.
+    /// Published files with parked pages to restore.
     pub arriving: Vec<ObjectId>,
     /// Files with a valid recorded identity, and files with pages but without one.
     pub recorded: HashMap<ObjectId, u64>,

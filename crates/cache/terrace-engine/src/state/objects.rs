@@ -55,7 +55,7 @@ impl Objects {
         slot.id.store(id, Ordering::Release);
         Some(self.adopt(make(i)))
     }
-    /// Adds an object whose slot is already valid.
+    /// Adds an object with an already valid slot.
     pub(crate) fn adopt(&mut self, object: Object) -> ObjectRef {
         let object = Arc::new(object);
         self.by_id.insert(object.id(), object.clone());

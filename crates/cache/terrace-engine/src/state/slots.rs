@@ -63,7 +63,7 @@ impl State {
         }
     }
 
-    /// Invalidates the copy of a page whose content in `frame` changes.
+    /// Invalidates the copy of a page before its content in `frame` changes.
     pub(super) fn end_copy(&mut self, o: &Object, page: u64, frame: u32) {
         let Some(targets) = &mut self.targets else { return };
         targets.end_parked(o.id(), page, page);
@@ -156,7 +156,7 @@ impl State {
         let named = u32::try_from(page).is_ok();
         named.then_some(DemoteCandidate { place, frame, entry, object, page, level: 0, shadow: None })
     }
-    /// Frees the frame of a page whose copy was just written, unless the frame is in other use by now.
+    /// Frees the frame of a page after its copy was written, unless the frame is in other use by now.
     fn leave_with_copy(&mut self, page: &DemoteCandidate, leaving: &mut Leaving) {
         let DemoteCandidate { place, frame, shadow, .. } = *page;
         self.stay(page);
@@ -412,9 +412,9 @@ pub(crate) enum Named {
     No,
     /// The entry of a page without a frame.
     Entry(Place),
-    /// The frame of a page whose copy is in the slot.
+    /// The frame of a page with its copy in the slot.
     Frame(u32),
-    /// The place of a compressed page whose copy is in the slot.
+    /// The place of a compressed page with its copy in the slot.
     Compressed(Place),
     /// An unpublished file.
     Parked,

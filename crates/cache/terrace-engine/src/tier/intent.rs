@@ -3,7 +3,7 @@
 //! **A permit comes first.** Before the source of such a file is changed, a durable record states that this
 //! run may do so, up to a time. A start after a power cut finds one of three states. The file is as it was
 //! when its pages were written: nothing has changed it. It was changed within the permit: by this run. It was
-//! changed later: by another program, whose change stays.
+//! changed later: the change of another program stays.
 //!
 //! **The source acknowledges nothing before the paid record is durable.** Otherwise a start would write the
 //! owed pages over newer data. If the target fails, so that no such record can be written, the file first

@@ -13,7 +13,7 @@ use crate::{Namespace, PageCache};
 use fuser::ReplyWrite;
 
 const PAGE: u64 = 4096;
-/// Longest delay of an answer. The drop may wait for a lock whose holder waits for this answer.
+/// Longest delay of an answer. The drop may wait for a lock while its holder waits for this answer.
 const ANSWER_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// A finished write. The kernel's page cache may have older content of its range.

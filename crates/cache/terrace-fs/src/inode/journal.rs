@@ -7,7 +7,7 @@
 //! source: if the name is there (or gone, or another inode's), the first try succeeded. The kernel holds the
 //! directory's lock over the request, so no other request can have changed the name.
 //!
-//! A slot whose request was answered before the crash is not claimed by a resend. It is freed `RESEND_MAX`
+//! No resend claims the slot of a request that was answered before the crash. It is freed `RESEND_MAX`
 //! after the kernel was asked to resend, however long the recovery before that took.
 
 use std::collections::HashMap;

@@ -219,7 +219,7 @@ impl<O> InodeTable<O> {
         Ok(inode)
     }
 
-    /// A node id for a file whose number does not identify it: the number, if no other file has it.
+    /// A node id for a file that its number does not identify: the number, if no other file has it.
     fn number_of_its_own(&self, identity: &Identity) -> u64 {
         let number = if identity.is_numbered() { None } else { self.number(identity) };
         let free = |nodeid: &u64| !self.shard(*nodeid).lock().contains_key(nodeid);

@@ -1,4 +1,4 @@
-//! Inodes whose closed file may still be written through a mapping (passthrough). A thread checks them again
+//! Inodes of closed files that mappings may still write (passthrough). A thread checks them again
 //! after a pause.
 
 use std::collections::HashSet;

@@ -279,7 +279,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// The kernel writes back a mapping whose handle is gone.
+    /// The kernel writes back a mapping after its handle is gone.
     fn write_unopened(&self, nodeid: u64, offset: u64, data: &[u8]) -> Result<Written> {
         let inode = self.inode(nodeid)?;
         inode.touch();

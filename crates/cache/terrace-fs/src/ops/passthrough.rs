@@ -227,7 +227,7 @@ impl<C: PageCache> Namespace<C> {
         }
     }
 
-    /// True: the file is settled, or has a writer whose close will settle it.
+    /// True: the file is settled, or the close of its writer will settle it.
     fn try_settle(&self, nodeid: u64) -> bool {
         let Ok(inode) = self.inode(nodeid) else { return true };
         let mut life = inode.life.lock();

@@ -1,4 +1,4 @@
-//! Files deleted behind the mount whose writeback fails.
+//! Files deleted behind the mount, with failing writeback.
 //!
 //! The kernel keeps known names, and with each an inode of the daemon. The inode keeps the source's file, its
 //! space on the device and its dirty pages. That is harmless while writeback succeeds. If writeback fails,
@@ -16,7 +16,7 @@ use crate::{Namespace, PageCache};
 const DELETED: &[u8] = b" (deleted)";
 
 impl<C: PageCache> Namespace<C> {
-    /// Prunes files without a name and without handles whose writeback fails. Files that the kernel still
+    /// Prunes files with failing writeback that have neither a name nor handles. Files that the kernel still
     /// uses stay: a descriptor opened with O_PATH, for example, can be reopened.
     pub fn forget_deleted(&self) {
         let Some(kernel) = self.kernel.get() else { return };

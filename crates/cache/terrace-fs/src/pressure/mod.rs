@@ -79,7 +79,7 @@ thread_local! {
 }
 
 impl Pressure {
-    /// The marks are three quarters of each limit, but half for objects, whose table is open-addressed.
+    /// The marks are three quarters of each limit, but half for objects: their table is open-addressed.
     pub(crate) fn new(inodes_max: usize, objects_max: usize, descriptors_max: u64) -> Self {
         Self {
             newest: AtomicU64::new(0),

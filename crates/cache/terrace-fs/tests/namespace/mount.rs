@@ -58,12 +58,12 @@ impl Mount {
         Self::with(cache, u64::MAX, 0)
     }
 
-    /// A mount whose daemon may open `descriptors_max` descriptors.
+    /// A mount with a daemon that may open `descriptors_max` descriptors.
     pub(crate) fn with_descriptors(cache: Cache, descriptors_max: u64) -> Self {
         Self::with(cache, descriptors_max, 0)
     }
 
-    /// A mount whose daemon and source belong to the user `uid`.
+    /// A mount with a daemon and a source of the user `uid`.
     pub(crate) fn of_user(cache: Cache, uid: u32) -> Self {
         Self::with(cache, u64::MAX, uid)
     }

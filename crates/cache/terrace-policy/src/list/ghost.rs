@@ -100,7 +100,7 @@ impl Ghost {
         found
     }
 
-    /// Removes the entry of a page whose fault begins, before its insertion; false if it was forgotten.
+    /// Removes the entry of a page at the begin of its fault, before its insertion; false if it was forgotten.
     pub(crate) fn announce(&mut self, serial: u32) -> bool {
         let found = self.take(serial);
         self.announced = found.then_some(serial);

@@ -154,7 +154,7 @@ pub trait Rules: fmt::Debug + Send + 'static {
     fn restored(state: u8) -> u8;
     /// Decides about a page at the tail, `threshold` being the highest tier not protected.
     fn verdict(state: u8, threshold: usize) -> Verdict;
-    /// The state of a page whose generation is merged into the next.
+    /// The state of a page after its generation is merged into the next.
     fn drained(state: u8) -> u8;
     /// Place of a page that could not be evicted and was used since; `state` counts that use.
     fn rejected(state: u8, span: Span) -> At;
@@ -759,7 +759,7 @@ mod tests {
     use crate::policies::mglru_fg::{FineGrained, MglruFg};
     use crate::testing::Pool;
 
-    /// A pool whose batch is one page.
+    /// A pool with a batch of one page.
     fn pool() -> Pool<MglruFg> {
         Pool::new(MglruFg::new(64, 8))
     }

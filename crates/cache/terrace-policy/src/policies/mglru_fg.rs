@@ -121,7 +121,7 @@ mod tests {
     use crate::testing::Pool;
     use crate::{Evict, InsertReason, Refaults};
 
-    /// A pool whose batch is one page.
+    /// A pool with a batch of one page.
     fn pool() -> Pool<MglruFg> {
         Pool::new(MglruFg::new(64, 8))
     }

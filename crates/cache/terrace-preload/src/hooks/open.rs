@@ -8,7 +8,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrace_shm::scratch::Scratch;
 
-/// Opens whose descriptors the library never reads: without content, not for reading, or not through a cache.
+/// Opens with descriptors that the library never reads: without content, not for reading, or not through a cache.
 const NOT_OURS: c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_DIRECT;
 
 /// Classifies a descriptor that an open has just made. Leaves errno alone: all calls are raw.
@@ -108,7 +108,7 @@ unsafe fn parent(dir: c_int, path: *const c_char) -> Option<sys::Identity> {
     unsafe { sys::identity_at(dir, name.as_ptr().cast(), 0) }.ok().map(|(id, ..)| id)
 }
 
-/// True for opens whose descriptors the library may read.
+/// True for opens with descriptors that the library may read.
 fn is_ours(flags: c_int) -> bool {
     flags & NOT_OURS == 0 && matches!(flags & libc::O_ACCMODE, libc::O_RDONLY | libc::O_RDWR)
 }

@@ -75,7 +75,7 @@ submit_hook!(io_uring_wait_cqes(ring: *mut c_void, c: *mut c_void, n: c_uint, t:
 submit_hook!(io_uring_wait_cqes_min_timeout(ring: *mut c_void, c: *mut c_void, n: c_uint, t: *mut c_void, min: c_uint, m: *mut c_void));
 submit_hook!(io_uring_wait_cqe_timeout(ring: *mut c_void, c: *mut c_void, t: *mut c_void));
 
-/// Hooks of the bare system calls: the program manages a ring itself, whose entries the library does not see.
+/// Hooks of the bare system calls: the program manages a ring itself, and the library does not see its entries.
 macro_rules! bare_hook {
     ($name:ident($($arg:ident: $t:ty),*) if $when:expr) => {
         /// See io_uring_setup(2), io_uring_enter(2).

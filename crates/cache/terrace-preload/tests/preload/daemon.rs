@@ -65,7 +65,7 @@ pub(crate) struct Daemon {
     pub sources_asked: AtomicU32,
     pub maps_told: AtomicU32,
     pub flushes: AtomicU32,
-    /// FLUSHes whose wait timed out.
+    /// FLUSHes after a timeout.
     pub flushes_alone: AtomicU32,
     pub rung: AtomicU32,
     /// HELLOs received while the file `new` did not exist.
@@ -103,7 +103,7 @@ impl Drop for Running {
 impl Running {
     /// A daemon with `frames` frames over a new directory.
     pub(crate) fn start(frames: u32) -> Running {
-        // Not /tmp, whose file system may not support direct reads.
+        // Not /tmp: its file system may not support direct reads.
         let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let path = dir.path().join("files");
         std::fs::create_dir(&path).unwrap();

@@ -259,7 +259,7 @@ fn answers_as_the_mount() {
     assert!(d.total(|c| &c.hits) > 1000 && d.total(|c| &c.misses) > 100);
 }
 
-/// A page whose content is its number and its version.
+/// A page that contains its number and its version.
 fn stormy(page: u64, version: u64) -> [u8; PAGE_SIZE] {
     let mut out = [0; PAGE_SIZE];
     for words in out.chunks_mut(16) {

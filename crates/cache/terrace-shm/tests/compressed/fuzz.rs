@@ -1,6 +1,6 @@
 //! Readers of a pool with hostile content: zstd frames and whole objects that are random, mangled, or changed
 //! during the read. The library may refuse all of it. It must not crash, touch a byte beside the page, or
-//! deliver a page whose check does not fit.
+//! deliver a page with a wrong check.
 //!
 //! `TERRACE_SEED` repeats a run, `TERRACE_FUZZ_ROUNDS` sets its length, `TERRACE_SOAK=1` makes it long.
 
@@ -31,7 +31,7 @@ struct Fenced(*mut u8);
 impl Fenced {
     fn new() -> Fenced {
         let rw = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, whose first and last page are made inaccessible at once.
+        // SAFETY: new memory; its first and last page are made inaccessible at once.
         unsafe {
             let at = mmap_anonymous(std::ptr::null_mut(), 3 * PAGE_SIZE, rw, MapFlags::PRIVATE).unwrap();
             for fence in [0, 2 * PAGE_SIZE] {

@@ -173,7 +173,7 @@ fn same_columns(rows: &mut [Row]) {
     }
 }
 
-/// A notice if the files come from unequal machines, whose differences would mix with the compared ones.
+/// A notice if the files come from unequal machines: their differences would mix with the compared ones.
 fn other_machine(files: &[File], paths: &[PathBuf]) -> Option<String> {
     let known: Vec<(&Machine, &PathBuf)> =
         files.iter().zip(paths).filter_map(|(f, p)| Some((f.machine.as_ref()?, p))).collect();

@@ -61,7 +61,7 @@ pub struct Hybrid {
     pub tier_bytes: u64,
 }
 
-/// The step whose meters count.
+/// The step that the meters count.
 pub const MEASURE: &str = "measure";
 /// The step that warms up.
 pub const WARM: &str = "warm";

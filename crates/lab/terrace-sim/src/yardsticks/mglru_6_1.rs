@@ -110,7 +110,7 @@ mod tests {
     use terrace_policy::testing::Pool;
     use terrace_policy::{Evict, InsertReason, Refaults, Tier};
 
-    /// A pool whose batch is one page.
+    /// A pool with a batch of one page.
     fn pool() -> Pool<Mglru61> {
         Pool::new(Mglru61::new(64, 8))
     }

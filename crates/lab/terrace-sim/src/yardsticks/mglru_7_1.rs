@@ -112,7 +112,7 @@ mod tests {
     use terrace_policy::testing::Pool;
     use terrace_policy::{Evict, InsertReason};
 
-    /// A pool whose batch is one page.
+    /// A pool with a batch of one page.
     fn pool() -> Pool<Mglru71> {
         Pool::new(Mglru71::new(64, 8))
     }

@@ -69,7 +69,7 @@ impl Executor {
                         if name == "dup" { libc::dup(from) } else { libc::fcntl(from, libc::F_DUPFD, 20) };
                     self.put(a[1], fd)
                 }
-                // Onto the number of another slot, whose file is closed by that.
+                // Onto the number of another slot, which closes its file.
                 _ if to < 0 => "empty".into(),
                 "dup2" => self.put(a[1], libc::dup2(from, to)),
                 _ if from == to => "same".into(),

@@ -92,7 +92,7 @@ pub(crate) fn refuse(session: &Session, Malformed(why): &Malformed, out: &mut Ve
     }
 }
 
-/// The reply to a request whose change may be lost.
+/// The reply to a request if its change may be lost.
 pub(crate) fn refuse_write(session: &Session, err: &BlobError, out: &mut Vec<u8>) {
     let (mut reply, refusal) = (Reply::new(out, usize::MAX, session.resp3), Refusal::Store(err.clone()));
     match session.protocol {

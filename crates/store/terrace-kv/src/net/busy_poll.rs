@@ -115,7 +115,7 @@ mod tests {
         assert!(!busy.attempts());
     }
 
-    /// A client whose requests always come slightly too late.
+    /// A client with requests that always come slightly too late.
     #[test]
     fn attempts_in_vain_become_rare() {
         let mut busy = BusyPoll { was_short: true, ..BusyPoll::default() };

@@ -181,7 +181,7 @@ impl Worker {
         again
     }
 
-    /// A turn for each connection, in groups whose memory fetches overlap. `writers` gets the connections
+    /// A turn for each connection, in groups with overlapping memory fetches. `writers` gets the connections
     /// with a possible change: its batch ends before their reply.
     fn turns(&mut self, ready: &[usize], writers: &mut Vec<usize>) {
         let (mut group, mut next) = (0, 0);

@@ -37,7 +37,7 @@ pub(crate) fn prefetch(state: &StoreState, bucket: &BucketState, wanted: &[Wante
     }
 }
 
-/// The blobs whose bytes are to be read.
+/// The blobs to read.
 fn describe(bucket: &BucketState, wanted: &[Wanted]) -> [Option<Blob>; STEP] {
     // All locks first: each lock waits for the loads before it. `try_read` cannot deadlock with a
     // thread that waits for this one.

@@ -27,7 +27,7 @@ pub(super) fn class_of(bytes: u64) -> Option<Class> {
     (units <= 32).then(|| (0..SLOTS.len() as Class).find(|class| units_of(*class) >= units))?
 }
 
-/// The class whose slots have `units` units.
+/// The class with slots of `units` units.
 fn class_with(units: u32) -> Option<Class> {
     (0..SLOTS.len() as Class).find(|class| units_of(*class) == units)
 }

@@ -305,7 +305,7 @@ fn any_key_is_each_as_likely() {
     let bucket = open(dir.path()).bucket("b").unwrap();
     let mut rng = Rng::new(seed("any_key_is_each_as_likely"));
     assert_eq!(bucket.any_key(|below| rng.index(below)), None);
-    // A small bucket, and a large one whose tables have different numbers of keys.
+    // A small bucket, and a large one with tables of different numbers of keys.
     for keys in [100, 2500] {
         for i in bucket.len()..keys {
             bucket.put(&i.to_le_bytes(), b"").unwrap();

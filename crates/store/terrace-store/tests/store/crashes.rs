@@ -199,7 +199,7 @@ fn numbered(number: u64) -> Vec<u8> {
     value
 }
 
-/// Opens a store whose process is killed after so many writes and syncs. None: killed during the start.
+/// Opens a store in a process that is killed after so many writes and syncs. None: killed during the start.
 fn open_until_the_kill(dir: &Path, options: &StoreOptions, calls: u64) -> Option<Store> {
     let io = Arc::new(PowerIo::over(dir));
     io.cut_after(calls);

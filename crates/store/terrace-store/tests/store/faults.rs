@@ -427,7 +427,7 @@ fn readers_go_on_while_blobs_leave_memory() {
     const SLOW: Duration = Duration::from_millis(40);
     let dir = dir();
     let io = Arc::new(SimIo::new(BlockingIo::default(), 1, Faults::default()));
-    // A put does not wait for the log and the journal, whose writes are slow here, too.
+    // A put does not wait for the log and the journal. Their writes are slow here, too.
     let options = StoreOptions { batches: true, ..small() };
     let segment = Segment::create(&options).unwrap();
     let store = Store::open_with(dir.path(), &options, &segment, io.clone()).unwrap();

@@ -16,7 +16,7 @@ use terrace_testkit::rng::Rng;
 
 pub(crate) const PAGES: u64 = 256;
 
-/// A file whose pages contain their number, all read and then compressed. There is no reclaim thread.
+/// A file of pages that contain their number, all read and then compressed. There is no reclaim thread.
 pub(crate) struct Squeezed {
     pub engine: Arc<Engine>,
     compressor: Compressor,

@@ -5,7 +5,7 @@ use crate::error::{Outcome, Refusal};
 use crate::keyspace::LockedKeys;
 use crate::wire::memcached::is_key;
 
-/// The database whose strings are the items.
+/// The database of the items, which are its strings.
 pub(super) const DB: Db = 0;
 
 /// The error line for a malformed command.

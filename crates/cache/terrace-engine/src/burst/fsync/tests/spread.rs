@@ -26,7 +26,7 @@ fn change(world: &Fixture) {
     change_metadata(&world.engine.cx, &world.objects[0]);
 }
 
-/// A fixture whose target has a page, and whose commit is due.
+/// A fixture with a page on its target and a due commit.
 fn half_due() -> Fixture {
     let mut world = half();
     world.write(0, 0, 1);

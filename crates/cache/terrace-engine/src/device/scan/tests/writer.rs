@@ -56,7 +56,7 @@ pub(super) struct Writer<'a> {
     /// Slots of the pages that may be read.
     pub index: HashMap<Key, DeviceSlot>,
     tombstones: Vec<Record>,
-    /// Files whose keys on the device were rejected at the start.
+    /// Files with keys on the device that the start rejected.
     cold: HashSet<u64>,
     /// The identity recorded last, and its region.
     pub digests: HashMap<u64, (u64, u32)>,
