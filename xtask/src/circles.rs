@@ -141,6 +141,12 @@ impl Crate {
         }
         at
     }
+    /// Reads the crate with this root file.
+    fn of(root: &Path, bad: &mut Vec<String>) -> Crate {
+        let mut krate = Crate::default();
+        krate.read(root.to_owned(), None, "", bad);
+        krate
+    }
     /// Reads the module with the source `file`, and all modules below it.
     fn read(&mut self, file: PathBuf, parent: Option<usize>, name: &str, bad: &mut Vec<String>) {
         let parsed = std::fs::read_to_string(&file).map_err(|e| e.to_string());
@@ -237,8 +243,7 @@ fn way_back<'a>(arrows: &BTreeMap<&'a Path, BTreeSet<&'a Path>>, start: &'a Path
 
 /// The import circles of the crate with this root file, each by its shortest path.
 pub(crate) fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> {
-    let mut krate = Crate::default();
-    krate.read(root.to_owned(), None, "", bad);
+    let krate = Crate::of(root, bad);
     let arrows = krate.arrows();
     let mut circles: BTreeMap<BTreeSet<&Path>, Vec<&Path>> = BTreeMap::new();
     for &file in arrows.keys() {
@@ -251,8 +256,7 @@ pub(crate) fn of_crate(root: &Path, bad: &mut Vec<String>) -> Vec<Vec<PathBuf>> 
 
 /// Which file imports which, in the crate with this root file.
 pub(crate) fn arrows_of(root: &Path, bad: &mut Vec<String>) -> Vec<(PathBuf, PathBuf)> {
-    let mut krate = Crate::default();
-    krate.read(root.to_owned(), None, "", bad);
+    let krate = Crate::of(root, bad);
     let arrows = krate.arrows();
     let pairs =
         arrows.iter().flat_map(|(from, to)| to.iter().map(|to| (from.to_path_buf(), to.to_path_buf())));
