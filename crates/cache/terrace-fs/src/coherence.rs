@@ -66,8 +66,9 @@ impl Emptied {
     }
 }
 
-/// Time of the last event.
+/// Time of the last event. In a durable record it has the meaning for the next daemon as well.
 #[derive(Debug, Default)]
+#[repr(transparent)]
 pub(crate) struct Moment(AtomicU64);
 
 impl Moment {

@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use terrace_sync::Mutex;
 
+use crate::coherence::Moment;
 use crate::error::{Error, Result};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"trcname5");
+const MAGIC: u64 = u64::from_le_bytes(*b"trcname6");
 const HEADER_BYTES: usize = 4096;
 
 /// Capacities of a region's tables.
@@ -127,6 +128,8 @@ pub(crate) struct InodeRecord {
     pub(crate) seen: AtomicU64,
     /// Hash of the last name by which the inode was found, and of its directory; 0 for none.
     pub(crate) place: AtomicU64,
+    /// Time of the last lookup that found the inode.
+    pub(crate) found: Moment,
 }
 
 /// One open file or directory.
@@ -162,7 +165,7 @@ pub(crate) const FREE: u32 = 0;
 pub(crate) const USED: u32 = 1;
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
-const _: () = assert!(size_of::<InodeRecord>() == 72);
+const _: () = assert!(size_of::<InodeRecord>() == 80);
 const _: () = assert!(size_of::<HandleRecord>() == 40);
 const _: () = assert!(size_of::<JournalRecord>() == 24);
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, Stat};
 use rustix::io::Errno;
@@ -16,7 +17,7 @@ use super::path::ProcPath;
 use super::place::Place;
 use crate::CachedFile;
 use crate::attr::{Attr, Kind};
-use crate::coherence::{Emptied, Moment};
+use crate::coherence::{self, Emptied, Moment};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 
@@ -261,6 +262,16 @@ impl<O> Inode<O> {
     /// Whether the last place where this or an earlier daemon found it has this hash.
     pub(crate) fn was_found_at(&self, hash: u64) -> bool {
         self.record.place.load(Ordering::Acquire) == hash
+    }
+
+    /// Records a lookup that found the inode.
+    pub(crate) fn note_found(&self) {
+        self.record.found.note();
+    }
+
+    /// Whether a lookup, also of an earlier daemon, found the inode within `time`.
+    pub(crate) fn was_found_within(&self, time: Duration) -> bool {
+        self.record.found.within(time.as_nanos() as u64, coherence::now())
     }
 
     /// The O_PATH descriptor, if this is a directory.

@@ -101,6 +101,7 @@ impl<C: PageCache> Namespace<C> {
             }
         };
         inode.found_at(parent.nodeid, name);
+        inode.note_found();
         inode.heard.store(heard, Ordering::Relaxed);
         self.refused.forget(inode.nodeid);
         let (attr, attr_ttl) = self.overlay(&inode, &stat);

@@ -17,7 +17,7 @@ use super::lookup::stat_name;
 use crate::error::{Error, Result};
 use crate::inode::identity::hash_of;
 use crate::inode::node::{UNMARKABLE, UNMARKED};
-use crate::inode::place::Place;
+use crate::inode::place::{Place, REPEATED_WITHIN};
 use crate::inode::watch::{News, Wake};
 use crate::inode::{Inode, ROOT};
 use crate::{Caller, Kind, Namespace, PageCache};
@@ -60,7 +60,8 @@ enum End {
 impl<C: PageCache> Namespace<C> {
     /// Refuses the request if the inode's last path leads to another inode, or to none.
     pub(crate) fn expect_in_place(&self, caller: &Caller, inode: &Inode<C::Object>) -> Result<()> {
-        match self.is_in_place(inode) || !self.refused.refuses(caller.tid, inode.nodeid) {
+        let in_place = self.is_in_place(inode) || self.was_just_found(inode);
+        match in_place || !self.refused.refuses(caller.tid, inode.nodeid) {
             true => Ok(()),
             false => Err(LOOK_AGAIN),
         }
@@ -107,6 +108,30 @@ impl<C: PageCache> Namespace<C> {
     /// not count.
     fn has_lost_its_place(&self, inode: &Inode<C::Object>) -> bool {
         self.end_of_path(inode) == End::Other
+    }
+
+    /// Whether an earlier daemon found the inode a moment ago by a name unknown to this one: one of several, or
+    /// all but the first. A refusal after a restart could be the second in one system call, and the kernel
+    /// repeats a call once.
+    fn was_just_found(&self, inode: &Inode<C::Object>) -> bool {
+        if inode.place().is_some() || !inode.was_found_within(REPEATED_WITHIN) {
+            return false;
+        }
+        match inode.stat().map(|stat| stat.st_nlink) {
+            Ok(0) | Err(_) => false,
+            Ok(1) => !self.is_at_opened_name(inode),
+            Ok(_) => inode.kind != Kind::Directory,
+        }
+    }
+
+    /// Whether the name by which the descriptor was opened, or its latest name after renames, leads to the
+    /// inode.
+    fn is_at_opened_name(&self, inode: &Inode<C::Object>) -> bool {
+        let Some((parent, name)) = self.inode(ROOT).ok().and_then(|root| self.name_of(&root, inode.nodeid))
+        else {
+            return false;
+        };
+        self.inode(parent).is_ok_and(|parent| end_of(parent.fd(), &name, inode) == End::Itself)
     }
 
     fn end_of_path(&self, inode: &Inode<C::Object>) -> End {

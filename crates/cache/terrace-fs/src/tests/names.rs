@@ -67,3 +67,45 @@ fn changes_that_were_given_up_are_refused() {
     }
     assert_eq!((std::fs::read(world.path("a")).unwrap(), world.path("b").exists()), (b"a".into(), false));
 }
+
+/// The kernel repeats a refused system call once: lookups and the request again. A restart may come between.
+#[test]
+fn a_restart_after_the_repeated_lookup_refuses_no_second_time() {
+    let write = libc::O_RDWR as u32;
+    for names in [&["a", "b"][..], &["b"]] {
+        let mut world = Fixture::new();
+        std::fs::write(world.path("a"), "a").unwrap();
+        let file = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+        for other in ["b", "c"] {
+            world.ask(|ns, op| ns.link(op, file, ROOT, name(other)).map(drop)).unwrap();
+            world.ask(|ns, op| ns.lookup(op, ROOT, name(other))).unwrap();
+        }
+        for gone in ["a", "c"].into_iter().filter(|name| *name == "c" || !names.contains(name)) {
+            world.ask(|ns, op| ns.unlink(op, ROOT, name(gone))).unwrap();
+        }
+        assert_eq!(world.ask(|ns, op| ns.open(op, file, write)).unwrap_err().errno(), libc::ESTALE);
+        world.ask(|ns, op| ns.lookup(op, ROOT, name("b"))).unwrap();
+        world.kill();
+        let opened = world.ask(|ns, op| ns.open(op, file, write)).expect("the lookup was a moment ago");
+        world.namespace.release(opened.fh);
+    }
+}
+
+/// A lookup before the restart is no evidence for a file that others have moved or removed since.
+#[test]
+fn a_file_that_others_moved_during_a_restart_is_refused() {
+    type Change = fn(&Fixture<direct::Direct>);
+    let changes: [Change; 2] = [
+        |world| std::fs::rename(world.path("a"), world.path("b")).unwrap(),
+        |world| std::fs::remove_file(world.path("a")).unwrap(),
+    ];
+    for change in changes {
+        let mut world = Fixture::new();
+        std::fs::write(world.path("a"), "a").unwrap();
+        let file = world.ask(|ns, op| ns.lookup(op, ROOT, name("a"))).unwrap().attr.ino;
+        change(&world);
+        world.kill();
+        let refused = world.ask(|ns, op| ns.open(op, file, libc::O_RDWR as u32));
+        assert_eq!(refused.unwrap_err().errno(), libc::ESTALE);
+    }
+}
