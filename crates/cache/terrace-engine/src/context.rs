@@ -39,12 +39,12 @@ use terrace_sync::{Condvar, Mutex, RwLock};
 pub(crate) struct Counters {
     pub reads: AtomicU64,
     pub read_bytes: AtomicU64,
-    pub hit_pages: AtomicU64,
-    pub miss_pages: AtomicU64,
+    pub(crate) hit_pages: AtomicU64,
+    pub(crate) miss_pages: AtomicU64,
     pub writes: AtomicU64,
     pub write_bytes: AtomicU64,
     pub written_back: AtomicU64,
-    pub writeback_errors: AtomicU64,
+    pub(crate) writeback_errors: AtomicU64,
     pub fills_taken: AtomicU64,
     pub fills_refused: AtomicU64,
     pub fills_read: AtomicU64,
@@ -54,7 +54,7 @@ pub(crate) struct Counters {
     /// Pages read from each target through the mount, likewise.
     pub device_hits: [AtomicU64; TARGETS_MAX],
     /// Pages fetched, and clean pages dropped, by the prefetch workers.
-    pub prefetched: AtomicU64,
+    pub(crate) prefetched: AtomicU64,
     pub dropped: AtomicU64,
 }
 
@@ -73,9 +73,9 @@ type ReadTotalsOf = Box<dyn Fn() -> ReadTotals + Send + Sync>;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BurstHook {
     /// A file was written.
-    pub note_write: fn(&Context, &Object),
+    pub(crate) note_write: fn(&Context, &Object),
     /// The source takes the pages that a target has of a file. The caller holds the writeback lock.
-    pub settle_locked: fn(&Context, &Object) -> io::Result<()>,
+    pub(crate) settle_locked: fn(&Context, &Object) -> io::Result<()>,
     /// A file is gone.
     pub let_go: fn(&Context, &Object),
 }
@@ -88,11 +88,11 @@ pub(crate) struct Context {
     /// Memory that the machine can give at the moment, bytes; `u64::MAX`: no bound below the limit.
     pub ceiling: AtomicU64,
     /// Programs wait for memory: the pool gives frames back whatever they hold.
-    pub hasty: AtomicBool,
+    pub(crate) hasty: AtomicBool,
     /// Chunks that the pool may hold.
     pub chunks: AtomicU64,
     /// Largest memory of all registered users, bytes: with more, the pool would fall below its minimum.
-    pub users_max: AtomicU64,
+    pub(crate) users_max: AtomicU64,
     pub handles: Arc<SegmentHandles>,
     /// The memory nodes on which frames are placed.
     pub nodes: Arc<Nodes>,
@@ -100,15 +100,15 @@ pub(crate) struct Context {
     /// Pages that are dirty, under writeback or unstable.
     pub unwritten: Arc<AtomicU64>,
     /// Signalled at the end of a fault.
-    pub fault_done: Condvar,
+    pub(crate) fault_done: Condvar,
     /// Signalled when there are fewer dirty pages, or writeback has failed.
-    pub dirty_done: Condvar,
-    pub reclaim_wakeup: Wakeup,
-    pub writeback_wakeup: Wakeup,
+    pub(crate) dirty_done: Condvar,
+    pub(crate) reclaim_wakeup: Wakeup,
+    pub(crate) writeback_wakeup: Wakeup,
     /// Time at which a target last answered an fsync (ns, engine clock); 0: never.
-    pub last_owed_ns: AtomicU64,
+    pub(crate) last_owed_ns: AtomicU64,
     /// Write speeds of source and targets, for bursts.
-    pub speeds: Speeds,
+    pub(crate) speeds: Speeds,
     pub burst: BurstHook,
     pub io: Arc<dyn Io>,
     /// Targets of the device tiers.
@@ -123,8 +123,8 @@ pub(crate) struct Context {
     /// Time of the start (engine clock), ns.
     started_ns: u64,
     pub counters: Counters,
-    pub access_log: AccessLog,
-    pub source_root: OnceLock<SourceRoot>,
+    pub(crate) access_log: AccessLog,
+    pub(crate) source_root: OnceLock<SourceRoot>,
     /// Without a mount: starts serving a file at a client's request.
     pub server: OnceLock<Arc<dyn Serve>>,
     pub stopping: AtomicBool,

@@ -53,7 +53,7 @@ pub fn stat(tid: u32) -> Option<Stat> {
 }
 
 /// Reads `stat` from its open file. None: the thread has ended.
-pub fn stat_in(file: &File) -> Option<Stat> {
+pub(crate) fn stat_in(file: &File) -> Option<Stat> {
     parse_stat(read_in(file, &mut [0; LINE_MAX])?)
 }
 
@@ -74,12 +74,12 @@ fn parse_stat(line: &str) -> Option<Stat> {
 
 /// Run time of a thread, ns, from /proc/TID/schedstat. None: the thread has ended, or the kernel does not
 /// count.
-pub fn run_ns(tid: u32) -> Option<u64> {
+pub(crate) fn run_ns(tid: u32) -> Option<u64> {
     parse_run_ns(&fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?)
 }
 
 /// Run time from the open file.
-pub fn run_ns_in(file: &File) -> Option<u64> {
+pub(crate) fn run_ns_in(file: &File) -> Option<u64> {
     parse_run_ns(read_in(file, &mut [0; LINE_MAX])?)
 }
 
@@ -88,7 +88,7 @@ fn parse_run_ns(line: &str) -> Option<u64> {
 }
 
 /// Number, busy ticks and total ticks of each processor.
-pub fn cpu_ticks() -> Vec<(usize, u64, u64)> {
+pub(crate) fn cpu_ticks() -> Vec<(usize, u64, u64)> {
     fs::read_to_string("/proc/stat").map(|text| parse_ticks(&text)).unwrap_or_default()
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct ReadTotals {
     pub read_ns: u64,
     /// Pages read from each target, and total time.
     pub device_hits: [u64; TARGETS_MAX],
-    pub device_read_ns: [u64; TARGETS_MAX],
+    pub(crate) device_read_ns: [u64; TARGETS_MAX],
 }
 
 /// Maximum number of rings kept for their lanes after their clients ended.
@@ -41,7 +41,7 @@ pub(crate) struct Totals {
     pub reads: u64,
     pub read_ns: u64,
     pub device_hits: [u64; TARGETS_MAX],
-    pub device_read_ns: [u64; TARGETS_MAX],
+    pub(crate) device_read_ns: [u64; TARGETS_MAX],
 }
 
 impl Totals {

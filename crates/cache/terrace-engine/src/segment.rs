@@ -25,18 +25,18 @@ pub struct SegmentHandles {
     /// The segment, writable.
     pub segment: Arc<Segment>,
     /// Its memory file.
-    pub segment_fd: OwnedFd,
+    pub(crate) segment_fd: OwnedFd,
     /// The memory file opened read-only, for clients.
-    pub segment_ro: OwnedFd,
+    pub(crate) segment_ro: OwnedFd,
     /// Touch table.
     pub touches: Arc<TouchTable>,
     /// Its memory file, for clients.
-    pub touch_fd: OwnedFd,
+    pub(crate) touch_fd: OwnedFd,
     /// Tables of the targets that an engine starts with, in their order.
     tables: Mutex<Vec<Arc<TargetTable>>>,
     durable: Arc<Mapping>,
     /// Kept open so that the region appears under its name in /proc.
-    pub durable_fd: OwnedFd,
+    pub(crate) durable_fd: OwnedFd,
 }
 
 /// The slot table of a target.

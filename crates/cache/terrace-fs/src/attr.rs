@@ -8,7 +8,7 @@ pub struct Time {
     /// Seconds, rounded towards the past.
     pub sec: i64,
     /// Nanoseconds, 0 to 999,999,999.
-    pub nsec: u32,
+    pub(crate) nsec: u32,
 }
 
 impl Time {
@@ -44,7 +44,7 @@ impl Kind {
     }
 
     /// The kind of a directory entry, if the file system reports it.
-    pub fn from_file_type(file_type: FileType) -> Option<Self> {
+    pub(crate) fn from_file_type(file_type: FileType) -> Option<Self> {
         Some(match file_type {
             FileType::RegularFile => Self::File,
             FileType::Directory => Self::Directory,
@@ -89,7 +89,7 @@ pub struct Attr {
 
 impl Attr {
     /// Attributes from the source's `stat`, with the number `ino`.
-    pub fn from_stat(ino: u64, stat: &Stat) -> Self {
+    pub(crate) fn from_stat(ino: u64, stat: &Stat) -> Self {
         Self {
             ino,
             size: stat.st_size as u64,

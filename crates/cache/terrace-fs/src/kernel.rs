@@ -10,7 +10,7 @@ pub(crate) const RESENT: u64 = 1 << 63;
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Caller {
+pub(crate) struct Caller {
     /// File-system user id.
     pub uid: u32,
     /// File-system group id.
@@ -23,7 +23,7 @@ pub struct Caller {
 
 impl Caller {
     /// Whether the request was sent to an earlier daemon, which may have done it.
-    pub fn is_resent(&self) -> bool {
+    pub(crate) fn is_resent(&self) -> bool {
         self.unique & RESENT != 0
     }
 }

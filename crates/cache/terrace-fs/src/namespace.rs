@@ -31,14 +31,14 @@ pub struct NamespaceConfig {
     /// Capacities of the durable tables.
     pub layout: DurableLayout,
     /// Lifetime of attributes in the kernel.
-    pub attr_ttl: Duration,
+    pub(crate) attr_ttl: Duration,
     /// Lifetime of a name in the kernel.
-    pub entry_ttl: Duration,
+    pub(crate) entry_ttl: Duration,
     /// Lifetime of a negative dentry in the kernel. Short: only changes behind the mount make it wrong, and
     /// those are mostly new files.
-    pub negative_ttl: Duration,
+    pub(crate) negative_ttl: Duration,
     /// Whether the last close of a descriptor writes the file back, so that programs beside the mount see it.
-    pub flush_on_close: bool,
+    pub(crate) flush_on_close: bool,
     /// Descriptors below the limit that are reserved for other uses.
     pub descriptors_spared: u64,
     /// Whether the kernel itself reads and writes files (passthrough) for programs outside the preload path.
@@ -208,7 +208,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Sets the interface to the kernel's caches.
-    pub fn set_kernel(&self, kernel: Box<dyn Kernel>) {
+    pub(crate) fn set_kernel(&self, kernel: Box<dyn Kernel>) {
         let _ = self.kernel.set(kernel);
     }
 
@@ -223,28 +223,28 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Records that the kernel was asked to resend requests that the earlier daemon left unanswered.
-    pub fn note_resend_asked(&self) {
+    pub(crate) fn note_resend_asked(&self) {
         self.journal.note_resend_asked();
         self.paging.note_restart();
     }
 
     /// Records that the connection to the kernel is about to be initialised.
-    pub fn note_initialised(&self) {
+    pub(crate) fn note_initialised(&self) {
         self.durable.header.initialised.store(1, Ordering::Release);
     }
 
     /// Whether this daemon or an earlier one initialised the connection.
-    pub fn is_initialised(&self) -> bool {
+    pub(crate) fn is_initialised(&self) -> bool {
         self.durable.header.initialised.load(Ordering::Acquire) != 0
     }
 
     /// Records that passthrough is agreed on with the kernel.
-    pub fn note_passthrough(&self) {
+    pub(crate) fn note_passthrough(&self) {
         self.durable.header.passthrough.store(1, Ordering::Release);
     }
 
     /// Whether passthrough is agreed on with the kernel.
-    pub fn passes_through(&self) -> bool {
+    pub(crate) fn passes_through(&self) -> bool {
         self.durable.header.passthrough.load(Ordering::Acquire) != 0
     }
 
@@ -254,7 +254,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Inodes that the kernel knows.
-    pub fn inodes_known(&self) -> usize {
+    pub(crate) fn inodes_known(&self) -> usize {
         self.inodes.len()
     }
 
@@ -280,12 +280,12 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Whether changes are refused.
-    pub fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.durable.header.given_up.load(Ordering::SeqCst) != 0
     }
 
     /// Open files and directories.
-    pub fn handles_open(&self) -> usize {
+    pub(crate) fn handles_open(&self) -> usize {
         self.handles.len()
     }
 

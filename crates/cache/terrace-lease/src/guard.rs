@@ -50,7 +50,7 @@ pub fn suspend(word: &AtomicU32) {
 }
 
 /// Are clients sent to the source by [`suspend`]?
-pub fn is_suspended(word: &AtomicU32) -> bool {
+pub(crate) fn is_suspended(word: &AtomicU32) -> bool {
     word.load(Ordering::SeqCst) & LEASES_SUSPENDED != 0
 }
 

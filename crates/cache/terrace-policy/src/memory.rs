@@ -45,17 +45,17 @@ use trial::Trials;
 
 /// Minimum size of the cache beside cached pages of files, bytes. It is smaller only if programs' own memory
 /// leaves less.
-pub const FLOOR: u64 = 16 << 20;
+pub(crate) const FLOOR: u64 = 16 << 20;
 /// Normal fluctuation of a group's usage, bytes: no reason to grow.
 const STILL: u64 = 2 * CHUNK;
 /// Dead band: one side must be worth this many times the other.
-pub const BAND: f64 = 2.0;
+pub(crate) const BAND: f64 = 2.0;
 /// Losses of a group below this are ignored, ns of waiting a second.
 const LOSS_MIN: f64 = 5e6;
 /// Worth of a chunk below this is ignored, ns of waiting a second.
 const WORTH_MIN: f64 = 1e5;
 /// Losses above which a fixed limit is given up in part, ns of waiting a second.
-pub const THRASH: f64 = 20e6;
+pub(crate) const THRASH: f64 = 20e6;
 /// Number of weighings with losses before the cache shrinks. A starting program reads its code once, many
 /// pages with one fault. For a fixed limit the weighings must be consecutive. Otherwise they are counted
 /// among the last eight, for programs may start repeatedly; a cache of no use shrinks at once.
@@ -67,7 +67,7 @@ const RESERVE_MIN: u64 = 16 << 20;
 const RESERVE_MAX: u64 = 1 << 30;
 /// The reserve is at least twice the largest recent growth between two calls. This is the half-life of that
 /// growth.
-pub const BURST_HALVES: Duration = Duration::from_secs(20);
+pub(crate) const BURST_HALVES: Duration = Duration::from_secs(20);
 
 /// Bounds of the cache's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,16 +47,16 @@ pub(crate) struct Local {
     /// Counter stripe + 1.
     stripe: Cell<u32>,
     /// Page-fill slot where the next search starts.
-    pub next_slot: Cell<u32>,
+    pub(crate) next_slot: Cell<u32>,
     /// The thread holds the connection's lock: a signal handler that finds this must not wait for it.
     pub holding: Cell<u32>,
     /// Memory that was last found writable, see [`crate::buffer`].
-    pub good_from: Cell<usize>,
-    pub good_to: Cell<usize>,
+    pub(crate) good_from: Cell<usize>,
+    pub(crate) good_to: Cell<usize>,
     /// The stream of the last read.
     stream: Cell<u32>,
     /// 1: the thread may be cancelled at any instruction (PTHREAD_CANCEL_ASYNCHRONOUS).
-    pub cancelled_at_once: Cell<u32>,
+    pub(crate) cancelled_at_once: Cell<u32>,
     /// Depth of the library's own system calls ([`crate::quiet`]).
     pub inside: Cell<u32>,
     _pad: u32,

@@ -27,10 +27,10 @@ pub(crate) struct Shared {
     pub name: String,
     pub geometry: Geometry,
     pub lease: Lease,
-    pub timing: Timing,
+    pub(crate) timing: Timing,
     pub places: RwLock<Option<Places>>,
     /// Held while the regions are listed.
-    pub attaching: Mutex<()>,
+    pub(crate) attaching: Mutex<()>,
     pub queue: Mutex<Queue>,
     /// Signals changes of the queue and of the health.
     pub changed: Condvar,
@@ -63,7 +63,7 @@ pub(crate) struct Health {
     /// `why` is set: nothing is written.
     is_failing: AtomicBool,
     /// Reads fail, too: none is tried.
-    pub reads_fail: AtomicBool,
+    pub(crate) reads_fail: AtomicBool,
     /// The target is lost permanently.
     is_lost: AtomicBool,
 }

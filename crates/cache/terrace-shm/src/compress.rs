@@ -149,7 +149,7 @@ const PIECE: usize = 16;
 const EVEN: u32 = 640;
 
 /// True if the bytes of a sample are distributed as evenly as random ones.
-pub fn looks_random(page: &Page) -> bool {
+pub(crate) fn looks_random(page: &Page) -> bool {
     let mut counts = [0_u8; 256];
     // With a saturating count, 256 equal bytes count as 255: still far from random.
     for piece in page.chunks_exact(PAGE_SIZE / PIECES) {

@@ -18,7 +18,7 @@ const STREAM_MIN_BYTES: usize = 8192;
 /// # Safety
 /// As `ptr::copy_nonoverlapping`, but the source may change during the copy: the caller discards a torn copy.
 #[inline]
-pub unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
+pub(crate) unsafe fn out_of_frames(from: *const u8, to: *mut u8, n: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise. `wide` runs only where the processor has the instructions.
     unsafe {

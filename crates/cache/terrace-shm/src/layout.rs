@@ -20,26 +20,26 @@ pub const PAGE_SIZE: usize = 4096;
 /// Pages of a block (64 KiB; `run` in names): covered by one leaf, and filled into adjacent frames.
 pub const BLOCK_PAGES: usize = 16;
 /// Children of an inner node.
-pub const FANOUT: usize = 256;
+pub(crate) const FANOUT: usize = 256;
 /// Children of a small node.
-pub const SMALL_NODE_FANOUT: usize = 32;
+pub(crate) const SMALL_NODE_FANOUT: usize = 32;
 /// Maximum number of object slots.
-pub const OBJECTS_MAX: u32 = 1 << 24;
+pub(crate) const OBJECTS_MAX: u32 = 1 << 24;
 /// Maximum number of leaves: a place (leaf and entry in it) plus one fits 32 bits.
-pub const LEAVES_MAX: u32 = (1 << 28) - 1;
+pub(crate) const LEAVES_MAX: u32 = (1 << 28) - 1;
 /// Maximum number of frames (1 TiB): a policy's links take eight bytes a frame.
 pub const FRAMES_MAX: u32 = (1 << 28) - CHUNK_FRAMES as u32;
 /// Bytes of a zspage: slots of one size for compressed pages.
 pub const ZSPAGE_SIZE: usize = 64 << 10;
 /// Maximum number of zspages (128 GiB): a [`crate::zobject::Handle`] fits 31 bits, because the top bit marks
 /// a page on a device.
-pub const ZSPAGES_MAX: u32 = (1 << 21) - 1;
+pub(crate) const ZSPAGES_MAX: u32 = (1 << 21) - 1;
 /// Touch counts of a zspage. With more slots, some share a count: the counts are hints.
-pub const ZSPAGE_TOUCHES: usize = 128;
+pub(crate) const ZSPAGE_TOUCHES: usize = 128;
 /// log2 of FANOUT.
-pub const FANOUT_BITS: u32 = 8;
+pub(crate) const FANOUT_BITS: u32 = 8;
 /// Maximum number of levels of inner nodes above the leaves: 32 bits of run number.
-pub const HEIGHT_MAX: u32 = 4;
+pub(crate) const HEIGHT_MAX: u32 = 4;
 /// Alignment of the frames, so that huge pages can back them.
 pub const HUGE: usize = 2 << 20;
 /// Frames of a huge page.
@@ -69,7 +69,7 @@ pub struct Header {
     pub mount_dev: AtomicU64,
     _pad0: [u64; 2],
     /// Reuse epoch of index nodes (own cache line: each hit reads it).
-    pub epoch: AtomicU64,
+    pub(crate) epoch: AtomicU64,
     /// 1 while a trace is recorded: clients record their reads in the lanes of their rings. Placed on a cache
     /// line that a hit has loaded anyway, and rarely changed.
     pub tracing: AtomicU32,
@@ -87,7 +87,7 @@ pub struct Header {
     /// Frames that have memory, for a restarted daemon.
     pub populated: AtomicU32,
     /// Levels of the object table in use: see [`Geometry::level`].
-    pub object_levels: AtomicU32,
+    pub(crate) object_levels: AtomicU32,
     /// Memory limit in force, for a restarted daemon (bytes; 0: none yet).
     pub limit_bytes: AtomicU64,
     /// 1 if the limit was chosen automatically, for a restarted daemon.
@@ -164,7 +164,7 @@ pub const FLAG_MAPPED: u32 = 2;
 /// Index entries of one run.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
+pub(crate) struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
 
 /// A radix node: child number + 1, 0 = none.
 #[repr(C, align(1024))]
@@ -175,11 +175,11 @@ pub struct Inner(pub [AtomicU32; FANOUT]);
 /// memory than all leaves of a file of 100 KiB.
 #[repr(C, align(128))]
 #[derive(Debug)]
-pub struct SmallNode(pub [AtomicU32; SMALL_NODE_FANOUT]);
+pub(crate) struct SmallNode(pub [AtomicU32; SMALL_NODE_FANOUT]);
 
 /// A node of a tree, and its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Branch {
+pub(crate) struct Branch {
     /// Levels of nodes below: 0 for a leaf. [`SMALL_NODE`] for a small node.
     pub height: u32,
     /// Number of the node among the leaves, small nodes or inner nodes.
@@ -187,7 +187,7 @@ pub struct Branch {
 }
 
 /// The height in the root word for a small node, which distinguishes it from an inner node of height 1.
-pub const SMALL_NODE: u32 = HEIGHT_MAX + 1;
+pub(crate) const SMALL_NODE: u32 = HEIGHT_MAX + 1;
 
 impl Branch {
     /// The content of a root word, if there is a root.
@@ -256,11 +256,11 @@ impl Geometry {
         Some(first + ((x ^ x >> 31) as u32 & (slots - 1) & !(BUCKET_SLOTS - 1)))
     }
     /// Byte offset of the object slots.
-    pub fn objects_at(&self) -> usize {
+    pub(crate) fn objects_at(&self) -> usize {
         PAGE_SIZE
     }
     /// Byte offset of the inner nodes.
-    pub fn inners_at(&self) -> usize {
+    pub(crate) fn inners_at(&self) -> usize {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
     /// Number of small nodes. Files that find none left use an inner node.
@@ -268,28 +268,28 @@ impl Geometry {
         self.leaves_max / 2
     }
     /// Byte offset of the small nodes.
-    pub fn small_nodes_at(&self) -> usize {
+    pub(crate) fn small_nodes_at(&self) -> usize {
         (self.inners_at() + self.inners_max as usize * size_of::<Inner>()).next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the leaves.
-    pub fn leaves_at(&self) -> usize {
+    pub(crate) fn leaves_at(&self) -> usize {
         (self.small_nodes_at() + self.small_nodes_max() as usize * size_of::<SmallNode>())
             .next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the size classes of zspages, which have their pages to themselves.
-    pub fn zclasses_at(&self) -> usize {
+    pub(crate) fn zclasses_at(&self) -> usize {
         (self.leaves_at() + self.leaves_max as usize * size_of::<Leaf>()).next_multiple_of(PAGE_SIZE)
     }
     /// Bytes of the size classes.
-    pub fn zclasses_bytes(&self) -> usize {
+    pub(crate) fn zclasses_bytes(&self) -> usize {
         (self.zspages_max as usize).next_multiple_of(PAGE_SIZE)
     }
     /// Byte offset of the frames.
-    pub fn frames_at(&self) -> usize {
+    pub(crate) fn frames_at(&self) -> usize {
         (self.zclasses_at() + self.zclasses_bytes()).next_multiple_of(HUGE)
     }
     /// Byte offset of the zspages.
-    pub fn zspages_at(&self) -> usize {
+    pub(crate) fn zspages_at(&self) -> usize {
         (self.frames_at() + self.frames_max as usize * PAGE_SIZE).next_multiple_of(HUGE)
     }
     /// Bytes of the segment.
@@ -306,7 +306,7 @@ impl Geometry {
         self.frame_table_bytes() + zspages.next_multiple_of(PAGE_SIZE)
     }
     /// True if a client may use these numbers: a mapping of this size can be indexed without overflow.
-    pub fn is_sane(&self) -> bool {
+    pub(crate) fn is_sane(&self) -> bool {
         self.objects_max.is_power_of_two()
             && (BUCKET_SLOTS..=OBJECTS_MAX).contains(&self.objects_max)
             && self.frames_max > 0
@@ -324,6 +324,6 @@ pub fn object_hash(id: u64) -> u64 {
 }
 
 /// Slots of the first two levels of the object table.
-pub const LEVEL_SLOTS: u32 = 1024;
+pub(crate) const LEVEL_SLOTS: u32 = 1024;
 /// Slots of a level in which an object may be.
-pub const BUCKET_SLOTS: u32 = 16;
+pub(crate) const BUCKET_SLOTS: u32 = 16;

@@ -37,7 +37,7 @@ const WALKS_MAX: u32 = 4;
 
 /// A walk that ends at a node that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Astray {
+pub(crate) enum Astray {
     /// The number names no node of the expected kind.
     Number(u32),
     /// The node is not mapped in this process.
@@ -70,7 +70,7 @@ pub struct Segment {
 
 /// A part of the segment is not mapped, and cannot be: the content must be read through the mount path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unmapped;
+pub(crate) struct Unmapped;
 
 impl Segment {
     /// Daemon: creates a new segment in `fd`, which must be empty and of `geometry.segment_bytes()`.
@@ -147,7 +147,7 @@ impl Segment {
     }
     /// Object slot `i`. None: not mapped here.
     #[inline]
-    pub fn try_object(&self, i: u32) -> Option<&ObjectSlot> {
+    pub(crate) fn try_object(&self, i: u32) -> Option<&ObjectSlot> {
         // SAFETY: all fields are atomics.
         self.objects.get(i).map(|at| unsafe { at.as_ref() })
     }
@@ -163,7 +163,7 @@ impl Segment {
     }
     /// Small node `i`. For the daemon.
     #[inline]
-    pub fn small_node(&self, i: u32) -> &SmallNode {
+    pub(crate) fn small_node(&self, i: u32) -> &SmallNode {
         self.try_small_node(i).expect("a small node")
     }
     #[inline]
@@ -173,7 +173,7 @@ impl Segment {
     }
     /// Leaf `i`. For the daemon.
     #[inline]
-    pub fn leaf(&self, i: u32) -> &Leaf {
+    pub(crate) fn leaf(&self, i: u32) -> &Leaf {
         self.try_leaf(i).expect("a leaf")
     }
     #[inline]
@@ -188,7 +188,7 @@ impl Segment {
     }
     /// Start of frame `i`. Readers follow [`crate::protocol`]. None: not mapped here.
     #[inline]
-    pub fn try_frame(&self, i: u32) -> Option<*mut u8> {
+    pub(crate) fn try_frame(&self, i: u32) -> Option<*mut u8> {
         self.frames.get(i).map(|at| at.as_ptr().cast())
     }
     /// Offset of frame `i` in the memory file, bytes.
@@ -221,7 +221,7 @@ impl Segment {
     ///
     /// # Errors
     /// Errors of madvise(2). The memory may then still be in use.
-    pub fn discard_zspages(&self, first: u32, n: u32) -> io::Result<()> {
+    pub(crate) fn discard_zspages(&self, first: u32, n: u32) -> io::Result<()> {
         assert!(first.checked_add(n).is_some_and(|end| end <= self.geometry.zspages_max));
         // SAFETY: in bounds, checked above.
         unsafe {
@@ -233,7 +233,7 @@ impl Segment {
     ///
     /// # Errors
     /// As [`Segment::discard_zspages`].
-    pub fn discard_zclasses(&self) -> io::Result<()> {
+    pub(crate) fn discard_zclasses(&self) -> io::Result<()> {
         // SAFETY: the region is whole pages.
         unsafe { discard(self.zclasses.first().as_ptr().cast(), self.geometry.zclasses_bytes()) }
     }
@@ -272,7 +272,7 @@ impl Segment {
     /// # Errors
     /// A part of the tree cannot be mapped here: the page may be cached all the same.
     #[inline]
-    pub fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Unmapped> {
+    pub(crate) fn find_leaf(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Unmapped> {
         let mut why = Astray::Number(0);
         for _ in 0..WALKS_MAX {
             match self.walk(object, run) {

@@ -30,7 +30,7 @@ pub const FLUSH: u32 = 4;
 pub const SERVE: u32 = 8;
 
 /// Requests a target of the device tiers by number ([`target`]); after HELLO.
-pub const DEVICE: u32 = 6;
+pub(crate) const DEVICE: u32 = 6;
 
 /// The operation that requests target `n`.
 pub const fn target(n: u32) -> u32 {

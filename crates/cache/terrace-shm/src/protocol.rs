@@ -46,14 +46,14 @@ pub fn replace(entry: &AtomicU64, next: Entry) {
 /// Announces that an index node is reused for another run of pages. A reader that walked through it sees the
 /// moved epoch and walks again. Writer only.
 #[inline]
-pub fn begin_reuse(epoch: &AtomicU64) {
+pub(crate) fn begin_reuse(epoch: &AtomicU64) {
     epoch.store(epoch.load(Ordering::Relaxed) + 1, Ordering::Release);
     fence(Ordering::Release);
 }
 
 /// True if no node was reused since the reader loaded `seen` (with Acquire) before its walk.
 #[inline]
-pub fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
+pub(crate) fn same_epoch(epoch: &AtomicU64, seen: u64) -> bool {
     // The caller has just done the acquire fence of `unchanged`.
     epoch.load(Ordering::Relaxed) == seen
 }
@@ -99,7 +99,7 @@ pub fn same_version(seen: PageVersion, now: u64, write_clock: &AtomicU64) -> boo
 
 /// True if the object was not written since `seen`.
 #[inline]
-pub fn unwritten_since(seen: PageVersion, write_clock: &AtomicU64) -> bool {
+pub(crate) fn unwritten_since(seen: PageVersion, write_clock: &AtomicU64) -> bool {
     write_clock.load(Ordering::Acquire) <= seen.clock
 }
 

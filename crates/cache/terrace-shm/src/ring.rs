@@ -59,7 +59,7 @@ pub struct Counters {
 /// Counters of a client's reads of targets, by target number; as above.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub struct TargetCounters {
+pub(crate) struct TargetCounters {
     /// Pages read.
     pub hits: [AtomicU64; TARGETS_MAX],
     /// Time of these reads, ns.

@@ -82,7 +82,7 @@ impl Span {
 
 /// A lane as mapped by either side.
 #[derive(Debug, Clone, Copy)]
-pub struct Lane<'a> {
+pub(crate) struct Lane<'a> {
     /// Its ends.
     pub ends: &'a Ends,
     /// Its [`LANE_RECORDS`] records.

@@ -20,7 +20,7 @@ pub const OBJECT_MAX: usize = 3072;
 /// Maximum number of compressed bytes.
 pub const STORED_MAX: usize = OBJECT_MAX - HEAD_BYTES;
 /// The largest size class. Slots of class `n` take about `n` times 64 bytes; 0 = unused.
-pub const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
+pub(crate) const CLASS_MAX: u8 = (OBJECT_MAX / UNIT) as u8;
 
 const SLOT_BITS: u32 = 10;
 const UNITS: usize = ZSPAGE_SIZE / UNIT;
@@ -45,7 +45,7 @@ impl Handle {
 }
 
 /// The class for `stored` compressed bytes. None: too many.
-pub fn class_for(stored: usize) -> Option<u8> {
+pub(crate) fn class_for(stored: usize) -> Option<u8> {
     CLASSES.get((stored + HEAD_BYTES).div_ceil(STEP)).copied()
 }
 /// Slots of a zspage of this class; 0 for an invalid class.

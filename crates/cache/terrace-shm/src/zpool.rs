@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// The bytes of an object differ from those stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Corrupt;
+pub(crate) struct Corrupt;
 
 /// Event counts of a pool since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -81,7 +81,7 @@ pub(crate) struct CompressedRead<'a> {
     pub handle: Handle,
     pub place: Place,
     /// Reuse epoch before the walk.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
     /// Page of the object.
     pub page: u64,
 }

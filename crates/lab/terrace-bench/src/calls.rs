@@ -32,17 +32,17 @@ pub struct Options {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Result {
     /// Opening and closing a file of 6 KiB that was read before.
-    pub open_close_us: f64,
+    pub(crate) open_close_us: f64,
     /// Writing 8 KiB into a file of 32 MiB.
-    pub pwrite_us: f64,
+    pub(crate) pwrite_us: f64,
     /// The same write, followed by fdatasync.
-    pub pwrite_fdatasync_us: f64,
+    pub(crate) pwrite_fdatasync_us: f64,
     /// The plain write, while another thread calls fdatasync on the file without a pause.
-    pub pwrite_beside_sync_us: f64,
+    pub(crate) pwrite_beside_sync_us: f64,
     /// The longest of these writes.
-    pub pwrite_beside_sync_max_us: f64,
+    pub(crate) pwrite_beside_sync_max_us: f64,
     /// Starting a program and waiting for its exit.
-    pub exec_us: f64,
+    pub(crate) exec_us: f64,
     /// Blocks and files with checked content.
     pub checked: u64,
 }

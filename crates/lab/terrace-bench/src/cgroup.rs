@@ -35,11 +35,11 @@ pub struct Group {
 
 /// Limits of a group's reads and direct writes on a block device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Throttle {
+pub(crate) struct Throttle {
     /// Major and minor number.
     pub device: (u32, u32),
     /// Bytes a second, in either direction.
-    pub bytes_per_s: Option<u64>,
+    pub(crate) bytes_per_s: Option<u64>,
     /// Requests a second, in either direction.
     pub iops: Option<u64>,
 }
@@ -50,13 +50,13 @@ pub struct Memory {
     /// Bytes charged now.
     pub usage: u64,
     /// Peak of the charged bytes.
-    pub usage_max: u64,
+    pub(crate) usage_max: u64,
     /// Number of times the limit was hit (and memory was reclaimed).
-    pub limit_hits: u64,
+    pub(crate) limit_hits: u64,
     /// Processes killed by the OOM killer.
-    pub oom_kills: u64,
+    pub(crate) oom_kills: u64,
     /// Page faults that read from a device: the text of programs was dropped for lack of memory.
-    pub major_faults: u64,
+    pub(crate) major_faults: u64,
     /// Bytes that reclaim cannot free by dropping file pages: usage less the file cache, but with shared
     /// memory.
     pub pinned: u64,
@@ -64,7 +64,7 @@ pub struct Memory {
 
 impl Group {
     /// Control files that take a process id; writing "0" moves the writer.
-    pub fn procs_files(&self) -> Vec<PathBuf> {
+    pub(crate) fn procs_files(&self) -> Vec<PathBuf> {
         self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()
     }
 
@@ -82,12 +82,12 @@ impl Group {
     }
 
     /// Can this group limit memory?
-    pub fn limits_memory(&self) -> bool {
+    pub(crate) fn limits_memory(&self) -> bool {
         self.memory.is_some()
     }
 
     /// CPU time of all processes that were ever in the group.
-    pub fn cpu_ns(&self) -> Option<u64> {
+    pub(crate) fn cpu_ns(&self) -> Option<u64> {
         let dir = self.cpu.as_ref()?;
         match self.version {
             Version::V1 => read_number(&dir.join("cpuacct.usage")),
@@ -159,7 +159,7 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 /// A group made for one run; removed when dropped.
 #[derive(Debug)]
-pub struct OwnedGroup(Group);
+pub(crate) struct OwnedGroup(Group);
 
 impl std::ops::Deref for OwnedGroup {
     type Target = Group;
@@ -187,7 +187,7 @@ impl OwnedGroup {
     }
 
     /// Gives the group nearly all of the processors under contention: for machines that are not quiet.
-    pub fn favour(&self) {
+    pub(crate) fn favour(&self) {
         let (file, value) = match self.version {
             Version::V1 => (self.shares.as_ref().map(|d| d.join("cpu.shares")), "262144"),
             Version::V2 => (self.cpu.as_ref().map(|d| d.join("cpu.weight")), "10000"),
@@ -199,7 +199,7 @@ impl OwnedGroup {
 
     /// Ends the remaining processes of a load: SIGTERM, SIGKILL after 10 s. Processes of the program `server`
     /// end by themselves when they have no more users; they are killed only after 20 s more.
-    pub fn end_all(&self, server: &Path) {
+    pub(crate) fn end_all(&self, server: &Path) {
         let serves = |&pid: &i32| runs(pid, server);
         let others = || self.processes().into_iter().filter(|pid| !serves(pid)).collect::<Vec<_>>();
         for (signal, seconds) in [(libc::SIGTERM, 10), (libc::SIGKILL, 5)] {

@@ -37,7 +37,7 @@ pub struct Demo {
     /// Continue without control groups and the right to drop caches, as an ordinary user: then the plain side
     /// has all of the machine's memory.
     #[arg(long)]
-    pub lenient: bool,
+    pub(crate) lenient: bool,
     /// Directory for the journal of set-ups.
     #[arg(long, hide = true, default_value = "/run/terrace-bench")]
     pub state: PathBuf,

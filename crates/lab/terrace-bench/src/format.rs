@@ -3,9 +3,9 @@
 use comfy_table::{Table, presets};
 
 /// Terminal escape: red.
-pub const RED: &str = "\x1b[31m";
+pub(crate) const RED: &str = "\x1b[31m";
 /// Terminal escape: ends [`RED`].
-pub const UNDONE: &str = "\x1b[0m";
+pub(crate) const UNDONE: &str = "\x1b[0m";
 
 /// Three significant digits or more, no exponents: for progress and small tables.
 pub fn short(v: f64) -> String {
@@ -18,14 +18,14 @@ pub fn short(v: f64) -> String {
 }
 
 /// A table without borders, columns two blanks apart.
-pub fn plain_table() -> Table {
+pub(crate) fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
 }
 
 /// A table in Markdown.
-pub fn markdown_table() -> Table {
+pub(crate) fn markdown_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
     table

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Maximum CPU share of other programs; a run above it is marked as disturbed.
-pub const FOREIGN_CPU_MAX: f64 = 0.04;
+pub(crate) const FOREIGN_CPU_MAX: f64 = 0.04;
 
 /// Description of the machine, stored with raw results: a number without it is meaningless. Fields that an
 /// older file lacks are empty.
@@ -24,13 +24,13 @@ pub struct Machine {
     /// Kernel release.
     pub kernel: String,
     /// Whether the machine is virtual, as far as the processor shows it.
-    pub virtual_machine: bool,
+    pub(crate) virtual_machine: bool,
     /// File system under the data.
     pub file_system: String,
     /// Block device under the data.
     pub device: String,
     /// Its I/O scheduler.
-    pub scheduler: String,
+    pub(crate) scheduler: String,
     /// /sys/kernel/mm/transparent_hugepage/enabled.
     pub huge_pages: String,
     /// Output of `fio --version`.
@@ -69,7 +69,7 @@ pub fn cpus() -> usize {
 }
 
 /// Memory available to programs, bytes.
-pub fn memory_available() -> u64 {
+pub(crate) fn memory_available() -> u64 {
     Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
 }
 
@@ -106,12 +106,12 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Busy {
     /// All time except idle and I/O wait.
-    pub busy_ns: u64,
+    pub(crate) busy_ns: u64,
     /// Processor time taken by the hypervisor.
-    pub steal_ns: u64,
+    pub(crate) steal_ns: u64,
     /// Time of kernel threads, included in `busy_ns`: writeback, loop devices. They also work for the
     /// measured program, so they do not count as other load.
-    pub kernel_ns: u64,
+    pub(crate) kernel_ns: u64,
 }
 
 /// Reads /proc/stat, and the stat file of each kernel thread.
@@ -128,7 +128,7 @@ pub fn busy() -> Busy {
 }
 
 /// Waits until the machine has been idle for a second, at most `seconds`.
-pub fn wait_until_quiet(seconds: u64) {
+pub(crate) fn wait_until_quiet(seconds: u64) {
     for _ in 0..seconds {
         let before = busy();
         std::thread::sleep(std::time::Duration::from_secs(1));

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Environment variable with a step's meters, as JSON: a loop reads them around its timed part.
-pub const METERS: &str = "TERRACE_BENCH_METERS";
+pub(crate) const METERS: &str = "TERRACE_BENCH_METERS";
 /// The device under the data, in [`Meters::devices`].
 pub const SOURCE: &str = "source";
 /// The device under tiers.
@@ -23,7 +23,7 @@ pub type Counted = BTreeMap<String, f64>;
 
 /// The meters of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Meters {
+pub(crate) struct Meters {
     /// Statistics (`/sys/dev/block/MAJOR:MINOR/stat`) of the devices that only the system under test uses, by
     /// name.
     pub devices: BTreeMap<String, PathBuf>,
@@ -35,7 +35,7 @@ pub struct Meters {
 
 impl Meters {
     /// The meters of this process's step.
-    pub fn of_step() -> Meters {
+    pub(crate) fn of_step() -> Meters {
         std::env::var(METERS).ok().and_then(|json| serde_json::from_str(&json).ok()).unwrap_or_default()
     }
 

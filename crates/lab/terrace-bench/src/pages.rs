@@ -14,7 +14,7 @@ pub const PAGE: usize = 4096;
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 /// Seed of all data files.
-pub const DATA_SEED: u64 = 20_240_611;
+pub(crate) const DATA_SEED: u64 = 20_240_611;
 const WORDS: usize = PAGE / 8;
 
 /// splitmix64's finaliser: neighbouring numbers become unrelated.
@@ -45,7 +45,7 @@ pub fn fill(seed: u64, page: u64, out: &mut [u8]) {
 
 /// The cheap check of a hot loop: the page's own number.
 #[inline]
-pub fn looks_right(page: u64, data: &[u8]) -> bool {
+pub(crate) fn looks_right(page: u64, data: &[u8]) -> bool {
     data[..8] == page.to_le_bytes()
 }
 

@@ -26,7 +26,7 @@ const TTL: Duration = Duration::from_secs(60);
 pub struct Slow {
     /// Delay of each read, microseconds. Reads wait in parallel, as many as there are threads.
     #[arg(long, default_value_t = 0)]
-    pub delay_us: u64,
+    pub(crate) delay_us: u64,
     /// Bandwidth of all reads together, MiB a second; 0: no limit.
     #[arg(long, default_value_t = 0)]
     pub bandwidth: u64,

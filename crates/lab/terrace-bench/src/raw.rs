@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use terrace_api::capture::{At, Error};
 
 /// The columns of a run besides its metrics: candidates for the factor and the cells of a comparison.
-pub const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition"];
+pub(crate) const COLUMNS: [&str; 5] = ["system", "load", "pattern", "jobs", "repetition"];
 
 /// The circumstances of the runs after it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,7 +70,7 @@ pub struct Run {
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Percentiles of the latency: per cent, microseconds; rising.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub latency_percentiles_us: Vec<(f64, f64)>,
+    pub(crate) latency_percentiles_us: Vec<(f64, f64)>,
     /// Remarks on a valid run: "disturbed: others used 7 % of the CPUs".
     #[serde(default)]
     pub marks: Vec<String>,
@@ -117,7 +117,7 @@ pub struct Results {
     /// In the order of the file, including refused ones. A repeated run replaces its earlier refused line.
     pub runs: Vec<Run>,
     /// Skipped lines.
-    pub notices: Vec<String>,
+    pub(crate) notices: Vec<String>,
 }
 
 /// Reads a file of raw results.
@@ -130,7 +130,7 @@ pub fn read(path: &Path) -> Result<Results, Error> {
 }
 
 /// Whether these bytes start like raw results. For readers of several formats.
-pub fn is_raw(bytes: &[u8]) -> bool {
+pub(crate) fn is_raw(bytes: &[u8]) -> bool {
     let first = bytes.split(|&b| b == b'\n').next().unwrap_or_default();
     serde_json::from_slice::<Line>(first).is_ok_and(|line| line.machine.is_some() && line.matrix.is_some())
 }

@@ -20,7 +20,7 @@ pub(crate) struct Common {
     pub seed: u64,
     /// Seed of the file's content.
     #[arg(long, default_value_t = DATA_SEED)]
-    pub data_seed: u64,
+    pub(crate) data_seed: u64,
     /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
     pub content: Content,
@@ -35,11 +35,11 @@ impl Common {
 
 /// Latencies of single reads.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// Their mean.
     pub mean_us: f64,
     /// Their median.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// Their 99th percentile.
     pub p99_us: f64,
 }

@@ -12,7 +12,7 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A mean with its two-sided interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Interval {
+pub(crate) struct Interval {
     /// The estimate.
     pub mean: f64,
     /// Lower end.
@@ -58,7 +58,7 @@ fn t_quantile(confidence: f64, df: f64) -> Option<f64> {
 }
 
 /// Student's interval for the mean of `xs`.
-pub fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
+pub(crate) fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
     let (m, v, n) = (mean(xs)?, variance(xs)?, xs.len());
     let half = t_quantile(confidence, (n - 1) as f64)? * (v / n as f64).sqrt();
     Some(Interval { mean: m, low: m - half, high: m + half, n })
@@ -66,11 +66,11 @@ pub fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
 
 /// Student's test that a mean is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Student {
+pub(crate) struct Student {
     /// The statistic; not finite without variance.
     pub t: f64,
     /// Degrees of freedom.
-    pub df: f64,
+    pub(crate) df: f64,
     /// Two-sided probability of such a mean by chance; not finite without variance.
     pub p: f64,
 }
@@ -78,7 +78,7 @@ pub struct Student {
 /// Ratio candidate / baseline over pairs: geometric mean with interval, and the test that it is 1.
 ///
 /// `None` if a number is not positive and finite: such a pair is no measurement.
-pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, Student)> {
+pub(crate) fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, Student)> {
     let good = |x: f64| x.is_finite() && x > 0.0;
     if !pairs.iter().all(|&(base, cand)| good(base) && good(cand)) {
         return None;
@@ -94,20 +94,20 @@ pub fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Interval, 
 
 /// Welch's unequal-variance t-test (Biometrika 34, 1947), with Satterthwaite's degrees of freedom.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Welch {
+pub(crate) struct Welch {
     /// Mean of the first group minus mean of the second.
     pub difference: Interval,
     /// The statistic.
     pub t: f64,
     /// Welch-Satterthwaite degrees of freedom.
-    pub df: f64,
+    pub(crate) df: f64,
     /// Two-sided probability of such a difference by chance.
     pub p: f64,
 }
 
 /// Compares two unpaired groups. `None` if one has less than two observations, or if neither varies: then
 /// there is no scale for the difference. One group may be constant.
-pub fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
+pub(crate) fn welch(a: &[f64], b: &[f64], confidence: f64) -> Option<Welch> {
     let (va, vb) = (variance(a)? / a.len() as f64, variance(b)? / b.len() as f64);
     let d = mean(a)? - mean(b)?;
     let se = (va + vb).sqrt();

@@ -19,7 +19,7 @@ use terrace_api::stats::StatReport;
 
 /// Environment variable with a step's group, as JSON: a loop reads the group's CPU time around its timed
 /// part.
-pub const GROUP: &str = "TERRACE_BENCH_GROUP";
+pub(crate) const GROUP: &str = "TERRACE_BENCH_GROUP";
 
 /// One command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Step {
     pub argv: Vec<String>,
     /// For a step that fills a cache: repeat it until this many bytes of it are hits of the preload path.
     #[serde(default)]
-    pub until_hit_bytes: Option<u64>,
+    pub(crate) until_hit_bytes: Option<u64>,
 }
 
 impl Step {
@@ -46,7 +46,7 @@ impl Step {
     }
 
     /// Repeats the step until `bytes` are hits. Without a preload path it runs twice.
-    pub fn until_hits(mut self, bytes: u64) -> Step {
+    pub(crate) fn until_hits(mut self, bytes: u64) -> Step {
         self.until_hit_bytes = Some(bytes);
         self
     }
@@ -70,7 +70,7 @@ pub struct Context {
 
 /// Counters of the preload path during a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PreloadBytes {
+pub(crate) struct PreloadBytes {
     /// Bytes of hits.
     pub hit_bytes: u64,
     /// Bytes of misses that the program itself read from the source.
@@ -104,15 +104,15 @@ pub struct Outcome {
     /// Time from start to end.
     pub wall_ns: u64,
     /// CPU time of the whole group during the step.
-    pub cpu_ns: Option<u64>,
+    pub(crate) cpu_ns: Option<u64>,
     /// Bytes that the group read from devices during the step.
     pub read_bytes: Option<u64>,
     /// CPU time of the whole machine during the step.
-    pub machine_busy_ns: u64,
+    pub(crate) machine_busy_ns: u64,
     /// CPU time taken by the hypervisor during the step.
-    pub machine_steal_ns: u64,
+    pub(crate) machine_steal_ns: u64,
     /// CPU time of kernel threads during the step, included in the machine's.
-    pub kernel_threads_ns: u64,
+    pub(crate) kernel_threads_ns: u64,
     /// Memory of the group at the end.
     pub memory: Option<Memory>,
     /// Counters of the preload path during the step, if terrace serves.
@@ -133,7 +133,7 @@ impl Outcome {
     }
 
     /// Share of the machine's CPU taken by the hypervisor.
-    pub fn stolen_cpu(&self) -> f64 {
+    pub(crate) fn stolen_cpu(&self) -> f64 {
         self.machine_steal_ns as f64 / self.machine_ns()
     }
 
@@ -157,7 +157,7 @@ pub fn drop_caches() -> io::Result<()> {
 /// waits until the freed memory is returned, then touches memory and frees it again: for 2 s it stays backed.
 /// *Tried:* keeping a page of each block, so that blocks stay too small for reporting. Then the kernel's
 /// large folios come from other, untouched blocks, and the effect is worse.
-pub fn warm_memory() {
+pub(crate) fn warm_memory() {
     const BYTES: usize = 3 << 30;
     if Path::new("/sys/module/page_reporting").exists() {
         std::thread::sleep(Duration::from_millis(2500));
@@ -176,7 +176,7 @@ pub fn warm_memory() {
 }
 
 /// Drops the clean pages of the files in `dir`, as an ordinary user can.
-pub fn drop_files(dir: &Path) {
+pub(crate) fn drop_files(dir: &Path) {
     use std::os::fd::AsRawFd;
     for file in fs::read_dir(dir).into_iter().flatten().flatten().filter_map(|e| File::open(e.path()).ok()) {
         // SAFETY: takes a descriptor and numbers only.

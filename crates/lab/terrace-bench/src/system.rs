@@ -55,15 +55,15 @@ pub struct Places {
     /// The program with foyer's cache.
     pub foyer: PathBuf,
     /// Further arguments of `terrace run`.
-    pub terrace_args: Vec<String>,
+    pub(crate) terrace_args: Vec<String>,
     /// The file of the system's tier, if it has one.
     pub tier: Option<PathBuf>,
     /// Statistics of devices that only the system under test uses, by name.
     pub devices: BTreeMap<String, PathBuf>,
     /// Continue without control groups or the right to drop caches: a demonstration, not a measurement.
-    pub lenient: bool,
+    pub(crate) lenient: bool,
     /// Give the measured group most of the processors.
-    pub favour: bool,
+    pub(crate) favour: bool,
     /// Throttle of the measured group on a device.
     pub throttle: Option<Throttle>,
     /// Suffix of the names of group and output directory, for systems that run side by side.
@@ -85,7 +85,7 @@ pub struct End {
     /// Output of `terrace run --stats`.
     pub stats: Option<StatReport>,
     /// Maximum of the pinned bytes (sampled).
-    pub pinned_max: u64,
+    pub(crate) pinned_max: u64,
     /// The group's counters at the end.
     pub memory: Option<Memory>,
 }
@@ -106,7 +106,7 @@ pub fn run(places: &Places, system: &System, limit: Option<u64>, steps: &[Step])
 
 /// Name of this process's group. One system at a time uses it, or, with a suffix, one of several side by
 /// side.
-pub fn group_name() -> String {
+pub(crate) fn group_name() -> String {
     format!("terrace-bench-{}", std::process::id())
 }
 
@@ -127,7 +127,7 @@ fn make_group(places: &Places, limit: Option<u64>) -> Result<Option<OwnedGroup>,
 
 /// A running system, and a process inside it that runs steps. Dropping shuts the system down.
 #[derive(Debug)]
-pub struct RunningSystem {
+pub(crate) struct RunningSystem {
     places: Places,
     group: Option<OwnedGroup>,
     out: PathBuf,
@@ -152,7 +152,7 @@ impl RunningSystem {
     ///
     /// # Errors
     /// A missing permission, or a failure of the system.
-    pub fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
+    pub(crate) fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
         let group = make_group(places, limit)?;
         let out = places.scratch.join(format!("run{}", places.suffix));
         let _ = fs::remove_dir_all(&out);
@@ -285,7 +285,7 @@ impl RunningSystem {
     ///
     /// # Errors
     /// Processes that failed, or were killed by the OOM killer.
-    pub fn take_down(mut self) -> Result<End, String> {
+    pub(crate) fn take_down(mut self) -> Result<End, String> {
         self.sample();
         let ended = self.end_all();
         let memory = self.group.as_ref().and_then(|g| g.memory());

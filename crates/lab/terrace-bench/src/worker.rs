@@ -112,7 +112,7 @@ pub struct Mixed {
 
 /// Options of the check.
 #[derive(Clone, Debug, Args)]
-pub struct Verify {
+pub(crate) struct Verify {
     #[arg(long)]
     file: PathBuf,
     #[arg(long)]
@@ -143,16 +143,16 @@ pub struct Result {
     pub ops: u64,
     /// Reads a second in the timed part.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reads_per_s: Option<f64>,
+    pub(crate) reads_per_s: Option<f64>,
     /// Time of a read, as one thread sees it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub wall_ns_per_read: Option<f64>,
+    pub(crate) wall_ns_per_read: Option<f64>,
     /// CPU time of the reading threads.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub thread_cpu_ns_per_read: Option<f64>,
+    pub(crate) thread_cpu_ns_per_read: Option<f64>,
     /// CPU time of the whole group: program and terrace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_ns_per_read: Option<f64>,
+    pub(crate) cpu_ns_per_read: Option<f64>,
     /// Mean, median and 99th percentile, if each read was timed.
     #[serde(flatten)]
     pub latency: Option<Latency>,

@@ -15,7 +15,7 @@ use crate::yardsticks::{build, canonical, names};
 use terrace_output::Progress;
 
 /// Belady's optimum, which exists in the simulator only.
-pub const OPT: &str = "opt";
+pub(crate) const OPT: &str = "opt";
 
 /// The engine's reclaim: the same batch, ahead of demand.
 pub const SAMPLED: Mode = Mode::Sampled { batch: 64 };
@@ -133,7 +133,7 @@ pub fn pages(trace: &Trace, size: Size) -> Result<usize, String> {
 }
 
 /// Computes one cell. The policy must be known and the size at least a page.
-pub fn compute(trace: &Trace, job: &Job) -> Cell {
+pub(crate) fn compute(trace: &Trace, job: &Job) -> Cell {
     let pages = job.size.pages(trace.pages);
     // A pool with spare room for all pages evicts none, whatever its size.
     let pool = pages.min(2 * trace.pages + 64);
@@ -164,13 +164,13 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Computes all jobs on all cores; results in the jobs' order.
-pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<Cell> {
+pub(crate) fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<Cell> {
     each_on_all_cores(&trace.name, jobs, progress, |job| compute(trace, job))
 }
 
 /// Runs `compute` for all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at
 /// once: no file is being written.
-pub fn each_on_all_cores<J: Sync, C: Send>(
+pub(crate) fn each_on_all_cores<J: Sync, C: Send>(
     trace: &str,
     jobs: &[J],
     progress: &mut Progress,

@@ -125,7 +125,7 @@ impl CompressedOutcome {
     }
     /// Mean processor time of the tier for each request, ns: compression, and decompression for readers and
     /// for DRAM.
-    pub fn tier_ns(&self, prices: &Prices) -> f64 {
+    pub(crate) fn tier_ns(&self, prices: &Prices) -> f64 {
         let Costs { compress, decompress, .. } = prices.costs;
         let ns = (self.stored + self.refused) * compress + (self.tier_hits + self.promoted) * decompress;
         ns as f64 / self.requests.max(1) as f64
@@ -135,7 +135,7 @@ impl CompressedOutcome {
         self.tier_hits as f64 / (self.stored + self.refused).max(1) as f64
     }
     /// Mean limit of the tier, pages.
-    pub fn share_mean(&self) -> f64 {
+    pub(crate) fn share_mean(&self) -> f64 {
         self.share_sum as f64 / self.requests.max(1) as f64
     }
 }

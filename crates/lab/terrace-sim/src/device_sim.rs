@@ -12,13 +12,13 @@ const REGION_PAGES_MIN: u64 = 8;
 /// Number of regions of a tier of normal size.
 const REGIONS_USUAL: u64 = 256;
 /// Pages of content in a full batch.
-pub const BATCH_PAGES: u32 = 255;
+pub(crate) const BATCH_PAGES: u32 = 255;
 /// Bytes of a page, and of a page of keys.
 const PAGE_BYTES: u64 = 4096;
 
 /// Parameters of a device tier, and the decisions under comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct DeviceSetup {
+pub(crate) struct DeviceSetup {
     /// Pages of content.
     pub pages: u64,
     /// Read time of a page, ns.
@@ -30,9 +30,9 @@ pub struct DeviceSetup {
     /// Maximum bytes written a day; None: no limit.
     pub budget: Option<u64>,
     /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never.
-    pub reinsert_at: u8,
+    pub(crate) reinsert_at: u8,
     /// Hits since its write from which on a page is remembered when its region is reclaimed; 0: never.
-    pub remember_at: u8,
+    pub(crate) remember_at: u8,
     /// Hits that promote a page to DRAM.
     pub promote_at: u8,
     /// A page on the device keeps the policy's shadow, like an absent one.
@@ -58,7 +58,7 @@ impl DeviceSetup {
 
 /// Counters of a device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DeviceOutcome {
+pub(crate) struct DeviceOutcome {
     /// Requests answered by the device.
     pub hits: u64,
     /// Pages evicted from DRAM and written.
@@ -87,7 +87,7 @@ impl DeviceOutcome {
 
 /// The pages of the tier.
 #[derive(Debug)]
-pub struct DeviceTier {
+pub(crate) struct DeviceTier {
     setup: DeviceSetup,
     log: Log,
     /// Place of each page.

@@ -56,7 +56,7 @@ impl Group {
 
     /// Mean over the cells of a policy's misses with batched hits, divided by those with each access
     /// reported, less 1.
-    pub fn cost_of_batches(&self, policy: &str) -> f64 {
+    pub(crate) fn cost_of_batches(&self, policy: &str) -> f64 {
         let of = |cells: &[Cell]| {
             cells.iter().filter(|cell| cell.policy == policy).map(|cell| cell.miss_ratio).collect()
         };
@@ -90,7 +90,7 @@ impl Gate {
 }
 
 /// The gates of the default policy.
-pub fn of_default(gated: &Group) -> [Gate; 2] {
+pub(crate) fn of_default(gated: &Group) -> [Gate; 2] {
     let default = NAMES[0];
     let gate = format!(
         "{default} misses at most {:.0} % more than lru in cells of 1 % or more",
@@ -100,7 +100,7 @@ pub fn of_default(gated: &Group) -> [Gate; 2] {
 }
 
 /// The gate of the optimum.
-pub fn of_optimum<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Gate {
+pub(crate) fn of_optimum<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Gate {
     Gate::none("no policy misses less than opt", groups.into_iter().flat_map(below_opt).collect())
 }
 

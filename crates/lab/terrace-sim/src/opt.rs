@@ -16,7 +16,7 @@ use terrace_policy::list::{ABSENT, List, Slots};
 use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Refaults, Shadow, Slot, Victim};
 
 /// Time of the next use of a page without one.
-pub const NEVER: u32 = u32::MAX;
+pub(crate) const NEVER: u32 = u32::MAX;
 
 const TIMED: u8 = 1;
 const UNUSED: u8 = 2;

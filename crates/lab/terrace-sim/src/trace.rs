@@ -110,7 +110,7 @@ pub fn names(paths: &[PathBuf]) -> Vec<String> {
 }
 
 /// Reports on stderr the accesses that a capture lost.
-pub fn warn_of_loss(name: &str, lost: u64, requests: usize) {
+pub(crate) fn warn_of_loss(name: &str, lost: u64, requests: usize) {
     if lost > 0 {
         let share = lost as f64 / (lost as f64 + requests as f64) * 100.0;
         terrace_output::error_line!(

@@ -12,7 +12,7 @@ pub type Families = BTreeMap<String, Family>;
 
 /// One metric.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Family {
+pub(crate) struct Family {
     /// Its HELP text.
     pub help: String,
     /// `counter` or `gauge`.

@@ -62,7 +62,7 @@ fn tier(dir: &Path) -> PathBuf {
 
 /// Creates the device tier named by [`options`] as an empty file, for a user without write permission in
 /// `dir`; None if there is none.
-pub fn prepare_tier(dir: &Path) -> Option<PathBuf> {
+pub(crate) fn prepare_tier(dir: &Path) -> Option<PathBuf> {
     device().then(|| {
         std::fs::File::create(tier(dir)).expect("the tier's file can be made");
         tier(dir)
@@ -93,7 +93,7 @@ pub fn presser(dir: &Path) -> Command {
 
 /// Counters of an instance's tiers.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
+pub(crate) struct Work {
     compressed: Events,
     device: Events,
     duplicates: u64,
@@ -149,7 +149,7 @@ impl Work {
 
     /// Asserts events of each kind, and consistent counters.
     #[track_caller]
-    pub fn assert_busy(self) {
+    pub(crate) fn assert_busy(self) {
         println!("the tiers: {self:?}");
         assert!(self.is_more_than(Work::default()), "a tier was not busy: {self:?}");
         assert_eq!(self.duplicates, 0, "{self:?}");

@@ -221,7 +221,7 @@ fn keep(script: &str) -> PathBuf {
 
 /// First difference of two logs.
 #[derive(Debug)]
-pub struct Difference {
+pub(crate) struct Difference {
     text: String,
 }
 

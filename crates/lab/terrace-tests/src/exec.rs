@@ -32,7 +32,7 @@ unsafe extern "C" {
 /// Descriptor slots of a sequence.
 pub const SLOTS: usize = 6;
 /// Maximum mappings of a sequence at once.
-pub const MAPS: usize = 2;
+pub(crate) const MAPS: usize = 2;
 /// Pages of the file `big` beside the sequences' directories. `press` reads it to cause evictions.
 pub const BIG_PAGES: u64 = 10_240;
 /// Times below this were set by `utimens`; all others come from the clock and are recorded as `now`.
@@ -41,7 +41,7 @@ const TIME_SET_MAX: i64 = 1_500_000_000;
 const LEN_MAX: usize = 4 << 20;
 
 /// Writes the file that `press` checks: each page depends on its position.
-pub fn write_big(path: &std::path::Path) -> std::io::Result<()> {
+pub(crate) fn write_big(path: &std::path::Path) -> std::io::Result<()> {
     use std::io::Write as _;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, std::fs::File::create(path)?);
     let mut page = vec![0; 4096];

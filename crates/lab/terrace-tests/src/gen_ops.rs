@@ -12,7 +12,7 @@ const SIZE_MAX: u64 = 300 << 10;
 const FAR: u64 = 4 << 30;
 
 /// One operation sequence; each operation is one line of a script.
-pub type Ops = Vec<String>;
+pub(crate) type Ops = Vec<String>;
 
 #[derive(Debug)]
 struct Gen {

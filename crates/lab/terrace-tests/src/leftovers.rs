@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use terrace_api::instance::Info;
 
 /// Directory of the instances' sockets, by the product's own rule.
-pub fn runtime_dir() -> PathBuf {
+pub(crate) fn runtime_dir() -> PathBuf {
     // SAFETY: no arguments.
     let uid = unsafe { libc::geteuid() };
     if uid == 0 {
@@ -97,7 +97,7 @@ pub fn clear(dir: &Path) {
 }
 
 /// The mount table; names in it need not be UTF-8.
-pub fn table_of_mounts() -> String {
+pub(crate) fn table_of_mounts() -> String {
     String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").expect("/proc is mounted")).into_owned()
 }
 

@@ -8,19 +8,19 @@ use std::fmt;
 pub use terrace_store::Wanted;
 
 /// Number of a database (SELECT).
-pub type Db = u8;
+pub(crate) type Db = u8;
 
 /// Number of databases.
 pub const DATABASES: u8 = 16;
 
 /// The database with the pieces of another database's large collections. Hidden from clients.
-pub fn pieces_of(db: Db) -> Db {
+pub(crate) fn pieces_of(db: Db) -> Db {
     db + DATABASES
 }
 
 /// Why the store refused an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BlobError {
+pub(crate) enum BlobError {
     /// No room. The earlier content is unchanged.
     Full,
     /// The names of keys take all of the memory they may.

@@ -21,11 +21,11 @@ pub struct Client {
     pub names: Mutex<Names>,
     pub db: AtomicU8,
     /// RESP3.
-    pub resp3: AtomicBool,
+    pub(crate) resp3: AtomicBool,
     /// Time of the connect.
     pub since: Instant,
     /// Time of the last request, milliseconds after `since`.
-    pub active_ms: AtomicU64,
+    pub(crate) active_ms: AtomicU64,
     /// Time of the last read of pending replies, milliseconds after `since`.
     taken_ms: AtomicU64,
     /// Requests of the client wait until it reads replies.
@@ -63,11 +63,11 @@ impl Client {
     fn age_ms(&self) -> u64 {
         self.since.elapsed().as_millis() as u64
     }
-    pub fn note_sent(&self) {
+    pub(crate) fn note_sent(&self) {
         self.active_ms.store(self.age_ms(), Ordering::Relaxed);
     }
     /// Notes a read of pending replies.
-    pub fn note_taken(&self) {
+    pub(crate) fn note_taken(&self) {
         self.taken_ms.store(self.age_ms(), Ordering::Relaxed);
     }
     /// Memory of its buffers, bytes.
@@ -211,7 +211,7 @@ impl Clients {
     }
 
     /// Closes clients that have not read pending replies for `after`. Returns how many.
-    pub fn end_stuck(&self, after: Duration) -> u64 {
+    pub(crate) fn end_stuck(&self, after: Duration) -> u64 {
         let is_due = |client: &&Arc<Client>| {
             client.is_stuck.load(Ordering::Relaxed) && client.stays() && client.passive() >= after
         };
@@ -227,7 +227,7 @@ impl Clients {
     }
 
     /// Sets the size of a client's buffers. Returns the sum of all clients.
-    pub fn count_buffers(&self, client: &Client, new: usize) -> usize {
+    pub(crate) fn count_buffers(&self, client: &Client, new: usize) -> usize {
         if client.buffers_bytes() == new {
             return self.buffers_bytes();
         }

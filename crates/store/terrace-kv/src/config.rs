@@ -41,10 +41,10 @@ pub struct Config {
     /// Additional threads with one client each, used while clients are few.
     pub spare_threads: usize,
     /// Maximum number of clients for busy polling by their threads. 0: threads never poll.
-    pub busy_poll_clients: usize,
+    pub(crate) busy_poll_clients: usize,
     /// Minimum number of clients for pairing clients and threads on the same processor. None: the number of
     /// processors, if each has a shared thread.
-    pub pairing_clients: Option<usize>,
+    pub(crate) pairing_clients: Option<usize>,
     /// Maximum number of concurrent clients.
     pub clients_max: usize,
     /// Maximum size of a value, bytes.
@@ -63,7 +63,7 @@ pub struct Config {
 
 impl Config {
     /// Number of threads of both kinds.
-    pub fn all_threads(&self) -> usize {
+    pub(crate) fn all_threads(&self) -> usize {
         self.threads.max(1) + self.spare_threads
     }
 
@@ -92,7 +92,7 @@ impl Config {
     }
 
     /// Maximum of unread replies before a client's requests wait, and of waiting requests, bytes.
-    pub fn waiting_bytes_max(&self) -> usize {
+    pub(crate) fn waiting_bytes_max(&self) -> usize {
         // Leaves room for other clients.
         self.buffers_bytes_max / 8
     }

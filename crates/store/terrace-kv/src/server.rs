@@ -33,7 +33,7 @@ pub struct Counters {
     pub output_bytes: AtomicU64,
     /// Clients closed for malformed requests, or for unread replies.
     pub closed: AtomicU64,
-    pub wrong_passwords: AtomicU64,
+    pub(crate) wrong_passwords: AtomicU64,
 }
 
 /// The server's state.
@@ -74,7 +74,7 @@ impl Server {
 
     /// The number of an item's version for memcached clients (`cas`). Versions may repeat in another server.
     /// The salt makes its numbers differ, so a client's old number matches nothing there.
-    pub fn unique_of(&self, version: u64) -> u64 {
+    pub(crate) fn unique_of(&self, version: u64) -> u64 {
         (version ^ self.salt) & UNIQUE_MAX
     }
 

@@ -33,7 +33,7 @@ pub struct MemoryBlobs {
     /// Syncs fail.
     pub sync_fails: AtomicBool,
     /// Changes are refused since the last sync failed.
-    pub refuses_changes: AtomicBool,
+    pub(crate) refuses_changes: AtomicBool,
     /// Number of syncs.
     pub syncs: AtomicU64,
     /// Number of changes.
@@ -41,7 +41,7 @@ pub struct MemoryBlobs {
     /// Bytes of content written.
     pub written: AtomicU64,
     /// After so many changes all further ones fail, as if the process were killed. 0: never.
-    pub changes_max: AtomicU64,
+    pub(crate) changes_max: AtomicU64,
     versions: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl MemoryBlobs {
     }
     /// The store as the next process finds it.
     #[must_use]
-    pub fn after_crash(&self) -> MemoryBlobs {
+    pub(crate) fn after_crash(&self) -> MemoryBlobs {
         MemoryBlobs { blobs: Mutex::new(self.blobs.lock().clone()), ..MemoryBlobs::default() }
     }
     fn count(&self, bytes: usize) {

@@ -18,7 +18,7 @@ pub(crate) struct Mark {
     pub next: u64,
     /// Pages that the reader should have read before; empty after a miss, for which the reader waited.
     pub before: Span,
-    pub since_ns: u64,
+    pub(crate) since_ns: u64,
 }
 
 #[derive(Debug, Default)]

@@ -33,13 +33,13 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 /// Where the first region begins, in bytes.
 pub const DATA_AT: u64 = 1 << 20;
 /// Largest batch, pages, with the key pages.
-pub const BATCH_PAGES_MAX: u32 = 256;
+pub(crate) const BATCH_PAGES_MAX: u32 = 256;
 /// Largest number of key pages of a batch.
-pub const KEY_PAGES_MAX: u32 = 2;
+pub(crate) const KEY_PAGES_MAX: u32 = 2;
 /// Largest number of records of a batch.
-pub const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
+pub(crate) const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
 /// Count in [`Record::Dead`] for all pages to the end of the file.
-pub const TO_THE_END: u32 = u32::MAX;
+pub(crate) const TO_THE_END: u32 = u32::MAX;
 
 const HEAD: usize = 64;
 const RECORD: usize = 24;
@@ -62,13 +62,13 @@ const fn records_in(key_pages: u32) -> usize {
 }
 
 /// Key pages of a batch with `records` records.
-pub const fn key_pages(records: usize) -> u32 {
+pub(crate) const fn key_pages(records: usize) -> u32 {
     if records <= records_in(1) { 1 } else { 2 }
 }
 
 /// Largest number of content pages of a batch with `others` further records, and `pages_left` pages left in
 /// its region. None: not even the other records fit.
-pub fn content_max(others: usize, pages_left: u32) -> Option<u32> {
+pub(crate) fn content_max(others: usize, pages_left: u32) -> Option<u32> {
     let room = |keys: u32| {
         let pages = pages_left.min(BATCH_PAGES_MAX).checked_sub(keys)?;
         Some(pages.min(records_in(keys).checked_sub(others)? as u32))
@@ -169,7 +169,7 @@ impl Geometry {
     ///
     /// # Panics
     /// If the target has no such slot.
-    pub fn byte_of(self, slot: DeviceSlot) -> u64 {
+    pub(crate) fn byte_of(self, slot: DeviceSlot) -> u64 {
         self.byte(slot.region(), slot.page())
     }
 }
@@ -243,7 +243,7 @@ pub fn holder(boot: u16, birth: u16) -> u32 {
 
 impl Record {
     /// Whether the record describes a page of content.
-    pub fn is_content(&self) -> bool {
+    pub(crate) fn is_content(&self) -> bool {
         matches!(self, Record::Page { .. } | Record::Void | Record::Owed { .. })
     }
 
@@ -282,9 +282,9 @@ impl Record {
 
 /// The previous filling of the log, as recorded by a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PastFilling {
+pub(crate) struct PastFilling {
     /// Its lap.
-    pub lap: u64,
+    pub(crate) lap: u64,
     /// Pages of its batches.
     pub pages: u32,
     /// A power cut damaged some content pages: each scan reads and checks all of them.
@@ -293,9 +293,9 @@ pub struct PastFilling {
 
 /// One filling of one region, from its first to its last batch, with its place in the order of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filling {
+pub(crate) struct Filling {
     /// Number of the filling, not 0. Later fillings have higher numbers, and none is used twice.
-    pub lap: u64,
+    pub(crate) lap: u64,
     /// The filling before it, if there is one.
     pub before: Option<PastFilling>,
 }
@@ -324,7 +324,7 @@ pub struct Batch {
 
 impl Batch {
     /// Number of key pages: the content follows them.
-    pub fn key_pages(&self) -> u32 {
+    pub(crate) fn key_pages(&self) -> u32 {
         key_pages(self.records.len())
     }
     /// Number of all pages.
@@ -336,7 +336,7 @@ impl Batch {
         self.at + self.pages()
     }
     /// Records of the content pages, each with its page in the region.
-    pub fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
+    pub(crate) fn pages_of_content(&self) -> impl Iterator<Item = (u32, &Record)> {
         (self.at + self.key_pages()..).zip(&self.records[..self.content as usize])
     }
     /// The other records, which precede the batch's content in time.

@@ -37,7 +37,7 @@ pub(crate) struct DeviceIo {
     flushes: Mutex<Flushes>,
     flushed: Condvar,
     /// Wakes the target's thread early, also to end it.
-    pub wakeup: Wakeup,
+    pub(crate) wakeup: Wakeup,
     ending: AtomicBool,
     /// Failed reads since the last successful one.
     pub failures: AtomicU32,

@@ -146,7 +146,7 @@ pub fn is_zero(medium: &dyn Medium, from: u64, to: u64) -> io::Result<bool> {
 ///
 /// # Errors
 /// As [`Medium::write`].
-pub fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
+pub(crate) fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
     AlignedBuf::default().with(STEP, |zeros| {
         zeros.fill(0);
         (from..to).step_by(STEP).try_for_each(|at| medium.write(at, &zeros[..STEP.min((to - at) as usize)]))
@@ -155,7 +155,7 @@ pub fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
 
 /// A file or a block device.
 #[derive(Debug)]
-pub struct FileMedium {
+pub(crate) struct FileMedium {
     fd: RawFd,
     io: Arc<dyn Io>,
     bytes: u64,

@@ -52,18 +52,18 @@ const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
 
 /// A region with valid batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilledRegion {
+pub(crate) struct FilledRegion {
     /// The region.
     pub region: u32,
     /// The lap of its filling.
-    pub lap: u64,
+    pub(crate) lap: u64,
     /// Pages of its batches.
     pub pages_used: u32,
 }
 
 /// Pages of one file on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ScannedFile {
+pub(crate) struct ScannedFile {
     /// The identity recorded last. If it is None, or not the file's identity now, the pages are not valid.
     pub digest: Option<u64>,
     /// Page index, slot and checksum of the content, sorted by page.
@@ -88,9 +88,9 @@ pub struct Scanned {
     /// failed read may succeed at a later start, when the key is outdated.
     pub damaged: Vec<(u64, u64)>,
     /// Regions given up, because keys of them or of a later region are damaged.
-    pub regions_lost: u32,
+    pub(crate) regions_lost: u32,
     /// Failed reads; their bytes count as damaged.
-    pub reads_failed: u64,
+    pub(crate) reads_failed: u64,
     /// Pages that the source lacks.
     pub owed: Owed,
 }
@@ -155,7 +155,7 @@ pub fn scan(
 ///
 /// # Errors
 /// The device's; `InvalidData` if keys are damaged.
-pub fn region_keys(
+pub(crate) fn region_keys(
     medium: &dyn Medium,
     superblock: &Superblock,
     filled: FilledRegion,

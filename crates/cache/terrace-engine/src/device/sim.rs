@@ -13,7 +13,7 @@ const SECTOR: usize = 512;
 
 /// A call that a test's hook may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SimCall {
+pub(crate) enum SimCall {
     /// A read of `len` bytes at `at`.
     Read {
         /// First byte.
@@ -35,7 +35,7 @@ pub enum SimCall {
 type Hook = Box<dyn Fn(SimCall) -> io::Result<()> + Send + Sync>;
 
 /// The device.
-pub struct SimMedium {
+pub(crate) struct SimMedium {
     image: Mutex<Image>,
     hook: Mutex<Option<Hook>>,
 }
@@ -62,7 +62,7 @@ impl SimMedium {
     }
 
     /// A device with the given content.
-    pub fn with_content(bytes: Vec<u8>) -> SimMedium {
+    pub(crate) fn with_content(bytes: Vec<u8>) -> SimMedium {
         let image = Image { now: bytes.clone(), durable: bytes, volatile: Vec::new() };
         SimMedium { image: Mutex::new(image), hook: Mutex::new(None) }
     }
@@ -73,13 +73,13 @@ impl SimMedium {
     }
 
     /// Removes the hook: no call fails.
-    pub fn clear_hook(&self) {
+    pub(crate) fn clear_hook(&self) {
         *self.hook.lock() = None;
     }
 
     /// Cuts the power and restores it. Flushed pages stay; later writes survive in any subset of pages, some
     /// of them torn.
-    pub fn power_cut(&self, rng: &mut Rng) {
+    pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let Image { now, durable, volatile } = &mut *self.image.lock();
         let kept = *rng.pick(&[0, 30, 50, 90, 100]);
         for (page, content) in &*volatile {
@@ -98,7 +98,7 @@ impl SimMedium {
     }
 
     /// Flips one bit of these bytes, on the device and for reads.
-    pub fn flip_bit(&self, bytes: Range<u64>, rng: &mut Rng) {
+    pub(crate) fn flip_bit(&self, bytes: Range<u64>, rng: &mut Rng) {
         let image = &mut *self.image.lock();
         let (at, bit) = (bytes.start + rng.below(bytes.end - bytes.start), 1 << rng.below(8));
         image.now[at as usize] ^= bit;

@@ -27,7 +27,7 @@ pub const PATH_MAX: usize = 1024;
 pub const LAYOUT: u32 = 1;
 /// The layout since a run could write owed pages. Versions that do not know the records of owed pages refuse
 /// it.
-pub const LAYOUT_OWED: u32 = 2;
+pub(crate) const LAYOUT_OWED: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"terrTIER";
 const CRC_AT: usize = 12;
@@ -198,7 +198,7 @@ impl Superblock {
 
     /// Decodes both copies: the newer sound one counts. If the other is damaged, it may have been newer: the
     /// target then counts as not clean, with one more run begun.
-    pub fn decode_both(first: &[u8], second: &[u8]) -> Found {
+    pub(crate) fn decode_both(first: &[u8], second: &[u8]) -> Found {
         match (Self::decode(first), Self::decode(second)) {
             (Found::Ours(a), Found::Ours(b)) => Found::Ours(if a.sequence >= b.sequence { a } else { b }),
             (Found::Ours(one), _) | (_, Found::Ours(one)) => {

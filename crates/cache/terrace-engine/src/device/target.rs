@@ -35,7 +35,7 @@ pub use place::check_outside;
 pub use source::source_of;
 
 /// Index memory for each page of a tier, bytes.
-pub const INDEX_BYTES_PER_PAGE: u64 = 12;
+pub(crate) const INDEX_BYTES_PER_PAGE: u64 = 12;
 /// Largest share of memory for the index of all tiers: a quarter.
 const INDEX_PART: u64 = 4;
 /// Bytes that are zero on an unused target: up to the first region, and as many at the end of a block device.

@@ -17,16 +17,16 @@ pub(crate) struct Burst {
     pub unflushed: bool,
     /// The target's version of a page may be older than the source's, or its base may be missing. fsyncs go
     /// to the source until the target has a paid record.
-    pub must_settle: bool,
+    pub(crate) must_settle: bool,
     /// End of the permit recorded on the target (ns since 1970); 0: the source may not be changed.
-    pub permit: i64,
+    pub(crate) permit: i64,
     /// Changes of the source: how many have begun, and how many are under way.
     pub changes: u64,
-    pub changing: u32,
+    pub(crate) changing: u32,
     /// Begin of the last change, by this machine's clock (ns since 1970).
-    pub changed_at: i64,
+    pub(crate) changed_at: i64,
     /// The source's clock agrees with this machine's. Otherwise its times are no evidence for permits.
-    pub in_step: bool,
+    pub(crate) in_step: bool,
 }
 
 impl Burst {

@@ -12,19 +12,19 @@ pub(crate) struct DirtyPages {
     /// Dirty pages with content that is durable on a target; not in `dirty`.
     pub owed: BTreeSet<u64>,
     /// Pages with an older version on the file's target, until the target has a paid record.
-    pub superseded: BTreeSet<u64>,
+    pub(crate) superseded: BTreeSet<u64>,
     /// Time since which the oldest page of both sets has been dirty (ns, engine clock).
-    pub dirty_since: u64,
+    pub(crate) dirty_since: u64,
     /// Pages under writeback.
     pub writeback: u64,
     /// Unstable pages, and the round of `DirtyAccounting::sync_round` in which they became so.
     pub unstable: BTreeMap<u64, u64>,
     /// Time since which the oldest unstable page has been so.
-    pub unstable_since: u64,
+    pub(crate) unstable_since: u64,
     /// errno of the last writeback, if it failed; 0: success.
     pub errno: i32,
     /// Time of that failure.
-    pub failed_at: u64,
+    pub(crate) failed_at: u64,
 }
 
 impl DirtyPages {

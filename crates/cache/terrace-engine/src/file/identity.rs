@@ -33,9 +33,9 @@ pub(crate) struct Identity {
     /// Time of the last change, ns since 1970.
     pub ctime: i64,
     /// Mark of the file, independent of its state; 0: the file system has no birth times.
-    pub birth: u16,
+    pub(crate) birth: u16,
     /// Any other file, or state of this one, is sure to have another digest, also after a reboot.
-    pub is_lasting: bool,
+    pub(crate) is_lasting: bool,
     /// The last change by the file's times, and the time within which a second change may get the same times,
     /// ns.
     changed: i64,

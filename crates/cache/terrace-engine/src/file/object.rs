@@ -100,7 +100,7 @@ impl Object {
         self.id
     }
     /// Its slot in the segment's object table.
-    pub fn slot_index(&self) -> u32 {
+    pub(crate) fn slot_index(&self) -> u32 {
         self.slot
     }
     pub(crate) fn slot(&self) -> &ObjectSlot {

@@ -20,7 +20,7 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// The O_PATH descriptor of a source file.
 #[derive(Debug, Clone)]
-pub enum PathFd {
+pub(crate) enum PathFd {
     /// Owned in common: the descriptor's number cannot become another file's.
     Shared(Arc<OwnedFd>),
     /// Borrowed from the creator of this value, which keeps the descriptor open.
@@ -275,7 +275,7 @@ impl SourceFile {
     ///
     /// # Errors
     /// The descriptor would read the content before a copy-up: the client has to use the mount.
-    pub fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {
+    pub(crate) fn reader_for_client(&self) -> io::Result<(OwnedFd, bool)> {
         if self.may_copy_up() {
             return Err(Errno::OPNOTSUPP.into());
         }

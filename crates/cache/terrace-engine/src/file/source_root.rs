@@ -33,7 +33,7 @@ pub(crate) struct SourceRoot {
     pub dev: u64,
     /// A syncfs makes the files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is
     /// synced by itself.
-    pub reaches_files: bool,
+    pub(crate) reaches_files: bool,
     pub fd: OwnedFd,
     /// Held during a syncfs.
     pub syncing: Mutex<()>,

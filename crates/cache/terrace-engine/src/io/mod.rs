@@ -35,7 +35,7 @@ unsafe impl Sync for IoVec {}
 
 /// One write of a batch.
 #[derive(Debug)]
-pub struct WriteOp {
+pub(crate) struct WriteOp {
     /// Destination file.
     pub fd: RawFd,
     /// Byte offset in the file.
@@ -44,14 +44,14 @@ pub struct WriteOp {
     pub bufs: Vec<IoVec>,
     /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
     /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
-    pub drop_behind: bool,
+    pub(crate) drop_behind: bool,
     /// Result: success if all of `bufs` was written.
     pub result: io::Result<()>,
 }
 
 /// One read of a batch.
 #[derive(Debug)]
-pub struct ReadOp {
+pub(crate) struct ReadOp {
     /// Source file.
     pub fd: RawFd,
     /// Byte offset in the file.

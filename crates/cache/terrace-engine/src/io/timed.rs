@@ -34,11 +34,11 @@ impl Limit {
         Limit { time, late: Arc::default() }
     }
     /// Another time limit that shares the count of late calls.
-    pub fn for_time(&self, time: Duration) -> Limit {
+    pub(crate) fn for_time(&self, time: Duration) -> Limit {
         Limit { time, late: self.late.clone() }
     }
     /// Whether a late call is still under way.
-    pub fn is_passed(&self) -> bool {
+    pub(crate) fn is_passed(&self) -> bool {
         if self.late.load(Ordering::Acquire) == 0 {
             return false;
         }

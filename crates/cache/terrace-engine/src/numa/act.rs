@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeMap;
 
 /// System calls for affinity.
-pub trait Affinity: Send + std::fmt::Debug {
+pub(crate) trait Affinity: Send + std::fmt::Debug {
     /// Processors that a thread may use.
     ///
     /// # Errors
@@ -57,7 +57,7 @@ pub fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
 }
 
 /// The processors of a set, ascending.
-pub fn list_of(set: &CpuSet) -> Vec<usize> {
+pub(crate) fn list_of(set: &CpuSet) -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
@@ -97,7 +97,7 @@ pub struct Actor {
 
 /// Reason why a thread is not moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NotMoved {
+pub(crate) enum NotMoved {
     /// Bound by its program.
     Bound,
     /// The thread has ended.
@@ -181,12 +181,12 @@ impl Actor {
     }
 
     /// Whether these threads have changed since the last call.
-    pub fn has_changed(&mut self) -> bool {
+    pub(crate) fn has_changed(&mut self) -> bool {
         std::mem::take(&mut self.changed)
     }
 
     /// Forgets ended threads; checks a limited number at each call.
-    pub fn forget_gone(&mut self) {
+    pub(crate) fn forget_gone(&mut self) {
         let asked: Vec<(u32, u64)> =
             self.moved.range(self.next..).take(ASKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
         self.next = asked.last().filter(|_| asked.len() == ASKED_MAX).map_or(0, |&(tid, _)| tid + 1);

@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// A memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeInfo {
+pub(crate) struct NodeInfo {
     /// The kernel's number.
     pub number: u32,
     /// Processors; none: memory only (CXL, persistent memory as memory).
@@ -20,16 +20,16 @@ pub struct NodeInfo {
     /// The kernel's distance to each node of [`Topology::nodes`]; 10: the node itself.
     pub distances: Vec<u32>,
     /// The kernel's memory tier, 0 is the fastest; None: the kernel has no tiers.
-    pub memory_tier: Option<u32>,
+    pub(crate) memory_tier: Option<u32>,
 }
 
 /// Topology of a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Topology {
+pub(crate) struct Topology {
     /// Online nodes, by number. All other code uses indexes of this list.
     pub nodes: Vec<NodeInfo>,
     /// Processors that share a last-level cache.
-    pub l3: Vec<Vec<usize>>,
+    pub(crate) l3: Vec<Vec<usize>>,
 }
 
 impl Topology {
@@ -52,7 +52,7 @@ impl Topology {
     }
 
     /// Index of a processor's node.
-    pub fn node_of_cpu(&self, cpu: usize) -> Option<usize> {
+    pub(crate) fn node_of_cpu(&self, cpu: usize) -> Option<usize> {
         self.nodes.iter().position(|node| node.cpus.contains(&cpu))
     }
 
@@ -62,7 +62,7 @@ impl Topology {
     }
 
     /// Index of a block device's node, if it has one: persistent memory, and devices on a socket's own bus.
-    pub fn node_of_device(&self, sys: &Path, major: u32, minor: u32) -> Option<usize> {
+    pub(crate) fn node_of_device(&self, sys: &Path, major: u32, minor: u32) -> Option<usize> {
         let at = sys.join(format!("dev/block/{major}:{minor}"));
         // A partition's directory has no `device`; its disk's directory, one level above, has.
         let found = ["device/numa_node", "../device/numa_node"].iter().find_map(|name| text(&at.join(name)));
@@ -121,7 +121,7 @@ fn text(path: &Path) -> Option<String> {
 }
 
 /// Parses a list of numbers in the kernel's format: `0-3,8,10-11`. Fields that are no numbers are skipped.
-pub fn parse_list(list: &str) -> Vec<usize> {
+pub(crate) fn parse_list(list: &str) -> Vec<usize> {
     /// More than any kernel's number of processors or nodes.
     const NUMBER_MAX: usize = 1 << 16;
     let range = |part: &str| {

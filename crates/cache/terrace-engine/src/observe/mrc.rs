@@ -184,7 +184,7 @@ const GIB_PAGES: usize = (1 << 30) / PAGE_SIZE;
 pub(crate) struct Sampling {
     cx: Arc<Context>,
     estimate: Mutex<Estimate>,
-    pub wakeup: Wakeup,
+    pub(crate) wakeup: Wakeup,
     /// Memory of the sample, bytes.
     bytes: Arc<AtomicU64>,
 }

@@ -58,7 +58,7 @@ pub(crate) struct CompressedReader {
     pub served: u64,
     promote_at: u32,
     /// Pages read often enough lately to be promoted.
-    pub worthy: Vec<u64>,
+    pub(crate) worthy: Vec<u64>,
 }
 
 impl CompressedReader {

@@ -24,7 +24,7 @@ use terrace_shm::{Below, Entry, State};
 
 /// The result of a recovery.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Recovered {
+pub(crate) struct Recovered {
     pub objects: usize,
     /// Pages taken over.
     pub pages: usize,

@@ -18,7 +18,7 @@ pub(crate) struct Clients {
     list: RwLock<Vec<Arc<Client>>>,
     rings: Arc<Rings>,
     /// The thread that serves the socket; its closes are not those of programs.
-    pub server_tid: AtomicU32,
+    pub(crate) server_tid: AtomicU32,
     /// A refusal was logged.
     pub warned: AtomicBool,
 }

@@ -22,9 +22,9 @@ pub(super) const SHOWN_MAX: usize = 4;
 pub(super) struct Connection {
     pub socket: Arc<OwnedFd>,
     pub client: Option<Arc<Client>>,
-    pub last_word: Instant,
+    pub(crate) last_word: Instant,
     /// A FLUSH is not answered yet.
-    pub flushing: Arc<AtomicBool>,
+    pub(crate) flushing: Arc<AtomicBool>,
 }
 
 impl Connection {
@@ -48,7 +48,7 @@ pub(super) struct Message {
     pub request: Option<Request>,
     /// A hint instead of a request.
     pub hint: Option<Hint>,
-    pub cred: Option<UCred>,
+    pub(crate) cred: Option<UCred>,
     pub fds: Vec<OwnedFd>,
 }
 

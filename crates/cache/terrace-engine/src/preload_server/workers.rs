@@ -19,7 +19,7 @@ const FOREIGN_MAX: usize = 64;
 
 /// Operations delegated to worker threads.
 pub(super) struct Workers {
-    pub wakeup: Arc<OwnedFd>,
+    pub(crate) wakeup: Arc<OwnedFd>,
     /// FLUSHes, each with the flag of its connection.
     syncs: Sender<(Arc<OwnedFd>, Arc<AtomicBool>)>,
     syncs_waiting: Arc<AtomicUsize>,

@@ -274,7 +274,7 @@ pub(super) struct Troubled {
     inner: BlockingIo,
     targets: Vec<RawFd>,
     trouble: Arc<AtomicU8>,
-    pub hanging: Arc<AtomicBool>,
+    pub(crate) hanging: Arc<AtomicBool>,
 }
 
 /// Additional time per page of a source.

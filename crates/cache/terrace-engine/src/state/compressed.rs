@@ -96,12 +96,12 @@ pub(crate) struct Compressed {
     admit: Admit,
     /// The policy keeps shadows itself.
     has_ghost: bool,
-    pub compressor_bytes: usize,
+    pub(crate) compressor_bytes: usize,
     /// Pages that may be admitted only because there is room, until the next judgement of the tier.
     fill_budget: u64,
     /// Processor time of the kernel's workers per page of a device, ns; 0 while processors are idle
     /// ([`IoWorkers`](crate::reclaim::io_workers)).
-    pub workers_ns: u64,
+    pub(crate) workers_ns: u64,
     /// Refaults in the current window.
     refaults: u64,
     /// Counters at its begin: pages stored, refused, not tried and promoted, reads answered, pages admitted
@@ -125,7 +125,7 @@ pub(crate) struct CompressCandidate {
     /// Admitted only because there is room.
     pub filling: bool,
     /// LZ4 is skipped.
-    pub beyond_lz4: bool,
+    pub(crate) beyond_lz4: bool,
 }
 
 impl Compressed {

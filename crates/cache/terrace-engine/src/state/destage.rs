@@ -22,11 +22,11 @@ pub(crate) struct DestageIndex {
     pub gone: Vec<ObjectId>,
     /// Files durable in the source whose paid record found no room on the target: their older pages there
     /// count until it is written.
-    pub untold: Vec<ObjectId>,
+    pub(crate) untold: Vec<ObjectId>,
     /// No more owed pages are accepted.
     pub closed: bool,
     /// The target is unreadable and may have owed pages.
-    pub is_unknown: bool,
+    pub(crate) is_unknown: bool,
 }
 
 impl DestageIndex {

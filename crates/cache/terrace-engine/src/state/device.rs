@@ -75,7 +75,7 @@ pub(crate) struct Restored {
     pub log: Log,
     /// By region.
     pub fillings: Vec<(u64, u32)>,
-    pub parked: HashMap<ObjectId, Parked>,
+    pub(crate) parked: HashMap<ObjectId, Parked>,
     pub checks: Vec<(DeviceSlot, u32)>,
     /// File and page of keys with damaged content.
     pub damaged: Vec<(ObjectId, u64)>,
@@ -95,7 +95,7 @@ pub(crate) struct DeviceEvents {
     /// Pages moved to the next tier when their region was reclaimed.
     pub moved_down: u64,
     /// All bytes written.
-    pub written_bytes: u64,
+    pub(crate) written_bytes: u64,
     /// Pages with a checksum that did not match.
     pub damaged: u64,
 }
@@ -125,9 +125,9 @@ pub(crate) struct Device {
     /// Lap of each region's filling, and pages of its batches.
     pub fillings: Vec<(u64, u32)>,
     pub events: DeviceEvents,
-    pub parked: HashMap<ObjectId, Parked>,
+    pub(crate) parked: HashMap<ObjectId, Parked>,
     /// Published files with parked pages to restore.
-    pub arriving: Vec<ObjectId>,
+    pub(crate) arriving: Vec<ObjectId>,
     /// Files with a valid recorded identity, and files with pages but without one.
     pub recorded: HashMap<ObjectId, u64>,
     pub unrecorded: HashSet<ObjectId>,

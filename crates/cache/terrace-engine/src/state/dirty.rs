@@ -29,11 +29,11 @@ pub(crate) struct DirtyAccounting {
     /// Writers waiting for writeback.
     pub waiting: u32,
     /// Passes of the writeback thread.
-    pub passes_begun: u64,
-    pub passes_ended: u64,
+    pub(crate) passes_begun: u64,
+    pub(crate) passes_ended: u64,
     /// Number of syncs of the whole source. Pages that became unstable in an earlier round are covered by the
     /// next one.
-    pub sync_round: u64,
+    pub(crate) sync_round: u64,
 }
 
 impl DirtyAccounting {

@@ -26,7 +26,7 @@ pub(crate) struct Metadata {
     /// Touch counts and flags.
     pub marks: usize,
     pub dirt: usize,
-    pub pins: usize,
+    pub(crate) pins: usize,
 }
 
 impl Metadata {

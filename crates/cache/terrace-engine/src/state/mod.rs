@@ -93,8 +93,8 @@ pub(crate) struct Leaving {
     pub now_ns: u64,
     /// The caller compresses pages.
     pub compresses: bool,
-    pub to_compressed: Vec<CompressCandidate>,
-    pub to_device: Vec<DemoteCandidate>,
+    pub(crate) to_compressed: Vec<CompressCandidate>,
+    pub(crate) to_device: Vec<DemoteCandidate>,
 }
 
 /// Everything that changes together.
@@ -103,7 +103,7 @@ pub(crate) struct State {
     pub handles: Arc<SegmentHandles>,
     pub pages: PageTable,
     pub lru: Lru,
-    pub sampler: Sampler,
+    pub(crate) sampler: Sampler,
     pub frames: Frames,
     pub objects: Objects,
     /// Accounting of pages that the source lacks.
@@ -112,18 +112,18 @@ pub(crate) struct State {
     /// The targets of device tiers, if there are any.
     pub targets: Option<Targets>,
     /// Pages being read from the source: (object slot, page).
-    pub in_flight: Set<(u32, u64)>,
+    pub(crate) in_flight: Set<(u32, u64)>,
     /// Frames handed out without an entry so far.
     pub claimed: u32,
     /// Prefetched pages.
     pub ahead: Ahead,
     /// Pinned pages.
-    pub pins: Pins,
+    pub(crate) pins: Pins,
     pub counts: Counts,
     /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
-    pub hasty_chunks: Vec<u32>,
+    pub(crate) hasty_chunks: Vec<u32>,
     /// Chunks (first frames) in huge pages.
-    pub huge_chunks: BTreeSet<u32>,
+    pub(crate) huge_chunks: BTreeSet<u32>,
     /// The memory nodes on which frames are placed.
     pub nodes: Arc<Nodes>,
     victims: Vec<Victim>,

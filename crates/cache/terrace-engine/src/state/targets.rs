@@ -39,7 +39,7 @@ pub(crate) struct Targets {
     /// Pages read by clients from the source, number of reads, and their time, ns.
     clients_read: (u64, u64, u64),
     /// Pages that removed targets received from DRAM.
-    pub demoted_to_removed: u64,
+    pub(crate) demoted_to_removed: u64,
 }
 
 /// Speeds of all targets, by number.

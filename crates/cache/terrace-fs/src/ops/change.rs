@@ -14,7 +14,7 @@ use crate::{CachedFile, Caller, Kind, Namespace, PageCache, coherence};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum SetTime {
+pub(crate) enum SetTime {
     /// The present.
     Now,
     /// This time.
@@ -23,7 +23,7 @@ pub enum SetTime {
 
 /// Attributes to set.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SetAttr {
+pub(crate) struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,
     /// Owner.
@@ -37,7 +37,7 @@ pub struct SetAttr {
     /// Last modification.
     pub mtime: Option<SetTime>,
     /// The program used an open file, not a name.
-    pub by_handle: bool,
+    pub(crate) by_handle: bool,
 }
 
 /// The kernel truncates within this time after an open with O_TRUNC.

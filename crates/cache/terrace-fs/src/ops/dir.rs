@@ -37,7 +37,7 @@ pub struct Listed<'a> {
 
 /// An entry with attributes.
 #[derive(Debug)]
-pub struct ListedPlus<'a> {
+pub(crate) struct ListedPlus<'a> {
     /// The entry.
     pub listed: Listed<'a>,
     /// Attributes and times to live; its reference count has been raised, except for `.` and `..`.
@@ -74,7 +74,7 @@ impl<C: PageCache> Namespace<C> {
     ///
     /// # Errors
     /// ESTALE: the directory was moved or replaced behind the mount.
-    pub fn keeps_listing(&self, caller: &Caller, nodeid: u64) -> Result<bool> {
+    pub(crate) fn keeps_listing(&self, caller: &Caller, nodeid: u64) -> Result<bool> {
         let Ok(inode) = self.inode(nodeid) else { return Ok(false) };
         let Ok(stat) = inode.stat() else { return Ok(false) };
         let digest = digest(&stat);
@@ -104,7 +104,7 @@ impl<C: PageCache> Namespace<C> {
     /// As `readdir`, with attributes. An entry that `emit` refuses is not counted. A resent request lists the
     /// same entries again, since the kernel holds the directory's lock over it. Entries that its first try
     /// counted are not counted twice.
-    pub fn readdirplus(
+    pub(crate) fn readdirplus(
         &self,
         op: &mut Op<'_>,
         fh: u64,
@@ -195,7 +195,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes a directory's names stable.
-    pub fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {
+    pub(crate) fn fsyncdir(&self, fh: u64, data_only: bool) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let fd = handle.dir()?.fd();
         let synced = if data_only { rustix::fs::fdatasync(fd) } else { rustix::fs::fsync(fd) };

@@ -22,17 +22,17 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 
 /// Reply to an open.
 #[derive(Clone, Copy, Debug)]
-pub struct Opened {
+pub(crate) struct Opened {
     /// The handle.
     pub fh: u64,
     /// The kernel bypasses its page cache.
     pub direct: bool,
     /// The kernel's pages of the file are still valid.
-    pub keep_cache: bool,
+    pub(crate) keep_cache: bool,
     /// A close of a descriptor needs no flush.
-    pub no_flush: bool,
+    pub(crate) no_flush: bool,
     /// Backing file with which the kernel itself does reads, writes and mappings; 0 without passthrough.
-    pub backing: u32,
+    pub(crate) backing: u32,
 }
 
 /// Result of a write.
@@ -46,15 +46,15 @@ pub struct Written {
 
 /// The kernel's flags of a write.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct WriteKind {
+pub(crate) struct WriteKind {
     /// The writer.
     pub caller: Caller,
     /// The writer's file flags: O_SYNC and O_DSYNC count.
     pub flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
-    pub from_cache: bool,
+    pub(crate) from_cache: bool,
     /// Set-id bits are to be cleared.
-    pub kill_set_id: bool,
+    pub(crate) kill_set_id: bool,
 }
 
 impl<C: PageCache> Namespace<C> {
@@ -271,7 +271,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Drops this range from the kernel's page cache. Waits for reads of it under way and for writeback of
     /// its dirty pages: a thread that these may need must not call it.
-    pub fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
+    pub(crate) fn invalidate_content(&self, nodeid: u64, range: Range<u64>) {
         let (Some(kernel), Ok(inode)) = (self.kernel.get(), self.inode(nodeid)) else { return };
         if !range.is_empty() {
             inode.emptied.note();

@@ -21,9 +21,9 @@ pub struct Entry {
     /// Its attributes; `attr.ino` is the node id.
     pub attr: Attr,
     /// Lifetime of the attributes in the kernel.
-    pub attr_ttl: Duration,
+    pub(crate) attr_ttl: Duration,
     /// Lifetime of the name in the kernel.
-    pub entry_ttl: Duration,
+    pub(crate) entry_ttl: Duration,
 }
 
 /// Longest lifetime of names and attributes in the kernel without events of others' changes.

@@ -18,7 +18,7 @@ const DELETED: &[u8] = b" (deleted)";
 impl<C: PageCache> Namespace<C> {
     /// Prunes files with failing writeback that have neither a name nor handles. Files that the kernel still
     /// uses stay: a descriptor opened with O_PATH, for example, can be reopened.
-    pub fn forget_deleted(&self) {
+    pub(crate) fn forget_deleted(&self) {
         let Some(kernel) = self.kernel.get() else { return };
         let failing = self.cache.failing_objects().into_iter().filter_map(|id| self.inode(id).ok());
         // An open may hold `life` and wait for a descriptor: the next round closes the file.

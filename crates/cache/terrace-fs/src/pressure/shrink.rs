@@ -40,13 +40,13 @@ const VISITS_MAX: usize = 16 * SWEEP_MAX;
 
 impl<C: PageCache> Namespace<C> {
     /// Sets the number of threads that answer requests.
-    pub fn set_threads(&self, threads: usize) {
+    pub(crate) fn set_threads(&self, threads: usize) {
         self.pressure.waiters_max.store(threads.saturating_sub(2).max(threads / 2), Ordering::Relaxed);
     }
 
     /// Declares that this thread runs no request that others wait for, so it may wait for descriptors.
     /// `asked`: time of the present request.
-    pub fn may_wait(asked: Instant) {
+    pub(crate) fn may_wait(asked: Instant) {
         MAY_WAIT.set(Some(asked));
     }
 
@@ -130,7 +130,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes the kernel forget unused inodes when there are too many. Returns after `end_shrinking`.
-    pub fn shrink_loop(&self) {
+    pub(crate) fn shrink_loop(&self) {
         let pressure = &self.pressure;
         let (mut freed, mut looked) = (Freed::default(), Instant::now());
         pressure.announce_shrinker();
@@ -155,7 +155,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Ends `shrink_loop`.
-    pub fn end_shrinking(&self) {
+    pub(crate) fn end_shrinking(&self) {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
         self.pressure.shrinks.store(false, Ordering::Release);

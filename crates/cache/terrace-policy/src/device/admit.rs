@@ -69,7 +69,7 @@ impl Budget {
     }
 
     /// Level of the bucket, 0 to 1.
-    pub fn fullness(&self) -> f64 {
+    pub(crate) fn fullness(&self) -> f64 {
         if self.rate.is_finite() { (self.saved / self.room).max(0.0) } else { 1.0 }
     }
 

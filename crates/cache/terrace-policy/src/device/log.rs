@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 /// Free regions kept ahead of the open one: the next is ready while the oldest is still being reclaimed.
-pub const FREE_AHEAD: usize = 2;
+pub(crate) const FREE_AHEAD: usize = 2;
 /// Minimum number of regions of a log: the open one, the free ones, and one to reclaim.
 pub const REGIONS_MIN: u32 = FREE_AHEAD as u32 + 2;
 /// Maximum share of a reclaimed region that is appended again, in percent: each such page leaves room for a
@@ -135,7 +135,7 @@ impl Log {
     }
 
     /// Whether a region is free.
-    pub fn has_free(&self) -> bool {
+    pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }
 

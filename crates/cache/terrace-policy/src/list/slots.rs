@@ -155,7 +155,7 @@ impl Slots {
     }
 
     /// Puts a slot that is in no list at the tail of `list`.
-    pub fn push_tail(&mut self, list: &mut List, slot: Slot, tag: u8) {
+    pub(crate) fn push_tail(&mut self, list: &mut List, slot: Slot, tag: u8) {
         self.put_between(slot, list.sentinel, self.link(list.sentinel, Headward), tag);
         list.len += 1;
     }
@@ -201,7 +201,7 @@ impl Slots {
     }
 
     /// From tail to head.
-    pub fn iter_back(&self, list: &List) -> impl Iterator<Item = Slot> + '_ {
+    pub(crate) fn iter_back(&self, list: &List) -> impl Iterator<Item = Slot> + '_ {
         self.walk(list, Headward)
     }
 

@@ -24,7 +24,7 @@ pub fn contended(what_if: &WhatIf<'_>, threshold_share: f64) -> Option<usize> {
 }
 
 /// Moves units away from `node`. True if any moved.
-pub fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) -> bool {
+pub(crate) fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) -> bool {
     let moved = give_away(what_if, node, units.iter().copied().filter(|unit| !unit.shares()));
     moved || give_away(what_if, node, units.iter().copied().filter(|unit| unit.shares()))
 }

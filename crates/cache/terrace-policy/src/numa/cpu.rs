@@ -21,7 +21,7 @@ pub fn contended(what_if: &WhatIf<'_>) -> Option<usize> {
 }
 
 /// Moves units away from `node` until it is no longer too busy.
-pub fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) {
+pub(crate) fn relieve(what_if: &mut WhatIf<'_>, node: usize, units: &[&Unit]) {
     let view = what_if.view();
     let on_node = units.iter().copied().filter(|u| u.members.iter().all(|&t| what_if.target(t) == node));
     let mut order: Vec<(bool, f64, &Unit)> = on_node

@@ -12,7 +12,7 @@ use super::view::{Region, View};
 use super::what_if::{WhatIf, highest};
 
 /// Seconds within which moved frames must earn their cost.
-pub const HORIZON_S: f64 = 60.0;
+pub(crate) const HORIZON_S: f64 = 60.0;
 /// Time of a remote read relative to a local one (Optane memory; specification of the simulator).
 pub const REMOTE_READ: f64 = 1.1;
 /// A move must earn this many times its cost: one period differs from the next.
@@ -29,7 +29,7 @@ pub enum What {
 
 /// The load of each node's memory, with threads at their targets.
 #[derive(Clone, Debug)]
-pub struct Uses {
+pub(crate) struct Uses {
     busy: Vec<f64>,
 }
 

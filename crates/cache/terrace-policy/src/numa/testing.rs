@@ -4,7 +4,7 @@ use super::sharing::{Unit, units};
 use super::view::{ANYWHERE, Node, Region, Thread, User, View};
 
 /// Nodes of persistent memory that read 3 GB and write 1 GB a second: a write costs three reads.
-pub fn optane(nodes: usize) -> Vec<Node> {
+pub(crate) fn optane(nodes: usize) -> Vec<Node> {
     vec![Node { read_capacity: 3.0, write_capacity: 1.0, processors: 10, busy: 0.0 }; nodes]
 }
 
@@ -20,7 +20,7 @@ pub fn region(node: usize, readers: &[(usize, f64)]) -> Region {
 }
 
 /// The unit of a thread.
-pub fn unit_of(view: &View, thread: usize) -> Unit {
+pub(crate) fn unit_of(view: &View, thread: usize) -> Unit {
     let of = units(view, f64::INFINITY).into_iter().find(|unit| unit.members.contains(&thread));
     of.expect("every thread is in a unit")
 }

@@ -1,7 +1,7 @@
 //! The input of a decision: nodes and threads, with the reads, writes and busy processors of one period.
 
 /// Maximum number of nodes: sets of nodes are bits of a `u64`.
-pub const NODES_MAX: usize = 64;
+pub(crate) const NODES_MAX: usize = 64;
 
 /// All nodes, as a set.
 pub const ANYWHERE: u64 = u64::MAX;
@@ -21,7 +21,7 @@ pub struct Node {
 
 impl Node {
     /// The weight of a byte read in the node's load; a byte written weighs 1. A third on persistent memory, 1 on most DRAM.
-    pub fn read_weight(&self) -> f64 {
+    pub(crate) fn read_weight(&self) -> f64 {
         if self.read_capacity > 0.0 { self.write_capacity / self.read_capacity } else { 1.0 }
     }
 }
@@ -45,7 +45,7 @@ pub struct Thread {
 
 impl Thread {
     /// Bytes a second read from `node`.
-    pub fn reads_from(&self, node: usize) -> f64 {
+    pub(crate) fn reads_from(&self, node: usize) -> f64 {
         self.reads.get(node).copied().unwrap_or(0.0)
     }
 
@@ -90,7 +90,7 @@ pub struct User {
 
 impl Region {
     /// Whether `node` has the region or a copy of it.
-    pub fn lies_on(&self, node: usize) -> bool {
+    pub(crate) fn lies_on(&self, node: usize) -> bool {
         node == self.node || (node < NODES_MAX && self.copies & (1 << node) != 0)
     }
 }

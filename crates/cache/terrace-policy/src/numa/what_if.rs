@@ -72,7 +72,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// The node with the highest load, the first of equals.
-    pub fn most_loaded(&self) -> usize {
+    pub(crate) fn most_loaded(&self) -> usize {
         highest(&self.load)
     }
 
@@ -83,7 +83,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// Whether moving writes of `bytes` between two nodes reduces the higher of their loads noticeably.
-    pub fn evens_out(&self, bytes: f64, from: usize, to: usize) -> bool {
+    pub(crate) fn evens_out(&self, bytes: f64, from: usize, to: usize) -> bool {
         let (before, after) = (self.load[from], (self.load[from] - bytes).max(self.load[to] + bytes));
         after < before * (1.0 - LOWERED_MIN)
     }
@@ -94,7 +94,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// Whether a node's load exceeds the average.
-    pub fn is_above_average(&self, node: usize) -> bool {
+    pub(crate) fn is_above_average(&self, node: usize) -> bool {
         self.load[node] > self.average() * (1.0 + EQUAL)
     }
 }

@@ -8,7 +8,7 @@ use super::target::{Placement, Share, Target, by_speed, deal};
 
 /// The engine.
 #[derive(Debug)]
-pub struct MinIoSum;
+pub(crate) struct MinIoSum;
 
 impl Placement for MinIoSum {
     fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>) {

@@ -9,7 +9,7 @@ use super::target::{CUT, Placement, Share, Target, by_speed, deal};
 
 /// The engine.
 #[derive(Debug)]
-pub struct MinIoTime;
+pub(crate) struct MinIoTime;
 
 impl Placement for MinIoTime {
     fn place(&mut self, pieces: &[u64], targets: &[Target], out: &mut Vec<Share>) {

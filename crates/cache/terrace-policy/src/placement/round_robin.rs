@@ -4,7 +4,7 @@ use super::target::{Placement, Share, Target, next_with_room};
 
 /// The engine; it keeps the next target from batch to batch.
 #[derive(Debug, Default)]
-pub struct RoundRobin {
+pub(crate) struct RoundRobin {
     next: usize,
 }
 

@@ -50,7 +50,7 @@ pub const MAX_NR_TIERS: usize = 4;
 /// Initial priority of reclaim: a pass looks at lists >> priority pages.
 pub const DEF_PRIORITY: u32 = 12;
 /// Pages isolated by one pass.
-pub const MIN_LRU_BATCH: usize = 64;
+pub(crate) const MIN_LRU_BATCH: usize = 64;
 /// Minimum number of pages that one reclaim isolates before it stops searching.
 const SWAP_CLUSTER_MAX: usize = 32;
 /// Maximum number of pages moved or looked at under one lock.

@@ -27,7 +27,7 @@ use super::mglru::{
 };
 
 /// MGLRU with the fine-grained rules. See the module's description.
-pub type MglruFg = Mglru<FineGrained>;
+pub(crate) type MglruFg = Mglru<FineGrained>;
 
 /// Maximum number of references of a page.
 const REFS_MAX: u8 = 7;
@@ -38,7 +38,7 @@ const REFS_PROTECTED: u8 = 2;
 
 /// The fine-grained rules on the reclaim loop of 7.2.
 #[derive(Debug)]
-pub struct FineGrained;
+pub(crate) struct FineGrained;
 
 impl Rules for FineGrained {
     const NAME: &'static str = "mglru-fg";

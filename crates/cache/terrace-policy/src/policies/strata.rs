@@ -99,7 +99,7 @@ const CLOCK_SPAN: u64 = WAS_ADMITTED as u64 - 1;
 
 /// The policy. Its rules are in the module's description.
 #[derive(Debug)]
-pub struct Strata {
+pub(crate) struct Strata {
     slots: Slots,
     /// Newer part: young. Older part: old.
     probation: SegmentedList,

@@ -67,7 +67,7 @@ pub struct Question {
 
 /// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// "terrace.compare.v1".
     pub schema: &'static str,
     /// The column that distinguishes the systems.
@@ -86,12 +86,12 @@ pub struct Comparison {
     /// Runs that do not count, and why.
     pub refused: Vec<String>,
     /// Further remarks.
-    pub notices: Vec<String>,
+    pub(crate) notices: Vec<String>,
 }
 
 /// One metric of one cell: a candidate against the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CellComparison {
+pub(crate) struct CellComparison {
     /// The number's name.
     pub metric: String,
     /// The better direction.
@@ -121,7 +121,7 @@ pub struct Side {
     /// In the metric's unit; `None` without a run.
     pub mean: Option<f64>,
     /// Standard deviation; `None` below two runs.
-    pub deviation: Option<f64>,
+    pub(crate) deviation: Option<f64>,
 }
 
 /// Larger numbers are no measurements, and squares of their differences overflow.
@@ -163,7 +163,7 @@ pub fn compare(rows: &[Row], question: &Question) -> Result<Comparison, String> 
 }
 
 /// The distinct values, in the order of first occurrence.
-pub fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(crate) fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<String> {
     let mut all: Vec<String> = Vec::new();
     for value in values {
         if !all.iter().any(|v| v == value) {

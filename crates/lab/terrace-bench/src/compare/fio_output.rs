@@ -10,7 +10,7 @@ const PERCENTILES: [(f64, &str); 5] =
     [(50.0, "p50_us"), (90.0, "p90_us"), (95.0, "p95_us"), (99.0, "p99_us"), (99.9, "p999_us")];
 
 /// Whether the text looks like fio's output.
-pub fn is_fio(text: &str) -> bool {
+pub(crate) fn is_fio(text: &str) -> bool {
     text.contains("\"fio version\"") && text.contains('{')
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The better direction of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Better {
+pub(crate) enum Better {
     /// Higher is better, as for throughput.
     Higher,
     /// Lower is better, as for latency.

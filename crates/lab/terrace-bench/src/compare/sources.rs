@@ -45,13 +45,13 @@ pub struct Selection {
 
 /// The runs of all files, and the complete question.
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// All runs.
     pub rows: Vec<Row>,
     /// The question.
     pub question: Question,
     /// Notices about the files.
-    pub notices: Vec<String>,
+    pub(crate) notices: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

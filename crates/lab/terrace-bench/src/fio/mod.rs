@@ -68,7 +68,7 @@ pub fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
 ///
 /// A line is "milliseconds, KiB a second, direction, ...". The jobs' lines have different times, so they are
 /// rounded to steps of `step_ms`. A step is left out unless all jobs completed it.
-pub fn throughput_series(log: &str, step_ms: u64) -> Vec<(f64, f64)> {
+pub(crate) fn throughput_series(log: &str, step_ms: u64) -> Vec<(f64, f64)> {
     let mut steps = std::collections::BTreeMap::<u64, (u32, f64)>::new();
     for line in log.lines() {
         let mut words = line.split(',').map(|w| w.trim().parse::<u64>());

@@ -16,11 +16,11 @@ use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// Directions of fio's I/O; `mixed` with unified_rw_reporting.
-pub const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
+pub(crate) const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
 
 /// Parsed output of one fio run.
 #[derive(Debug, Deserialize)]
-pub struct Document {
+pub(crate) struct Document {
     /// "fio-3.33".
     #[serde(rename = "fio version", default)]
     pub version: String,
@@ -82,22 +82,22 @@ pub struct Report {
     /// Operations a second.
     pub iops: f64,
     /// Bytes a second.
-    pub bytes_per_s: f64,
+    pub(crate) bytes_per_s: f64,
     /// Operations.
-    pub ios: f64,
+    pub(crate) ios: f64,
     /// Bytes of all operations, as counted by 3.x.
     pub bytes: f64,
     /// Mean latency.
     pub mean_us: Option<f64>,
     /// CPU time of fio's own jobs, per operation of any direction.
-    pub cpu_us_per_op: Option<f64>,
+    pub(crate) cpu_us_per_op: Option<f64>,
     /// Percentiles of the completion latency: per cent, microseconds; rising. Empty for several jobs.
-    pub percentiles_us: Vec<(f64, f64)>,
+    pub(crate) percentiles_us: Vec<(f64, f64)>,
 }
 
 impl Report {
     /// The latency of one percentile, if fio reported it.
-    pub fn percentile_us(&self, percent: f64) -> Option<f64> {
+    pub(crate) fn percentile_us(&self, percent: f64) -> Option<f64> {
         self.percentiles_us.iter().find(|(p, _)| *p == percent).map(|(_, us)| *us)
     }
 }

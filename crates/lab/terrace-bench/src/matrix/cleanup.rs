@@ -117,7 +117,7 @@ fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
 }
 
 /// Names of the loop devices over `image`.
-pub fn loops_of(image: &Path) -> Vec<String> {
+pub(crate) fn loops_of(image: &Path) -> Vec<String> {
     let names = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     let names = names.filter_map(|entry| entry.file_name().into_string().ok());
     names
@@ -182,7 +182,7 @@ impl Owner {
 
 /// The set-ups of this process; dropping undoes the remaining ones.
 #[derive(Debug)]
-pub struct Cleanup {
+pub(crate) struct Cleanup {
     path: PathBuf,
     file: File,
     end: u64,
@@ -247,7 +247,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// The first failure; the remaining set-ups are undone all the same.
-    pub fn undo(&mut self, mark: Mark) -> io::Result<()> {
+    pub(crate) fn undo(&mut self, mark: Mark) -> io::Result<()> {
         let mut result = Ok(());
         while self.setups.len() > mark.0 {
             let done = self.setups.last().map_or(Ok(()), |(_, setup)| setup.undo());

@@ -69,7 +69,7 @@ impl Device {
     ///
     /// # Errors
     /// A missing feature of the machine, and the cure.
-    pub fn for_tiers(work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
+    pub(crate) fn for_tiers(work: &Path, mib: u64, cleanup: &mut Cleanup) -> io::Result<Device> {
         let device = memory("tier", None, work, mib, cleanup)?;
         let image = fs::File::options().write(true).open(work.join("tier-tmpfs/image"))?;
         let bytes = image.metadata()?.len();

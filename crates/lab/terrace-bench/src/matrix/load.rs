@@ -43,16 +43,16 @@ pub struct Setting<'a> {
     /// Bypass the page cache.
     pub direct: bool,
     /// terrace serves by mount path and preload path.
-    pub two_paths: bool,
+    pub(crate) two_paths: bool,
     /// terrace's memory; 0 for others.
     pub memory_mib: u64,
     /// Set if the cache is in the reading program.
-    pub hybrid: Option<&'a Hybrid>,
+    pub(crate) hybrid: Option<&'a Hybrid>,
 }
 
 /// A hybrid cache in the reading program itself.
 #[derive(Clone, Debug)]
-pub struct Hybrid {
+pub(crate) struct Hybrid {
     /// The program.
     pub program: PathBuf,
     /// Maximum memory of its process, bytes.
@@ -62,15 +62,15 @@ pub struct Hybrid {
 }
 
 /// The step that the meters count.
-pub const MEASURE: &str = "measure";
+pub(crate) const MEASURE: &str = "measure";
 /// The step that warms up.
-pub const WARM: &str = "warm";
+pub(crate) const WARM: &str = "warm";
 /// The steps that check the data.
-pub const VERIFY: &str = "verify";
+pub(crate) const VERIFY: &str = "verify";
 /// Pages checked in full at the end of each run, at one latency of the device each.
 const PAGES_CHECKED: u64 = 1024;
 /// Interval of a series.
-pub const SERIES_MS: u64 = 500;
+pub(crate) const SERIES_MS: u64 = 500;
 
 impl<'a> Load<'a> {
     /// The load of a cell.
@@ -96,7 +96,7 @@ impl<'a> Load<'a> {
     }
 
     /// MiB that the load writes, for which the device must have room.
-    pub fn written_mib(&self) -> u64 {
+    pub(crate) fn written_mib(&self) -> u64 {
         if self.spec.rw == Access::Write { self.file_mib.unwrap_or(0) } else { 0 }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Load<'a> {
     }
 
     /// Steps to measure a system's memory beside its cache: the warm-up alone, uniform, a few seconds.
-    pub fn short_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+    pub(crate) fn short_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let short = Load { pattern: "random", ramp_s: self.ramp_s.clamp(2, 8), measure_s: 2, ..*self };
         let mut steps = short.steps(setting);
         // A command's check may also stop its warm-up.
@@ -132,7 +132,7 @@ impl<'a> Load<'a> {
     }
 
     /// Steps before the measurement.
-    pub fn warm_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+    pub(crate) fn warm_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = Vec::new();
         if let (Some(Expect::Hits), Some(file), false) = (self.spec.expect, self.file(), setting.direct) {
             let fill = [("file", format!("{{dir}}/{file}")), ("content", self.content.name().into())];
@@ -154,7 +154,7 @@ impl<'a> Load<'a> {
     }
 
     /// The measurement; for loads with parts, that of turn `turn`, from 0.
-    pub fn measure_step(&self, setting: &Setting<'_>, turn: u32) -> Step {
+    pub(crate) fn measure_step(&self, setting: &Setting<'_>, turn: u32) -> Step {
         match (self.spec.kind, &self.spec.command) {
             (LoadKind::Reads, _) => self.reads_step(self.ramp_s, setting),
             (LoadKind::Command, Some(line)) => self.shell(MEASURE, line, setting, self.measure_s),
@@ -166,7 +166,7 @@ impl<'a> Load<'a> {
     }
 
     /// The measurement after a restart: from the first read on.
-    pub fn restarted_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+    pub(crate) fn restarted_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = vec![self.reads_step(0, &Setting { seed: setting.seed + 2, ..*setting })];
         steps.extend(self.verify_steps(setting));
         steps
@@ -194,7 +194,7 @@ impl<'a> Load<'a> {
     }
 
     /// Steps after the measurement: by both paths, if there are two.
-    pub fn verify_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+    pub(crate) fn verify_steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps: Vec<Step> =
             self.spec.verify.iter().map(|line| self.shell(VERIFY, line, setting, 0)).collect();
         match self.file() {

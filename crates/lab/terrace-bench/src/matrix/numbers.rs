@@ -20,7 +20,7 @@ pub struct Numbers {
     /// Values over time.
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Percentiles of the latency.
-    pub percentiles_us: Vec<(f64, f64)>,
+    pub(crate) percentiles_us: Vec<(f64, f64)>,
 }
 
 impl Numbers {
@@ -46,7 +46,7 @@ impl Numbers {
     }
 
     /// Adds the metrics after a restart, and the share of the hits that remains.
-    pub fn add_restarted(&mut self, after: &Numbers) {
+    pub(crate) fn add_restarted(&mut self, after: &Numbers) {
         for name in ["hit_ratio", "reads_per_s", "device_hits"] {
             if let Some(n) = after.metrics.get(name) {
                 self.metrics.insert(format!("restarted_{name}"), *n);
@@ -59,7 +59,7 @@ impl Numbers {
     }
 
     /// Adds the group's memory counters.
-    pub fn add_memory(&mut self, end: &End) {
+    pub(crate) fn add_memory(&mut self, end: &End) {
         let Some(memory) = end.memory else { return };
         let mut put = |name: &str, value: f64| self.metrics.insert(name.into(), value);
         put("memory_max_mib", memory.usage_max as f64 / MIB as f64);
@@ -153,7 +153,7 @@ const ALL: f64 = 0.99;
 const MISSES_MIN: f64 = 0.001;
 
 /// Why a run of terrace used another path than required.
-pub fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) -> Option<String> {
+pub(crate) fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) -> Option<String> {
     let wanted = load.spec.preload?;
     let Some(preload) = outcome.preload else {
         return Some("terrace stat failed: the access path is unknown".into());

@@ -23,7 +23,7 @@ pub struct Matrix {
     pub bars: bool,
     /// Print the runs without running them.
     #[arg(long)]
-    pub dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Only runs whose id ("system/load/pattern/jobs/repetition") contains this.
     #[arg(long)]
     pub only: Option<String>,
@@ -38,14 +38,14 @@ pub struct Matrix {
     pub foyer: Option<PathBuf>,
     /// Seconds to wait, before each run, until others leave the processors idle.
     #[arg(long, default_value_t = 0)]
-    pub wait_quiet: u64,
+    pub(crate) wait_quiet: u64,
     /// Give the measured processes nearly all of the processors: for a machine that is not quiet.
     #[arg(long)]
-    pub favour: bool,
+    pub(crate) favour: bool,
     /// Continue without control groups and the right to drop caches, as an ordinary user: a demonstration,
     /// not a measurement.
     #[arg(long)]
-    pub lenient: bool,
+    pub(crate) lenient: bool,
     /// Keep the data files for the next run.
     #[arg(long)]
     pub keep: bool,

@@ -10,7 +10,7 @@ use crate::pattern::Pattern;
 /// A whole matrix.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Spec {
+pub(crate) struct Spec {
     /// Name in results and reports.
     pub name: String,
     /// Runs of each system in each cell, 1 to 1000.
@@ -20,7 +20,7 @@ pub struct Spec {
     /// Memory of program, system and cache together; default: no limit.
     pub limit_mib: Option<u64>,
     /// Size of the data set, as a multiple of the limit.
-    pub file_set: Option<f64>,
+    pub(crate) file_set: Option<f64>,
     /// Size of the data set in MiB, instead.
     pub file_mib: Option<u64>,
     /// Content of the pages.
@@ -34,7 +34,7 @@ pub struct Spec {
     pub measure_s: u64,
     /// Concurrency, as jobs for each processor.
     #[serde(default)]
-    pub jobs_per_cpu: Vec<f64>,
+    pub(crate) jobs_per_cpu: Vec<f64>,
     /// Concurrency, as jobs.
     #[serde(default)]
     pub jobs: Vec<u32>,
@@ -44,13 +44,13 @@ pub struct Spec {
     /// MiB that terrace's side leaves free below the limit, beside the permanent memory of programs and
     /// daemon.
     #[serde(default = "spare_mib")]
-    pub spare_mib: u64,
+    pub(crate) spare_mib: u64,
     /// terrace's `--memory` is the limit less this, without a measurement of the programs' memory.
-    pub headroom_mib: Option<u64>,
+    pub(crate) headroom_mib: Option<u64>,
     /// The systems of a cell run one right after the other, and are compared by pairs: slow drift affects
     /// both.
     #[serde(default)]
-    pub pairing: bool,
+    pub(crate) pairing: bool,
     /// The systems of a cell run side by side and are measured in turn; after this many turns each is started
     /// anew. For differences of a few per cent, smaller than a virtual machine's noise within a minute.
     pub interleave: Option<u32>,
@@ -87,7 +87,7 @@ fn patterns() -> Vec<String> {
 /// The device under the data.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct DeviceSpec {
+pub(crate) struct DeviceSpec {
     /// Which.
     #[serde(default)]
     pub kind: DeviceKind,
@@ -96,9 +96,9 @@ pub struct DeviceSpec {
     /// The storage to throttle.
     pub on: Option<Base>,
     /// Delay of each access, in whole milliseconds (device-mapper's resolution).
-    pub latency_us: Option<u64>,
+    pub(crate) latency_us: Option<u64>,
     /// Maximum MiB a second, for reads and for direct writes.
-    pub mib_s: Option<u64>,
+    pub(crate) mib_s: Option<u64>,
     /// Maximum requests a second, for reads and for direct writes.
     pub iops: Option<u64>,
 }
@@ -106,7 +106,7 @@ pub struct DeviceSpec {
 /// Kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DeviceKind {
+pub(crate) enum DeviceKind {
     /// A plain directory.
     #[default]
     Directory,
@@ -129,7 +129,7 @@ pub enum Base {
 /// A system under test.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct SystemSpec {
+pub(crate) struct SystemSpec {
     /// Which.
     pub kind: SystemKind,
     /// Its name in the results; default: that of its kind.
@@ -157,13 +157,13 @@ pub struct SystemSpec {
     /// command: the directory that loads use.
     pub dir: Option<String>,
     /// zram: its compressor.
-    pub algorithm: Option<String>,
+    pub(crate) algorithm: Option<String>,
 }
 
 /// Kinds of systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum SystemKind {
+pub(crate) enum SystemKind {
     /// The page cache, as the machine has it.
     Kernel,
     /// The page cache with MGLRU on.
@@ -187,7 +187,7 @@ pub enum SystemKind {
 /// One load.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LoadSpec {
+pub(crate) struct LoadSpec {
     /// Which.
     pub kind: LoadKind,
     /// Its name in the results; default: `fio-ENGINE` or `command`.
@@ -217,7 +217,7 @@ pub struct LoadSpec {
     /// command: a shell line that prints a number, or, on its last line, a JSON object of numbers.
     pub command: Option<String>,
     /// command: a shell line that warms up.
-    pub ramp: Option<String>,
+    pub(crate) ramp: Option<String>,
     /// command: a regular expression whose first group is the number; default: the last number printed.
     pub regex: Option<String>,
     /// command: name of the number in the results.
@@ -256,7 +256,7 @@ pub struct LoadSpec {
     /// Instead of the matrix's.
     pub limit_mib: Option<u64>,
     /// Instead of the matrix's.
-    pub headroom_mib: Option<u64>,
+    pub(crate) headroom_mib: Option<u64>,
     /// Instead of the matrix's.
     pub patterns: Option<Vec<String>>,
     /// Only on these systems; by default on all.
@@ -279,7 +279,7 @@ fn metric() -> String {
 /// Kinds of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum LoadKind {
+pub(crate) enum LoadKind {
     /// fio.
     Fio,
     /// Threads of this program that read pages by the pattern, in one process with their warm-up.
@@ -315,7 +315,7 @@ impl Engine {
     }
 
     /// Whether it has several requests in flight.
-    pub fn is_deep(self) -> bool {
+    pub(crate) fn is_deep(self) -> bool {
         matches!(self, Engine::IoUring | Engine::Libaio)
     }
 }
@@ -357,7 +357,7 @@ pub enum Preload {
 /// Bounds for the ratio of two systems, in each of its cells.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TargetSpec {
+pub(crate) struct TargetSpec {
     /// The number.
     pub metric: String,
     /// The system judged.
@@ -376,12 +376,12 @@ pub struct TargetSpec {
     /// Maximum of the ratio.
     pub at_most: Option<f64>,
     /// Minimum of the ratio.
-    pub at_least: Option<f64>,
+    pub(crate) at_least: Option<f64>,
     /// The whole interval of the ratio must be above this.
     pub above: Option<f64>,
     /// Only in cells in which every run answered at least half of its reads from memory.
     #[serde(default)]
-    pub where_hits: bool,
+    pub(crate) where_hits: bool,
 }
 
 fn terrace() -> String {
@@ -408,31 +408,31 @@ pub enum Expect {
 
 impl Spec {
     /// Whether systems are compared by pairs of runs.
-    pub fn is_paired(&self) -> bool {
+    pub(crate) fn is_paired(&self) -> bool {
         self.pairing || self.interleave.is_some()
     }
 
     /// Size of this load's data set; optional for a command.
-    pub fn file_mib_of(&self, load: &LoadSpec) -> Option<u64> {
+    pub(crate) fn file_mib_of(&self, load: &LoadSpec) -> Option<u64> {
         let limit_mib = self.limit_mib_of(load);
         let times = |n: f64| limit_mib.map(|mib| ((mib as f64 * n) as u64).max(1));
         load.file_mib.or(self.file_mib).or_else(|| self.file_set.and_then(times))
     }
 
     /// The memory limit of this load.
-    pub fn limit_mib_of(&self, load: &LoadSpec) -> Option<u64> {
+    pub(crate) fn limit_mib_of(&self, load: &LoadSpec) -> Option<u64> {
         load.limit_mib.or(self.limit_mib)
     }
 
     /// terrace's memory for this load, if it follows from the limit alone.
-    pub fn fixed_mib_of(&self, load: &LoadSpec) -> Option<u64> {
+    pub(crate) fn fixed_mib_of(&self, load: &LoadSpec) -> Option<u64> {
         let headroom = load.headroom_mib.or(self.headroom_mib)?;
         self.limit_mib_of(load).map(|limit| limit.saturating_sub(headroom))
     }
 
     /// The access patterns of this load: none for sequential loads, and none for commands without the
     /// placeholder `{pattern}` if the matrix has patterns.
-    pub fn patterns_of<'a>(&'a self, load: &'a LoadSpec) -> Vec<&'a str> {
+    pub(crate) fn patterns_of<'a>(&'a self, load: &'a LoadSpec) -> Vec<&'a str> {
         let all = load.patterns.as_ref().unwrap_or(&self.patterns);
         match load.kind {
             LoadKind::Fio if load.rw != Access::Randread => vec!["sequential"],
@@ -442,7 +442,7 @@ impl Spec {
     }
 
     /// The distinct numbers of jobs on a machine with `cpus` processors.
-    pub fn jobs_on(&self, cpus: usize) -> Vec<u32> {
+    pub(crate) fn jobs_on(&self, cpus: usize) -> Vec<u32> {
         let of_cpus = self.jobs_per_cpu.iter().map(|n| ((n * cpus as f64).round() as u32).max(1));
         let mut all: Vec<u32> = self.jobs.iter().copied().chain(of_cpus).collect();
         if all.is_empty() {
@@ -461,12 +461,12 @@ impl LoadSpec {
     }
 
     /// Whether the load runs on this system.
-    pub fn is_for(&self, system: &SystemSpec) -> bool {
+    pub(crate) fn is_for(&self, system: &SystemSpec) -> bool {
         self.systems.is_empty() || self.systems.contains(&system.name)
     }
 
     /// A command's metric name with its unit: "requests" in "1/s" is "requests_per_s".
-    pub fn metric_key(&self) -> String {
+    pub(crate) fn metric_key(&self) -> String {
         let unit = self.unit.trim().trim_start_matches('1').replace('/', " per ");
         let words =
             [self.metric.as_str()].into_iter().chain(unit.split(|c: char| !c.is_ascii_alphanumeric()));
@@ -513,7 +513,7 @@ pub fn distribution(pattern: &str) -> Option<String> {
 }
 
 /// Bytes of a block size in fio's notation; whole pages only.
-pub fn block_bytes(bs: &str) -> Option<u64> {
+pub(crate) fn block_bytes(bs: &str) -> Option<u64> {
     let (digits, unit) = bs.split_at(bs.find(|c: char| !c.is_ascii_digit()).unwrap_or(bs.len()));
     let unit = match unit.to_ascii_lowercase().as_str() {
         "" => 1,

@@ -31,14 +31,14 @@ pub struct Setup {
     /// The load bypasses the page cache.
     pub direct: bool,
     /// Set if the cache is in the reading program.
-    pub hybrid: Option<Hybrid>,
+    pub(crate) hybrid: Option<Hybrid>,
     /// terrace's memory in bytes; 0 for others.
     pub memory: u64,
 }
 
 /// The systems of a matrix on this machine.
 #[derive(Debug)]
-pub struct Systems<'a> {
+pub(crate) struct Systems<'a> {
     spec: &'a Spec,
     places: Places,
     /// Directory of the matrix's file.
@@ -55,7 +55,7 @@ pub struct Systems<'a> {
 ///
 /// # Errors
 /// A missing requirement, and the alternative.
-pub fn check_machine(spec: &Spec) -> io::Result<()> {
+pub(crate) fn check_machine(spec: &Spec) -> io::Result<()> {
     for system in &spec.system {
         match system.kind {
             SystemKind::KernelMglru if !Path::new(LRU_GEN).exists() => {
@@ -103,7 +103,7 @@ fn has_nodes(online: &Path) -> bool {
 ///
 /// # Errors
 /// It does not exist.
-pub fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
+pub(crate) fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
     match spec.system.iter().find(|system| system.kind == SystemKind::Foyer) {
         Some(system) if !foyer.exists() => Err(io::Error::other(format!(
             "system {}: no {}; `make bench-foyer` builds it, or leave the system out",
@@ -217,7 +217,7 @@ impl<'a> Systems<'a> {
     }
 
     /// terrace's `--memory`, in bytes.
-    pub fn memory_of(&self, system: &SystemSpec, load: &Load<'_>) -> Option<u64> {
+    pub(crate) fn memory_of(&self, system: &SystemSpec, load: &Load<'_>) -> Option<u64> {
         self.memory.get(&memory_key(system, load)).copied()
     }
 
@@ -225,7 +225,7 @@ impl<'a> Systems<'a> {
     ///
     /// # Errors
     /// Why the system cannot run.
-    pub fn set_up(
+    pub(crate) fn set_up(
         &self,
         system: &SystemSpec,
         load: &Load<'_>,

@@ -11,7 +11,7 @@ const HITS_DOMINATE: f64 = 0.5;
 
 /// Result of a target in one cell.
 #[derive(Clone, Debug)]
-pub struct TargetResult {
+pub(crate) struct TargetResult {
     /// "fio-4k, random, 2 jobs".
     pub cell: String,
     /// Metric and bound.
@@ -24,13 +24,13 @@ pub struct TargetResult {
 
 impl TargetResult {
     /// Whether the target is met.
-    pub fn is_met(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         self.verdict.starts_with("met")
     }
 }
 
 /// All targets in all their cells.
-pub fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
+pub(crate) fn evaluate(spec: &Spec, runs: &[Run]) -> Vec<TargetResult> {
     spec.target.iter().flat_map(|target| evaluate_target(spec, target, runs)).collect()
 }
 

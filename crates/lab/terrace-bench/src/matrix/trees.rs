@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// The trees of a matrix, kept beside the data directory: on the same device.
 #[derive(Debug)]
-pub struct Trees {
+pub(crate) struct Trees {
     kept: PathBuf,
     /// Trees made so far: name and shell line.
     made: HashSet<(String, String)>,

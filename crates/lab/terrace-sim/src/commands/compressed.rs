@@ -26,10 +26,10 @@ pub(super) struct Compress {
     pub compress: Vec<f64>,
     /// Share of pages that cannot be compressed.
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]
-    pub compress_refused: f64,
+    pub(crate) compress_refused: f64,
     /// The tier's share of the memory, per cent; a single number is a fixed share.
     #[arg(long, value_name = "MIN-MAX", requires = "compress", default_value = "0-75")]
-    pub compress_share: Share,
+    pub(crate) compress_share: Share,
 }
 
 /// Bounds of the tier's memory, per cent.
@@ -101,9 +101,9 @@ pub(super) struct Cell {
     /// Windows in which it turned.
     pub turns: u64,
     /// Mean time of a request at the engine's prices, us.
-    pub request_us: f64,
+    pub(crate) request_us: f64,
     /// Processor time of the tier for each request, us.
-    pub tier_cpu_us: f64,
+    pub(crate) tier_cpu_us: f64,
     /// `request_us` by that of the same policy without a tier.
     pub time_ratio: f64,
 }

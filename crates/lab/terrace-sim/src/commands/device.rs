@@ -23,7 +23,7 @@ pub(super) struct Device {
     pub device: Vec<Size>,
     /// Pages that are written to it: those used again in memory (`reused`), or `all`
     #[arg(long, value_name = "WHICH", requires = "device", default_value = "reused", value_parser = admit)]
-    pub device_admit: Admit,
+    pub(crate) device_admit: Admit,
     /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 2)]
     pub reinsert: u8,
@@ -42,7 +42,7 @@ pub(super) struct Device {
     pub write_budget: Option<f64>,
     /// Read time of a page of the source, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0, value_parser = amount)]
-    pub source_us: f64,
+    pub(crate) source_us: f64,
     /// Read time of a page of the device, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0, value_parser = amount)]
     pub device_us: f64,
@@ -51,10 +51,10 @@ pub(super) struct Device {
     pub profile: Option<PathBuf>,
     /// The profile's directory of the source's device
     #[arg(long, value_name = "NAME", requires = "profile")]
-    pub profile_source: Option<String>,
+    pub(crate) profile_source: Option<String>,
     /// The profile's directory of the tier's device
     #[arg(long, value_name = "NAME", requires = "profile")]
-    pub profile_tier: Option<String>,
+    pub(crate) profile_tier: Option<String>,
 }
 
 /// A nonnegative number.
@@ -154,7 +154,7 @@ pub(super) struct Cell {
     /// Bytes written for each byte evicted from memory.
     pub write_amplification: f64,
     /// Mean time of a request, us.
-    pub request_us: f64,
+    pub(crate) request_us: f64,
     /// `request_us` by that of the same memory without a device.
     pub time_ratio: f64,
 }

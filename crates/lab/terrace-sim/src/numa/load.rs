@@ -26,7 +26,7 @@ pub struct Kind {
     /// Name in the paper's plots.
     pub name: &'static str,
     /// Share of operations that read, percent.
-    pub reads_percent: u32,
+    pub(crate) reads_percent: u32,
 }
 
 impl Preset {
@@ -81,7 +81,7 @@ impl Preset {
 
     /// Layouts of the threads' files with their probabilities. Thread `t` starts on node `t % nodes`. Two
     /// nodes: all distinct cases; more nodes: a sample.
-    pub fn layouts(self, threads: usize, nodes: usize) -> Vec<Layout> {
+    pub(crate) fn layouts(self, threads: usize, nodes: usize) -> Vec<Layout> {
         if nodes > 2 {
             let layout =
                 |seed| Layout { weight: 1.0 / SAMPLED as f64, homes: self.homes(threads, nodes, seed) };

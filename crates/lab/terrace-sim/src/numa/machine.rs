@@ -52,7 +52,7 @@ pub struct Operation {
     /// Share of operations that read, 0 to 1.
     pub reads: f64,
     /// Seconds outside memory.
-    pub sw_s: f64,
+    pub(crate) sw_s: f64,
     /// Bytes written for each byte of a write: log, metadata, compaction.
     pub write_amplification: f64,
 }
@@ -63,7 +63,7 @@ pub struct Placed {
     /// Its node.
     pub node: usize,
     /// Share of its reads served by each node; the sum is 1.
-    pub read_from: Vec<f64>,
+    pub(crate) read_from: Vec<f64>,
     /// The node of its writes.
     pub write_to: usize,
 }
@@ -74,7 +74,7 @@ pub struct Second {
     /// Operations a second of each thread.
     pub rates: Vec<f64>,
     /// Demand on each node's memory, as a share of its bandwidth.
-    pub demand: Vec<f64>,
+    pub(crate) demand: Vec<f64>,
 }
 
 /// Bandwidth at a number of threads, GB a second, interpolated linearly.

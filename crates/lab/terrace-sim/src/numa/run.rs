@@ -10,9 +10,9 @@ use super::load::{Layout, Preset, machine};
 use super::machine::{Machine, Operation, Placed, Second, capacity};
 
 /// Seconds of a run; the last [`MEASURED_S`] count.
-pub const RUN_S: usize = 60;
+pub(crate) const RUN_S: usize = 60;
 /// See [`RUN_S`].
-pub const MEASURED_S: usize = 30;
+pub(crate) const MEASURED_S: usize = 30;
 /// Parts of a file, each of which lies on one node.
 const PARTS: usize = 16;
 /// Bytes of a part.
@@ -83,7 +83,7 @@ pub struct Setup {
     /// The load.
     pub preset: Preset,
     /// Share of reads, percent.
-    pub reads_percent: u32,
+    pub(crate) reads_percent: u32,
     /// Nodes of the machine.
     pub nodes: usize,
     /// Placement of writes without a policy.
@@ -98,13 +98,13 @@ pub struct Outcome {
     /// Throughput of all threads, MB a second.
     pub mb_s: f64,
     /// Share of bytes read from another node than the thread's.
-    pub remote_reads: f64,
+    pub(crate) remote_reads: f64,
     /// Moves of threads in the whole run.
-    pub thread_moves: u64,
+    pub(crate) thread_moves: u64,
     /// Moves in the second half of the run.
     pub late_moves: u64,
     /// MB of frames moved or copied in the whole run.
-    pub frame_mb: f64,
+    pub(crate) frame_mb: f64,
 }
 
 /// A part of a thread's file.

@@ -77,7 +77,7 @@ struct Round {
 
 /// The policy `classic`. See the module's description.
 #[derive(Debug)]
-pub struct Classic {
+pub(crate) struct Classic {
     slots: Slots,
     inactive: List,
     active: List,

@@ -35,14 +35,14 @@ use terrace_policy::policies::mglru::{
 };
 
 /// MGLRU with the rules of Linux 6.1. See the module's description.
-pub type Mglru61 = Mglru<Linux61>;
+pub(crate) type Mglru61 = Mglru<Linux61>;
 
 /// Maximum count of uses.
 const USES_MAX: u8 = 5;
 
 /// The rules of Linux 6.1.
 #[derive(Debug)]
-pub struct Linux61;
+pub(crate) struct Linux61;
 
 impl Rules for Linux61 {
     const NAME: &'static str = "mglru-6.1";

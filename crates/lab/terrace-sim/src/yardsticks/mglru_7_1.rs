@@ -27,7 +27,7 @@ use terrace_policy::policies::mglru::{
 };
 
 /// MGLRU with the rules of Linux 6.14 to 7.1. See the module's description.
-pub type Mglru71 = Mglru<Linux71>;
+pub(crate) type Mglru71 = Mglru<Linux71>;
 
 /// Maximum count of uses without the workingset flag.
 const USES_MAX: u8 = 4;
@@ -44,7 +44,7 @@ fn is_workingset(state: u8) -> bool {
 
 /// The rules of Linux 6.14 to 7.1.
 #[derive(Debug)]
-pub struct Linux71;
+pub(crate) struct Linux71;
 
 impl Rules for Linux71 {
     const NAME: &'static str = "mglru-7.1";

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 pub type Answer<T = ()> = Result<T, i32>;
 
 /// Number of a node of the tree: a file may have several names.
-pub type Id = u64;
+pub(crate) type Id = u64;
 
 /// The root directory of the model.
 pub const ROOT: Id = 0;
@@ -22,7 +22,7 @@ pub struct Content {
     /// Its permissions.
     pub mode: u32,
     /// Its extended attributes.
-    pub xattrs: BTreeMap<String, Vec<u8>>,
+    pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
     /// The time set last, if no later operation changed it.
     pub mtime: Option<i64>,
     /// Once stored into through a mapping: the kernel changes its mtime at arbitrary times, so it is not set
@@ -296,7 +296,7 @@ impl Model {
     }
 
     /// The mutable content of a regular file.
-    pub fn content_mut(&mut self, id: Id) -> Option<&mut Content> {
+    pub(crate) fn content_mut(&mut self, id: Id) -> Option<&mut Content> {
         match self.nodes.get_mut(&id) {
             Some(Node::File(content)) => Some(content),
             _ => None,

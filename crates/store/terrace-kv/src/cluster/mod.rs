@@ -56,7 +56,7 @@ pub enum Route<'a> {
 
 /// An unusable map: one line, without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadMap(pub String);
+pub(crate) struct BadMap(pub String);
 
 impl fmt::Display for BadMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -28,13 +28,13 @@ pub(crate) struct Session {
     pub protocol: Protocol,
     pub db: Db,
     /// RESP3.
-    pub resp3: bool,
+    pub(crate) resp3: bool,
     /// The password was given, or none is required.
     pub is_known: bool,
     /// Replies that the client wants.
     pub replies: Replies,
     /// MULTI was refused. All commands are refused until EXEC or DISCARD.
-    pub refuses_transaction: bool,
+    pub(crate) refuses_transaction: bool,
     /// The connection is to be closed after the reply.
     pub closes: bool,
 }
@@ -144,11 +144,11 @@ pub(crate) struct Row {
     /// Its name, in lower case.
     pub name: &'static str,
     /// Number of arguments including the name. Negative: the minimum.
-    pub arity: i32,
+    pub(crate) arity: i32,
     pub keys: Keys,
     pub flags: Flags,
     /// Positions of the elements (fields or members) of the collection in the first key.
-    pub elements: Keys,
+    pub(crate) elements: Keys,
     pub run: fn(&mut Context<'_>) -> Outcome,
 }
 

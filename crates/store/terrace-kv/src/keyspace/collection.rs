@@ -21,12 +21,12 @@ use crate::blobs::Db;
 /// Maximum size of a compact collection, bytes. Below 4 KiB the store writes a new extent anyway.
 pub const SMALL: usize = 3 * 1024;
 /// Maximum size of a log in one blob, bytes. Rewriting it takes about 50 us.
-pub const LOG_MAX: usize = 256 << 10;
+pub(crate) const LOG_MAX: usize = 256 << 10;
 /// A log in pieces below this size becomes one blob again, bytes.
 const PIECES_MIN: usize = LOG_MAX / 4;
 
 /// A collection: hash or sorted set.
-pub trait Collection: Default + Send + 'static {
+pub(crate) trait Collection: Default + Send + 'static {
     /// The type of the value.
     const KIND: Kind;
     /// The type of the records.
@@ -106,7 +106,7 @@ impl Name {
 
 /// A decoded collection.
 #[derive(Debug)]
-pub struct Cached {
+pub(crate) struct Cached {
     /// Its content.
     pub content: Box<dyn Any + Send>,
     /// Its pieces.
@@ -122,7 +122,7 @@ pub(super) struct Counted {
     pub all: Arc<AtomicUsize>,
     pub bytes: usize,
     /// Memory of the content, bytes.
-    pub content_bytes: usize,
+    pub(crate) content_bytes: usize,
     /// The collection's name, to keep it again.
     pub name: Option<Name>,
 }

@@ -4,7 +4,7 @@
 use super::record::{Damaged, FieldRecord, records};
 
 /// Maximum number of pairs for a linear search.
-pub const PAIRS_MAX: usize = 16;
+pub(crate) const PAIRS_MAX: usize = 16;
 
 /// Appends the records of a hash with these fields set to `out`. Returns the number of new fields. If a field
 /// occurs in several pairs, the last counts.

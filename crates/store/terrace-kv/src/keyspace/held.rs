@@ -32,7 +32,7 @@ type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
 /// Locked keys; see [`Keyspace::hold`].
 #[derive(Debug)]
-pub struct LockedKeys<'a> {
+pub(crate) struct LockedKeys<'a> {
     keyspace: &'a Keyspace,
     guards: Guards<'a>,
     /// Read only when needed: most commands use keys without an expiry time.
@@ -46,7 +46,7 @@ impl Keyspace {
     }
 
     /// Like [`Keyspace::hold`], for keys of several databases.
-    pub fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> LockedKeys<'_> {
+    pub(crate) fn hold_in<'a>(&self, keys: impl IntoIterator<Item = (Db, &'a [u8])>) -> LockedKeys<'_> {
         let mut stripes: SmallVec<[usize; 4]> = SmallVec::new();
         keys.into_iter().for_each(|(db, key)| stripes.push(self.stripe_of(db, key)));
         if stripes.len() > 1 {
@@ -121,7 +121,7 @@ impl<'a> LockedKeys<'a> {
     ///
     /// # Errors
     /// The key has another type; errors of the store.
-    pub fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
+    pub(crate) fn read_string(&mut self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<Word>> {
         let mut found = self.keyspace.blobs.get(db, key, out)?.map(|stat| Word::unpack(stat.word));
         if found.is_some_and(|word| self.is_expired(word)) {
             found = self.stat(db, key).map(|(word, _)| word);
@@ -146,7 +146,7 @@ impl<'a> LockedKeys<'a> {
 
     /// Creates a string with `content` at `offset`, behind zeros. The key must not exist. The zeros are never
     /// all in memory, even for the longest value.
-    pub fn write_behind_zeros(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
+    pub(crate) fn write_behind_zeros(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
         let (pages, rest) = (offset as usize / ZEROS.len(), offset as usize % ZEROS.len());
         let mut parts = vec![ZEROS; pages];
         parts.extend([&ZEROS[..rest], content]);
@@ -188,7 +188,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Sets the expiry time of an existing key.
-    pub fn set_expiry(&mut self, db: Db, key: &[u8], word: Word, expires: Option<u64>) -> Outcome {
+    pub(crate) fn set_expiry(&mut self, db: Db, key: &[u8], word: Word, expires: Option<u64>) -> Outcome {
         let new = Word { expires, ..word }.as_stored();
         self.keyspace.blobs.set_word(db, key, new.pack())?;
         self.note_expiry(db, key, Some(word), Some(new));
@@ -274,7 +274,7 @@ impl<'a> LockedKeys<'a> {
     ///
     /// # Panics
     /// More than [`compact::PAIRS_MAX`] pairs.
-    pub fn set_compact(
+    pub(crate) fn set_compact(
         &mut self,
         (db, key): (Db, &[u8]),
         found: Found,
@@ -315,7 +315,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Opens a collection by its word and size, or a new one.
-    pub fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
+    pub(crate) fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
         Ok(self.open_found(db, key, found)?.unwrap_or_else(Open::new))
     }
 
@@ -379,7 +379,7 @@ impl<'a> LockedKeys<'a> {
     ///
     /// # Errors
     /// As `open`.
-    pub fn open_or_new<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Open<C>> {
+    pub(crate) fn open_or_new<C: Collection>(&mut self, db: Db, key: &[u8]) -> Outcome<Open<C>> {
         Ok(self.open(db, key)?.unwrap_or_else(Open::new))
     }
 

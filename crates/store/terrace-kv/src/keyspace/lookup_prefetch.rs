@@ -8,7 +8,7 @@ use crate::blobs::Db;
 impl Keyspace {
     /// Prefetches what look-ups of these elements will need, if the collection is decoded and no command
     /// holds it. A hint; it never blocks.
-    pub fn prefetch_elements(&self, db: Db, key: &[u8], names: &[&[u8]]) {
+    pub(crate) fn prefetch_elements(&self, db: Db, key: &[u8], names: &[&[u8]]) {
         let Some(stripe) = self.stripes[self.stripe_of(db, key)].try_lock() else { return };
         let Some(content) = stripe.content(db, key) else { return };
         if let Some(hash) = content.downcast_ref::<Hash>() {

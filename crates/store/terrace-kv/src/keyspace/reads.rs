@@ -23,7 +23,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// The key has another type; errors of the store.
-    pub fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<(Word, u64)>> {
+    pub(crate) fn read_string(&self, db: Db, key: &[u8], out: &mut Vec<u8>) -> Outcome<Option<(Word, u64)>> {
         let found = self.blobs.get(db, key, out)?;
         let word = found.map(|stat| Word::unpack(stat.word));
         match self.live(db, key, word) {
@@ -37,7 +37,7 @@ impl Keyspace {
     ///
     /// # Errors
     /// The key has another type; errors of the store.
-    pub fn read_compact(&self, db: Db, key: &[u8], kind: Kind, out: &mut Vec<u8>) -> Outcome<Compact> {
+    pub(crate) fn read_compact(&self, db: Db, key: &[u8], kind: Kind, out: &mut Vec<u8>) -> Outcome<Compact> {
         let stat = self.blobs.stat(db, key).map(|stat| Word::unpack(stat.word));
         if stat.is_some_and(|word| word.form != Form::Compact) {
             return Ok(Compact::Log);

@@ -18,7 +18,7 @@ pub struct Damaged;
 
 /// A record of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FieldRecord<'a> {
+pub(crate) enum FieldRecord<'a> {
     /// Sets the field to this value.
     Set(&'a [u8], &'a [u8]),
     /// Deletes the field.
@@ -27,7 +27,7 @@ pub enum FieldRecord<'a> {
 
 /// A record of a sorted set.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum MemberRecord<'a> {
+pub(crate) enum MemberRecord<'a> {
     /// Sets the member to this score.
     Set(&'a [u8], f64),
     Delete(&'a [u8]),

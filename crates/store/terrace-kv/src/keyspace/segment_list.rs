@@ -76,7 +76,7 @@ impl Head {
 
 /// The pieces of a collection.
 #[derive(Debug, Clone)]
-pub struct SegmentList {
+pub(crate) struct SegmentList {
     db: Db,
     head: Head,
     /// Number of the last piece. One below the first if there is none yet.
@@ -146,11 +146,11 @@ impl SegmentList {
         place(self.head.first, 0)
     }
     /// Whether most records are dead. `live`: bytes of live records.
-    pub fn is_sparse(&self, live: u64) -> bool {
+    pub(crate) fn is_sparse(&self, live: u64) -> bool {
         self.bytes > 2 * live + 2 * ROOM
     }
     /// Whether records of this size fill a piece.
-    pub fn is_piece(bytes: usize) -> bool {
+    pub(crate) fn is_piece(bytes: usize) -> bool {
         bytes as u64 >= PIECE
     }
 
@@ -190,7 +190,7 @@ impl SegmentList {
     }
 
     /// Reads the first piece.
-    pub fn read_first(&self, blobs: &dyn Blobs, bytes: &mut Vec<u8>) -> Result<()> {
+    pub(crate) fn read_first(&self, blobs: &dyn Blobs, bytes: &mut Vec<u8>) -> Result<()> {
         self.read_piece(blobs, self.head.first, bytes)
     }
 
@@ -200,7 +200,7 @@ impl SegmentList {
     }
 
     /// Removes the first piece, of `bytes` bytes, which has no live records.
-    pub fn drop_first(&mut self, blobs: &dyn Blobs, key: &[u8], word: Word, bytes: usize) -> Result<()> {
+    pub(crate) fn drop_first(&mut self, blobs: &dyn Blobs, key: &[u8], word: Word, bytes: usize) -> Result<()> {
         let next = Head { first: self.head.first + 1, ..self.head };
         blobs.put(self.db, key, word.pack(), &[&next.encode()], 0)?;
         let gone = std::mem::replace(&mut self.head, next);
@@ -218,7 +218,7 @@ impl SegmentList {
         }
     }
     /// Removes the note: the head exists.
-    pub fn forget_note(&self, blobs: &dyn Blobs) -> Result<()> {
+    pub(crate) fn forget_note(&self, blobs: &dyn Blobs) -> Result<()> {
         blobs.remove(pieces_of(self.db), &key_of(self.head.id, NOTE)).map(drop)
     }
     /// Removes all pieces, then the note: the head is gone. The last piece goes first, so that a start can

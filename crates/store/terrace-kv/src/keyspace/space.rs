@@ -48,7 +48,7 @@ pub(super) struct Walk {
 }
 
 /// The keys of all databases.
-pub struct Keyspace {
+pub(crate) struct Keyspace {
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) stripes: Box<[Mutex<Stripe>]>,
     hasher: DefaultHashBuilder,
@@ -113,7 +113,7 @@ impl Keyspace {
         self.deadlines.len(db)
     }
     /// Turns active expiry on or off.
-    pub fn expire_actively(&self, yes: bool) {
+    pub(crate) fn expire_actively(&self, yes: bool) {
         self.expires_actively.store(yes, Ordering::Relaxed);
     }
 
@@ -134,7 +134,7 @@ impl Keyspace {
 
     /// Visits about `count` keys of a database from `from`, some of which may have expired, until `visit`
     /// returns false. Returns the next cursor. 0: there are no more keys.
-    pub fn each_key_from(
+    pub(crate) fn each_key_from(
         &self,
         db: Db,
         mut from: u64,

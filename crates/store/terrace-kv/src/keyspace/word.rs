@@ -43,7 +43,7 @@ pub enum Form {
 }
 
 /// Maximum expiry time, milliseconds since 1970: the year 36,000,000.
-pub const EXPIRES_MAX: u64 = (1 << 60) - 1;
+pub(crate) const EXPIRES_MAX: u64 = (1 << 60) - 1;
 
 /// Strings with flags up to [`NARROW_MAX`]: flags and milliseconds, up to the year 2527.
 const NARROW: u64 = 0b1000;
@@ -56,7 +56,7 @@ const WIDE_UNIT: u64 = 4000;
 
 /// The unpacked word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Word {
+pub(crate) struct Word {
     /// Type.
     pub kind: Kind,
     /// Form. Strings are always compact.
@@ -125,12 +125,12 @@ impl Word {
     /// The word after a round trip through storage. The expiry time may be capped, or rounded up if the flags
     /// exceed 16 bits.
     #[must_use]
-    pub fn as_stored(self) -> Word {
+    pub(crate) fn as_stored(self) -> Word {
         Word::unpack(self.pack())
     }
 
     /// Whether the key has expired.
-    pub fn is_expired(self, now: u64) -> bool {
+    pub(crate) fn is_expired(self, now: u64) -> bool {
         self.expires.is_some_and(|expires| expires <= now)
     }
 }

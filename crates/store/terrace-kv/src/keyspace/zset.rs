@@ -24,7 +24,7 @@ const MEMBER_BYTES: usize = 132;
 
 /// A member with its sort order.
 #[derive(Debug, Clone)]
-pub struct Ranked {
+pub(crate) struct Ranked {
     /// Its score; never NaN.
     pub score: f64,
     /// Its name.
@@ -56,7 +56,7 @@ impl Eq for Ranked {}
 pub type Point = Option<Ranked>;
 
 /// The position of the lowest member with this score; with `behind`, behind the highest.
-pub fn point_of_score(score: f64, behind: bool) -> Point {
+pub(crate) fn point_of_score(score: f64, behind: bool) -> Point {
     let score = match behind {
         true if score == f64::INFINITY => return None,
         true => score.next_up(),
@@ -74,7 +74,7 @@ struct Score {
 
 /// The members.
 #[derive(Debug, Default)]
-pub struct Zset {
+pub(crate) struct Zset {
     scores: HashMap<Arc<[u8]>, Score, DefaultHashBuilder>,
     order: BTreeSet<Ranked>,
     encoded: usize,
@@ -168,7 +168,7 @@ impl Zset {
     }
     /// The position of a name, or behind it. Ranges of names are for sets whose members have one score: that
     /// of the first member, or of the last with `is_last`.
-    pub fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
+    pub(crate) fn point_of_name(&self, name: &[u8], behind: bool, is_last: bool) -> Point {
         let of = if is_last { self.order.last() } else { self.order.first() };
         // The next name in byte order is this one with a zero appended.
         let member = if behind { [name, &[0]].concat().into() } else { name.into() };

@@ -94,7 +94,7 @@ pub(super) struct Turn {
     /// The turn may have changed the store.
     pub writes: bool,
     /// The connection is broken.
-    pub is_broken: bool,
+    pub(crate) is_broken: bool,
 }
 
 impl Connection {

@@ -16,7 +16,7 @@ pub(crate) struct Reply<'a> {
     /// Part of the reply was not written.
     is_cut: bool,
     /// Whether the client understands RESP3.
-    pub resp3: bool,
+    pub(crate) resp3: bool,
 }
 
 impl<'a> Reply<'a> {

@@ -28,11 +28,11 @@ pub(crate) const TLS: u8 = 0x16;
 /// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    pub arguments_max: i64,
+    pub(crate) arguments_max: i64,
     /// Length of one argument, bytes.
-    pub argument_bytes_max: i64,
+    pub(crate) argument_bytes_max: i64,
     /// Length of a request, bytes.
-    pub request_bytes_max: usize,
+    pub(crate) request_bytes_max: usize,
 }
 
 /// A malformed request: the text of the error. The connection is closed after it.

@@ -20,11 +20,11 @@ use terrace_shm::DeviceSlot;
 
 /// Pages of one file that the source lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OwedFile {
+pub(crate) struct OwedFile {
     /// Identity of the file over which the pages are to be written.
     pub base: Option<u64>,
     /// The run may have changed the source.
-    pub permit: Option<Permits>,
+    pub(crate) permit: Option<Permits>,
     /// Page index, slot and checksum of the content.
     pub pages: BTreeMap<u64, (DeviceSlot, u32)>,
     /// Lap of the oldest region with records of the file.
@@ -35,7 +35,7 @@ pub struct OwedFile {
 
 /// Permits of one file, all of its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permits {
+pub(crate) struct Permits {
     /// End of the first permit, ns since 1970.
     pub first: u64,
     /// End of the last permit.

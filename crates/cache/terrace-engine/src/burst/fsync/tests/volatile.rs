@@ -24,18 +24,18 @@ pub(super) struct Volatile {
     /// Files that survive a power cut: the durable size, and larger sizes set since.
     sizes: Mutex<BTreeMap<u64, Vec<u64>>>,
     /// Power cuts lose some of these sizes, too.
-    pub loses_sizes: AtomicBool,
+    pub(crate) loses_sizes: AtomicBool,
     /// Called once, at the end of the next sync of a file.
     pub meanwhile: Mutex<Option<Meanwhile>>,
     /// A write asked for immediate writeback from the page cache.
-    pub hurried: AtomicBool,
+    pub(crate) hurried: AtomicBool,
     /// Bytes of all writes.
     pub written: AtomicU64,
     pub failing: AtomicBool,
     /// Allocations and writes fail with ENOSPC.
     pub full: AtomicBool,
     /// The next sync of a file fails; the kernel reports a failure once.
-    pub failing_syncs: AtomicBool,
+    pub(crate) failing_syncs: AtomicBool,
 }
 
 impl fmt::Debug for Volatile {

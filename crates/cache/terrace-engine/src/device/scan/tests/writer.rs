@@ -59,7 +59,7 @@ pub(super) struct Writer<'a> {
     /// Files with keys on the device that the start rejected.
     cold: HashSet<u64>,
     /// The identity recorded last, and its region.
-    pub digests: HashMap<u64, (u64, u32)>,
+    pub(crate) digests: HashMap<u64, (u64, u32)>,
     /// Index and identities at the last flush.
     pub flushed: (HashMap<Key, DeviceSlot>, HashMap<u64, (u64, u32)>),
     /// A write or flush failed: the writer stops.
