@@ -20,7 +20,6 @@ struct Module {
     imports: Vec<Vec<String>>,
 }
 
-/// The modules of one crate.
 #[derive(Debug, Default)]
 struct Crate(Vec<Module>);
 

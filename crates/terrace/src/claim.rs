@@ -132,7 +132,6 @@ impl Claim {
         }
     }
 
-    /// Descriptors of the claim.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
         self.root.iter().chain(&self.above).map(AsRawFd::as_raw_fd)
     }

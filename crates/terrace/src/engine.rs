@@ -79,7 +79,6 @@ impl Memory {
 /// For tests: a directory in place of /sys, which describes another machine.
 const SYS: &str = "TERRACE_TEST_SYS";
 
-/// A limit on memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limit {
     /// Bytes.

@@ -116,7 +116,6 @@ impl Instance {
         self.path("control.sock")
     }
 
-    /// The socket of the preload path.
     pub(crate) fn preload_socket(&self) -> PathBuf {
         self.path("preload.sock")
     }

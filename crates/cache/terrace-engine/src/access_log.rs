@@ -29,13 +29,13 @@ pub enum Kind {
 /// Adjacent pages accessed by one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Noted {
-    pub object: ObjectId,
-    pub page: u64,
-    pub pages: u64,
-    pub at_ns: u64,
-    pub kind: Kind,
+    pub(crate) object: ObjectId,
+    pub(crate) page: u64,
+    pub(crate) pages: u64,
+    pub(crate) at_ns: u64,
+    pub(crate) kind: Kind,
     /// Thread ID of the program; 0: not known.
-    pub tid: u32,
+    pub(crate) tid: u32,
 }
 
 thread_local! {

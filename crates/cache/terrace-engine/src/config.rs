@@ -58,16 +58,16 @@ pub struct EngineConfig {
     /// Interval between searches of the writeback thread for expired pages.
     pub writeback_interval: Duration,
     /// Largest single read or write of the source, bytes.
-    pub(crate) io_max_bytes: usize,
+    pub io_max_bytes: usize,
     /// Largest readahead window of a sequential reader that bypasses the kernel's page cache, bytes.
     pub readahead_max_bytes: usize,
     /// An fsync returns when a target has the data durably; otherwise when the source has.
     pub durable_in_tier: bool,
     /// Unwritten pages from which on an fsync of a grown file uses a tier beside the source's own commit. Fewer
     /// pages are written to the source along with the commit.
-    pub(crate) tier_fsync_min: u64,
+    pub tier_fsync_min: u64,
     /// New dirty pages of a file with owed pages that start a write to the target ahead of the next fsync.
-    pub(crate) tier_ahead_min: usize,
+    pub tier_ahead_min: usize,
     /// Share of these pages that the source takes instead.
     pub source_share: SourceShare,
     /// For tests: mark of another boot of the machine, and the time when that boot began.
@@ -174,7 +174,7 @@ pub struct CompressedConfig {
     /// Admission.
     pub admit: Admit,
     /// A page of a compressed size above this share of 4 KiB stays uncompressed, per cent.
-    pub(crate) refuse_percent: u32,
+    pub refuse_percent: u32,
     /// Cost of a device read, ns, until measured.
     pub miss_ns: u64,
 }
@@ -214,7 +214,7 @@ pub enum Access {
 
 impl Access {
     /// Whether the target takes writes at the moment.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         !matches!(self, Access::Medium(medium) if !medium.is_ready())
     }
     /// Whether the target may hold owed pages, durably in place of the source.

@@ -38,24 +38,24 @@ use terrace_sync::{Condvar, Mutex, RwLock};
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub reads: AtomicU64,
-    pub read_bytes: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
     pub(crate) hit_pages: AtomicU64,
     pub(crate) miss_pages: AtomicU64,
-    pub writes: AtomicU64,
-    pub write_bytes: AtomicU64,
-    pub written_back: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) write_bytes: AtomicU64,
+    pub(crate) written_back: AtomicU64,
     pub(crate) writeback_errors: AtomicU64,
-    pub fills_taken: AtomicU64,
-    pub fills_refused: AtomicU64,
-    pub fills_read: AtomicU64,
-    pub throttled: AtomicU64,
+    pub(crate) fills_taken: AtomicU64,
+    pub(crate) fills_refused: AtomicU64,
+    pub(crate) fills_read: AtomicU64,
+    pub(crate) throttled: AtomicU64,
     /// Reads of compressed pages through the mount. Rings count those of clients.
-    pub compressed_hits: AtomicU64,
+    pub(crate) compressed_hits: AtomicU64,
     /// Pages read from each target through the mount, likewise.
-    pub device_hits: [AtomicU64; TARGETS_MAX],
+    pub(crate) device_hits: [AtomicU64; TARGETS_MAX],
     /// Pages fetched, and clean pages dropped, by the prefetch workers.
     pub(crate) prefetched: AtomicU64,
-    pub dropped: AtomicU64,
+    pub(crate) dropped: AtomicU64,
 }
 
 /// Memory of one user of the limit, bytes. Called often, and under the state lock.
@@ -77,28 +77,28 @@ pub(crate) struct BurstHook {
     /// The source takes the pages that a target has of a file. The caller holds the writeback lock.
     pub(crate) settle_locked: fn(&Context, &Object) -> io::Result<()>,
     /// A file is gone.
-    pub let_go: fn(&Context, &Object),
+    pub(crate) let_go: fn(&Context, &Object),
 }
 
 /// Everything that paths and services share.
 pub(crate) struct Context {
-    pub config: EngineConfig,
+    pub(crate) config: EngineConfig,
     /// The limit on all memory, bytes.
-    pub memory: AtomicU64,
+    pub(crate) memory: AtomicU64,
     /// Memory that the machine can give at the moment, bytes; `u64::MAX`: no bound below the limit.
-    pub ceiling: AtomicU64,
+    pub(crate) ceiling: AtomicU64,
     /// Programs wait for memory: the pool gives frames back whatever they hold.
     pub(crate) hasty: AtomicBool,
     /// Chunks that the pool may hold.
-    pub chunks: AtomicU64,
+    pub(crate) chunks: AtomicU64,
     /// Largest memory of all registered users, bytes: with more, the pool would fall below its minimum.
     pub(crate) users_max: AtomicU64,
-    pub handles: Arc<SegmentHandles>,
+    pub(crate) handles: Arc<SegmentHandles>,
     /// The memory nodes on which frames are placed.
-    pub nodes: Arc<Nodes>,
-    pub state: Mutex<State>,
+    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) state: Mutex<State>,
     /// Pages that are dirty, under writeback or unstable.
-    pub unwritten: Arc<AtomicU64>,
+    pub(crate) unwritten: Arc<AtomicU64>,
     /// Signalled at the end of a fault.
     pub(crate) fault_done: Condvar,
     /// Signalled when there are fewer dirty pages, or writeback has failed.
@@ -109,25 +109,25 @@ pub(crate) struct Context {
     pub(crate) last_owed_ns: AtomicU64,
     /// Write speeds of source and targets, for bursts.
     pub(crate) speeds: Speeds,
-    pub burst: BurstHook,
-    pub io: Arc<dyn Io>,
+    pub(crate) burst: BurstHook,
+    pub(crate) io: Arc<dyn Io>,
     /// Targets of the device tiers.
-    pub devices: Devices,
+    pub(crate) devices: Devices,
     /// Queue of the prefetch workers.
-    pub jobs: Jobs,
+    pub(crate) jobs: Jobs,
     /// Readahead marks of sequential readers.
-    pub marks: Marks,
+    pub(crate) marks: Marks,
     /// The schedule being followed, if there is one.
-    pub followed: Followed,
-    pub clock: Arc<dyn Clock>,
+    pub(crate) followed: Followed,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Time of the start (engine clock), ns.
     started_ns: u64,
-    pub counters: Counters,
+    pub(crate) counters: Counters,
     pub(crate) access_log: AccessLog,
     pub(crate) source_root: OnceLock<SourceRoot>,
     /// Without a mount: starts serving a file at a client's request.
-    pub server: OnceLock<Arc<dyn Serve>>,
-    pub stopping: AtomicBool,
+    pub(crate) server: OnceLock<Arc<dyn Serve>>,
+    pub(crate) stopping: AtomicBool,
     memory_users: RwLock<Vec<MemoryUser>>,
     read_totals: OnceLock<ReadTotalsOf>,
 }

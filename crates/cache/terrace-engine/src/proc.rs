@@ -37,17 +37,16 @@ pub fn is_dumping(stat: &str) -> bool {
 
 /// Fields of a thread's /proc/TID/stat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stat {
+pub(crate) struct Stat {
     /// Start time, in ticks since boot.
-    pub began: u64,
+    pub(crate) began: u64,
     /// The processor of its last run.
-    pub cpu: usize,
-    /// Its name.
-    pub name: String,
+    pub(crate) cpu: usize,
+    pub(crate) name: String,
 }
 
 /// Reads a thread's `stat`. None: the thread has ended.
-pub fn stat(tid: u32) -> Option<Stat> {
+pub(crate) fn stat(tid: u32) -> Option<Stat> {
     // /proc does not list threads other than the first of a process, but has directories for them.
     parse_stat(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
 }

@@ -11,15 +11,15 @@ use terrace_sync::{Mutex, RwLock};
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct ReadTotals {
     /// Pages found in the cache.
-    pub hits: u64,
+    pub(crate) hits: u64,
     /// Hits of compressed pages among them.
-    pub compressed_hits: u64,
+    pub(crate) compressed_hits: u64,
     /// Pages read from the source, number of reads, and their total time.
-    pub misses: u64,
-    pub reads: u64,
-    pub read_ns: u64,
+    pub(crate) misses: u64,
+    pub(crate) reads: u64,
+    pub(crate) read_ns: u64,
     /// Pages read from each target, and total time.
-    pub device_hits: [u64; TARGETS_MAX],
+    pub(crate) device_hits: [u64; TARGETS_MAX],
     pub(crate) device_read_ns: [u64; TARGETS_MAX],
 }
 
@@ -29,18 +29,18 @@ const LEAVING_MAX: usize = 256;
 /// Sums of the counters of clients: see [`terrace_shm::ring::Counters`].
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Totals {
-    pub hits: u64,
-    pub hit_bytes: u64,
-    pub misses: u64,
-    pub miss_bytes: u64,
-    pub fallbacks: u64,
-    pub fills: u64,
-    pub fills_dropped: u64,
-    pub retries: u64,
-    pub tier_hits: u64,
-    pub reads: u64,
-    pub read_ns: u64,
-    pub device_hits: [u64; TARGETS_MAX],
+    pub(crate) hits: u64,
+    pub(crate) hit_bytes: u64,
+    pub(crate) misses: u64,
+    pub(crate) miss_bytes: u64,
+    pub(crate) fallbacks: u64,
+    pub(crate) fills: u64,
+    pub(crate) fills_dropped: u64,
+    pub(crate) retries: u64,
+    pub(crate) tier_hits: u64,
+    pub(crate) reads: u64,
+    pub(crate) read_ns: u64,
+    pub(crate) device_hits: [u64; TARGETS_MAX],
     pub(crate) device_read_ns: [u64; TARGETS_MAX],
 }
 

@@ -28,8 +28,7 @@ pub struct SegmentHandles {
     pub(crate) segment_fd: OwnedFd,
     /// The memory file opened read-only, for clients.
     pub(crate) segment_ro: OwnedFd,
-    /// Touch table.
-    pub touches: Arc<TouchTable>,
+    pub(crate) touches: Arc<TouchTable>,
     /// Its memory file, for clients.
     pub(crate) touch_fd: OwnedFd,
     /// Tables of the targets that an engine starts with, in their order.

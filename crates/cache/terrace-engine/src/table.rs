@@ -8,9 +8,9 @@ use std::hash::{BuildHasher, Hash};
 
 /// A table for look-ups of pages at a miss or an eviction: the standard hasher would take longer than all the
 /// rest.
-pub type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+pub(crate) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 /// A set with the same hasher.
-pub type Set<K> = HashSet<K, foldhash::fast::RandomState>;
+pub(crate) type Set<K> = HashSet<K, foldhash::fast::RandomState>;
 
 /// Smallest capacity of tables that are shrunk.
 const ROOM_MIN: usize = 256;

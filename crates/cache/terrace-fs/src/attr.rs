@@ -6,14 +6,14 @@ use rustix::fs::{FileType, Stat};
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Time {
     /// Seconds, rounded towards the past.
-    pub sec: i64,
+    pub(crate) sec: i64,
     /// Nanoseconds, 0 to 999,999,999.
     pub(crate) nsec: u32,
 }
 
 impl Time {
     /// The time as nanoseconds since 1970.
-    pub fn nanoseconds(self) -> i128 {
+    pub(crate) fn nanoseconds(self) -> i128 {
         i128::from(self.sec) * 1_000_000_000 + i128::from(self.nsec)
     }
 }
@@ -39,7 +39,7 @@ pub enum Kind {
 
 impl Kind {
     /// The kind in the type bits of `mode`; an unknown pattern counts as a regular file, as in the kernel.
-    pub fn from_mode(mode: u32) -> Self {
+    pub(crate) fn from_mode(mode: u32) -> Self {
         Self::from_file_type(FileType::from_raw_mode(mode)).unwrap_or(Self::File)
     }
 
@@ -62,29 +62,29 @@ impl Kind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Attr {
     /// Inode number in the mount, which is the node id and the object id.
-    pub ino: u64,
+    pub(crate) ino: u64,
     /// Size in bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Allocated 512-byte blocks of the source.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// Last access.
-    pub atime: Time,
+    pub(crate) atime: Time,
     /// Last modification of the content.
-    pub mtime: Time,
+    pub(crate) mtime: Time,
     /// Last change of the inode.
-    pub ctime: Time,
+    pub(crate) ctime: Time,
     /// Type and permission bits.
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Number of names.
-    pub nlink: u32,
+    pub(crate) nlink: u32,
     /// Owner.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// Group.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Device number of a device node.
-    pub rdev: u32,
+    pub(crate) rdev: u32,
     /// Preferred I/O size.
-    pub blksize: u32,
+    pub(crate) blksize: u32,
 }
 
 impl Attr {
@@ -107,7 +107,7 @@ impl Attr {
     }
 
     /// The kind of the inode.
-    pub fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> Kind {
         Kind::from_mode(self.mode)
     }
 }

@@ -11,7 +11,7 @@ use terrace_sync::RwLock;
 
 /// The mounts of terrace that this process sees.
 #[derive(Debug, Default)]
-pub(crate) struct Crossings(RwLock<Known>);
+pub struct Crossings(RwLock<Known>);
 
 #[derive(Debug, Default)]
 struct Known {

@@ -27,7 +27,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
     /// The errno that the calling program gets.
-    pub fn errno(&self) -> i32 {
+    pub(crate) fn errno(&self) -> i32 {
         match self {
             Self::Source(errno) => errno.raw_os_error(),
             Self::Cache(error) => error.raw_os_error().unwrap_or(libc::EIO),

@@ -10,15 +10,15 @@ pub(crate) const RESENT: u64 = 1 << 63;
 
 /// The sender of a request.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Caller {
+pub struct Caller {
     /// File-system user id.
-    pub uid: u32,
+    pub(crate) uid: u32,
     /// File-system group id.
-    pub gid: u32,
+    pub(crate) gid: u32,
     /// Thread id.
-    pub tid: u32,
+    pub(crate) tid: u32,
     /// The request's number, bit 63 set when it is a resent one.
-    pub unique: u64,
+    pub(crate) unique: u64,
 }
 
 impl Caller {

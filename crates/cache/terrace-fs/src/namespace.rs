@@ -31,14 +31,14 @@ pub struct NamespaceConfig {
     /// Capacities of the durable tables.
     pub layout: DurableLayout,
     /// Lifetime of attributes in the kernel.
-    pub(crate) attr_ttl: Duration,
+    pub attr_ttl: Duration,
     /// Lifetime of a name in the kernel.
-    pub(crate) entry_ttl: Duration,
+    pub entry_ttl: Duration,
     /// Lifetime of a negative dentry in the kernel. Short: only changes behind the mount make it wrong, and
     /// those are mostly new files.
-    pub(crate) negative_ttl: Duration,
+    pub negative_ttl: Duration,
     /// Whether the last close of a descriptor writes the file back, so that programs beside the mount see it.
-    pub(crate) flush_on_close: bool,
+    pub flush_on_close: bool,
     /// Descriptors below the limit that are reserved for other uses.
     pub descriptors_spared: u64,
     /// Whether the kernel itself reads and writes files (passthrough) for programs outside the preload path.
@@ -218,7 +218,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Begins a request that changes names or lookup counts. Drop the result after the answer.
-    pub fn begin(&self, caller: Caller) -> Op<'_> {
+    pub(crate) fn begin(&self, caller: Caller) -> Op<'_> {
         self.journal.begin(caller)
     }
 
@@ -249,11 +249,12 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// The configuration.
-    pub fn config(&self) -> &NamespaceConfig {
+    pub(crate) fn config(&self) -> &NamespaceConfig {
         &self.config
     }
 
     /// Inodes that the kernel knows.
+    #[cfg(test)]
     pub(crate) fn inodes_known(&self) -> usize {
         self.inodes.len()
     }
@@ -285,12 +286,13 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Open files and directories.
+    #[cfg(test)]
     pub(crate) fn handles_open(&self) -> usize {
         self.handles.len()
     }
 
     /// Calls `act` with the O_PATH descriptor of the source directory.
-    pub fn with_root<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+    pub(crate) fn with_root<T>(&self, act: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
         act(self.inode(ROOT)?.fd())
     }
 

@@ -69,17 +69,16 @@ enum State {
 /// One served file. Its descriptor holds the lease.
 #[derive(Debug)]
 pub(crate) struct LeasedFile {
-    pub fd: Arc<OwnedFd>,
-    pub object: ObjectRef,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) object: ObjectRef,
     /// Tick of the last request for the file, on the clock of [`crate::Leases`].
-    pub asked: AtomicU64,
+    pub(crate) asked: AtomicU64,
     state: Mutex<State>,
     /// Pause after the next break.
     pause: Mutex<Duration>,
 }
 
 impl LeasedFile {
-    /// A file with a lease.
     pub(crate) fn new(fd: Arc<OwnedFd>, object: ObjectRef) -> LeasedFile {
         let look = FileState::at(&object).ok();
         LeasedFile::with(fd, object, State::Held { since: Instant::now(), look })
@@ -96,7 +95,6 @@ impl LeasedFile {
         LeasedFile { fd, object, asked: AtomicU64::new(0), state, pause }
     }
 
-    /// Is the lease held?
     pub(crate) fn is_held(&self) -> bool {
         matches!(*self.state.lock(), State::Held { .. })
     }

@@ -55,7 +55,7 @@ pub(crate) fn is_suspended(word: &AtomicU32) -> bool {
 }
 
 /// Lets clients read from memory again: the daemon runs and has checked each lease.
-pub fn resume(word: &AtomicU32) {
+pub(crate) fn resume(word: &AtomicU32) {
     word.fetch_and(!LEASES_SUSPENDED, Ordering::SeqCst);
 }
 

@@ -56,7 +56,7 @@ pub fn styled(plain: impl fmt::Display, styled: impl fmt::Display) -> String {
 }
 
 /// See [`error_line!`].
-pub(crate) fn put_error(line: fmt::Arguments<'_>) {
+pub fn put_error(line: fmt::Arguments<'_>) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

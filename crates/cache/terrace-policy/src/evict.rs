@@ -90,7 +90,7 @@ pub struct Position {
     /// Its generation, within [`Evict::window`].
     pub seq: u64,
     /// Its reference tier: 0 where the policy has none.
-    pub tier: usize,
+    pub(crate) tier: usize,
 }
 
 /// One reference tier: pages used about equally often, and how often those evicted came back (the rows of the

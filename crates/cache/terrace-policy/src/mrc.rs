@@ -33,7 +33,7 @@ const PRECISION: u32 = 9;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// Cache size in pages, miss ratio; sizes rise strictly, the first is (0, 1). Straight lines between.
-    pub points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, f64)>,
     /// Number of accesses covered.
     pub accesses: f64,
     /// Number of different pages among them.
@@ -145,7 +145,8 @@ impl Shards {
 
     /// Whether an access of `key` would be sampled now. For the others, a caller may use [`Shards::passed`]
     /// instead of feeding them.
-    pub fn wants(&self, key: u64) -> bool {
+    #[cfg(test)]
+    pub(crate) fn wants(&self, key: u64) -> bool {
         mix(key) < self.threshold
     }
 
@@ -208,7 +209,8 @@ impl Shards {
     }
 
     /// Number of accesses, fed or passed, less those removed by [`Shards::fade`].
-    pub fn accesses(&self) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn accesses(&self) -> f64 {
         self.accesses
     }
 
@@ -242,7 +244,8 @@ impl Shards {
     }
 
     /// Maximum heap used with `samples_max` samples.
-    pub fn bytes_max(samples_max: usize) -> usize {
+    #[cfg(test)]
+    pub(crate) fn bytes_max(samples_max: usize) -> usize {
         256 * samples_max + Histogram::BYTES_MAX
     }
 }
@@ -256,6 +259,7 @@ struct Histogram {
 impl Histogram {
     const HALF: u64 = 1 << (PRECISION - 1);
     /// Buckets for distances up to 2^63; twice, for a growing vector.
+    #[cfg(test)]
     const BYTES_MAX: usize = 2 * 8 * ((64 - PRECISION as usize + 2) << (PRECISION - 1));
 
     fn bucket(distance: u64) -> usize {

@@ -36,7 +36,6 @@ const OUT_OF_HELD: u8 = 1;
 const HELD: u8 = 2;
 /// Tag of the pages of queue 0; queue n has this plus n.
 const FIRST_QUEUE: u8 = 3;
-/// Queues a policy can have.
 const QUEUES_MAX: usize = 4;
 
 fn is_resident(tag: u8) -> bool {

@@ -9,7 +9,7 @@ pub const NAMES: &[&str] =
     &["strata", "mglru-fg", "clock", "lru", "fifo", "2q", "s3fifo", "sieve", "arc", "lirs", "w-tinylfu"];
 
 /// Aliases, each with the policy's name.
-pub(crate) const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
+pub const ALIASES: &[(&str, &str)] = &[("mglru", "mglru-fg")];
 
 /// Policies that exist in the simulator (`terrace-sim`) only, each with its substitute.
 pub const SIMULATED: &[(&str, &str)] =

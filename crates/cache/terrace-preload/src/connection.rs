@@ -43,8 +43,8 @@ const STALE_LOCK_MS: u64 = 2 * FLUSH_MS + 10_000;
 /// State that every path of the process reads.
 #[derive(Debug)]
 pub(crate) struct Attachment {
-    pub segment: Segment,
-    pub touches: TouchTable,
+    pub(crate) segment: Segment,
+    pub(crate) touches: TouchTable,
     identity: Identity,
 }
 

@@ -42,9 +42,9 @@ unsafe impl Sync for Place {}
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Device {
     /// Number of the target, for counters.
-    pub number: usize,
-    pub fd: c_int,
-    pub table: &'static DeviceTable,
+    pub(crate) number: usize,
+    pub(crate) fd: c_int,
+    pub(crate) table: &'static DeviceTable,
 }
 
 /// The target of a slot, if it can be read. The caller has read the slot from an entry, so the change that

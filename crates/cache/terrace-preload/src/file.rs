@@ -13,13 +13,13 @@ use terrace_shm::{ObjectSlot, PAGE_SIZE};
 /// An open file during a read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File<'a> {
-    pub fd: c_int,
-    pub class: Class,
+    pub(crate) fd: c_int,
+    pub(crate) class: Class,
     /// The object of the descriptor. Without a mount, the slot may belong to another object by now.
-    pub object: u64,
-    pub slot: &'a ObjectSlot,
-    pub world: &'static connection::Attachment,
-    pub local: &'a Local,
+    pub(crate) object: u64,
+    pub(crate) slot: &'a ObjectSlot,
+    pub(crate) world: &'static connection::Attachment,
+    pub(crate) local: &'a Local,
 }
 
 impl File<'static> {

@@ -19,7 +19,7 @@ fn room() -> (u64, u64) {
 /// number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OwnFd {
-    pub fd: c_int,
+    pub(crate) fd: c_int,
     what: Identity,
 }
 

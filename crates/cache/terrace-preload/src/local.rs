@@ -49,7 +49,7 @@ pub(crate) struct Local {
     /// Page-fill slot where the next search starts.
     pub(crate) next_slot: Cell<u32>,
     /// The thread holds the connection's lock: a signal handler that finds this must not wait for it.
-    pub holding: Cell<u32>,
+    pub(crate) holding: Cell<u32>,
     /// Memory that was last found writable, see [`crate::buffer`].
     pub(crate) good_from: Cell<usize>,
     pub(crate) good_to: Cell<usize>,
@@ -58,7 +58,7 @@ pub(crate) struct Local {
     /// 1: the thread may be cancelled at any instruction (PTHREAD_CANCEL_ASYNCHRONOUS).
     pub(crate) cancelled_at_once: Cell<u32>,
     /// Depth of the library's own system calls ([`crate::quiet`]).
-    pub inside: Cell<u32>,
+    pub(crate) inside: Cell<u32>,
     _pad: u32,
     streams: [Stream; STREAMS],
 }

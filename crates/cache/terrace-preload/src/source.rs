@@ -39,11 +39,11 @@ static SOURCES: [Entry; SOURCES_MAX] = [const {
 /// A source that can be read now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
-    pub fd: c_int,
+    pub(crate) fd: c_int,
     /// Alignment of the address of a direct read, bytes.
-    pub align: usize,
+    pub(crate) align: usize,
     /// Whether page fills of this process are accepted.
-    pub may_write: bool,
+    pub(crate) may_write: bool,
     /// Without a mount: identity of `fd`, which is the program's own.
     own: Option<Identity>,
 }

@@ -38,8 +38,8 @@ pub(crate) fn libc_ret(ret: Ret) -> isize {
 /// Identity of an open file: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
-    pub dev: u64,
-    pub ino: u64,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
 }
 
 /// Identity and type bits of a descriptor, from the kernel's attribute cache (no request to a FUSE daemon).

@@ -19,9 +19,9 @@ const GIVEN_BACK: &[u8] = b"given back\n";
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
     /// A lock not written for this long has expired.
-    pub valid: Duration,
+    pub(crate) valid: Duration,
     /// Interval at which the holder rewrites its lock.
-    pub renew: Duration,
+    pub(crate) renew: Duration,
 }
 
 impl Default for Timing {
@@ -56,7 +56,7 @@ impl From<Failed> for NotTaken {
 /// The process that holds a lock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Holder {
-    pub host: String,
+    pub(crate) host: String,
     /// Its process id there.
     pub pid: i32,
     start: String,
@@ -209,7 +209,6 @@ impl Lease {
         (self.number, &self.content)
     }
 
-    /// A lease from its parts.
     pub(crate) fn of_parts(number: u64, content: &str) -> Lease {
         Lease { number, content: Bytes::from(content.to_owned()) }
     }

@@ -18,15 +18,15 @@ pub(crate) enum Location {
 /// A bucket, or the part below a prefix.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Bucket {
-    pub name: String,
+    pub(crate) name: String,
     /// Without slashes at its ends. Empty: the whole bucket.
-    pub prefix: String,
+    pub(crate) prefix: String,
     /// The server. None: AWS.
-    pub endpoint: Option<String>,
+    pub(crate) endpoint: Option<String>,
     /// The region. None: from the environment.
-    pub region: Option<String>,
+    pub(crate) region: Option<String>,
     /// A credentials file in the format of the AWS tools. None: from the environment.
-    pub credentials: Option<PathBuf>,
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 /// An invalid path: one line, with what helps.

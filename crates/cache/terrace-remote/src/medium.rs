@@ -25,7 +25,7 @@ pub(crate) const IN_MEMORY_MAX: u64 = WAITING_MAX as u64 + 2;
 
 /// A target in a store, as the engine's medium.
 #[derive(Debug)]
-pub(crate) struct RemoteMedium(Arc<Shared>);
+pub struct RemoteMedium(Arc<Shared>);
 
 impl RemoteMedium {
     /// Creates the medium of a target that this instance holds. Sends no request yet.

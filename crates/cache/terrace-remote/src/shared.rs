@@ -23,28 +23,28 @@ const LIST_WITHIN: Duration = Duration::from_secs(10);
 /// State shared by readers, the writer and the uploader.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub store: Store,
-    pub name: String,
-    pub geometry: Geometry,
-    pub lease: Lease,
+    pub(crate) store: Store,
+    pub(crate) name: String,
+    pub(crate) geometry: Geometry,
+    pub(crate) lease: Lease,
     pub(crate) timing: Timing,
-    pub places: RwLock<Option<Places>>,
+    pub(crate) places: RwLock<Option<Places>>,
     /// Held while the regions are listed.
     pub(crate) attaching: Mutex<()>,
-    pub queue: Mutex<Queue>,
+    pub(crate) queue: Mutex<Queue>,
     /// Signals changes of the queue and of the health.
-    pub changed: Condvar,
-    pub health: Health,
-    pub waiting: AtomicUsize,
+    pub(crate) changed: Condvar,
+    pub(crate) health: Health,
+    pub(crate) waiting: AtomicUsize,
 }
 
 /// Queued requests, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub requests: VecDeque<Request>,
+    pub(crate) requests: VecDeque<Request>,
     /// The uploader is to end.
-    pub is_ending: bool,
-    pub has_ended: bool,
+    pub(crate) is_ending: bool,
+    pub(crate) has_ended: bool,
 }
 
 /// A change of the store.
@@ -106,9 +106,9 @@ impl Health {
 /// Places of all regions.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    pub of: HashMap<u32, Place>,
-    pub open: Option<u32>,
-    pub fillings: u64,
+    pub(crate) of: HashMap<u32, Place>,
+    pub(crate) open: Option<u32>,
+    pub(crate) fillings: u64,
     /// Sequence of the next object.
     next: u64,
     random: u32,
@@ -117,10 +117,10 @@ pub(crate) struct Places {
 #[derive(Debug, Default)]
 pub(crate) struct Place {
     /// Number of the region's current filling, counted since this run began.
-    pub filling: u64,
+    pub(crate) filling: u64,
     /// Name and size in bytes.
-    pub object: Option<(String, u64)>,
-    pub content: Option<Content>,
+    pub(crate) object: Option<(String, u64)>,
+    pub(crate) content: Option<Content>,
 }
 
 #[derive(Debug)]

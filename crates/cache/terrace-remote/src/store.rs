@@ -32,7 +32,7 @@ const FOLDERS: [&str; 4] = [UNFINISHED, "lock", "r", "s"];
 
 /// Kind of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The object does not exist.
     Absent,
     /// The store denies access.
@@ -43,11 +43,11 @@ pub enum Kind {
 
 /// A failed request, with a one-line reason.
 #[derive(Debug, Clone)]
-pub struct Failed {
+pub(crate) struct Failed {
     /// Kind of the failure.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Reason, one line.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 impl From<Failed> for std::io::Error {
@@ -64,17 +64,17 @@ impl From<Failed> for std::io::Error {
 /// An object and its size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
-    pub name: String,
+    pub(crate) name: String,
     /// Its bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A part of an object.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
-    pub name: String,
+    pub(crate) name: String,
     /// The byte range.
-    pub range: Range<u64>,
+    pub(crate) range: Range<u64>,
 }
 
 #[derive(Debug)]

@@ -148,7 +148,6 @@ pub fn empty(path: &Path) -> Result<Superblock, TargetError> {
     empty().map_err(|fault| TargetError::new(path, fault))
 }
 
-/// Takes a target as it is.
 fn take(path: &Path) -> Result<Target, Fault> {
     let (location, timing) = (place(path)?, Timing::default());
     if matches!(&location, Location::Fs(dir) if !dir.exists()) {

@@ -69,7 +69,6 @@ impl Coded<'_> {
     }
 }
 
-/// Fills a page with one word.
 fn fill(out: &mut Page, word: u64) {
     for place in out.as_chunks_mut::<8>().0 {
         *place = word.to_le_bytes();

@@ -110,7 +110,8 @@ const STATE_MASK: u64 = 3;
 
 impl Entry {
     /// A page that was never cached.
-    pub const EMPTY: Entry = Entry(0);
+    #[cfg(test)]
+    pub(crate) const EMPTY: Entry = Entry(0);
 
     fn new(state: u64, payload: u32, clock: u64) -> Entry {
         Entry(state | u64::from(payload) << PAYLOAD_SHIFT | clock << VERSION_SHIFT)

@@ -303,7 +303,7 @@ impl Index {
     }
 
     /// Bytes of index nodes in use, and of the daemon's data about them.
-    pub fn live_bytes(&self) -> usize {
+    pub(crate) fn live_bytes(&self) -> usize {
         self.leaves.in_use() * LEAF_BYTES
             + self.inners.in_use() * size_of::<Inner>()
             + self.small_nodes.in_use() * size_of::<SmallNode>()

@@ -48,7 +48,7 @@ pub const CHUNK_FRAMES: usize = HUGE / PAGE_SIZE;
 const PAGES_PER_ZSPAGE: u32 = (ZSPAGE_SIZE / PAGE_SIZE) as u32;
 
 /// "terrace1", little endian.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"terrace1");
 /// Incremented with every change of layout or protocol. Client and daemon must agree.
 pub const LAYOUT_VERSION: u32 = 12;
 
@@ -57,14 +57,14 @@ pub const LAYOUT_VERSION: u32 = 12;
 #[derive(Debug)]
 pub struct Header {
     /// [`MAGIC`].
-    pub magic: u64,
+    pub(crate) magic: u64,
     /// [`LAYOUT_VERSION`].
-    pub version: u32,
+    pub(crate) version: u32,
     /// 1 while a daemon serves, 0 before and after: clients then still use hits, but send no page fills.
     /// After a crash it stays 1: page fills wait in the rings for the next daemon.
     pub serving: AtomicU32,
     /// Sizes from which all offsets follow.
-    pub geometry: Geometry,
+    pub(crate) geometry: Geometry,
     /// st_dev of the mount, as stat reports it; 0 before it is mounted.
     pub mount_dev: AtomicU64,
     _pad0: [u64; 2],
@@ -169,7 +169,7 @@ pub(crate) struct Leaf(pub [AtomicU64; BLOCK_PAGES]);
 /// A radix node: child number + 1, 0 = none.
 #[repr(C, align(1024))]
 #[derive(Debug)]
-pub struct Inner(pub [AtomicU32; FANOUT]);
+pub(crate) struct Inner(pub [AtomicU32; FANOUT]);
 
 /// An inner node for the first runs of a file, right above their leaves. A full inner node would take more
 /// memory than all leaves of a file of 100 KiB.
@@ -181,9 +181,9 @@ pub(crate) struct SmallNode(pub [AtomicU32; SMALL_NODE_FANOUT]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Branch {
     /// Levels of nodes below: 0 for a leaf. [`SMALL_NODE`] for a small node.
-    pub height: u32,
+    pub(crate) height: u32,
     /// Number of the node among the leaves, small nodes or inner nodes.
-    pub node: u32,
+    pub(crate) node: u32,
 }
 
 /// The height in the root word for a small node, which distinguishes it from an inner node of height 1.
@@ -192,11 +192,11 @@ pub(crate) const SMALL_NODE: u32 = HEIGHT_MAX + 1;
 impl Branch {
     /// The content of a root word, if there is a root.
     #[inline]
-    pub fn of(word: u64) -> Option<Branch> {
+    pub(crate) fn of(word: u64) -> Option<Branch> {
         (word != 0).then_some(Branch { height: (word >> 32) as u32, node: (word as u32).wrapping_sub(1) })
     }
     /// The root word: `height << 32 | (node + 1)`.
-    pub fn word(self) -> u64 {
+    pub(crate) fn word(self) -> u64 {
         u64::from(self.height) << 32 | u64::from(self.node + 1)
     }
 }
@@ -239,7 +239,7 @@ impl Geometry {
     /// Level `i` of the object table: its first slot and its number of slots. Each level doubles the table,
     /// and is used for objects whose buckets on all earlier levels are full. So few objects touch little
     /// memory, and no object ever moves: clients and handles identify objects by slot.
-    pub fn level(&self, i: u32) -> Option<(u32, u32)> {
+    pub(crate) fn level(&self, i: u32) -> Option<(u32, u32)> {
         let first = LEVEL_SLOTS.min(self.objects_max);
         match i {
             0 => Some((0, first)),
@@ -247,7 +247,7 @@ impl Geometry {
         }
     }
     /// The bucket of an object on a level: its first slot.
-    pub fn bucket(&self, id: u64, level: u32) -> Option<u32> {
+    pub(crate) fn bucket(&self, id: u64, level: u32) -> Option<u32> {
         let (first, slots) = self.level(level)?;
         // The finalizer of splitmix64: objects that share a bucket on one level rarely share one on the next.
         let mut x = id.wrapping_add(u64::from(level + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -264,7 +264,7 @@ impl Geometry {
         (self.objects_at() + self.objects_max as usize * size_of::<ObjectSlot>()).next_multiple_of(PAGE_SIZE)
     }
     /// Number of small nodes. Files that find none left use an inner node.
-    pub fn small_nodes_max(&self) -> u32 {
+    pub(crate) fn small_nodes_max(&self) -> u32 {
         self.leaves_max / 2
     }
     /// Byte offset of the small nodes.

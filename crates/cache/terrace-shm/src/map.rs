@@ -153,7 +153,7 @@ impl Segment {
     }
     /// Inner node `i`. For the daemon.
     #[inline]
-    pub fn inner(&self, i: u32) -> &Inner {
+    pub(crate) fn inner(&self, i: u32) -> &Inner {
         self.try_inner(i).expect("an inner node")
     }
     #[inline]
@@ -290,7 +290,7 @@ impl Segment {
     /// # Errors
     /// Such a number. In a walk by the only writer it means a broken tree.
     #[inline]
-    pub fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
+    pub(crate) fn walk(&self, object: &ObjectSlot, run: u64) -> Result<Option<(u32, &Leaf)>, Astray> {
         let Some(Branch { mut height, mut node }) = Branch::of(object.root.load(Ordering::Acquire)) else {
             return Ok(None);
         };

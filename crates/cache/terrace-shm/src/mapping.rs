@@ -66,12 +66,9 @@ impl Mapping {
         self.base.as_ptr()
     }
     /// Bytes mapped.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
-    }
-    /// Never true: empty mappings do not exist.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 }
 

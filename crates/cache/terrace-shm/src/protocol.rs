@@ -16,7 +16,7 @@ pub fn look(entry: &AtomicU64) -> Entry {
 
 /// Second load of a reader, after its copy: true if the copy is the content of `seen`.
 #[inline]
-pub fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
+pub(crate) fn unchanged(entry: &AtomicU64, seen: Entry) -> bool {
     fence(Ordering::Acquire);
     entry.load(Ordering::Relaxed) == seen.0
 }
@@ -72,7 +72,7 @@ pub const NO_LEAF: u64 = u64::MAX;
 
 /// Moves the event clock and returns the new time. Writer only.
 #[inline]
-pub fn tick(clock: &AtomicU64) -> u64 {
+pub(crate) fn tick(clock: &AtomicU64) -> u64 {
     let now = clock.load(Ordering::Relaxed) + 1;
     clock.store(now, Ordering::Release);
     now
@@ -112,7 +112,7 @@ pub mod slot {
     /// A client thread fills it.
     pub const CLAIMED: u64 = 1;
     /// Filled, for the daemon.
-    pub const READY: u64 = 2;
+    pub(crate) const READY: u64 = 2;
 
     /// Client: takes a free slot.
     #[inline]
@@ -145,7 +145,7 @@ pub mod queue {
 
     /// Producer: reserves a place, numbered in ascending order. None: the queue is full.
     #[inline]
-    pub fn reserve(head: &AtomicU64, tail: &AtomicU64, places: u64) -> Option<u64> {
+    pub(crate) fn reserve(head: &AtomicU64, tail: &AtomicU64, places: u64) -> Option<u64> {
         let mut at = head.load(Ordering::Relaxed);
         loop {
             // Acquire: the consumer's reads of the place come before the producer's writes there.
@@ -165,7 +165,7 @@ pub mod queue {
     }
     /// Consumer: true if the place is filled for this round.
     #[inline]
-    pub fn is_there(seq: &AtomicU64, at: u64) -> bool {
+    pub(crate) fn is_there(seq: &AtomicU64, at: u64) -> bool {
         seq.load(Ordering::Acquire) == at.wrapping_add(1)
     }
     /// Consumer: frees all places before `at`.

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// Counter stripes: threads of a client spread over them, so that plain increments rarely collide.
-pub const STRIPES: usize = 16;
+pub(crate) const STRIPES: usize = 16;
 /// Maximum number of slots of a ring.
 pub const SLOTS_MAX: usize = 64;
 /// First page of content.
@@ -59,7 +59,7 @@ pub struct Counters {
 /// Counters of a client's reads of targets, by target number; as above.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
-pub(crate) struct TargetCounters {
+pub struct TargetCounters {
     /// Pages read.
     pub hits: [AtomicU64; TARGETS_MAX],
     /// Time of these reads, ns.

@@ -34,7 +34,7 @@ pub struct Ends {
 /// One read, as recorded in a lane.
 #[repr(C, align(32))]
 #[derive(Debug, Default)]
-pub struct Record {
+pub(crate) struct Record {
     /// Place in the lane + 1 once the record is whole.
     seq: AtomicU64,
     object: AtomicU64,
@@ -82,11 +82,11 @@ impl Span {
 
 /// A lane as mapped by either side.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lane<'a> {
+pub struct Lane<'a> {
     /// Its ends.
     pub ends: &'a Ends,
     /// Its [`LANE_RECORDS`] records.
-    pub records: &'a [Record],
+    pub(crate) records: &'a [Record],
 }
 
 impl Lane<'_> {

@@ -30,7 +30,7 @@ const _: () = assert!((ZSPAGES_MAX as u64) < 1 << (31 - SLOT_BITS));
 
 impl Handle {
     /// The slot `slot` of zspage `zspage`.
-    pub fn new(zspage: u32, slot: u32) -> Handle {
+    pub(crate) fn new(zspage: u32, slot: u32) -> Handle {
         debug_assert!(zspage < ZSPAGES_MAX && slot < 1 << SLOT_BITS);
         Handle(zspage << SLOT_BITS | slot)
     }
@@ -50,7 +50,7 @@ pub(crate) fn class_for(stored: usize) -> Option<u8> {
 }
 /// Slots of a zspage of this class; 0 for an invalid class.
 #[inline]
-pub fn slots_of(class: u8) -> u32 {
+pub(crate) fn slots_of(class: u8) -> u32 {
     if (1..=CLASS_MAX).contains(&class) { (UNITS / class as usize) as u32 } else { 0 }
 }
 /// Bytes of a slot: an equal share of the zspage. 0 for an invalid class.
@@ -111,11 +111,11 @@ impl Head {
     }
     /// Compressed bytes. A word that is not a head gives any number below 4096.
     #[allow(clippy::len_without_is_empty)]
-    pub fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         (self.0 >> LEN_SHIFT) as usize & ((1 << LEN_BITS) - 1)
     }
     /// The codec. None: the word is not a head.
-    pub fn codec(self) -> Option<Encoding> {
+    pub(crate) fn codec(self) -> Option<Encoding> {
         match self.0 >> CODEC_SHIFT & 3 {
             1 => Some(Encoding::Same),
             2 => Some(Encoding::Lz4),

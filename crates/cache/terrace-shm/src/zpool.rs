@@ -32,7 +32,7 @@ use std::sync::Arc;
 
 /// The bytes of an object differ from those stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Corrupt;
+pub struct Corrupt;
 
 /// Event counts of a pool since its creation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub struct Counts {
     /// Pages stored.
     pub stored_pages: u64,
     /// Pages decoded by [`ZPool::load`], without those of readers outside the lock.
-    pub loaded_pages: u64,
+    pub(crate) loaded_pages: u64,
     /// Pages evicted to make room.
     pub evicted: u64,
     /// Pages refused because the pool was full.

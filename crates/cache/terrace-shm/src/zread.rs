@@ -71,19 +71,18 @@ impl<'a> PageCopy<'a> {
     }
 }
 
-/// One read of a compressed page.
 pub(crate) struct CompressedRead<'a> {
-    pub seg: &'a Segment,
-    pub touches: &'a TouchTable,
+    pub(crate) seg: &'a Segment,
+    pub(crate) touches: &'a TouchTable,
     /// The entry, its value, the handle in it, and its place.
-    pub entry: &'a AtomicU64,
-    pub seen: Entry,
-    pub handle: Handle,
-    pub place: Place,
+    pub(crate) entry: &'a AtomicU64,
+    pub(crate) seen: Entry,
+    pub(crate) handle: Handle,
+    pub(crate) place: Place,
     /// Reuse epoch before the walk.
     pub(crate) epoch: u64,
     /// Page of the object.
-    pub page: u64,
+    pub(crate) page: u64,
 }
 
 /// Result of a read.

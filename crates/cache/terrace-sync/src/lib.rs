@@ -39,11 +39,6 @@ impl<T> Mutex<T> {
     pub const fn new(value: T) -> Mutex<T> {
         Mutex { waiting: Waiting::new(), lock: sync::Mutex::new(value) }
     }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        clean(self.lock.into_inner())
-    }
 }
 
 impl<T: ?Sized> Mutex<T> {
@@ -102,11 +97,6 @@ impl<T> RwLock<T> {
     /// Guards a value.
     pub const fn new(value: T) -> RwLock<T> {
         RwLock { waiting: Waiting::new(), lock: sync::RwLock::new(value) }
-    }
-
-    /// The value.
-    pub fn into_inner(self) -> T {
-        clean(self.lock.into_inner())
     }
 }
 
@@ -250,7 +240,7 @@ mod tests {
             (Some(2), Some(2))
         );
         *lock.write() = 2;
-        assert_eq!((mutex.into_inner(), lock.into_inner()), (2, 2));
+        assert_eq!((*mutex.lock(), *lock.read()), (2, 2));
     }
 
     #[test]

@@ -19,13 +19,13 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Working directory; nothing is left there.
     #[arg(long)]
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Seconds for each kind of call.
     #[arg(long, default_value_t = 1.0)]
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Seed of the offsets.
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 /// Mean times of a call, and the longest of one kind.
@@ -44,7 +44,7 @@ pub struct Result {
     /// Starting a program and waiting for its exit.
     pub(crate) exec_us: f64,
     /// Blocks and files with checked content.
-    pub checked: u64,
+    pub(crate) checked: u64,
 }
 
 /// Number of small files, like the headers that a compiler reads.

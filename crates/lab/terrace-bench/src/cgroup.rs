@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// The machine's control group interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Version {
+pub(crate) enum Version {
     /// One hierarchy for each controller.
     V1,
     /// The unified hierarchy.
@@ -22,7 +22,7 @@ pub enum Version {
 
 /// Directories of a group; can be handed to another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Group {
+pub(crate) struct Group {
     version: Version,
     memory: Option<PathBuf>,
     cpu: Option<PathBuf>,
@@ -37,18 +37,18 @@ pub struct Group {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Throttle {
     /// Major and minor number.
-    pub device: (u32, u32),
+    pub(crate) device: (u32, u32),
     /// Bytes a second, in either direction.
     pub(crate) bytes_per_s: Option<u64>,
     /// Requests a second, in either direction.
-    pub iops: Option<u64>,
+    pub(crate) iops: Option<u64>,
 }
 
 /// Counters of the group's memory controller.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Memory {
     /// Bytes charged now.
-    pub usage: u64,
+    pub(crate) usage: u64,
     /// Peak of the charged bytes.
     pub(crate) usage_max: u64,
     /// Number of times the limit was hit (and memory was reclaimed).
@@ -59,7 +59,7 @@ pub struct Memory {
     pub(crate) major_faults: u64,
     /// Bytes that reclaim cannot free by dropping file pages: usage less the file cache, but with shared
     /// memory.
-    pub pinned: u64,
+    pub(crate) pinned: u64,
 }
 
 impl Group {
@@ -81,7 +81,7 @@ impl Group {
         text.unwrap_or_default().lines().flat_map(str::parse).collect()
     }
 
-    /// Can this group limit memory?
+    #[cfg(test)]
     pub(crate) fn limits_memory(&self) -> bool {
         self.memory.is_some()
     }
@@ -102,13 +102,13 @@ impl Group {
     /// From `/proc/PID/io`, which counts a process's direct reads, the page-cache reads that it caused, and
     /// all reads of children that it waited for. Rejected: the blkio controller, because version 1 counts
     /// only under a throttle.
-    pub fn read_bytes(&self) -> Option<u64> {
+    pub(crate) fn read_bytes(&self) -> Option<u64> {
         let procs = fs::read_to_string(self.procs_files().first()?).ok()?;
         Some(procs.lines().filter_map(|pid| read_bytes_of(Path::new("/proc").join(pid).as_path())).sum())
     }
 
     /// Counters of the memory controller.
-    pub fn memory(&self) -> Option<Memory> {
+    pub(crate) fn memory(&self) -> Option<Memory> {
         let dir = self.memory.as_ref()?;
         let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
         let file_pages = |file: &str, shmem: &str| {
@@ -170,7 +170,7 @@ impl std::ops::Deref for OwnedGroup {
 
 impl OwnedGroup {
     /// Makes the group below the machine's cgroup tree, with an optional memory limit.
-    pub fn create(name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
+    pub(crate) fn create(name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
         Self::create_below(Path::new("/sys/fs/cgroup"), name, limit)
     }
 
@@ -216,7 +216,7 @@ impl OwnedGroup {
     ///
     /// # Errors
     /// There is no I/O controller, or it refuses the device.
-    pub fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
+    pub(crate) fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
         let name = self.dirs().first().and_then(|dir| dir.file_name()).map(PathBuf::from).unwrap_or_default();
         let dir = match self.version {
             Version::V1 => controller(Path::new("/sys/fs/cgroup"), "blkio", &name),
@@ -261,7 +261,7 @@ impl Throttle {
 ///
 /// # Errors
 /// A group that cannot be removed.
-pub fn remove(name: &str) -> io::Result<()> {
+pub(crate) fn remove(name: &str) -> io::Result<()> {
     let root = Path::new("/sys/fs/cgroup");
     let there = |dir: PathBuf| dir.join("cgroup.procs").exists().then_some(dir);
     let group = if root.join("cgroup.controllers").exists() {

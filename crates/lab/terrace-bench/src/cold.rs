@@ -14,7 +14,7 @@ use std::time::Instant;
 
 /// Options of the load.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Cold {
+pub struct Cold {
     #[arg(long)]
     file: PathBuf,
     /// sequential; streams:N, readers of one file in turn; stride:PAGES; random; zipf:THETA; normal:DEV.

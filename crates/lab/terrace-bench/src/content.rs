@@ -44,7 +44,7 @@ impl Content {
     ///
     /// # Errors
     /// No room; a machine without files for the content.
-    pub fn make_file(self, path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
+    pub(crate) fn make_file(self, path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
         match self {
             Content::Incompressible => pages::make_file(path, bytes, seed),
             Content::Real
@@ -57,7 +57,7 @@ impl Content {
     }
 
     /// Checks `data`, read from page `first` on, in full. The error names the fault.
-    pub fn check(self, seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
+    pub(crate) fn check(self, seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
         match self {
             Content::Incompressible => pages::check(seed, first, data),
             Content::Real => {

@@ -21,29 +21,29 @@ use std::path::{Path, PathBuf};
 pub struct Demo {
     /// The directory that the command reads.
     #[arg(long, value_name = "DIR")]
-    pub on: PathBuf,
+    pub(crate) on: PathBuf,
     /// Memory limit of either side, for programs and cache, MiB [default: no limit].
     #[arg(long, value_name = "MIB")]
-    pub limit_mib: Option<u64>,
+    pub(crate) limit_mib: Option<u64>,
     /// Memory of terrace, MiB [default: the limit less 72, or the default of `terrace run`].
     #[arg(long, value_name = "MIB")]
-    pub memory_mib: Option<u64>,
+    pub(crate) memory_mib: Option<u64>,
     /// Directory for scratch files.
     #[arg(long, default_value = "/var/tmp")]
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The terrace binary; default: beside this program.
     #[arg(long)]
-    pub terrace: Option<PathBuf>,
+    pub(crate) terrace: Option<PathBuf>,
     /// Continue without control groups and the right to drop caches, as an ordinary user: then the plain side
     /// has all of the machine's memory.
     #[arg(long)]
     pub(crate) lenient: bool,
     /// Directory for the journal of set-ups.
     #[arg(long, hide = true, default_value = "/run/terrace-bench")]
-    pub state: PathBuf,
+    pub(crate) state: PathBuf,
     /// The command and its arguments.
     #[arg(last = true, required = true, value_name = "CMD")]
-    pub command: Vec<OsString>,
+    pub(crate) command: Vec<OsString>,
 }
 
 /// A directory for this run, removed at the end.

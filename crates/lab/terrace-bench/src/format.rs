@@ -8,7 +8,7 @@ pub(crate) const RED: &str = "\x1b[31m";
 pub(crate) const UNDONE: &str = "\x1b[0m";
 
 /// Three significant digits or more, no exponents: for progress and small tables.
-pub fn short(v: f64) -> String {
+pub(crate) fn short(v: f64) -> String {
     match v.abs() {
         a if a >= 100.0 => format!("{v:.0}"),
         a if a >= 10.0 => format!("{v:.1}"),
@@ -24,7 +24,6 @@ pub(crate) fn plain_table() -> Table {
     table
 }
 
-/// A table in Markdown.
 pub(crate) fn markdown_table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);

@@ -24,13 +24,13 @@ pub struct Machine {
     /// Kernel release.
     pub kernel: String,
     /// Whether the machine is virtual, as far as the processor shows it.
-    pub(crate) virtual_machine: bool,
+    pub virtual_machine: bool,
     /// File system under the data.
     pub file_system: String,
     /// Block device under the data.
     pub device: String,
     /// Its I/O scheduler.
-    pub(crate) scheduler: String,
+    pub scheduler: String,
     /// /sys/kernel/mm/transparent_hugepage/enabled.
     pub huge_pages: String,
     /// Output of `fio --version`.
@@ -42,7 +42,7 @@ pub struct Machine {
 }
 
 /// Describes this machine and the device below `dir`.
-pub fn describe(dir: &Path) -> Machine {
+pub(crate) fn describe(dir: &Path) -> Machine {
     let (device, file_system) = mount_of(dir).unwrap_or_default();
     let name = device.trim_start_matches("/dev/").to_string();
     let cpu = CpuInfo::current().ok();
@@ -64,7 +64,7 @@ pub fn describe(dir: &Path) -> Machine {
 }
 
 /// Logical processors online.
-pub fn cpus() -> usize {
+pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
@@ -88,14 +88,14 @@ fn output(program: &str, args: &[&str]) -> String {
 }
 
 /// All mounts, in the order of mounting.
-pub fn mounts() -> Vec<MountInfo> {
+pub(crate) fn mounts() -> Vec<MountInfo> {
     let mounts = Process::myself().and_then(|me| me.mountinfo());
     mounts.map_or_else(|_| Vec::new(), |mounts| mounts.into_iter().collect())
 }
 
 /// Device and type of the mount that contains `dir`: the longest mount point that is a prefix, the last one
 /// of several.
-pub fn mount_of(dir: &Path) -> Option<(String, String)> {
+pub(crate) fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
     let holds = mounts().into_iter().filter(|mount| dir.starts_with(&mount.mount_point));
     let best = holds.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
@@ -104,7 +104,7 @@ pub fn mount_of(dir: &Path) -> Option<(String, String)> {
 
 /// CPU time of the whole machine since it started, in nanoseconds; tick precision (10 ms).
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Busy {
+pub(crate) struct Busy {
     /// All time except idle and I/O wait.
     pub(crate) busy_ns: u64,
     /// Processor time taken by the hypervisor.
@@ -115,7 +115,7 @@ pub struct Busy {
 }
 
 /// Reads /proc/stat, and the stat file of each kernel thread.
-pub fn busy() -> Busy {
+pub(crate) fn busy() -> Busy {
     /// The flag of kernel threads.
     const PF_KTHREAD: u32 = 0x0020_0000;
     let ns = |ticks: u64| ticks * 1_000_000_000 / procfs::ticks_per_second();

@@ -25,7 +25,7 @@ const TABLES: [&str; 5] = ["create_bucket", "get_bucket", "destroy_bucket", "cre
 /// When the store of a cell syncs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Sync {
+pub(crate) enum Sync {
     /// Every second, in the background: the store's default.
     Second,
     /// At the end only.

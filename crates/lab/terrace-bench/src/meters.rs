@@ -16,21 +16,21 @@ pub(crate) const METERS: &str = "TERRACE_BENCH_METERS";
 /// The device under the data, in [`Meters::devices`].
 pub const SOURCE: &str = "source";
 /// The device under tiers.
-pub const TIER: &str = "tier";
+pub(crate) const TIER: &str = "tier";
 
 /// Counters by name, the unit last: `source_reads`, `source_read_mib`, `tier_write_mib`, `device_hits`.
-pub type Counted = BTreeMap<String, f64>;
+pub(crate) type Counted = BTreeMap<String, f64>;
 
 /// The meters of this machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Meters {
     /// Statistics (`/sys/dev/block/MAJOR:MINOR/stat`) of the devices that only the system under test uses, by
     /// name.
-    pub devices: BTreeMap<String, PathBuf>,
+    pub(crate) devices: BTreeMap<String, PathBuf>,
     /// The terrace program, if terrace serves `dir`.
-    pub terrace: Option<PathBuf>,
+    pub(crate) terrace: Option<PathBuf>,
     /// Directory under test.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
 }
 
 impl Meters {
@@ -40,7 +40,7 @@ impl Meters {
     }
 
     /// Current values of all meters.
-    pub fn read(&self) -> Counted {
+    pub(crate) fn read(&self) -> Counted {
         let mut counted = Counted::new();
         for (name, file) in &self.devices {
             add_device(&fs::read_to_string(file).unwrap_or_default(), name, &mut counted);
@@ -60,13 +60,13 @@ impl Meters {
     }
 
     /// Differences since `before`.
-    pub fn since(&self, before: &Counted) -> Counted {
+    pub(crate) fn since(&self, before: &Counted) -> Counted {
         difference(&self.read(), before)
     }
 }
 
 /// Each counter of `after` less that of `before`.
-pub fn difference(after: &Counted, before: &Counted) -> Counted {
+pub(crate) fn difference(after: &Counted, before: &Counted) -> Counted {
     let of = |(name, n): (&String, &f64)| (name.clone(), (n - before.get(name).unwrap_or(&0.0)).max(0.0));
     after.iter().map(of).collect()
 }

@@ -72,7 +72,7 @@ pub fn check(seed: u64, first: u64, data: &[u8]) -> Result<(), String> {
 /// Makes `path` a file of `bytes` (a multiple of the page) with this seed, on stable storage. An existing
 /// file with the right length, ends and sample is kept: writing it for each suite would cost more than the
 /// suites.
-pub fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
+pub(crate) fn make_file(path: &Path, bytes: u64, seed: u64) -> io::Result<()> {
     assert_eq!(bytes % PAGE as u64, 0);
     if is_made(path, bytes, seed, |first, data| check(seed, first, data))? {
         return Ok(());

@@ -29,7 +29,7 @@ pub struct Slow {
     pub(crate) delay_us: u64,
     /// Bandwidth of all reads together, MiB a second; 0: no limit.
     #[arg(long, default_value_t = 0)]
-    pub bandwidth: u64,
+    pub(crate) bandwidth: u64,
 }
 
 /// A shared line of limited bandwidth: the time when it is free again.

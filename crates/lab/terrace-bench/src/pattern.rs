@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Distribution of the page numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Pattern {
+pub enum Pattern {
     /// Uniform.
     Random,
     /// Zipf: the page of rank i has the weight i^-theta.

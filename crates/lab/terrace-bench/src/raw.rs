@@ -70,7 +70,7 @@ pub struct Run {
     pub series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Percentiles of the latency: per cent, microseconds; rising.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) latency_percentiles_us: Vec<(f64, f64)>,
+    pub latency_percentiles_us: Vec<(f64, f64)>,
     /// Remarks on a valid run: "disturbed: others used 7 % of the CPUs".
     #[serde(default)]
     pub marks: Vec<String>,
@@ -82,7 +82,7 @@ pub struct Run {
 
 impl Run {
     /// The run's value of one of [`COLUMNS`].
-    pub fn column(&self, name: &str) -> Option<String> {
+    pub(crate) fn column(&self, name: &str) -> Option<String> {
         Some(match name {
             "system" => self.system.clone(),
             "load" => self.load.clone(),

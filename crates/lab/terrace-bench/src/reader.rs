@@ -17,13 +17,13 @@ use std::path::Path;
 pub(crate) struct Common {
     /// Seed of the offsets.
     #[arg(long, default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Seed of the file's content.
     #[arg(long, default_value_t = DATA_SEED)]
     pub(crate) data_seed: u64,
     /// Content of the file's pages.
     #[arg(long, default_value = "incompressible")]
-    pub content: Content,
+    pub(crate) content: Content,
 }
 
 impl Common {
@@ -37,16 +37,16 @@ impl Common {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Latency {
     /// Their mean.
-    pub mean_us: f64,
+    pub(crate) mean_us: f64,
     /// Their median.
     pub(crate) p50_us: f64,
     /// Their 99th percentile.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 impl Latency {
     /// Computes the latencies from one or more times in nanoseconds.
-    pub fn of(mut ns: Vec<u32>) -> Latency {
+    pub(crate) fn of(mut ns: Vec<u32>) -> Latency {
         ns.sort_unstable();
         let at = |q: f64| f64::from(ns[((ns.len() - 1) as f64 * q) as usize]) / 1000.0;
         let mean = ns.iter().map(|&ns| f64::from(ns)).sum::<f64>() / ns.len() as f64;
@@ -76,7 +76,7 @@ pub(crate) fn refuse(wrong: u64) -> io::Result<()> {
 pub(crate) struct Reader {
     fd: OwnedFd,
     /// Size of the file, bytes.
-    pub size: u64,
+    pub(crate) size: u64,
 }
 
 impl Reader {

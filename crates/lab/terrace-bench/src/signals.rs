@@ -19,6 +19,6 @@ pub fn catch() {
 }
 
 /// Whether a signal was caught.
-pub fn interrupted() -> bool {
+pub(crate) fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

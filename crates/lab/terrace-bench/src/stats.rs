@@ -12,20 +12,20 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 
 /// A mean with its two-sided interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Interval {
+pub struct Interval {
     /// The estimate.
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Lower end.
-    pub low: f64,
+    pub(crate) low: f64,
     /// Upper end.
-    pub high: f64,
+    pub(crate) high: f64,
     /// Observations behind it.
-    pub n: usize,
+    pub(crate) n: usize,
 }
 
 impl Interval {
     /// Whether the interval contains `value`.
-    pub fn holds(&self, value: f64) -> bool {
+    pub(crate) fn holds(&self, value: f64) -> bool {
         self.low <= value && value <= self.high
     }
 
@@ -39,7 +39,7 @@ impl Interval {
 ///
 /// The second pass corrects rounding: the mean of equal numbers is that number, so that they have no
 /// variance.
-pub fn mean(xs: &[f64]) -> Option<f64> {
+pub(crate) fn mean(xs: &[f64]) -> Option<f64> {
     let n = xs.len() as f64;
     let rough = xs.iter().sum::<f64>() / n;
     let mean = rough + xs.iter().map(|x| x - rough).sum::<f64>() / n;
@@ -47,7 +47,7 @@ pub fn mean(xs: &[f64]) -> Option<f64> {
 }
 
 /// Sample variance (n - 1); `None` below two observations.
-pub fn variance(xs: &[f64]) -> Option<f64> {
+pub(crate) fn variance(xs: &[f64]) -> Option<f64> {
     let m = mean(xs)?;
     (xs.len() >= 2).then(|| xs.iter().map(|x| (x - m).powi(2)).sum::<f64>() / (xs.len() - 1) as f64)
 }
@@ -68,11 +68,11 @@ pub(crate) fn mean_interval(xs: &[f64], confidence: f64) -> Option<Interval> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Student {
     /// The statistic; not finite without variance.
-    pub t: f64,
+    pub(crate) t: f64,
     /// Degrees of freedom.
     pub(crate) df: f64,
     /// Two-sided probability of such a mean by chance; not finite without variance.
-    pub p: f64,
+    pub(crate) p: f64,
 }
 
 /// Ratio candidate / baseline over pairs: geometric mean with interval, and the test that it is 1.
@@ -96,13 +96,13 @@ pub(crate) fn paired_ratio(pairs: &[(f64, f64)], confidence: f64) -> Option<(Int
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Welch {
     /// Mean of the first group minus mean of the second.
-    pub difference: Interval,
+    pub(crate) difference: Interval,
     /// The statistic.
-    pub t: f64,
+    pub(crate) t: f64,
     /// Welch-Satterthwaite degrees of freedom.
     pub(crate) df: f64,
     /// Two-sided probability of such a difference by chance.
-    pub p: f64,
+    pub(crate) p: f64,
 }
 
 /// Compares two unpaired groups. `None` if one has less than two observations, or if neither varies: then

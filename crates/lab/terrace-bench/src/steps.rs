@@ -25,9 +25,9 @@ pub(crate) const GROUP: &str = "TERRACE_BENCH_GROUP";
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Step {
     /// Key of the result.
-    pub name: String,
+    pub(crate) name: String,
     /// The command; `{dir}` is replaced by the directory under test.
-    pub argv: Vec<String>,
+    pub(crate) argv: Vec<String>,
     /// For a step that fills a cache: repeat it until this many bytes of it are hits of the preload path.
     #[serde(default)]
     pub(crate) until_hit_bytes: Option<u64>,
@@ -35,13 +35,12 @@ pub struct Step {
 
 impl Step {
     /// A command that runs once.
-    pub fn new<S: Into<String>>(name: &str, argv: impl IntoIterator<Item = S>) -> Step {
+    pub(crate) fn new<S: Into<String>>(name: &str, argv: impl IntoIterator<Item = S>) -> Step {
         let argv = argv.into_iter().map(Into::into).collect();
         Step { name: name.to_string(), argv, until_hit_bytes: None }
     }
 
-    /// A shell line.
-    pub fn shell(name: &str, line: &str) -> Step {
+    pub(crate) fn shell(name: &str, line: &str) -> Step {
         Step::new(name, ["sh", "-c", line])
     }
 
@@ -54,27 +53,27 @@ impl Step {
 
 /// Input of the inner process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Context {
+pub(crate) struct Context {
     /// Directory under test.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The terrace program, if terrace serves the directory: its counters are read around each step.
-    pub terrace: Option<PathBuf>,
+    pub(crate) terrace: Option<PathBuf>,
     /// The group of all processes.
-    pub group: Option<Group>,
+    pub(crate) group: Option<Group>,
     /// Statistics of devices that only the system under test uses, by name.
     #[serde(default)]
-    pub devices: BTreeMap<String, PathBuf>,
+    pub(crate) devices: BTreeMap<String, PathBuf>,
     /// Directory for outputs (`NAME.out`) and working directory of commands: not below `dir`.
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
 }
 
 /// Counters of the preload path during a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PreloadBytes {
     /// Bytes of hits.
-    pub hit_bytes: u64,
+    pub(crate) hit_bytes: u64,
     /// Bytes of misses that the program itself read from the source.
-    pub miss_bytes: u64,
+    pub(crate) miss_bytes: u64,
 }
 
 impl PreloadBytes {
@@ -98,15 +97,15 @@ impl PreloadBytes {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// The step's name.
-    pub name: String,
+    pub(crate) name: String,
     /// Exit code; 128 + signal if killed.
     pub status: i32,
     /// Time from start to end.
-    pub wall_ns: u64,
+    pub(crate) wall_ns: u64,
     /// CPU time of the whole group during the step.
     pub(crate) cpu_ns: Option<u64>,
     /// Bytes that the group read from devices during the step.
-    pub read_bytes: Option<u64>,
+    pub(crate) read_bytes: Option<u64>,
     /// CPU time of the whole machine during the step.
     pub(crate) machine_busy_ns: u64,
     /// CPU time taken by the hypervisor during the step.
@@ -114,19 +113,19 @@ pub struct Outcome {
     /// CPU time of kernel threads during the step, included in the machine's.
     pub(crate) kernel_threads_ns: u64,
     /// Memory of the group at the end.
-    pub memory: Option<Memory>,
+    pub(crate) memory: Option<Memory>,
     /// Counters of the preload path during the step, if terrace serves.
-    pub preload: Option<PreloadBytes>,
+    pub(crate) preload: Option<PreloadBytes>,
     /// I/O of devices and tiers during the step, if the matrix has a device for tiers.
     #[serde(default)]
-    pub counted: Counted,
+    pub(crate) counted: Counted,
     /// Standard output.
-    pub output: String,
+    pub(crate) output: String,
 }
 
 impl Outcome {
     /// Share of the machine's CPU used by other programs, 0 to 1.
-    pub fn foreign_cpu(&self) -> f64 {
+    pub(crate) fn foreign_cpu(&self) -> f64 {
         let own = self.cpu_ns.unwrap_or(self.machine_busy_ns);
         let foreign = self.machine_busy_ns.saturating_sub(own + self.kernel_threads_ns);
         (foreign + self.machine_steal_ns) as f64 / self.machine_ns()
@@ -143,7 +142,7 @@ impl Outcome {
 }
 
 /// Writes dirty pages back and drops clean ones. Needs root.
-pub fn drop_caches() -> io::Result<()> {
+pub(crate) fn drop_caches() -> io::Result<()> {
     // SAFETY: sync takes no arguments and touches no memory of ours.
     unsafe { libc::sync() };
     fs::write("/proc/sys/vm/drop_caches", "3")
@@ -271,7 +270,7 @@ fn wants_more(step: &Step, outcome: &Outcome, tries: u32) -> bool {
 }
 
 /// Exit code as a shell reports it.
-pub fn exit_code(status: std::process::ExitStatus) -> i32 {
+pub(crate) fn exit_code(status: std::process::ExitStatus) -> i32 {
     use std::os::unix::process::ExitStatusExt;
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

@@ -45,54 +45,53 @@ pub enum System {
 #[derive(Clone, Debug, Default)]
 pub struct Places {
     /// Directory of the data: the one that terrace serves.
-    pub data: PathBuf,
+    pub(crate) data: PathBuf,
     /// Scratch directory, not below `data`.
-    pub scratch: PathBuf,
+    pub(crate) scratch: PathBuf,
     /// The terrace program.
-    pub terrace: PathBuf,
+    pub(crate) terrace: PathBuf,
     /// This program.
-    pub bench: PathBuf,
+    pub(crate) bench: PathBuf,
     /// The program with foyer's cache.
-    pub foyer: PathBuf,
+    pub(crate) foyer: PathBuf,
     /// Further arguments of `terrace run`.
     pub(crate) terrace_args: Vec<String>,
     /// The file of the system's tier, if it has one.
-    pub tier: Option<PathBuf>,
+    pub(crate) tier: Option<PathBuf>,
     /// Statistics of devices that only the system under test uses, by name.
-    pub devices: BTreeMap<String, PathBuf>,
+    pub(crate) devices: BTreeMap<String, PathBuf>,
     /// Continue without control groups or the right to drop caches: a demonstration, not a measurement.
     pub(crate) lenient: bool,
     /// Give the measured group most of the processors.
     pub(crate) favour: bool,
     /// Throttle of the measured group on a device.
-    pub throttle: Option<Throttle>,
+    pub(crate) throttle: Option<Throttle>,
     /// Suffix of the names of group and output directory, for systems that run side by side.
-    pub suffix: String,
+    pub(crate) suffix: String,
 }
 
 /// Results of one run.
 #[derive(Debug)]
 pub struct Run {
     /// One outcome for each step.
-    pub outcomes: Vec<Outcome>,
+    pub(crate) outcomes: Vec<Outcome>,
     /// Final statistics.
-    pub end: End,
+    pub(crate) end: End,
 }
 
 /// Last statistics of a system that was shut down.
 #[derive(Debug, Default)]
-pub struct End {
+pub(crate) struct End {
     /// Output of `terrace run --stats`.
-    pub stats: Option<StatReport>,
+    pub(crate) stats: Option<StatReport>,
     /// Maximum of the pinned bytes (sampled).
     pub(crate) pinned_max: u64,
     /// The group's counters at the end.
-    pub memory: Option<Memory>,
+    pub(crate) memory: Option<Memory>,
 }
 
 impl Run {
-    /// The outcome of the step of this name.
-    pub fn step(&self, name: &str) -> Result<&Outcome, String> {
+    pub(crate) fn step(&self, name: &str) -> Result<&Outcome, String> {
         self.outcomes.iter().find(|o| o.name == name).ok_or_else(|| format!("no step {name}"))
     }
 }
@@ -152,7 +151,11 @@ impl RunningSystem {
     ///
     /// # Errors
     /// A missing permission, or a failure of the system.
-    pub(crate) fn bring_up(places: &Places, system: &System, limit: Option<u64>) -> Result<RunningSystem, String> {
+    pub(crate) fn bring_up(
+        places: &Places,
+        system: &System,
+        limit: Option<u64>,
+    ) -> Result<RunningSystem, String> {
         let group = make_group(places, limit)?;
         let out = places.scratch.join(format!("run{}", places.suffix));
         let _ = fs::remove_dir_all(&out);
@@ -219,7 +222,7 @@ impl RunningSystem {
     }
 
     /// Directory of the steps' files.
-    pub fn out(&self) -> &Path {
+    pub(crate) fn out(&self) -> &Path {
         &self.out
     }
 
@@ -233,7 +236,7 @@ impl RunningSystem {
     ///
     /// # Errors
     /// The failure of the step, or of the whole system.
-    pub fn step(&mut self, step: &Step) -> Result<Outcome, String> {
+    pub(crate) fn step(&mut self, step: &Step) -> Result<Outcome, String> {
         self.tell(&serde_json::to_string(step).map_err(|e| e.to_string())?)?;
         let line = loop {
             let inner = self.inner.as_ref().ok_or("the system was shut down already")?;

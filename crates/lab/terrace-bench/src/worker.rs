@@ -112,7 +112,7 @@ pub struct Mixed {
 
 /// Options of the check.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct Verify {
+pub struct Verify {
     #[arg(long)]
     file: PathBuf,
     #[arg(long)]
@@ -138,9 +138,9 @@ pub struct Keys {
 
 /// Output of a loop, as JSON: field names are metric names.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Result {
+pub(crate) struct Result {
     /// Reads in the timed part.
-    pub ops: u64,
+    pub(crate) ops: u64,
     /// Reads a second in the timed part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reads_per_s: Option<f64>,
@@ -155,11 +155,11 @@ pub struct Result {
     pub(crate) cpu_ns_per_read: Option<f64>,
     /// Mean, median and 99th percentile, if each read was timed.
     #[serde(flatten)]
-    pub latency: Option<Latency>,
+    pub(crate) latency: Option<Latency>,
     /// Pages checked in full, outside the timed part.
-    pub checked: u64,
+    pub(crate) checked: u64,
     /// Bytes read by the whole program, inside and outside of the timed part.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// Runs a loop; an error (such as wrong data) ends the process.

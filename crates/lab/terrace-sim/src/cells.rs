@@ -15,7 +15,7 @@ use crate::yardsticks::{build, canonical, names};
 use terrace_output::Progress;
 
 /// Belady's optimum, which exists in the simulator only.
-pub(crate) const OPT: &str = "opt";
+pub const OPT: &str = "opt";
 
 /// The engine's reclaim: the same batch, ahead of demand.
 pub const SAMPLED: Mode = Mode::Sampled { batch: 64 };
@@ -87,7 +87,7 @@ pub struct Cell {
     /// Misses a request.
     pub miss_ratio: f64,
     /// Processor time of the simulation.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
 }
 
 /// One cell to be computed.
@@ -164,13 +164,13 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Computes all jobs on all cores; results in the jobs' order.
-pub(crate) fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<Cell> {
+pub fn compute_all(trace: &Trace, jobs: &[Job], progress: &mut Progress) -> Vec<Cell> {
     each_on_all_cores(&trace.name, jobs, progress, |job| compute(trace, job))
 }
 
 /// Runs `compute` for all jobs of a trace on all cores; results in the jobs' order. ^C ends the process at
 /// once: no file is being written.
-pub(crate) fn each_on_all_cores<J: Sync, C: Send>(
+pub fn each_on_all_cores<J: Sync, C: Send>(
     trace: &str,
     jobs: &[J],
     progress: &mut Progress,

@@ -48,7 +48,7 @@ const USED: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prices {
     /// A hit in DRAM.
-    pub hit: u64,
+    pub(crate) hit: u64,
     /// Device read, compression, decompression.
     pub costs: Costs,
 }
@@ -125,7 +125,7 @@ impl CompressedOutcome {
     }
     /// Mean processor time of the tier for each request, ns: compression, and decompression for readers and
     /// for DRAM.
-    pub(crate) fn tier_ns(&self, prices: &Prices) -> f64 {
+    pub fn tier_ns(&self, prices: &Prices) -> f64 {
         let Costs { compress, decompress, .. } = prices.costs;
         let ns = (self.stored + self.refused) * compress + (self.tier_hits + self.promoted) * decompress;
         ns as f64 / self.requests.max(1) as f64
@@ -135,7 +135,7 @@ impl CompressedOutcome {
         self.tier_hits as f64 / (self.stored + self.refused).max(1) as f64
     }
     /// Mean limit of the tier, pages.
-    pub(crate) fn share_mean(&self) -> f64 {
+    pub fn share_mean(&self) -> f64 {
         self.share_sum as f64 / self.requests.max(1) as f64
     }
 }
@@ -348,10 +348,6 @@ impl<'a> CompressedSim<'a> {
     /// Current limit of the tier, pages.
     pub fn share(&self) -> usize {
         self.setup.budget - self.dram
-    }
-    /// Whether pages are compressed at all.
-    pub fn compresses(&self) -> bool {
-        self.balancer.compresses()
     }
     fn resident(&self) -> usize {
         self.setup.budget - self.pool.free.len()

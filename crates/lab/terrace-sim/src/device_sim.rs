@@ -6,7 +6,7 @@ use terrace_policy::device::admit::{Admit, Benefit, Budget, Worth, second_hit_is
 use terrace_policy::device::log::{Log, Place, REGIONS_MIN, REINSERT_AT, REMEMBER_AT, most_read};
 
 /// Pages of content in a region of 16 MiB: 16 batches of 1 MiB, each with one page of keys.
-pub const REGION_PAGES: u32 = 16 * BATCH_PAGES;
+pub(crate) const REGION_PAGES: u32 = 16 * BATCH_PAGES;
 /// Pages of the smallest region: one of them may be written again.
 const REGION_PAGES_MIN: u64 = 8;
 /// Number of regions of a tier of normal size.
@@ -18,7 +18,7 @@ const PAGE_BYTES: u64 = 4096;
 
 /// Parameters of a device tier, and the decisions under comparison.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct DeviceSetup {
+pub struct DeviceSetup {
     /// Pages of content.
     pub pages: u64,
     /// Read time of a page, ns.
@@ -30,9 +30,9 @@ pub(crate) struct DeviceSetup {
     /// Maximum bytes written a day; None: no limit.
     pub budget: Option<u64>,
     /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never.
-    pub(crate) reinsert_at: u8,
+    pub reinsert_at: u8,
     /// Hits since its write from which on a page is remembered when its region is reclaimed; 0: never.
-    pub(crate) remember_at: u8,
+    pub remember_at: u8,
     /// Hits that promote a page to DRAM.
     pub promote_at: u8,
     /// A page on the device keeps the policy's shadow, like an absent one.
@@ -58,7 +58,7 @@ impl DeviceSetup {
 
 /// Counters of a device tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DeviceOutcome {
+pub struct DeviceOutcome {
     /// Requests answered by the device.
     pub hits: u64,
     /// Pages evicted from DRAM and written.
@@ -103,7 +103,7 @@ pub(crate) struct DeviceTier {
 
 impl DeviceTier {
     /// An empty tier for pages below `ids_max`.
-    pub fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
+    pub(crate) fn new(setup: DeviceSetup, ids_max: usize) -> DeviceTier {
         // A small tier has small regions: the log's free regions should be a small part of it.
         let region_pages =
             (setup.pages / REGIONS_USUAL).clamp(REGION_PAGES_MIN, u64::from(REGION_PAGES)) as u32;
@@ -122,27 +122,27 @@ impl DeviceTier {
     }
 
     /// The counters up to now.
-    pub fn outcome(&self) -> DeviceOutcome {
+    pub(crate) fn outcome(&self) -> DeviceOutcome {
         self.outcome
     }
 
     /// The tier's parameters.
-    pub fn setup(&self) -> &DeviceSetup {
+    pub(crate) fn setup(&self) -> &DeviceSetup {
         &self.setup
     }
 
     /// Whether the page is on the device.
-    pub fn holds(&self, id: u32) -> bool {
+    pub(crate) fn holds(&self, id: u32) -> bool {
         self.places[id as usize].is_some()
     }
 
     /// Whether the page was read often on the device before its region was reclaimed.
-    pub fn was_read(&self, id: u32) -> bool {
+    pub(crate) fn was_read(&self, id: u32) -> bool {
         self.was_read[id as usize]
     }
 
     /// Counts a read of a page; true if the page is now worth a frame.
-    pub fn hit(&mut self, id: u32) -> bool {
+    pub(crate) fn hit(&mut self, id: u32) -> bool {
         let place = self.places[id as usize].expect("a hit is of a page that is there");
         let at = self.index(place);
         let touches = &mut self.written[at].1;
@@ -153,19 +153,19 @@ impl DeviceTier {
     }
 
     /// Whether a page read from the tier counts as a recent refault. `source`: a read of the source, ns.
-    pub fn came_back(&self, id: u32, source: u64) -> bool {
+    pub(crate) fn came_back(&self, id: u32, source: u64) -> bool {
         let hits = self.places[id as usize].map_or(0, |place| self.written[self.index(place)].1);
         second_hit_is_refault(self.setup.read, source) && hits > 1
     }
 
     /// Advances the clock by `ns`.
-    pub fn pass(&mut self, ns: u64) {
+    pub(crate) fn pass(&mut self, ns: u64) {
         self.budget.pass(ns);
     }
 
     /// Offers a page evicted from memory. `reused`: it was used again there, or refaulted soon. `source`: a
     /// read of the source, ns. True if the device has it now.
-    pub fn demote(&mut self, id: u32, reused: bool, source: u64) -> bool {
+    pub(crate) fn demote(&mut self, id: u32, reused: bool, source: u64) -> bool {
         if self.holds(id) {
             self.outcome.kept += 1;
             return true;

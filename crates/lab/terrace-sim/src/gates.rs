@@ -84,13 +84,13 @@ pub struct Gate {
 
 impl Gate {
     /// A gate that passes if `against` is empty.
-    pub fn none(gate: impl Into<String>, against: Vec<String>) -> Gate {
+    pub(crate) fn none(gate: impl Into<String>, against: Vec<String>) -> Gate {
         Gate { gate: gate.into(), passed: against.is_empty(), found: against }
     }
 }
 
 /// The gates of the default policy.
-pub(crate) fn of_default(gated: &Group) -> [Gate; 2] {
+pub fn of_default(gated: &Group) -> [Gate; 2] {
     let default = NAMES[0];
     let gate = format!(
         "{default} misses at most {:.0} % more than lru in cells of 1 % or more",
@@ -100,7 +100,7 @@ pub(crate) fn of_default(gated: &Group) -> [Gate; 2] {
 }
 
 /// The gate of the optimum.
-pub(crate) fn of_optimum<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Gate {
+pub fn of_optimum<'a>(groups: impl IntoIterator<Item = &'a Group>) -> Gate {
     Gate::none("no policy misses less than opt", groups.into_iter().flat_map(below_opt).collect())
 }
 

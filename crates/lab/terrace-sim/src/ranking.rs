@@ -9,19 +9,19 @@ use crate::cells::{Cell, OPT};
 
 /// One policy on all cells.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Rank {
+pub struct Rank {
     /// The policy's name.
     pub policy: String,
     /// Mean of the cells' miss ratios.
-    pub(crate) miss_ratio_mean: f64,
+    pub miss_ratio_mean: f64,
     /// Mean of miss ratio / optimum - 1.
-    pub(crate) above_opt_mean: f64,
+    pub above_opt_mean: f64,
     /// The worst cell's share above the optimum.
     pub(crate) above_opt_worst: f64,
     /// The worst cell.
     pub(crate) worst: String,
     /// Requests simulated a second of CPU time.
-    pub(crate) requests_per_second: f64,
+    pub requests_per_second: f64,
 }
 
 /// Misses of the optimum by trace and pool.
@@ -36,7 +36,7 @@ impl Bounds {
     }
 
     /// The miss ratio of `opt` in the same cell.
-    pub fn at(&self, cell: &Cell) -> Option<f64> {
+    pub(crate) fn at(&self, cell: &Cell) -> Option<f64> {
         self.0.get(&(cell.trace.clone(), cell.cache_pages)).copied()
     }
 
@@ -117,7 +117,7 @@ fn block(cells: &[Cell], bounds: &Bounds, out: &mut String) {
 }
 
 /// The ranking as a table.
-pub(crate) fn ranking_table(ranks: &[Rank], cells: usize) -> String {
+pub fn ranking_table(ranks: &[Rank], cells: usize) -> String {
     let mut out = format!("{cells} cells; share above opt, on average and at worst\n");
     for rank in ranks {
         let _ = writeln!(

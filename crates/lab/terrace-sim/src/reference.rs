@@ -33,7 +33,7 @@ const PUBLISHED: [(&str, &str); 9] = [
 
 /// The reference's miss ratios.
 #[derive(Debug, Default)]
-pub(crate) struct Reference {
+pub struct Reference {
     /// Pools by trace: pages and share.
     pub sizes: BTreeMap<String, Vec<(usize, f64)>>,
     /// Miss ratio by trace, pages, policy.

@@ -37,7 +37,7 @@ impl Trace {
     }
 
     /// From numbered pages, all numbers below `pages`.
-    pub fn new(name: String, ids: Vec<u32>, pages: usize, lost: u64) -> Trace {
+    pub(crate) fn new(name: String, ids: Vec<u32>, pages: usize, lost: u64) -> Trace {
         let next_uses = next_uses(&ids);
         Trace { name, ids, pages, lost, next_uses }
     }
@@ -110,7 +110,7 @@ pub fn names(paths: &[PathBuf]) -> Vec<String> {
 }
 
 /// Reports on stderr the accesses that a capture lost.
-pub(crate) fn warn_of_loss(name: &str, lost: u64, requests: usize) {
+pub fn warn_of_loss(name: &str, lost: u64, requests: usize) {
     if lost > 0 {
         let share = lost as f64 / (lost as f64 + requests as f64) * 100.0;
         terrace_output::error_line!(

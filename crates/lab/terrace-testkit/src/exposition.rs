@@ -12,11 +12,11 @@ pub type Families = BTreeMap<String, Family>;
 
 /// One metric.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Family {
+pub struct Family {
     /// Its HELP text.
-    pub help: String,
+    pub(crate) help: String,
     /// `counter` or `gauge`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Its values.
     pub samples: Vec<Sample>,
 }

@@ -51,7 +51,8 @@ pub fn stamp(buf: &mut [u8], page: u64, version: u64, content: Content) {
 }
 
 /// A new incompressible page.
-pub fn noise(page: u64, version: u64) -> Vec<u8> {
+#[cfg(test)]
+pub(crate) fn noise(page: u64, version: u64) -> Vec<u8> {
     let mut buf = vec![0; PAGE];
     stamp(&mut buf, page, version, Content::Noise);
     buf

@@ -28,7 +28,7 @@ impl Zipf {
 }
 
 /// Requests in each of [`all`].
-pub const REQUESTS: usize = 20_000;
+pub(crate) const REQUESTS: usize = 20_000;
 
 /// The traces by name: 20,000 requests each, over 1000 to some 8000 keys.
 pub fn all() -> Vec<(&'static str, Vec<u64>)> {

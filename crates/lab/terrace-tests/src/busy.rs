@@ -18,7 +18,7 @@ use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SCANNING, SERVING, TierKind, TierRow};
 
 /// Minimum memory of an instance, used by every test mount.
-pub const MEMORY: &str = "16MiB";
+pub(crate) const MEMORY: &str = "16MiB";
 /// Time limit for an instance to become busy.
 const SECONDS: u64 = 120;
 
@@ -49,7 +49,7 @@ fn device() -> bool {
 
 /// Further options of an instance whose test has the directory `dir`, in addition to those `given`: a device
 /// tier, if enabled and not given.
-pub fn options(dir: &Path, given: &[&str]) -> Vec<String> {
+pub(crate) fn options(dir: &Path, given: &[&str]) -> Vec<String> {
     if !device() || given.contains(&"--tier") {
         return Vec::new();
     }
@@ -80,12 +80,12 @@ pub fn prepare(dir: &Path) {
 }
 
 /// Puts the presser before a command under `terrace run`; it ends with the command.
-pub fn beside(command: &mut Command, dir: &Path) {
+pub(crate) fn beside(command: &mut Command, dir: &Path) {
     command.arg(helper("presser")).arg(file(dir)).arg("--");
 }
 
 /// The presser of the file in a directory.
-pub fn presser(dir: &Path) -> Command {
+pub(crate) fn presser(dir: &Path) -> Command {
     let mut command = Command::new(helper("presser"));
     command.arg(file(dir)).stdin(Stdio::null());
     command
@@ -120,7 +120,7 @@ impl Events {
 impl Work {
     /// From the statistics of an instance.
     #[track_caller]
-    pub fn of(stat: &StatReport) -> Work {
+    pub(crate) fn of(stat: &StatReport) -> Work {
         let tier = stat.cache.compressed.as_ref().unwrap_or_else(|| panic!("no tier: {stat:?}"));
         let compressed = Events { hits: tier.hits, stored: tier.stored_pages, evicted: tier.evicted };
         let on_device = |row: &&TierRow| row.kind == TierKind::Device;
@@ -132,7 +132,7 @@ impl Work {
     }
 
     /// Sum of both.
-    pub fn and(self, other: Work) -> Work {
+    pub(crate) fn and(self, other: Work) -> Work {
         Work {
             compressed: self.compressed.and(other.compressed),
             device: self.device.and(other.device),
@@ -158,7 +158,7 @@ impl Work {
 
 /// The presser on a mount.
 #[derive(Debug)]
-pub struct Pressure {
+pub(crate) struct Pressure {
     process: Background,
     terraced: i32,
     before: Work,
@@ -167,7 +167,7 @@ pub struct Pressure {
 impl Pressure {
     /// Starts a [`presser`] on the mount served by this terraced, and waits until the tier is busy.
     #[track_caller]
-    pub fn start(presser: &mut Command, terraced: i32, stat: impl Fn() -> StatReport) -> Pressure {
+    pub(crate) fn start(presser: &mut Command, terraced: i32, stat: impl Fn() -> StatReport) -> Pressure {
         let process = Background::new(presser);
         let mut before = Work::default();
         let busy = process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
@@ -181,7 +181,7 @@ impl Pressure {
     /// Ends it. It must have found no wrong page, and the tier must be busy at the end: the successor of a
     /// killed terraced must become busy again.
     #[track_caller]
-    pub fn stop(mut self, terraced: i32, stat: impl Fn() -> StatReport) {
+    pub(crate) fn stop(mut self, terraced: i32, stat: impl Fn() -> StatReport) {
         let before = if terraced == self.terraced { self.before } else { Work::default() };
         let mut now = before;
         process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {

@@ -29,7 +29,7 @@ pub struct Run {
     /// Results, one line an operation.
     pub log: String,
     /// The directory, relative to the mount's.
-    pub root: String,
+    pub(crate) root: String,
 }
 
 /// Creates the file for `press` in the runs' directory of this mount.
@@ -74,11 +74,11 @@ pub fn run_script(rig: &TestMount, driver: &Driver, script: &str) -> Run {
 #[derive(Debug)]
 pub struct Pair<'a> {
     /// The plain directory.
-    pub reference: &'a TestMount,
+    pub(crate) reference: &'a TestMount,
     /// The side under test.
-    pub tested: &'a TestMount,
+    pub(crate) tested: &'a TestMount,
     /// How the driver runs on the tested side.
-    pub driver: Driver,
+    pub(crate) driver: Driver,
     roots: std::cell::RefCell<Vec<(String, String)>>,
 }
 
@@ -227,7 +227,7 @@ pub(crate) struct Difference {
 
 impl Difference {
     /// The first differing line of two logs, with the lines before it.
-    pub fn find(reference: &str, tested: &str) -> Option<Difference> {
+    pub(crate) fn find(reference: &str, tested: &str) -> Option<Difference> {
         if reference == tested {
             return None;
         }

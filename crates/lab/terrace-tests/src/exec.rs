@@ -30,7 +30,7 @@ unsafe extern "C" {
 }
 
 /// Descriptor slots of a sequence.
-pub const SLOTS: usize = 6;
+pub(crate) const SLOTS: usize = 6;
 /// Maximum mappings of a sequence at once.
 pub(crate) const MAPS: usize = 2;
 /// Pages of the file `big` beside the sequences' directories. `press` reads it to cause evictions.

@@ -48,7 +48,7 @@ pub fn sequence(seed: u64, len: usize) -> Ops {
 }
 
 /// Merges several sequences into one script, in turns of random length, as `@n` blocks.
-pub fn interleave(sequences: &[Ops], rng: &mut Rng) -> String {
+pub(crate) fn interleave(sequences: &[Ops], rng: &mut Rng) -> String {
     let mut next = vec![0; sequences.len()];
     let mut left: Vec<usize> = (0..sequences.len()).collect();
     let mut script = String::new();

@@ -59,7 +59,7 @@ fn look(dir: &Path) -> Vec<String> {
 
 /// Running supervisors and daemons of mounts below `dir`, including one just started that no instance's
 /// record names yet.
-pub fn daemons(dir: &Path) -> Vec<i32> {
+pub(crate) fn daemons(dir: &Path) -> Vec<i32> {
     let name = dir.to_str().expect("a UTF-8 path");
     let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_ours =

@@ -5,8 +5,8 @@ use libc::{c_int, c_void};
 /// A mapped part of a file.
 #[derive(Debug)]
 pub(crate) struct Map {
-    pub address: *mut c_void,
-    pub len: usize,
+    pub(crate) address: *mut c_void,
+    pub(crate) len: usize,
     /// Offset in the file.
     at: u64,
 }

@@ -13,7 +13,7 @@ pub const OWN_KIB_MAX: u64 = (8 * 4 + 8) << 10;
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
     /// Its memory files, to which the limit applies.
-    pub shared: u64,
+    pub(crate) shared: u64,
     /// Private memory of its processes, including tables of frames and inodes.
     pub own: u64,
 }

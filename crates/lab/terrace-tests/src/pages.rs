@@ -113,7 +113,7 @@ impl VersionTable {
     }
 
     /// One line for the test's output.
-    pub fn summary(&self) -> String {
+    pub(crate) fn summary(&self) -> String {
         let n = |cell: &AtomicU64| cell.load(SeqCst);
         format!(
             "{} pages written, {} read, {} fsyncs, {} torn and read again",

@@ -24,7 +24,7 @@ pub struct Outcome {
     /// Its standard error.
     pub stderr: String,
     /// The command, for messages.
-    pub what: String,
+    pub(crate) what: String,
 }
 
 impl Outcome {
@@ -225,19 +225,18 @@ impl DeadlySignals {
 }
 
 /// State letter of a process, or `-` if it does not exist.
-pub fn state(pid: i32) -> char {
+pub(crate) fn state(pid: i32) -> char {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return '-' };
     stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
 }
 
-/// The parent of a process.
 fn parent(pid: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 /// The running children of a process.
-pub fn children(of: i32) -> Vec<i32> {
+pub(crate) fn children(of: i32) -> Vec<i32> {
     pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
 }
 
@@ -247,7 +246,7 @@ pub fn alive(pid: i32) -> bool {
 }
 
 /// All process ids.
-pub fn pids() -> Vec<i32> {
+pub(crate) fn pids() -> Vec<i32> {
     let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
     list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }

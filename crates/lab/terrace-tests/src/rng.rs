@@ -15,7 +15,7 @@ pub fn fill(buf: &mut [u8], pattern: u64) {
 }
 
 /// FNV-1a over 64-bit words, the tail bytewise: a content hash for comparing logs only.
-pub fn hash(buf: &[u8]) -> u64 {
+pub(crate) fn hash(buf: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325u64 ^ buf.len() as u64;
     let mut words = buf.chunks_exact(8);
     for word in &mut words {

@@ -118,13 +118,9 @@ impl<'a> Stress<'a> {
     }
 
     /// Number of workers.
+    #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.workers.len()
-    }
-
-    /// Whether there are no workers.
-    pub fn is_empty(&self) -> bool {
-        self.workers.is_empty()
     }
 
     /// Kills all workers at once, as a crash does.

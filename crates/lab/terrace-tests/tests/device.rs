@@ -97,13 +97,11 @@ impl Fixture {
     }
 }
 
-/// The row of the device tier.
 #[track_caller]
 fn device(stat: &StatReport) -> TierRow {
     devices(stat).next().unwrap_or_else(|| panic!("no tier on a device: {stat:?}")).clone()
 }
 
-/// The rows of all device tiers.
 fn devices(stat: &StatReport) -> impl Iterator<Item = &TierRow> {
     stat.cache.tiers.iter().filter(|row| row.kind == TierKind::Device)
 }

@@ -264,7 +264,6 @@ git -C ../second fsck --full
 diff -r --exclude=.git . ../second
 "#;
 
-/// Runs a git script with arguments.
 #[track_caller]
 fn run_git(script: &str, command: &mut Command, arguments: &[&Path]) {
     command.arg("-euc").arg(script).arg("script").args(arguments);

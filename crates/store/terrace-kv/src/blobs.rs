@@ -20,7 +20,7 @@ pub(crate) fn pieces_of(db: Db) -> Db {
 
 /// Why the store refused an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum BlobError {
+pub enum BlobError {
     /// No room. The earlier content is unchanged.
     Full,
     /// The names of keys take all of the memory they may.
@@ -44,26 +44,26 @@ impl fmt::Display for BlobError {
 impl std::error::Error for BlobError {}
 
 /// Result of the store.
-pub type Result<T> = std::result::Result<T, BlobError>;
+pub(crate) type Result<T> = std::result::Result<T, BlobError>;
 
 /// Metadata of a blob.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stat {
     /// The user's word.
-    pub word: u64,
+    pub(crate) word: u64,
     /// Bytes.
-    pub size: u64,
+    pub(crate) size: u64,
     /// Changes with each change of the blob, and never repeats while the store is open.
-    pub version: u64,
+    pub(crate) version: u64,
 }
 
 /// A page of keys of a database.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Keys, in the store's order.
-    pub keys: Vec<Box<[u8]>>,
+    pub(crate) keys: Vec<Box<[u8]>>,
     /// Cursor of the next page. 0: this is the last page.
-    pub next: u64,
+    pub(crate) next: u64,
 }
 
 /// A store of blobs. Each call is atomic: a read concurrent with a write of the same key returns the old

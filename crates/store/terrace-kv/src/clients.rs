@@ -10,41 +10,41 @@ use std::time::{Duration, Instant};
 use terrace_sync::Mutex;
 
 /// A client as other connections see it.
-pub struct Client {
+pub(crate) struct Client {
     /// Number, never reused.
-    pub id: u64,
+    pub(crate) id: u64,
     /// Address; `unix` for a Unix socket.
-    pub address: String,
+    pub(crate) address: String,
     /// The server's address of the connection.
-    pub local: String,
+    pub(crate) local: String,
     /// Names set by CLIENT SETNAME and SETINFO.
-    pub names: Mutex<Names>,
-    pub db: AtomicU8,
+    pub(crate) names: Mutex<Names>,
+    pub(crate) db: AtomicU8,
     /// RESP3.
     pub(crate) resp3: AtomicBool,
     /// Time of the connect.
-    pub since: Instant,
+    pub(crate) since: Instant,
     /// Time of the last request, milliseconds after `since`.
     pub(crate) active_ms: AtomicU64,
     /// Time of the last read of pending replies, milliseconds after `since`.
     taken_ms: AtomicU64,
     /// Requests of the client wait until it reads replies.
-    pub is_stuck: AtomicBool,
+    pub(crate) is_stuck: AtomicBool,
     /// Memory of its buffers, bytes.
     buffers_bytes: AtomicUsize,
     /// The client is to be closed.
-    pub killed: AtomicBool,
+    pub(crate) killed: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 /// Names that a client has given itself.
 #[derive(Debug, Default, Clone)]
-pub struct Names {
-    pub name: String,
+pub(crate) struct Names {
+    pub(crate) name: String,
     /// CLIENT SETINFO LIB-NAME.
-    pub library: String,
+    pub(crate) library: String,
     /// CLIENT SETINFO LIB-VER.
-    pub version: String,
+    pub(crate) version: String,
 }
 
 impl fmt::Debug for Client {
@@ -55,7 +55,7 @@ impl fmt::Debug for Client {
 
 impl Client {
     /// Tells the client's thread to close it.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         self.killed.store(true, Ordering::Relaxed);
         (self.wake)();
     }
@@ -71,7 +71,7 @@ impl Client {
         self.taken_ms.store(self.age_ms(), Ordering::Relaxed);
     }
     /// Memory of its buffers, bytes.
-    pub fn buffers_bytes(&self) -> usize {
+    pub(crate) fn buffers_bytes(&self) -> usize {
         self.buffers_bytes.load(Ordering::Relaxed)
     }
     /// Time since the last request or read.
@@ -84,7 +84,7 @@ impl Client {
     }
 
     /// The client's line in CLIENT LIST.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let names = self.names.lock().clone();
         let age = self.since.elapsed();
         let idle =
@@ -117,7 +117,7 @@ pub struct Clients {
 
 impl Clients {
     /// Adds a client, unless there are `max` already. `wake` makes its thread check for kills.
-    pub fn add(
+    pub(crate) fn add(
         &self,
         address: String,
         local: String,
@@ -149,11 +149,11 @@ impl Clients {
         Some(client)
     }
 
-    pub fn remove(&self, id: u64) {
+    pub(crate) fn remove(&self, id: u64) {
         self.connected.lock().remove(&id);
     }
     /// All clients, in order of their connects.
-    pub fn all(&self) -> Vec<Arc<Client>> {
+    pub(crate) fn all(&self) -> Vec<Arc<Client>> {
         self.connected.lock().values().cloned().collect()
     }
     /// How many are connected.
@@ -165,13 +165,13 @@ impl Clients {
         self.len() == 0
     }
     /// Numbers of accepted and of refused clients.
-    pub fn totals(&self) -> (u64, u64) {
+    pub(crate) fn totals(&self) -> (u64, u64) {
         (self.came.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed))
     }
     /// Closes the clients longest idle with buffers of more than `kept` bytes each, until all buffers
     /// together have at most `max` bytes. Without memory it closes one. Returns whether `own` may stay, and
     /// the number of closed clients.
-    pub fn make_room(&self, own: &Client, kept: usize, max: usize, has_memory: bool) -> (bool, u64) {
+    pub(crate) fn make_room(&self, own: &Client, kept: usize, max: usize, has_memory: bool) -> (bool, u64) {
         let mut closed = Vec::new();
         let (all, wanted) = {
             let connected = self.connected.lock();

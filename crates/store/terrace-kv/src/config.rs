@@ -41,10 +41,10 @@ pub struct Config {
     /// Additional threads with one client each, used while clients are few.
     pub spare_threads: usize,
     /// Maximum number of clients for busy polling by their threads. 0: threads never poll.
-    pub(crate) busy_poll_clients: usize,
+    pub busy_poll_clients: usize,
     /// Minimum number of clients for pairing clients and threads on the same processor. None: the number of
     /// processors, if each has a shared thread.
-    pub(crate) pairing_clients: Option<usize>,
+    pub pairing_clients: Option<usize>,
     /// Maximum number of concurrent clients.
     pub clients_max: usize,
     /// Maximum size of a value, bytes.
@@ -98,7 +98,7 @@ impl Config {
     }
 
     /// Limits of a request.
-    pub fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             arguments_max: ARGUMENTS_MAX,
             argument_bytes_max: self.value_bytes_max as i64,

@@ -31,7 +31,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// An error with the general code.
-    pub fn err(text: impl fmt::Display) -> Refusal {
+    pub(crate) fn err(text: impl fmt::Display) -> Refusal {
         Refusal::Other(format!("ERR {text}"))
     }
 }

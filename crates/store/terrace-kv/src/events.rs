@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub(crate) enum Event {
     CmdGet,
     CmdSet,
     /// Commands that remove all keys.
@@ -59,24 +59,24 @@ const NAMES: [&str; Event::TouchMisses as usize + 1] = [
 
 /// Counters since the start, or since `stats reset`.
 #[derive(Debug, Default)]
-pub struct Events([AtomicU64; NAMES.len()]);
+pub(crate) struct Events([AtomicU64; NAMES.len()]);
 
 impl Events {
-    pub fn count(&self, event: Event) {
+    pub(crate) fn count(&self, event: Event) {
         self.add(event, 1);
     }
     /// Counts `count` events.
-    pub fn add(&self, event: Event, count: u64) {
+    pub(crate) fn add(&self, event: Event, count: u64) {
         self.0[event as usize].fetch_add(count, Ordering::Relaxed);
     }
-    pub fn get(&self, event: Event) -> u64 {
+    pub(crate) fn get(&self, event: Event) -> u64 {
         self.0[event as usize].load(Ordering::Relaxed)
     }
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.0.iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
     }
     /// All counters with their names.
-    pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         NAMES.into_iter().zip(self.0.iter().map(|counter| counter.load(Ordering::Relaxed)))
     }
 }

@@ -42,19 +42,19 @@ pub struct Server {
     /// Keys.
     pub keyspace: Keyspace,
     /// Settings.
-    pub config: Config,
+    pub(crate) config: Config,
     /// Clients.
     pub clients: Clients,
     /// Counters.
     pub counters: Counters,
     /// Counters of memcached's commands.
-    pub events: Events,
+    pub(crate) events: Events,
     /// Unique to this server; see [`Server::unique_of`].
     salt: u64,
     /// The server is to end.
     pub is_stopping: AtomicBool,
     /// When it began.
-    pub since: Instant,
+    pub(crate) since: Instant,
 }
 
 impl Server {

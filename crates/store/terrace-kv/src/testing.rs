@@ -29,7 +29,7 @@ pub struct MemoryBlobs {
     blobs: Mutex<BTreeMap<Db, BTreeMap<Vec<u8>, Content>>>,
     hasher: DefaultHashBuilder,
     /// Writes are refused for lack of room.
-    pub is_full: AtomicBool,
+    pub(crate) is_full: AtomicBool,
     /// Syncs fail.
     pub sync_fails: AtomicBool,
     /// Changes are refused since the last sync failed.
@@ -37,9 +37,9 @@ pub struct MemoryBlobs {
     /// Number of syncs.
     pub syncs: AtomicU64,
     /// Number of changes.
-    pub changes: AtomicU64,
+    pub(crate) changes: AtomicU64,
     /// Bytes of content written.
-    pub written: AtomicU64,
+    pub(crate) written: AtomicU64,
     /// After so many changes all further ones fail, as if the process were killed. 0: never.
     pub(crate) changes_max: AtomicU64,
     versions: AtomicU64,
@@ -53,6 +53,7 @@ impl MemoryBlobs {
         self.blobs.lock().get(&db)?.get(key).map(read)
     }
     /// The store as the next process finds it.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn after_crash(&self) -> MemoryBlobs {
         MemoryBlobs { blobs: Mutex::new(self.blobs.lock().clone()), ..MemoryBlobs::default() }

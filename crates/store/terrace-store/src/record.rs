@@ -159,11 +159,17 @@ impl Blob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Record<'a> {
     /// A bucket is new or renamed.
-    Bucket { bucket: u64, name: &'a [u8] },
+    Bucket {
+        bucket: u64,
+        name: &'a [u8],
+    },
     /// A bucket is removed, with its blobs.
-    BucketGone { bucket: u64 },
-    /// A bucket is cleared.
-    BucketClear { bucket: u64 },
+    BucketGone {
+        bucket: u64,
+    },
+    BucketClear {
+        bucket: u64,
+    },
     /// A blob is put, or its description changes.
     Put {
         /// Number of its bucket.

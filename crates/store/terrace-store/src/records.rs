@@ -27,7 +27,6 @@ impl<'a> Records<'a> {
         Records::from(file, header.generation, Position { at: HEADER as u64, number: header.first })
     }
 
-    /// From the record at a position.
     pub(crate) fn from(file: &'a File, generation: u64, position: Position) -> Records<'a> {
         Records { file, generation, position, buffer: Vec::new(), at: 0, is_end: false }
     }

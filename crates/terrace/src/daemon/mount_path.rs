@@ -79,7 +79,6 @@ pub(super) fn descriptors_named(shared: &Shared) -> io::Result<HashSet<RawFd>> {
 }
 
 impl MountPath {
-    /// The files of a schedule.
     pub(super) fn files_of(&self, schedule: &Schedule) -> Box<dyn ScheduledFiles> {
         Box::new(Files {
             namespace: Arc::downgrade(&self.namespace),

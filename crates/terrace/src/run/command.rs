@@ -25,7 +25,6 @@ const SIGNALS: &[SignalNumber] =
 pub(super) enum Outcome {
     /// With this status.
     Exited(u8),
-    /// By this signal.
     Killed(SignalNumber),
 }
 

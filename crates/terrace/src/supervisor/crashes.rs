@@ -29,7 +29,6 @@ pub(crate) struct Crashes {
 /// How a terraced ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Crashed by itself.
     Crashed,
     /// Killed from outside.
     Killed,

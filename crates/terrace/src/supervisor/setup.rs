@@ -43,7 +43,6 @@ pub(crate) enum By {
     Leases,
 }
 
-/// The task of a supervisor.
 #[derive(Debug)]
 pub(crate) struct Task {
     /// Source and mount point.

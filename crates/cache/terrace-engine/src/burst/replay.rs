@@ -36,7 +36,7 @@ pub struct OwedPages {
 
 /// Reason why owed pages are not written to the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Conflict {
+pub enum Conflict {
     /// The file was changed after the run that owed the pages.
     Changed,
     /// The file was changed within the permit, and the machine was not rebooted since: by that run, or by

@@ -12,18 +12,18 @@ const MARKS_MAX: usize = 64;
 /// A marked page of a sequential reader.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    pub object: ObjectRef,
-    pub page: u64,
+    pub(crate) object: ObjectRef,
+    pub(crate) page: u64,
     /// Page of the reader's next expected miss.
-    pub next: u64,
+    pub(crate) next: u64,
     /// Pages that the reader should have read before; empty after a miss, for which the reader waited.
-    pub before: Span,
+    pub(crate) before: Span,
     pub(crate) since_ns: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
-    pub waiting: Mutex<Vec<Mark>>,
+    pub(crate) waiting: Mutex<Vec<Mark>>,
     changed: Condvar,
     closed: AtomicBool,
 }

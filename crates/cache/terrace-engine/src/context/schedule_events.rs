@@ -13,17 +13,17 @@ const MISSED_MAX: usize = 1024;
 /// Pages that a program wanted and memory lacked.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Missed {
-    pub object: ObjectId,
-    pub first: u64,
-    pub pages: u64,
+    pub(crate) object: ObjectId,
+    pub(crate) first: u64,
+    pub(crate) pages: u64,
 }
 
 /// Events since the follower's last read.
 #[derive(Debug, Default)]
 pub(crate) struct NewEvents {
-    pub missed: Vec<Missed>,
+    pub(crate) missed: Vec<Missed>,
     /// Fetched pieces, each with a bit mask of its fetched pages.
-    pub landed: Vec<(u32, u32)>,
+    pub(crate) landed: Vec<(u32, u32)>,
     /// The follower sleeps for long; a miss wakes it.
     asleep: bool,
 }
@@ -35,8 +35,8 @@ pub(crate) struct Followed {
     told: Mutex<NewEvents>,
     changed: Condvar,
     /// Memory of the schedule.
-    pub bytes: Arc<AtomicU64>,
-    pub shown: Mutex<Option<Schedule>>,
+    pub(crate) bytes: Arc<AtomicU64>,
+    pub(crate) shown: Mutex<Option<Schedule>>,
 }
 
 impl Followed {

@@ -33,11 +33,11 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 /// Where the first region begins, in bytes.
 pub const DATA_AT: u64 = 1 << 20;
 /// Largest batch, pages, with the key pages.
-pub(crate) const BATCH_PAGES_MAX: u32 = 256;
+pub const BATCH_PAGES_MAX: u32 = 256;
 /// Largest number of key pages of a batch.
 pub(crate) const KEY_PAGES_MAX: u32 = 2;
 /// Largest number of records of a batch.
-pub(crate) const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
+pub const RECORDS_MAX: usize = records_in(KEY_PAGES_MAX);
 /// Count in [`Record::Dead`] for all pages to the end of the file.
 pub(crate) const TO_THE_END: u32 = u32::MAX;
 
@@ -77,7 +77,7 @@ pub(crate) fn content_max(others: usize, pages_left: u32) -> Option<u32> {
 }
 
 /// The checksum of a page.
-pub fn crc(page: &[u8]) -> u32 {
+pub(crate) fn crc(page: &[u8]) -> u32 {
     crc32fast::hash(page)
 }
 
@@ -124,7 +124,7 @@ impl Geometry {
     }
 
     /// The best division of a target of `bytes` bytes: regions of 1 to 16 MiB. None: the target is too small.
-    pub fn plan(bytes: u64) -> Option<Geometry> {
+    pub(crate) fn plan(bytes: u64) -> Option<Geometry> {
         let about = (bytes / REGIONS_USUAL).clamp(PLANNED_BYTES_MIN, (*REGION_BYTES.end()).into());
         let region_bytes = 1 << about.ilog2();
         let regions = bytes.checked_sub(DATA_AT)? / region_bytes;
@@ -146,7 +146,7 @@ impl Geometry {
         self.region_bytes
     }
     /// Pages of a region.
-    pub fn region_pages(self) -> u32 {
+    pub(crate) fn region_pages(self) -> u32 {
         self.region_bytes / PAGE_SIZE as u32
     }
     /// Number of regions.
@@ -161,7 +161,7 @@ impl Geometry {
     ///
     /// # Panics
     /// If there is no such page.
-    pub fn byte(self, region: u32, page: u32) -> u64 {
+    pub(crate) fn byte(self, region: u32, page: u32) -> u64 {
         assert!(region < self.regions && page < self.region_pages(), "no page {page} of region {region}");
         DATA_AT + u64::from(region) * u64::from(self.region_bytes) + u64::from(page) * PAGE_SIZE as u64
     }
@@ -237,7 +237,7 @@ pub enum Record {
 }
 
 /// Holder of a permit: a mark of the machine's boot, and one of the file's birth.
-pub fn holder(boot: u16, birth: u16) -> u32 {
+pub(crate) fn holder(boot: u16, birth: u16) -> u32 {
     u32::from(boot) << 16 | u32::from(birth)
 }
 
@@ -282,27 +282,26 @@ impl Record {
 
 /// The previous filling of the log, as recorded by a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PastFilling {
-    /// Its lap.
+pub struct PastFilling {
     pub(crate) lap: u64,
     /// Pages of its batches.
-    pub pages: u32,
+    pub(crate) pages: u32,
     /// A power cut damaged some content pages: each scan reads and checks all of them.
-    pub torn: bool,
+    pub(crate) torn: bool,
 }
 
 /// One filling of one region, from its first to its last batch, with its place in the order of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Filling {
+pub struct Filling {
     /// Number of the filling, not 0. Later fillings have higher numbers, and none is used twice.
     pub(crate) lap: u64,
     /// The filling before it, if there is one.
-    pub before: Option<PastFilling>,
+    pub(crate) before: Option<PastFilling>,
 }
 
 impl Filling {
     /// The filling of the next region, after this one got `pages` pages of batches.
-    pub fn next(&self, pages: u32) -> Filling {
+    pub(crate) fn next(&self, pages: u32) -> Filling {
         Filling { lap: self.lap + 1, before: Some(PastFilling { lap: self.lap, pages, torn: false }) }
     }
 }
@@ -310,16 +309,15 @@ impl Filling {
 /// The keys of one batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The filling of the batch.
-    pub filling: Filling,
+    pub(crate) filling: Filling,
     /// Lap of the oldest valid region: from this batch on, earlier regions are not valid.
-    pub oldest: u64,
+    pub(crate) oldest: u64,
     /// First page, counted from the start of the region.
-    pub at: u32,
+    pub(crate) at: u32,
     /// Pages of content.
-    pub content: u32,
+    pub(crate) content: u32,
     /// Records of the content pages first, then tombstones and identities, which precede these pages in time.
-    pub records: Vec<Record>,
+    pub(crate) records: Vec<Record>,
 }
 
 impl Batch {
@@ -328,11 +326,11 @@ impl Batch {
         key_pages(self.records.len())
     }
     /// Number of all pages.
-    pub fn pages(&self) -> u32 {
+    pub(crate) fn pages(&self) -> u32 {
         self.key_pages() + self.content
     }
     /// The first page behind the batch, counted from the start of the region.
-    pub fn end(&self) -> u32 {
+    pub(crate) fn end(&self) -> u32 {
         self.at + self.pages()
     }
     /// Records of the content pages, each with its page in the region.
@@ -340,7 +338,7 @@ impl Batch {
         (self.at + self.key_pages()..).zip(&self.records[..self.content as usize])
     }
     /// The other records, which precede the batch's content in time.
-    pub fn others(&self) -> &[Record] {
+    pub(crate) fn others(&self) -> &[Record] {
         &self.records[self.content as usize..]
     }
 
@@ -348,7 +346,7 @@ impl Batch {
     ///
     /// # Panics
     /// If `keys` has another length than the key pages, or the batch breaks the rules of the format.
-    pub fn encode(&self, id: TierId, keys: &mut [u8]) {
+    pub(crate) fn encode(&self, id: TierId, keys: &mut [u8]) {
         assert_eq!(keys.len(), self.key_pages() as usize * PAGE_SIZE, "key pages");
         assert!(self.is_sound(DeviceSlot::REGION_PAGES), "at {}, {} pages", self.at, self.content);
         let before = self.filling.before.unwrap_or(PastFilling { lap: 0, pages: 0, torn: false });
@@ -372,7 +370,7 @@ impl Batch {
 
     /// Decodes the batch of tier `id` with keys from page `at` of a region on. `bytes`: the pages there,
     /// two or as many as the region has. None: no sound batch of this tier begins here.
-    pub fn decode(id: TierId, geometry: Geometry, at: u32, bytes: &[u8]) -> Option<Batch> {
+    pub(crate) fn decode(id: TierId, geometry: Geometry, at: u32, bytes: &[u8]) -> Option<Batch> {
         let head = bytes.get(..HEAD)?;
         if u32_at(head, 4) != MAGIC || head[8..24] != id.0 || u32_at(head, 48) != at {
             return None;
@@ -398,7 +396,7 @@ impl Batch {
     }
 
     /// Whether `bytes` begin like a batch of tier `id`, sound or not.
-    pub fn begins(id: TierId, bytes: &[u8]) -> bool {
+    pub(crate) fn begins(id: TierId, bytes: &[u8]) -> bool {
         bytes.len() >= HEAD && u32_at(bytes, 4) == MAGIC && bytes[8..24] == id.0
     }
 

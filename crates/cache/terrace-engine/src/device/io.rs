@@ -20,15 +20,15 @@ const WRITE_RATE: f64 = 500e6;
 /// A target in use.
 #[derive(Debug)]
 pub(crate) struct DeviceIo {
-    pub number: usize,
-    pub name: String,
-    pub medium: Arc<dyn Medium>,
+    pub(crate) number: usize,
+    pub(crate) name: String,
+    pub(crate) medium: Arc<dyn Medium>,
     /// Replaced at each change of the target's size.
     table: RwLock<Arc<TargetTable>>,
     first_region: u32,
-    pub id: TierId,
+    pub(crate) id: TierId,
     /// Held during an append or the reclaim of a region. No thread holds the writers of two targets.
-    pub writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<Writer>,
     write_cost: Mutex<ReadCost>,
     /// Bytes under write.
     queued: AtomicU64,
@@ -40,7 +40,7 @@ pub(crate) struct DeviceIo {
     pub(crate) wakeup: Wakeup,
     ending: AtomicBool,
     /// Failed reads since the last successful one.
-    pub failures: AtomicU32,
+    pub(crate) failures: AtomicU32,
 }
 
 /// Flushes by number: the last one begun and the last one done.
@@ -58,17 +58,17 @@ struct Flushes {
 #[derive(Debug)]
 pub(crate) struct Writer {
     /// Also holds the division of the target.
-    pub superblock: Superblock,
+    pub(crate) superblock: Superblock,
     /// `superblock` was read from the target; it is not a placeholder.
     is_known: bool,
     /// The region being filled, or filled last, and pages of its batches so far (0: nothing written in this
     /// run).
-    pub filling: Filling,
-    pub pages: u32,
+    pub(crate) filling: Filling,
+    pub(crate) pages: u32,
     /// Buffer for a batch.
-    pub buf: AlignedBuf,
+    pub(crate) buf: AlignedBuf,
     /// The target was removed: another target may have its number.
-    pub ended: bool,
+    pub(crate) ended: bool,
 }
 
 impl Writer {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time limit of a read; after it the source answers.
-pub const READ_MAX: Duration = Duration::from_secs(1);
+pub(crate) const READ_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a write or flush; after it the call has failed.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 
@@ -130,7 +130,7 @@ const STEP: usize = 128 << 10;
 ///
 /// # Errors
 /// As [`Medium::read`].
-pub fn is_zero(medium: &dyn Medium, from: u64, to: u64) -> io::Result<bool> {
+pub(crate) fn is_zero(medium: &dyn Medium, from: u64, to: u64) -> io::Result<bool> {
     for at in (from..to).step_by(STEP) {
         let len = STEP.min((to - at) as usize);
         let zero = AlignedBuf::default()
@@ -155,7 +155,7 @@ pub(crate) fn erase(medium: &dyn Medium, from: u64, to: u64) -> io::Result<()> {
 
 /// A file or a block device.
 #[derive(Debug)]
-pub(crate) struct FileMedium {
+pub struct FileMedium {
     fd: RawFd,
     io: Arc<dyn Io>,
     bytes: u64,
@@ -165,7 +165,7 @@ pub(crate) struct FileMedium {
 
 impl FileMedium {
     /// A medium over `fd`, which is open with O_DIRECT and outlives it. `bytes`: its size.
-    pub fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
+    pub(crate) fn new(fd: RawFd, io: Arc<dyn Io>, bytes: u64) -> FileMedium {
         let reads = Limit::new(READ_MAX);
         FileMedium { fd, io, bytes, writes: reads.for_time(WRITE_MAX), reads }
     }

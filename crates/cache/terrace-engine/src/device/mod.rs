@@ -14,7 +14,7 @@ pub(crate) mod io;
 pub mod medium;
 pub mod scan;
 pub(crate) mod set;
-#[cfg(any(test, feature = "testing"))]
+#[cfg(test)]
 mod sim;
 pub mod superblock;
 pub mod target;
@@ -24,6 +24,6 @@ pub use format::{
 };
 pub use medium::{FileMedium, Medium, ReadPiece};
 pub use scan::{FilledRegion, Owed, OwedFile, Scanned, ScannedFile, region_keys, scan};
-#[cfg(any(test, feature = "testing"))]
-pub use sim::{SimCall, SimMedium};
+#[cfg(test)]
+pub(crate) use sim::{SimCall, SimMedium};
 pub use superblock::{Found, OwedPages, Source, Superblock};

@@ -52,20 +52,18 @@ const KEYS_BYTES: usize = KEY_PAGES_MAX as usize * PAGE_SIZE;
 
 /// A region with valid batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FilledRegion {
-    /// The region.
-    pub region: u32,
-    /// The lap of its filling.
+pub struct FilledRegion {
+    pub(crate) region: u32,
     pub(crate) lap: u64,
     /// Pages of its batches.
-    pub pages_used: u32,
+    pub(crate) pages_used: u32,
 }
 
 /// Pages of one file on a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ScannedFile {
+pub struct ScannedFile {
     /// The identity recorded last. If it is None, or not the file's identity now, the pages are not valid.
-    pub digest: Option<u64>,
+    pub(crate) digest: Option<u64>,
     /// Page index, slot and checksum of the content, sorted by page.
     pub pages: Vec<(u64, DeviceSlot, u32)>,
 }
@@ -75,22 +73,20 @@ pub(crate) struct ScannedFile {
 pub struct Scanned {
     /// Regions in the order of their filling, the newest last. All others are free, and their content is not
     /// valid.
-    pub regions: Vec<FilledRegion>,
+    pub(crate) regions: Vec<FilledRegion>,
     /// The filling of the next region; `next.lap` is the next lap.
-    pub next: Filling,
-    /// The lap of the oldest region, or the next lap: [`Batch::oldest`] until the first reclaim.
-    pub oldest: u64,
+    pub(crate) next: Filling,
     /// Files with pages on the device.
     pub files: HashMap<u64, ScannedFile>,
     /// Damaged pages of content.
     pub pages_damaged: u64,
     /// File and page of the damaged pages without a later key. The writer queues a tombstone for each: the
     /// failed read may succeed at a later start, when the key is outdated.
-    pub damaged: Vec<(u64, u64)>,
+    pub(crate) damaged: Vec<(u64, u64)>,
     /// Regions given up, because keys of them or of a later region are damaged.
-    pub(crate) regions_lost: u32,
+    pub regions_lost: u32,
     /// Failed reads; their bytes count as damaged.
-    pub(crate) reads_failed: u64,
+    pub reads_failed: u64,
     /// Pages that the source lacks.
     pub owed: Owed,
 }
@@ -155,7 +151,7 @@ pub fn scan(
 ///
 /// # Errors
 /// The device's; `InvalidData` if keys are damaged.
-pub(crate) fn region_keys(
+pub fn region_keys(
     medium: &dyn Medium,
     superblock: &Superblock,
     filled: FilledRegion,
@@ -465,10 +461,9 @@ impl Log {
             let new = || ScannedFile { digest: self.digests.get(&object).copied(), pages: Vec::new() };
             files.entry(object).or_insert_with(new).pages.push((page, slot, crc));
         }
-        let oldest = self.regions.first().map_or(lap, |region| region.lap);
         let next = Filling { lap, before: self.last };
         let Log { regions, pages_damaged, damaged, .. } = self;
-        Scanned { regions, next, oldest, files, pages_damaged, damaged, regions_lost, reads_failed, owed }
+        Scanned { regions, next, files, pages_damaged, damaged, regions_lost, reads_failed, owed }
     }
 }
 

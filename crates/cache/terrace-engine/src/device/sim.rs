@@ -21,20 +21,17 @@ pub(crate) enum SimCall {
         /// Bytes.
         len: usize,
     },
-    /// A write.
     Write {
         /// First byte.
         at: u64,
         /// Bytes.
         len: usize,
     },
-    /// A flush.
     Flush,
 }
 
 type Hook = Box<dyn Fn(SimCall) -> io::Result<()> + Send + Sync>;
 
-/// The device.
 pub(crate) struct SimMedium {
     image: Mutex<Image>,
     hook: Mutex<Option<Hook>>,
@@ -57,7 +54,7 @@ impl std::fmt::Debug for SimMedium {
 
 impl SimMedium {
     /// A device of `bytes` bytes, all zero.
-    pub fn new(bytes: u64) -> SimMedium {
+    pub(crate) fn new(bytes: u64) -> SimMedium {
         SimMedium::with_content(vec![0; bytes as usize])
     }
 
@@ -68,7 +65,7 @@ impl SimMedium {
     }
 
     /// Calls `hook` before each operation: its error fails the operation. Half of a failed write is done.
-    pub fn set_hook(&self, hook: impl Fn(SimCall) -> io::Result<()> + Send + Sync + 'static) {
+    pub(crate) fn set_hook(&self, hook: impl Fn(SimCall) -> io::Result<()> + Send + Sync + 'static) {
         *self.hook.lock() = Some(Box::new(hook));
     }
 
@@ -106,7 +103,7 @@ impl SimMedium {
     }
 
     /// Content that reads see.
-    pub fn content(&self) -> Vec<u8> {
+    pub(crate) fn content(&self) -> Vec<u8> {
         self.image.lock().now.clone()
     }
 

@@ -22,9 +22,9 @@ use terrace_shm::PAGE_SIZE;
 /// Byte offsets of the two copies.
 pub const COPIES_AT: [u64; 2] = [0, PAGE_SIZE as u64];
 /// Bytes kept of the source's path.
-pub const PATH_MAX: usize = 1024;
+pub(crate) const PATH_MAX: usize = 1024;
 /// The layout of a target that never had owed pages.
-pub const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 1;
 /// The layout since a run could write owed pages. Versions that do not know the records of owed pages refuse
 /// it.
 pub(crate) const LAYOUT_OWED: u32 = 2;
@@ -73,7 +73,7 @@ pub struct Superblock {
     /// Whether the target holds pages that the source lacks.
     pub owed: OwedPages,
     /// Grows with each write of the superblock.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// The last run that began.
     run: u64,
     /// The last run is the present one. Not stored on the device.
@@ -244,7 +244,7 @@ pub fn find(medium: &dyn Medium) -> io::Result<Found> {
 ///
 /// # Errors
 /// The medium's: no batch may be written.
-pub fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+pub(crate) fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
     if !superblock.begun {
         superblock.run += 1;
     }
@@ -257,7 +257,7 @@ pub fn begin(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::
 ///
 /// # Errors
 /// The medium's: the target may not count as clean.
-pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
+pub(crate) fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Result<()> {
     medium.flush()?;
     (superblock.clean, superblock.used) = (true, now);
     store(medium, superblock)
@@ -267,7 +267,7 @@ pub fn end(medium: &dyn Medium, superblock: &mut Superblock, now: u64) -> io::Re
 ///
 /// # Errors
 /// The medium's: the target has the new or the old division.
-pub fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
+pub(crate) fn resize(medium: &dyn Medium, superblock: &mut Superblock, geometry: Geometry) -> io::Result<()> {
     assert_eq!(superblock.geometry.region_bytes(), geometry.region_bytes());
     medium.flush()?;
     superblock.geometry = geometry;

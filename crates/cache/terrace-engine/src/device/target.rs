@@ -66,9 +66,9 @@ pub struct TargetRequest {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Others {
     /// Pages of the other targets.
-    pub pages: u64,
+    pub(crate) pages: u64,
     /// Regions of the other targets.
-    pub regions: u32,
+    pub(crate) regions: u32,
 }
 
 impl Others {
@@ -184,7 +184,7 @@ pub fn check_index(memory: u64, others: Others, geometry: Geometry) -> Result<Ge
 #[derive(Debug)]
 pub struct Inspection {
     /// Opened for direct reads, not locked.
-    pub fd: OwnedFd,
+    pub(crate) fd: OwnedFd,
     /// Size, bytes.
     pub bytes: u64,
     /// Its superblocks.

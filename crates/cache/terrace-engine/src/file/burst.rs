@@ -8,20 +8,20 @@ use terrace_shm::ObjectSlot;
 #[derive(Debug, Default)]
 pub(crate) struct Burst {
     /// Digest of the file's identity and state, durable in the source. None: not known, or changed since.
-    pub base: Option<u64>,
+    pub(crate) base: Option<u64>,
     /// The target that has, or had, pages that the source lacks.
-    pub target: Option<usize>,
+    pub(crate) target: Option<usize>,
     /// The last base recorded on the target.
-    pub recorded: Option<u64>,
+    pub(crate) recorded: Option<u64>,
     /// Pages were written to the target since its last flush for this file.
-    pub unflushed: bool,
+    pub(crate) unflushed: bool,
     /// The target's version of a page may be older than the source's, or its base may be missing. fsyncs go
     /// to the source until the target has a paid record.
     pub(crate) must_settle: bool,
     /// End of the permit recorded on the target (ns since 1970); 0: the source may not be changed.
     pub(crate) permit: i64,
     /// Changes of the source: how many have begun, and how many are under way.
-    pub changes: u64,
+    pub(crate) changes: u64,
     pub(crate) changing: u32,
     /// Begin of the last change, by this machine's clock (ns since 1970).
     pub(crate) changed_at: i64,

@@ -8,21 +8,21 @@ use std::ops::Range;
 #[derive(Debug, Default)]
 pub(crate) struct DirtyPages {
     /// Dirty pages, in file order.
-    pub dirty: BTreeSet<u64>,
+    pub(crate) dirty: BTreeSet<u64>,
     /// Dirty pages with content that is durable on a target; not in `dirty`.
-    pub owed: BTreeSet<u64>,
+    pub(crate) owed: BTreeSet<u64>,
     /// Pages with an older version on the file's target, until the target has a paid record.
     pub(crate) superseded: BTreeSet<u64>,
     /// Time since which the oldest page of both sets has been dirty (ns, engine clock).
     pub(crate) dirty_since: u64,
     /// Pages under writeback.
-    pub writeback: u64,
+    pub(crate) writeback: u64,
     /// Unstable pages, and the round of `DirtyAccounting::sync_round` in which they became so.
-    pub unstable: BTreeMap<u64, u64>,
+    pub(crate) unstable: BTreeMap<u64, u64>,
     /// Time since which the oldest unstable page has been so.
     pub(crate) unstable_since: u64,
     /// errno of the last writeback, if it failed; 0: success.
-    pub errno: i32,
+    pub(crate) errno: i32,
     /// Time of that failure.
     pub(crate) failed_at: u64,
 }
@@ -51,13 +51,13 @@ impl DirtyPages {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DirtyTotals {
-    pub dirty: u64,
+    pub(crate) dirty: u64,
     /// Owed pages among them.
-    pub owed: u64,
-    pub writeback: u64,
-    pub unstable: u64,
+    pub(crate) owed: u64,
+    pub(crate) writeback: u64,
+    pub(crate) unstable: u64,
     /// Dirty pages of objects after a failed writeback.
-    pub failing: u64,
+    pub(crate) failing: u64,
 }
 
 impl DirtyTotals {

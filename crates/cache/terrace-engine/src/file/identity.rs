@@ -19,9 +19,9 @@ pub(crate) const SETTLES: Duration = Duration::from_nanos(TICKS_NS as u64 + 1_00
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     /// None: no tier exists, or a later change may produce the same identity.
-    pub identity: Option<u64>,
+    pub(crate) identity: Option<u64>,
     /// End of the state None, by [`Clock::now_ns`](crate::Clock::now_ns). 0: permanent.
-    pub until: u64,
+    pub(crate) until: u64,
 }
 
 /// Identity and state of a file at one time.
@@ -29,9 +29,9 @@ pub(crate) struct Known {
 pub(crate) struct Identity {
     /// Digest of birth time, inode, size, mtime and ctime. Without lasting inode numbers, the path replaces
     /// inode and birth. Never 0.
-    pub digest: u64,
+    pub(crate) digest: u64,
     /// Time of the last change, ns since 1970.
-    pub ctime: i64,
+    pub(crate) ctime: i64,
     /// Mark of the file, independent of its state; 0: the file system has no birth times.
     pub(crate) birth: u16,
     /// Any other file, or state of this one, is sure to have another digest, also after a reboot.

@@ -20,7 +20,7 @@ const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// The O_PATH descriptor of a source file.
 #[derive(Debug, Clone)]
-pub(crate) enum PathFd {
+pub enum PathFd {
     /// Owned in common: the descriptor's number cannot become another file's.
     Shared(Arc<OwnedFd>),
     /// Borrowed from the creator of this value, which keeps the descriptor open.
@@ -87,7 +87,7 @@ impl DataFd {
 
 impl SourceFile {
     /// A file named by an O_PATH descriptor.
-    pub fn new(path_fd: impl Into<PathFd>) -> SourceFile {
+    pub(crate) fn new(path_fd: impl Into<PathFd>) -> SourceFile {
         SourceFile::named(path_fd.into(), true)
     }
     /// As `new`, read and written through the kernel's page cache.
@@ -147,7 +147,7 @@ impl SourceFile {
         [&self.write, &self.tail, &self.read, &self.cached].into_iter().find_map(|slot| slot.lock().clone())
     }
     /// The O_PATH descriptor.
-    pub fn path_fd(&self) -> RawFd {
+    pub(crate) fn path_fd(&self) -> RawFd {
         self.borrowed().as_raw_fd()
     }
     /// A path that opens this very file, also after it was renamed or unlinked.

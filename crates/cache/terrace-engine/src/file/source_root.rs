@@ -30,13 +30,13 @@ fn is_synced_whole(dev: u64, kind: u64) -> bool {
 #[derive(Debug)]
 pub(crate) struct SourceRoot {
     /// Device number of the file system.
-    pub dev: u64,
+    pub(crate) dev: u64,
     /// A syncfs makes the files stable. The kernel sends none to servers (FUSE, 9p, SMB): there each file is
     /// synced by itself.
     pub(crate) reaches_files: bool,
-    pub fd: OwnedFd,
+    pub(crate) fd: OwnedFd,
     /// Held during a syncfs.
-    pub syncing: Mutex<()>,
+    pub(crate) syncing: Mutex<()>,
 }
 
 impl SourceRoot {

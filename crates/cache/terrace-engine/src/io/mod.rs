@@ -35,31 +35,31 @@ unsafe impl Sync for IoVec {}
 
 /// One write of a batch.
 #[derive(Debug)]
-pub(crate) struct WriteOp {
+pub struct WriteOp {
     /// Destination file.
-    pub fd: RawFd,
+    pub(crate) fd: RawFd,
     /// Byte offset in the file.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// The data.
-    pub bufs: Vec<IoVec>,
+    pub(crate) bufs: Vec<IoVec>,
     /// Write through the kernel's page cache, which starts the writeback at once and keeps no pages
     /// (RWF_DONTCACHE of pwritev2(2), Linux 6.14; elsewhere as any other write).
     pub(crate) drop_behind: bool,
     /// Result: success if all of `bufs` was written.
-    pub result: io::Result<()>,
+    pub(crate) result: io::Result<()>,
 }
 
 /// One read of a batch.
 #[derive(Debug)]
-pub(crate) struct ReadOp {
+pub struct ReadOp {
     /// Source file.
-    pub fd: RawFd,
+    pub(crate) fd: RawFd,
     /// Byte offset in the file.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Destination buffers.
-    pub bufs: Vec<IoVec>,
+    pub(crate) bufs: Vec<IoVec>,
     /// Result: bytes read, short only at the end of the file.
-    pub result: io::Result<usize>,
+    pub(crate) result: io::Result<usize>,
 }
 
 /// I/O on source files.

@@ -23,14 +23,13 @@ const BYTES: usize = 1 << 20;
 /// Time limit of calls on a target, and the number of late calls that have not ended.
 #[derive(Debug, Clone)]
 pub struct Limit {
-    /// Time limit.
-    pub time: Duration,
+    pub(crate) time: Duration,
     late: Arc<AtomicUsize>,
 }
 
 impl Limit {
     /// A limit without late calls.
-    pub fn new(time: Duration) -> Limit {
+    pub(crate) fn new(time: Duration) -> Limit {
         Limit { time, late: Arc::default() }
     }
     /// Another time limit that shares the count of late calls.
@@ -46,7 +45,7 @@ impl Limit {
         self.late.load(Ordering::Acquire) > 0
     }
     /// The error of a late call.
-    pub fn error(&self) -> io::Error {
+    pub(crate) fn error(&self) -> io::Error {
         let why = format!("it has not answered for {} s", self.time.as_secs_f64());
         io::Error::new(io::ErrorKind::TimedOut, why)
     }

@@ -29,9 +29,8 @@ pub(crate) trait Affinity: Send + std::fmt::Debug {
     fn began(&self, tid: u32) -> Option<u64>;
 }
 
-/// The kernel.
 #[derive(Debug, Default)]
-pub struct Kernel;
+pub(crate) struct Kernel;
 
 impl Affinity for Kernel {
     fn get(&self, tid: u32) -> Result<CpuSet, Errno> {
@@ -50,7 +49,7 @@ fn pid(tid: u32) -> Result<Pid, Errno> {
 }
 
 /// The set of these processors.
-pub fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
+pub(crate) fn set_of(cpus: impl IntoIterator<Item = usize>) -> CpuSet {
     let mut set = CpuSet::new();
     cpus.into_iter().filter(|&cpu| cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu));
     set
@@ -63,15 +62,15 @@ pub(crate) fn list_of(set: &CpuSet) -> Vec<usize> {
 
 /// A moved thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moved {
+pub(crate) struct Moved {
     /// Start time.
-    pub began: u64,
+    pub(crate) began: u64,
     /// The thread's own mask.
-    pub own: CpuSet,
+    pub(crate) own: CpuSet,
     /// The mask set by the daemon, or about to be set.
-    pub given: CpuSet,
+    pub(crate) given: CpuSet,
     /// The mask in force until `given` is set.
-    pub before: CpuSet,
+    pub(crate) before: CpuSet,
 }
 
 impl Moved {
@@ -83,7 +82,7 @@ impl Moved {
 
 /// Moves threads and restores their masks.
 #[derive(Debug)]
-pub struct Actor {
+pub(crate) struct Actor {
     affinity: Box<dyn Affinity>,
     /// All processors: a smaller mask is a program's own.
     all: CpuSet,
@@ -111,7 +110,7 @@ const ASKED_MAX: usize = 32;
 
 impl Actor {
     /// `all`: processors of threads that no program has bound; `moved`: threads moved by a dead predecessor.
-    pub fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> Actor {
+    pub(crate) fn new(affinity: Box<dyn Affinity>, all: CpuSet, moved: BTreeMap<u32, Moved>) -> Actor {
         Actor { affinity, all, all_list: list_of(&all), moved, next: 0, changed: true }
     }
 
@@ -119,7 +118,7 @@ impl Actor {
     ///
     /// # Errors
     /// The reason against a move.
-    pub fn may_move(&self, tid: u32, began: u64) -> Result<(), NotMoved> {
+    pub(crate) fn may_move(&self, tid: u32, began: u64) -> Result<(), NotMoved> {
         self.known(tid, began).map(|_| ())
     }
 
@@ -140,7 +139,7 @@ impl Actor {
     ///
     /// # Errors
     /// The reason against a move.
-    pub fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), NotMoved> {
+    pub(crate) fn prepare(&mut self, tid: u32, began: u64, cpus: &[usize]) -> Result<(), NotMoved> {
         let (mask, moved) = self.known(tid, began)?;
         let own = moved.map_or(mask, |moved| moved.own);
         let given = set_of(cpus.iter().copied().filter(|&cpu| own.is_set(cpu)));
@@ -156,7 +155,7 @@ impl Actor {
     ///
     /// # Errors
     /// The reason why it stays.
-    pub fn finish(&mut self, tid: u32) -> Result<(), NotMoved> {
+    pub(crate) fn finish(&mut self, tid: u32) -> Result<(), NotMoved> {
         let Some(moved) = self.moved.get_mut(&tid) else { return Err(NotMoved::Gone) };
         self.changed = true;
         // Reads the mask back: the kernel omits processors outside the thread's control group.
@@ -176,7 +175,7 @@ impl Actor {
     }
 
     /// Threads with a mask set by the daemon, or about to be set.
-    pub fn moved(&self) -> &BTreeMap<u32, Moved> {
+    pub(crate) fn moved(&self) -> &BTreeMap<u32, Moved> {
         &self.moved
     }
 
@@ -199,7 +198,7 @@ impl Actor {
     }
 
     /// Restores the masks of all moved threads, except those changed by others since.
-    pub fn restore(&mut self) {
+    pub(crate) fn restore(&mut self) {
         self.changed |= !self.moved.is_empty();
         for (tid, moved) in std::mem::take(&mut self.moved) {
             let is_it = self.affinity.began(tid) == Some(moved.began);

@@ -76,7 +76,6 @@ impl Chunks {
     }
 }
 
-/// The chunk of a frame.
 pub(super) fn chunk_of(frame: u32) -> u32 {
     frame / CHUNK_FRAMES as u32
 }

@@ -31,14 +31,14 @@ const THREADS_MAX: usize = 1024;
 /// Traffic of a thread in a window, bytes per second.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Bytes {
-    pub reads: Vec<f64>,
+    pub(crate) reads: Vec<f64>,
     /// Reads from an unknown node.
-    pub elsewhere: f64,
-    pub writes: f64,
+    pub(crate) elsewhere: f64,
+    pub(crate) writes: f64,
     /// Reads and writes by file.
-    pub files: HashMap<ObjectId, (f64, f64)>,
+    pub(crate) files: HashMap<ObjectId, (f64, f64)>,
     /// Reads by chunk of frames.
-    pub chunks: HashMap<u32, f64>,
+    pub(crate) chunks: HashMap<u32, f64>,
 }
 
 impl Bytes {
@@ -50,21 +50,21 @@ impl Bytes {
 /// A thread in a period.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSeen {
-    pub tid: u32,
-    pub began: u64,
-    pub name: String,
-    pub elsewhere: f64,
-    pub bound: bool,
+    pub(crate) tid: u32,
+    pub(crate) began: u64,
+    pub(crate) name: String,
+    pub(crate) elsewhere: f64,
+    pub(crate) bound: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Period {
-    pub view: View,
+    pub(crate) view: View,
     /// Further facts on the view's threads, in the same order.
-    pub seen: Vec<ThreadSeen>,
-    pub gone: Vec<u32>,
+    pub(crate) seen: Vec<ThreadSeen>,
+    pub(crate) gone: Vec<u32>,
     /// Frame bytes on each node.
-    pub frame_bytes: Vec<u64>,
+    pub(crate) frame_bytes: Vec<u64>,
 }
 
 /// Origin of a read.

@@ -12,9 +12,9 @@ const OPEN_MAX: usize = 128;
 /// One measurement of a thread.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ThreadSample {
-    pub stat: Stat,
+    pub(crate) stat: Stat,
     /// Processors kept busy since the measurement before; 0 at the first one.
-    pub cpu: f64,
+    pub(crate) cpu: f64,
 }
 
 #[derive(Debug)]

@@ -12,13 +12,13 @@ use std::path::Path;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NodeInfo {
     /// The kernel's number.
-    pub number: u32,
+    pub(crate) number: u32,
     /// Processors; none: memory only (CXL, persistent memory as memory).
-    pub cpus: Vec<usize>,
+    pub(crate) cpus: Vec<usize>,
     /// Memory, bytes; 0: unknown.
-    pub memory_bytes: u64,
+    pub(crate) memory_bytes: u64,
     /// The kernel's distance to each node of [`Topology::nodes`]; 10: the node itself.
-    pub distances: Vec<u32>,
+    pub(crate) distances: Vec<u32>,
     /// The kernel's memory tier, 0 is the fastest; None: the kernel has no tiers.
     pub(crate) memory_tier: Option<u32>,
 }
@@ -27,14 +27,14 @@ pub(crate) struct NodeInfo {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Topology {
     /// Online nodes, by number. All other code uses indexes of this list.
-    pub nodes: Vec<NodeInfo>,
+    pub(crate) nodes: Vec<NodeInfo>,
     /// Processors that share a last-level cache.
     pub(crate) l3: Vec<Vec<usize>>,
 }
 
 impl Topology {
     /// Reads the topology below `sys`: /sys, except in tests.
-    pub fn read(sys: &Path) -> Topology {
+    pub(crate) fn read(sys: &Path) -> Topology {
         let at = sys.join("devices/system/node");
         let numbers = text(&at.join("online")).map(|list| parse_list(&list)).unwrap_or_default();
         let mut nodes: Vec<NodeInfo> = numbers.iter().map(|&n| node(&at, n as u32)).collect();
@@ -57,7 +57,7 @@ impl Topology {
     }
 
     /// Index of the node with the kernel's number `number`.
-    pub fn place_of(&self, number: u32) -> Option<usize> {
+    pub(crate) fn place_of(&self, number: u32) -> Option<usize> {
         self.nodes.iter().position(|node| node.number == number)
     }
 

@@ -20,9 +20,9 @@ pub(crate) type Device<'a> = (&'a DeviceConfig, &'a DeviceCounts);
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Removed {
     /// Page reads served.
-    pub hits: u64,
+    pub(crate) hits: u64,
     /// Pages received from DRAM.
-    pub demoted: u64,
+    pub(crate) demoted: u64,
 }
 
 /// All tiers, from DRAM down. `stats` has the hits of all tiers together. `devices`: the fastest first.

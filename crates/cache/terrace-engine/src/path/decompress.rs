@@ -55,7 +55,7 @@ pub(crate) fn prepare_thread() {
 #[derive(Debug)]
 pub(crate) struct CompressedReader {
     /// Pages read.
-    pub served: u64,
+    pub(crate) served: u64,
     promote_at: u32,
     /// Pages read often enough lately to be promoted.
     pub(crate) worthy: Vec<u64>,

@@ -31,9 +31,9 @@ pub enum AccessPath {
 
 /// A page of a plan.
 pub(super) struct Planned {
-    pub page: u64,
+    pub(crate) page: u64,
     before: PageVersion,
-    pub frame: u32,
+    pub(crate) frame: u32,
     /// None: to be read from the source.
     on_device: Option<DeviceSlot>,
 }
@@ -41,11 +41,11 @@ pub(super) struct Planned {
 /// A read that has reached an absent page.
 #[derive(Clone, Copy)]
 pub(super) struct Miss {
-    pub at: u64,
-    pub access: AccessPath,
+    pub(crate) at: u64,
+    pub(crate) access: AccessPath,
     /// The object's content lock is held: the source's answer for an absent page is its content, even if the
     /// entry changes meanwhile.
-    pub calm: bool,
+    pub(crate) calm: bool,
 }
 
 /// Plan for the pages at the start of a miss.
@@ -222,7 +222,7 @@ pub(super) fn publish_planned(
 /// Result of the reads of a plan.
 pub(super) struct Fetched {
     /// Whether each page has arrived.
-    pub arrived: Vec<bool>,
+    pub(crate) arrived: Vec<bool>,
     /// Error of the first failed read of the source.
     failure: Option<io::Error>,
     /// Targets, number of pages, and time of each in ns; time for the source.

@@ -18,9 +18,9 @@ const PAGE: u64 = PAGE_SIZE as u64;
 /// Consecutive pages of a file, with claimed frames.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece<'a> {
-    pub object: &'a Object,
+    pub(crate) object: &'a Object,
     pub first: u64,
-    pub frames: &'a [u32],
+    pub(crate) frames: &'a [u32],
 }
 
 /// Reads consecutive pages from the source into frames; bytes beyond the end of the file are zero.
@@ -60,9 +60,9 @@ pub(crate) fn read_pieces(cx: &Context, pieces: &[Piece<'_>]) -> Vec<io::Result<
 #[derive(Debug, Default)]
 pub(crate) struct OfSlots {
     /// Whether each page matches its checksum.
-    pub arrived: Vec<bool>,
+    pub(crate) arrived: Vec<bool>,
     /// Target, number of pages, and time in ns.
-    pub costs: Vec<(usize, u64, u64)>,
+    pub(crate) costs: Vec<(usize, u64, u64)>,
 }
 
 /// Reads pages from their slots into frames, from all targets at once.

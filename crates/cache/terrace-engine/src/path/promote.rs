@@ -14,7 +14,6 @@ use terrace_shm::zread::{ReadOutcome, load};
 /// the page just then.
 const TRIES_MAX: usize = 3;
 
-/// Promotes one page.
 pub(crate) fn promote_page(cx: &Context, o: &Object, page: u64) -> Result<(), NotPromoted> {
     let tries = (0..TRIES_MAX).map(|_| try_to_promote(cx, o, page));
     // A retry fails before the decompression if the page is no longer compressed.

@@ -24,14 +24,14 @@ use terrace_shm::{Below, Entry, State};
 
 /// The result of a recovery.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Recovered {
+pub struct Recovered {
     pub objects: usize,
     /// Pages taken over.
-    pub pages: usize,
+    pub(crate) pages: usize,
     /// Of these, dirty ones.
-    pub dirty: usize,
+    pub(crate) dirty: usize,
     /// Pages dropped in the middle of a change. The source has their content.
-    pub dropped: usize,
+    pub(crate) dropped: usize,
 }
 
 /// Takes over the object `id` if the dead daemon had published it.

@@ -18,7 +18,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// State of writeback when a writer starts to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WritebackWait {
-    /// The pass of writeback to wait for.
     pass: u64,
     /// Pages written back before.
     arrived: u64,

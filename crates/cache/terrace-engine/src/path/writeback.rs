@@ -35,8 +35,8 @@ pub(crate) enum Route {
 /// A page under writeback.
 #[derive(Clone, Copy)]
 pub(crate) struct InFlightPage {
-    pub page: u64,
-    pub frame: u32,
+    pub(crate) page: u64,
+    pub(crate) frame: u32,
 }
 
 /// Writes back the dirty pages of `range`. The source has the data then; the device may not.

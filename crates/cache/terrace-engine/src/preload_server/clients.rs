@@ -13,23 +13,23 @@ use terrace_sync::RwLock;
 
 #[derive(Debug)]
 pub(crate) struct Clients {
-    pub clients_max: usize,
-    pub ring_slots: usize,
+    pub(crate) clients_max: usize,
+    pub(crate) ring_slots: usize,
     list: RwLock<Vec<Arc<Client>>>,
     rings: Arc<Rings>,
     /// The thread that serves the socket; its closes are not those of programs.
     pub(crate) server_tid: AtomicU32,
     /// A refusal was logged.
-    pub warned: AtomicBool,
+    pub(crate) warned: AtomicBool,
 }
 
 #[derive(Debug)]
 pub(super) struct Client {
-    pub pid: u32,
-    pub process: OwnedFd,
-    pub credentials: Credentials,
-    pub socket: Arc<OwnedFd>,
-    pub ring: Arc<Ring>,
+    pub(crate) pid: u32,
+    pub(crate) process: OwnedFd,
+    pub(crate) credentials: Credentials,
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) ring: Arc<Ring>,
 }
 
 impl Client {

@@ -20,8 +20,8 @@ pub(super) const SHOWN_MAX: usize = 4;
 
 /// A connection; registered after HELLO.
 pub(super) struct Connection {
-    pub socket: Arc<OwnedFd>,
-    pub client: Option<Arc<Client>>,
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) client: Option<Arc<Client>>,
     pub(crate) last_word: Instant,
     /// A FLUSH is not answered yet.
     pub(crate) flushing: Arc<AtomicBool>,
@@ -45,11 +45,11 @@ impl Connection {
 
 pub(super) struct Message {
     /// None: not a request of this protocol.
-    pub request: Option<Request>,
+    pub(crate) request: Option<Request>,
     /// A hint instead of a request.
-    pub hint: Option<Hint>,
+    pub(crate) hint: Option<Hint>,
     pub(crate) cred: Option<UCred>,
-    pub fds: Vec<OwnedFd>,
+    pub(crate) fds: Vec<OwnedFd>,
 }
 
 /// Receives one message, without its descriptors if there is no `room` for them.

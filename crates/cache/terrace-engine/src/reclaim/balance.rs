@@ -21,7 +21,7 @@ pub(crate) struct BalanceClock {
     headroom: CpuHeadroom,
     workers: IoWorkers,
     /// Read once: it takes several files of /proc and the control group.
-    pub processors: usize,
+    pub(crate) processors: usize,
 }
 
 impl BalanceClock {

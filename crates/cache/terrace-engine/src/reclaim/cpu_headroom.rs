@@ -15,9 +15,9 @@ type Times = [u64; 5];
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct CpuShare {
     /// Idle share, 0 to 1.
-    pub idle: f64,
+    pub(crate) idle: f64,
     /// Share of time granted by the hypervisor, 0 to 1.
-    pub cpu_share: f64,
+    pub(crate) cpu_share: f64,
 }
 
 /// Samples the kernel's accounting at intervals.

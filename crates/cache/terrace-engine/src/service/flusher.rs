@@ -21,7 +21,7 @@ const BURST_OVER: Duration = Duration::from_secs(1);
 
 /// Unwritten data at one moment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct DirtyReport {
+pub struct DirtyReport {
     /// Bytes, all files together.
     pub bytes: u64,
     /// Number of files with unwritten data.

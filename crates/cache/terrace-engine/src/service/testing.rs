@@ -32,15 +32,15 @@ const NOISE_BYTES: usize = 256 << 10;
 pub(super) struct Fixture {
     /// Dropped first: the engines end before their files are closed, also when a test fails. Otherwise their
     /// threads would use descriptor numbers that soon belong to other tests' files.
-    pub running: Running,
-    pub sources: Vec<File>,
+    pub(crate) running: Running,
+    pub(crate) sources: Vec<File>,
     /// Targets with their tiers.
-    pub targets: Vec<(File, u8)>,
-    pub placement: &'static str,
-    pub contents: Vec<Vec<u32>>,
-    pub failing: Arc<AtomicBool>,
-    pub source_reads: Arc<AtomicU64>,
-    pub compressed: CompressedConfig,
+    pub(crate) targets: Vec<(File, u8)>,
+    pub(crate) placement: &'static str,
+    pub(crate) contents: Vec<Vec<u32>>,
+    pub(crate) failing: Arc<AtomicBool>,
+    pub(crate) source_reads: Arc<AtomicU64>,
+    pub(crate) compressed: CompressedConfig,
 }
 
 /// Engines, halted at the end.

@@ -72,27 +72,27 @@ const PROMOTE_AT: u32 = 8;
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct TierCounts {
     /// Refused pages: those with too long a result, and those of files known for that.
-    pub reject_compress_poor: u64,
-    pub reject_by_file: u64,
+    pub(crate) reject_compress_poor: u64,
+    pub(crate) reject_by_file: u64,
     /// Promoted pages.
-    pub promoted: u64,
+    pub(crate) promoted: u64,
     /// Pages that changed, or changed their state, during the compression.
-    pub store_raced: u64,
+    pub(crate) store_raced: u64,
     /// Pages that were already in the pool.
-    pub duplicate_entry: u64,
+    pub(crate) duplicate_entry: u64,
     /// Compressed pages admitted only because there was room.
-    pub filling: u64,
+    pub(crate) filling: u64,
     /// Compressed pages, with any result, and the processor time for them, including storing, ns.
-    pub compressed: u64,
-    pub compress_ns: u64,
+    pub(crate) compressed: u64,
+    pub(crate) compress_ns: u64,
 }
 
 /// The compressed pages, and the benefit of the tier.
 #[derive(Debug)]
 pub(crate) struct Compressed {
-    pub pool: ZPool,
-    pub balancer: TierBalancer,
-    pub counts: TierCounts,
+    pub(crate) pool: ZPool,
+    pub(crate) balancer: TierBalancer,
+    pub(crate) counts: TierCounts,
     admit: Admit,
     /// The policy keeps shadows itself.
     has_ghost: bool,
@@ -118,12 +118,12 @@ pub(crate) struct Compressed {
 /// A page to be compressed. It stays resident until the result is stored.
 #[derive(Debug)]
 pub(crate) struct CompressCandidate {
-    pub place: Place,
-    pub frame: u32,
-    pub entry: Entry,
-    pub shadow: Option<Shadow>,
+    pub(crate) place: Place,
+    pub(crate) frame: u32,
+    pub(crate) entry: Entry,
+    pub(crate) shadow: Option<Shadow>,
     /// Admitted only because there is room.
-    pub filling: bool,
+    pub(crate) filling: bool,
     /// LZ4 is skipped.
     pub(crate) beyond_lz4: bool,
 }

@@ -17,14 +17,14 @@ struct UndestagedFile {
 pub(crate) struct DestageIndex {
     owing: HashMap<ObjectId, UndestagedFile>,
     /// Owed pages of earlier runs, not written to the source so far.
-    pub left: HashMap<ObjectId, OwedFile>,
+    pub(crate) left: HashMap<ObjectId, OwedFile>,
     /// Deleted files. They stay owed until the deletion is durable in the source's file system.
-    pub gone: Vec<ObjectId>,
+    pub(crate) gone: Vec<ObjectId>,
     /// Files durable in the source whose paid record found no room on the target: their older pages there
     /// count until it is written.
     pub(crate) untold: Vec<ObjectId>,
     /// No more owed pages are accepted.
-    pub closed: bool,
+    pub(crate) closed: bool,
     /// The target is unreadable and may have owed pages.
     pub(crate) is_unknown: bool,
 }

@@ -44,13 +44,13 @@ const INDEX_BYTES_16: u64 = 136;
 /// A page to be written to a device before it leaves its frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DemoteCandidate {
-    pub place: Place,
-    pub frame: u32,
-    pub entry: Entry,
-    pub object: u64,
-    pub page: u64,
+    pub(crate) place: Place,
+    pub(crate) frame: u32,
+    pub(crate) entry: Entry,
+    pub(crate) object: u64,
+    pub(crate) page: u64,
     /// The tier for it; 0 is the fastest.
-    pub level: u8,
+    pub(crate) level: u8,
     pub(super) shadow: Option<Shadow>,
 }
 
@@ -58,9 +58,9 @@ pub(crate) struct DemoteCandidate {
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
     /// Identity of the file when they were its content; None: not known, and the pages are not valid.
-    pub digest: Option<u64>,
+    pub(crate) digest: Option<u64>,
     /// Page and slot, sorted by page.
-    pub pages: Vec<(u32, DeviceSlot)>,
+    pub(crate) pages: Vec<(u32, DeviceSlot)>,
 }
 
 impl Parked {
@@ -72,32 +72,32 @@ impl Parked {
 /// Results of a scan.
 #[derive(Debug)]
 pub(crate) struct Restored {
-    pub log: Log,
+    pub(crate) log: Log,
     /// By region.
-    pub fillings: Vec<(u64, u32)>,
+    pub(crate) fillings: Vec<(u64, u32)>,
     pub(crate) parked: HashMap<ObjectId, Parked>,
-    pub checks: Vec<(DeviceSlot, u32)>,
+    pub(crate) checks: Vec<(DeviceSlot, u32)>,
     /// File and page of keys with damaged content.
-    pub damaged: Vec<(ObjectId, u64)>,
+    pub(crate) damaged: Vec<(ObjectId, u64)>,
 }
 
 /// Counters of events since the start of terraced.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct DeviceEvents {
     /// Pages read by the daemon, and the time for them, ns.
-    pub reads: u64,
-    pub read_ns: u64,
+    pub(crate) reads: u64,
+    pub(crate) read_ns: u64,
     /// Pages demoted from memory; written again; dropped with their region; promoted.
-    pub demoted: u64,
-    pub reinserted: u64,
-    pub dropped: u64,
-    pub promoted: u64,
+    pub(crate) demoted: u64,
+    pub(crate) reinserted: u64,
+    pub(crate) dropped: u64,
+    pub(crate) promoted: u64,
     /// Pages moved to the next tier when their region was reclaimed.
-    pub moved_down: u64,
+    pub(crate) moved_down: u64,
     /// All bytes written.
     pub(crate) written_bytes: u64,
     /// Pages with a checksum that did not match.
-    pub damaged: u64,
+    pub(crate) damaged: u64,
 }
 
 /// State of the target.
@@ -114,23 +114,23 @@ pub(crate) enum Status {
 
 #[derive(Debug)]
 pub(crate) struct Device {
-    pub config: DeviceConfig,
-    pub table: Arc<DeviceTable>,
-    pub status: Status,
+    pub(crate) config: DeviceConfig,
+    pub(crate) table: Arc<DeviceTable>,
+    pub(crate) status: Status,
     /// Reason why the target does not answer at the moment.
-    pub late: Option<String>,
+    pub(crate) late: Option<String>,
     /// A scan has counted the live slots.
     counted: bool,
-    pub log: Log,
+    pub(crate) log: Log,
     /// Lap of each region's filling, and pages of its batches.
-    pub fillings: Vec<(u64, u32)>,
-    pub events: DeviceEvents,
+    pub(crate) fillings: Vec<(u64, u32)>,
+    pub(crate) events: DeviceEvents,
     pub(crate) parked: HashMap<ObjectId, Parked>,
     /// Published files with parked pages to restore.
     pub(crate) arriving: Vec<ObjectId>,
     /// Files with a valid recorded identity, and files with pages but without one.
-    pub recorded: HashMap<ObjectId, u64>,
-    pub unrecorded: HashSet<ObjectId>,
+    pub(crate) recorded: HashMap<ObjectId, u64>,
+    pub(crate) unrecorded: HashSet<ObjectId>,
     /// Pages read by clients, and the time for them, ns.
     clients_read: (u64, u64),
     /// Hits counted by the target's number before its start, which belong to a previous target.
@@ -139,7 +139,7 @@ pub(crate) struct Device {
     /// Hits of each slot since it was written.
     hits: Vec<u8>,
     /// Owed pages.
-    pub owed: DestageIndex,
+    pub(crate) owed: DestageIndex,
     dead: Vec<Record>,
     admit: Admit,
     budget: Budget,
@@ -407,7 +407,6 @@ impl Device {
         let lap_of = |region: u32| self.fillings[region as usize].0;
         self.log.oldest().is_some_and(|oldest| self.lap_of(slot) >= lap_of(oldest))
     }
-    /// The slot of a parked page.
     pub(crate) fn parked_at(&self, object: ObjectId, page: u64) -> Option<DeviceSlot> {
         let parked = self.parked.get(&object)?;
         Some(parked.pages[parked.find(page)?].1)

@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Totals of all objects, and the progress of writeback.
 #[derive(Debug, Default)]
 pub(crate) struct DirtyAccounting {
-    pub totals: DirtyTotals,
+    pub(crate) totals: DirtyTotals,
     /// Sum of the totals, for writers without the state lock.
-    pub unwritten: Arc<AtomicU64>,
+    pub(crate) unwritten: Arc<AtomicU64>,
     /// Objects with such pages.
-    pub objects: BTreeSet<ObjectId>,
+    pub(crate) objects: BTreeSet<ObjectId>,
     failing_objects: u64,
     last_errno: i32,
     /// Pages made clean by writeback since the start.
-    pub arrived: u64,
+    pub(crate) arrived: u64,
     /// Writers waiting for writeback.
-    pub waiting: u32,
+    pub(crate) waiting: u32,
     /// Passes of the writeback thread.
     pub(crate) passes_begun: u64,
     pub(crate) passes_ended: u64,

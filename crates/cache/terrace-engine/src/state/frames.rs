@@ -10,7 +10,6 @@ use crate::state::bits::BitSet;
 use terrace_shm::BLOCK_PAGES;
 use terrace_shm::layout::CHUNK_FRAMES;
 
-/// Groups of a chunk.
 const CHUNK_GROUPS: usize = CHUNK_FRAMES / BLOCK_PAGES;
 
 /// The free frames of the pool.

@@ -11,10 +11,10 @@ use terrace_policy::{AccessCounts, Evict, Generation, InsertReason, Shadow, Slot
 
 #[derive(Debug)]
 pub(crate) struct Lru {
-    pub policy: Box<dyn Evict>,
-    pub min_ttl: MinTtl,
+    pub(crate) policy: Box<dyn Evict>,
+    pub(crate) min_ttl: MinTtl,
     /// The policy keeps counts by key.
-    pub wants_keys: bool,
+    pub(crate) wants_keys: bool,
     watch: Arc<Watch>,
     handles: Arc<SegmentHandles>,
 }
@@ -89,10 +89,10 @@ impl AccessCounts for TouchView {
 /// Minimum age of the oldest generation for evictions.
 #[derive(Debug)]
 pub(crate) struct MinTtl {
-    pub ttl: Duration,
+    pub(crate) ttl: Duration,
     clock: Arc<dyn Clock>,
     started_ns: u64,
-    pub refused: u64,
+    pub(crate) refused: u64,
 }
 
 impl MinTtl {

@@ -17,15 +17,15 @@ const DIRT_BYTES: usize = 24;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Metadata {
     /// Entries of pages, and the shadows of evicted ones.
-    pub index: IndexBytes,
-    pub policy: usize,
+    pub(crate) index: IndexBytes,
+    pub(crate) policy: usize,
     /// The page of each frame.
-    pub owners: usize,
+    pub(crate) owners: usize,
     /// Bitmap of free frames.
-    pub free: usize,
+    pub(crate) free: usize,
     /// Touch counts and flags.
-    pub marks: usize,
-    pub dirt: usize,
+    pub(crate) marks: usize,
+    pub(crate) dirt: usize,
     pub(crate) pins: usize,
 }
 

@@ -61,21 +61,21 @@ pub(crate) const SHRINK_BATCH: usize = 64;
 /// Counters of events under the state lock, with the kernel's names.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Counts {
-    pub pgscan: u64,
-    pub pgsteal: u64,
-    pub refaults: u64,
-    pub inserted: u64,
-    pub not_admitted: u64,
+    pub(crate) pgscan: u64,
+    pub(crate) pgsteal: u64,
+    pub(crate) refaults: u64,
+    pub(crate) inserted: u64,
+    pub(crate) not_admitted: u64,
 }
 
 /// A compressed page under promotion to DRAM.
 #[derive(Debug)]
 pub(crate) struct Promotion {
-    pub place: Place,
+    pub(crate) place: Place,
     /// The frame claimed for it.
-    pub frame: u32,
+    pub(crate) frame: u32,
     /// The entry when the promotion began.
-    pub seen: Entry,
+    pub(crate) seen: Entry,
 }
 
 /// Reason why a page is not promoted.
@@ -90,9 +90,9 @@ pub(crate) enum NotPromoted {
 /// Pages that leave DRAM for a lower tier. They stay resident until they are stored there.
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
-    pub now_ns: u64,
+    pub(crate) now_ns: u64,
     /// The caller compresses pages.
-    pub compresses: bool,
+    pub(crate) compresses: bool,
     pub(crate) to_compressed: Vec<CompressCandidate>,
     pub(crate) to_device: Vec<DemoteCandidate>,
 }
@@ -100,32 +100,32 @@ pub(crate) struct Leaving {
 /// Everything that changes together.
 #[derive(Debug)]
 pub(crate) struct State {
-    pub handles: Arc<SegmentHandles>,
-    pub pages: PageTable,
-    pub lru: Lru,
+    pub(crate) handles: Arc<SegmentHandles>,
+    pub(crate) pages: PageTable,
+    pub(crate) lru: Lru,
     pub(crate) sampler: Sampler,
-    pub frames: Frames,
-    pub objects: Objects,
+    pub(crate) frames: Frames,
+    pub(crate) objects: Objects,
     /// Accounting of pages that the source lacks.
-    pub dirty: DirtyAccounting,
-    pub compressed: Option<Compressed>,
+    pub(crate) dirty: DirtyAccounting,
+    pub(crate) compressed: Option<Compressed>,
     /// The targets of device tiers, if there are any.
-    pub targets: Option<Targets>,
+    pub(crate) targets: Option<Targets>,
     /// Pages being read from the source: (object slot, page).
     pub(crate) in_flight: Set<(u32, u64)>,
     /// Frames handed out without an entry so far.
-    pub claimed: u32,
+    pub(crate) claimed: u32,
     /// Prefetched pages.
-    pub ahead: Ahead,
+    pub(crate) ahead: Ahead,
     /// Pinned pages.
     pub(crate) pins: Pins,
-    pub counts: Counts,
+    pub(crate) counts: Counts,
     /// Chunks (first frames) that came into use quickly, without huge pages: reclaim backs them later.
     pub(crate) hasty_chunks: Vec<u32>,
     /// Chunks (first frames) in huge pages.
     pub(crate) huge_chunks: BTreeSet<u32>,
     /// The memory nodes on which frames are placed.
-    pub nodes: Arc<Nodes>,
+    pub(crate) nodes: Arc<Nodes>,
     victims: Vec<Victim>,
 }
 

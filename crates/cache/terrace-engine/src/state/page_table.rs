@@ -18,18 +18,18 @@ pub(crate) fn key_of(object: ObjectId, page: u64) -> u64 {
 /// A page without a frame that is not compressed either.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NotInMemory {
-    pub before: PageVersion,
+    pub(crate) before: PageVersion,
     /// Shadow of an absent page; 0: none.
-    pub shadow: u32,
+    pub(crate) shadow: u32,
     /// Slot on a device, which is faster than the source.
-    pub on_device: Option<DeviceSlot>,
+    pub(crate) on_device: Option<DeviceSlot>,
 }
 
 /// The index and the data of its entries.
 #[derive(Debug)]
 pub(crate) struct PageTable {
     handles: Arc<SegmentHandles>,
-    pub index: Index,
+    pub(crate) index: Index,
     /// Place + 1 of the page in each frame; 0 = none.
     rmap: Vec<u32>,
 }
@@ -72,7 +72,6 @@ impl PageTable {
     pub(crate) fn frame_of(&self, o: &Object, page: u64) -> Option<u32> {
         self.index.get(self.index.find(o.slot_index(), page)?).frame()
     }
-    /// The key of the page in a frame.
     pub(crate) fn key_in(&self, frame: u32) -> Option<u64> {
         let (slot, page) = self.index.whose(self.place_of(frame)?);
         Some(key_of(self.handles.segment.object(slot).id.load(Ordering::Relaxed), page))

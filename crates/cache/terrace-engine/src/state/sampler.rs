@@ -38,7 +38,6 @@ struct Watched {
     at: Map<u32, usize>,
 }
 
-/// A watched page.
 #[derive(Debug, Clone, Copy)]
 struct Page {
     frame: u32,
@@ -168,10 +167,10 @@ impl Watch {
 /// The part of the sample under the state lock.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    pub watch: Arc<Watch>,
+    pub(crate) watch: Arc<Watch>,
     /// Keys of sampled pages that entered or were written since the last look.
     events: Vec<u64>,
-    pub dropped: u64,
+    pub(crate) dropped: u64,
     written: u64,
 }
 
@@ -243,12 +242,12 @@ impl Sampler {
 /// Events of sampled pages between two looks.
 #[derive(Debug)]
 pub(crate) struct Sampled {
-    pub watch: Arc<Watch>,
+    pub(crate) watch: Arc<Watch>,
     /// Keys of pages that entered or were written.
-    pub events: Vec<u64>,
-    pub dropped: u64,
+    pub(crate) events: Vec<u64>,
+    pub(crate) dropped: u64,
     /// Pages written since the start.
-    pub written: u64,
+    pub(crate) written: u64,
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use terrace_shm::{Below, DeviceSlot, Entry, PAGE_SIZE};
 #[derive(Debug)]
 pub(crate) struct Targets {
     /// The fastest tier first.
-    pub all: Vec<Device>,
+    pub(crate) all: Vec<Device>,
     /// Slot + 1 of the copy of each frame's page; 0: none.
     copies: Vec<u32>,
     /// Slots of the copies of compressed pages, by place.
@@ -49,9 +49,9 @@ pub(crate) type Speeds = [Speed; TARGETS_MAX];
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Speed {
     /// Bytes queued for writing.
-    pub queued: u64,
+    pub(crate) queued: u64,
     /// Write rate, bytes per second.
-    pub write: f64,
+    pub(crate) write: f64,
 }
 
 /// Life of targets, and sums.
@@ -120,7 +120,6 @@ impl Targets {
     pub(crate) fn devices_bytes(&self) -> u64 {
         self.all.iter().map(|device| device.config.bytes).sum()
     }
-    /// The target of a slot.
     pub(crate) fn of(&self, slot: DeviceSlot) -> Option<&Device> {
         self.all.iter().find(|device| device.has(slot))
     }
@@ -259,7 +258,6 @@ impl Targets {
         let source = self.source_cost;
         self.of_mut(slot).is_some_and(|device| device.note_hit(slot, &source))
     }
-    /// Notes a read of a target.
     pub(crate) fn note_read(&mut self, number: usize, pages: u64, ns: u64) {
         if let Some(device) = self.at_mut(number) {
             device.note_read(pages, ns);

@@ -31,9 +31,9 @@ const LEAST: u32 = 32;
 /// A page to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content {
-    pub object: u64,
-    pub page: u64,
-    pub from: *const u8,
+    pub(crate) object: u64,
+    pub(crate) page: u64,
+    pub(crate) from: *const u8,
 }
 
 /// A written page: its index in the list, its slot, its checksum.
@@ -43,18 +43,17 @@ pub(crate) type Written = (usize, DeviceSlot, u32);
 #[derive(Debug)]
 pub(crate) struct Appended {
     /// Pages handled, from the first on: there may have been no room for more.
-    pub taken: usize,
+    pub(crate) taken: usize,
     /// Handled pages that are on the device; the others changed meanwhile.
-    pub written: Vec<Written>,
+    pub(crate) written: Vec<Written>,
 }
 
 /// Pages to be written in successive batches.
 pub(crate) struct Pages<'a, T, C, S> {
-    pub all: &'a [T],
-    /// Content of a page.
-    pub content: C,
+    pub(crate) all: &'a [T],
+    pub(crate) content: C,
     /// Whether a page is unchanged since the caller saw it.
-    pub is_still: S,
+    pub(crate) is_still: S,
 }
 
 /// Writes pages. `done` is called for each, under the state lock, with slot and checksum if it was written.

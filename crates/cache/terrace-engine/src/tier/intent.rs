@@ -109,9 +109,9 @@ fn permit(cx: &Context, o: &Object, burst: &mut Burst, number: usize) {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Boot {
     /// Mark of the boot; never 0.
-    pub mark: u16,
+    pub(crate) mark: u16,
     /// Begin, ns since 1970: later times of files belong to this boot.
-    pub began: i64,
+    pub(crate) began: i64,
 }
 
 impl Boot {

@@ -11,10 +11,10 @@ use terrace_shm::{DeviceSlot, PAGE_SIZE};
 /// A page of a region.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {
-    pub slot: DeviceSlot,
-    pub object: ObjectId,
-    pub page: u64,
-    pub crc: u32,
+    pub(crate) slot: DeviceSlot,
+    pub(crate) object: ObjectId,
+    pub(crate) page: u64,
+    pub(crate) crc: u32,
 }
 
 impl Page {

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use crate::{Namespace, PageCache};
 
 /// Threads that answer requests, at most. Each may leave one journal slot behind when it is killed.
-pub const THREADS_MAX: usize = 64;
+pub(crate) const THREADS_MAX: usize = 64;
 
 /// A connection of this daemon's own to the mount behind `fuse`. Requests read from a dead daemon's
 /// descriptor stay unanswered until the kernel resends them or that descriptor is closed.

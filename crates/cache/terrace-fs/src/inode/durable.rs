@@ -30,7 +30,7 @@ pub struct DurableLayout {
     /// Handles that may be open at one time.
     pub handles_max: u32,
     /// Requests that may be under way or waiting for their resend.
-    pub(crate) journal_max: u32,
+    pub journal_max: u32,
 }
 
 impl Default for DurableLayout {

@@ -120,8 +120,7 @@ struct Replayed {
 #[derive(Debug)]
 pub struct Op<'a> {
     journal: &'a Journal,
-    /// The caller.
-    pub caller: Caller,
+    pub(crate) caller: Caller,
     slot: Option<usize>,
     replayed: Option<Replayed>,
 }

@@ -21,7 +21,6 @@ impl ProcPath {
         Self { bytes }
     }
 
-    /// The path as a C string.
     pub(crate) fn as_c_str(&self) -> &CStr {
         CStr::from_bytes_until_nul(&self.bytes).expect("the last byte is never written")
     }

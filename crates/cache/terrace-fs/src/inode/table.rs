@@ -68,7 +68,6 @@ type Shard<O> = HashMap<u64, Arc<Inode<O>>>;
 type Key = (u64, Mark);
 
 impl<O> InodeTable<O> {
-    /// A table that has only the root.
     pub(crate) fn create(durable: Arc<Durable>, root: OwnedFd) -> Result<Self> {
         let stat = rustix::fs::statat(&root, "", AtFlags::EMPTY_PATH)?;
         let table = Self::empty(durable, root.as_fd(), &stat);

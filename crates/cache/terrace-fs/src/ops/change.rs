@@ -14,7 +14,7 @@ use crate::{CachedFile, Caller, Kind, Namespace, PageCache, coherence};
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum SetTime {
+pub enum SetTime {
     /// The present.
     Now,
     /// This time.
@@ -23,19 +23,18 @@ pub(crate) enum SetTime {
 
 /// Attributes to set.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SetAttr {
+pub struct SetAttr {
     /// Permission bits.
-    pub mode: Option<u32>,
+    pub(crate) mode: Option<u32>,
     /// Owner.
-    pub uid: Option<u32>,
+    pub(crate) uid: Option<u32>,
     /// Group.
-    pub gid: Option<u32>,
-    /// Size.
-    pub size: Option<u64>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) size: Option<u64>,
     /// Last access.
-    pub atime: Option<SetTime>,
+    pub(crate) atime: Option<SetTime>,
     /// Last modification.
-    pub mtime: Option<SetTime>,
+    pub(crate) mtime: Option<SetTime>,
     /// The program used an open file, not a name.
     pub(crate) by_handle: bool,
 }
@@ -61,7 +60,7 @@ fn without_set_id(mode: u32, in_group: impl FnOnce() -> bool) -> u32 {
 
 impl<C: PageCache> Namespace<C> {
     /// Sets attributes. Returns all attributes and their lifetime.
-    pub fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
+    pub(crate) fn setattr(&self, caller: &Caller, nodeid: u64, set: &SetAttr) -> Result<(Attr, Duration)> {
         let inode = self.inode(nodeid)?;
         self.expect_changes()?;
         if self.goes_by_name(caller, &inode, set) {

@@ -26,22 +26,21 @@ use crate::{Caller, Namespace, Op, PageCache};
 #[derive(Clone, Copy, Debug)]
 pub struct Listed<'a> {
     /// Its inode number.
-    pub ino: u64,
+    pub(crate) ino: u64,
     /// Offset of the next entry.
-    pub next: u64,
+    pub(crate) next: u64,
     /// The type of the file.
-    pub kind: Kind,
-    /// Its name.
-    pub name: &'a OsStr,
+    pub(crate) kind: Kind,
+    pub(crate) name: &'a OsStr,
 }
 
 /// An entry with attributes.
 #[derive(Debug)]
-pub(crate) struct ListedPlus<'a> {
+pub struct ListedPlus<'a> {
     /// The entry.
-    pub listed: Listed<'a>,
+    pub(crate) listed: Listed<'a>,
     /// Attributes and times to live; its reference count has been raised, except for `.` and `..`.
-    pub entry: Entry,
+    pub(crate) entry: Entry,
 }
 
 fn is_dots(name: &OsStr) -> bool {
@@ -50,7 +49,7 @@ fn is_dots(name: &OsStr) -> bool {
 
 impl<C: PageCache> Namespace<C> {
     /// Opens a directory.
-    pub fn opendir(&self, op: &Op<'_>, nodeid: u64) -> Result<u64> {
+    pub(crate) fn opendir(&self, op: &Op<'_>, nodeid: u64) -> Result<u64> {
         if op.is_resent()
             && let Some((fh, _)) = self.handles.reopened(op.unique())
         {
@@ -97,7 +96,12 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Lists from `offset` on, until `emit` returns true: no room for the entry.
-    pub fn readdir(&self, fh: u64, offset: u64, mut emit: impl FnMut(&Listed<'_>) -> bool) -> Result<()> {
+    pub(crate) fn readdir(
+        &self,
+        fh: u64,
+        offset: u64,
+        mut emit: impl FnMut(&Listed<'_>) -> bool,
+    ) -> Result<()> {
         self.list(fh, offset, |_, _, listed| Ok(emit(listed)))
     }
 

@@ -22,11 +22,11 @@ const COPY_BYTES_MAX: u64 = 1 << 30;
 
 /// Reply to an open.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Opened {
+pub struct Opened {
     /// The handle.
-    pub fh: u64,
+    pub(crate) fh: u64,
     /// The kernel bypasses its page cache.
-    pub direct: bool,
+    pub(crate) direct: bool,
     /// The kernel's pages of the file are still valid.
     pub(crate) keep_cache: bool,
     /// A close of a descriptor needs no flush.
@@ -39,18 +39,17 @@ pub(crate) struct Opened {
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Bytes written.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// The kernel's page cache may hold older content of the range ([`Namespace::invalidate_content`]).
-    pub stale: bool,
+    pub(crate) stale: bool,
 }
 
 /// The kernel's flags of a write.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WriteKind {
-    /// The writer.
-    pub caller: Caller,
+pub struct WriteKind {
+    pub(crate) caller: Caller,
     /// The writer's file flags: O_SYNC and O_DSYNC count.
-    pub flags: u32,
+    pub(crate) flags: u32,
     /// Written back from the kernel's page cache: handle and caller are guesses.
     pub(crate) from_cache: bool,
     /// Set-id bits are to be cleared.
@@ -196,7 +195,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// Reads into `buf`; short at the end of the file. `paged`: number of the request, if it fills the
     /// kernel's page cache.
-    pub fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: Option<u64>) -> Result<usize> {
+    pub(crate) fn read(&self, fh: u64, offset: u64, buf: &mut [u8], paged: Option<u64>) -> Result<usize> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         // The load saves all reads but the first a locked instruction on a shared cache line.
@@ -233,7 +232,14 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Writes `data`.
-    pub fn write(&self, nodeid: u64, fh: u64, offset: u64, data: &[u8], kind: WriteKind) -> Result<Written> {
+    pub(crate) fn write(
+        &self,
+        nodeid: u64,
+        fh: u64,
+        offset: u64,
+        data: &[u8],
+        kind: WriteKind,
+    ) -> Result<Written> {
         let came = coherence::now();
         let handle = match self.handles.get(fh) {
             Err(_) if kind.from_cache => return self.write_unopened(nodeid, offset, data),
@@ -290,7 +296,7 @@ impl<C: PageCache> Namespace<C> {
 
     /// A descriptor is closed. Writes back, so that programs beside the mount see the content, and closes at
     /// the source, which may report an error only then.
-    pub fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
+    pub(crate) fn flush(&self, caller: &Caller, fh: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         handle.inode.opened.forget();
@@ -326,14 +332,14 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes a file's content stable, and its attributes unless `data_only`.
-    pub fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
+    pub(crate) fn fsync(&self, fh: u64, data_only: bool) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         self.with_room(|| self.cache.fsync(&file.object, data_only, &file.cursor))
     }
 
     /// Allocates, punches or zeroes a range, as `mode` states. The kernel lets no other operation through.
-    pub fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
+    pub(crate) fn fallocate(&self, caller: &Caller, fh: u64, mode: u32, offset: u64, len: u64) -> Result<()> {
         let handle = self.handles.get(fh)?;
         let (inode, file) = (&handle.inode, handle.file()?);
         inode.touch();
@@ -348,7 +354,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// The next data or hole from `offset` on.
-    pub fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Result<u64> {
+    pub(crate) fn lseek(&self, fh: u64, offset: u64, whence: u32) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         let file = handle.file()?;
         let seek = match whence as i32 {
@@ -362,7 +368,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Copies within the source file system; short is allowed, and usual for long ranges.
-    pub fn copy_file_range(
+    pub(crate) fn copy_file_range(
         &self,
         caller: &Caller,
         from: (u64, u64),
@@ -384,7 +390,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Statistics of the source file system.
-    pub fn statfs(&self) -> Result<StatFs> {
+    pub(crate) fn statfs(&self) -> Result<StatFs> {
         Ok(rustix::fs::fstatfs(self.inode(ROOT)?.fd())?)
     }
 }

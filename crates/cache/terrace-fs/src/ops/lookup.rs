@@ -19,7 +19,7 @@ use crate::{CachedFile, Kind, Namespace, Op, PageCache};
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// Its attributes; `attr.ino` is the node id.
-    pub attr: Attr,
+    pub(crate) attr: Attr,
     /// Lifetime of the attributes in the kernel.
     pub(crate) attr_ttl: Duration,
     /// Lifetime of the name in the kernel.
@@ -38,7 +38,7 @@ pub(crate) fn stat_name(dir: BorrowedFd<'_>, name: &OsStr) -> rustix::io::Result
 
 impl<C: PageCache> Namespace<C> {
     /// Looks `name` up in the directory `parent` and raises the inode's reference count.
-    pub fn lookup(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<Entry> {
+    pub(crate) fn lookup(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<Entry> {
         let parent = self.inode(parent)?;
         let name = match (name.as_encoded_bytes(), parent.nodeid) {
             // The parent of the root is the root, for lookups that resolve file handles.
@@ -153,7 +153,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Attributes of an inode and their lifetime in the kernel.
-    pub fn getattr(&self, nodeid: u64) -> Result<(Attr, Duration)> {
+    pub(crate) fn getattr(&self, nodeid: u64) -> Result<(Attr, Duration)> {
         self.attr_of(&*self.inode(nodeid)?)
     }
 
@@ -198,7 +198,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// The target of a symbolic link.
-    pub fn readlink(&self, nodeid: u64) -> Result<Vec<u8>> {
+    pub(crate) fn readlink(&self, nodeid: u64) -> Result<Vec<u8>> {
         let inode = self.inode(nodeid)?;
         if inode.kind != Kind::Symlink {
             return Err(Errno::INVAL.into());

@@ -17,7 +17,7 @@ use crate::{Namespace, Op, Opened, PageCache};
 
 impl<C: PageCache> Namespace<C> {
     /// Makes a file that is neither directory nor link. `mode` has the type bits.
-    pub fn mknod(
+    pub(crate) fn mknod(
         &self,
         op: &mut Op<'_>,
         parent: u64,
@@ -35,7 +35,14 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes a directory.
-    pub fn mkdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, mode: u32, umask: u32) -> Result<Entry> {
+    pub(crate) fn mkdir(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+    ) -> Result<Entry> {
         let caller = op.caller;
         let bits = Mode::from_raw_mode(mode & 0o7777);
         let made = self.make(op, parent, name, |dir| {
@@ -45,7 +52,13 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes a symbolic link to `target`.
-    pub fn symlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr, target: &OsStr) -> Result<Entry> {
+    pub(crate) fn symlink(
+        &self,
+        op: &mut Op<'_>,
+        parent: u64,
+        name: &OsStr,
+        target: &OsStr,
+    ) -> Result<Entry> {
         let caller = op.caller;
         let made = self.make(op, parent, name, |dir| {
             Ok(as_caller(&caller, 0o022, || rustix::fs::symlinkat(target, dir, name))?)
@@ -54,7 +67,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Gives the inode `nodeid` another name.
-    pub fn link(&self, op: &mut Op<'_>, nodeid: u64, parent: u64, name: &OsStr) -> Result<Entry> {
+    pub(crate) fn link(&self, op: &mut Op<'_>, nodeid: u64, parent: u64, name: &OsStr) -> Result<Entry> {
         let inode = self.inode(nodeid)?;
         if !op.is_replayed() {
             self.expect_changeable(&op.caller, &inode)?;
@@ -77,7 +90,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Makes a regular file and opens it.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         op: &mut Op<'_>,
         parent: u64,

@@ -12,12 +12,12 @@ use crate::{Namespace, Op, PageCache};
 
 impl<C: PageCache> Namespace<C> {
     /// Removes a name of a file.
-    pub fn unlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn unlink(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
         self.remove(op, parent, name, AtFlags::empty())
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn rmdir(&self, op: &mut Op<'_>, parent: u64, name: &OsStr) -> Result<()> {
         self.remove(op, parent, name, AtFlags::REMOVEDIR)
     }
 
@@ -39,7 +39,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Moves a name, with the flags of renameat2.
-    pub fn rename(
+    pub(crate) fn rename(
         &self,
         op: &mut Op<'_>,
         parent: u64,

@@ -142,7 +142,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Drops the clean pages of a part of a file. Returns their number.
-    pub fn drop_clean(&self, fh: u64, offset: u64, len: u64) -> Result<u64> {
+    pub(crate) fn drop_clean(&self, fh: u64, offset: u64, len: u64) -> Result<u64> {
         let handle = self.handles.get(fh)?;
         Ok(self.cache.drop_clean(&handle.file()?.object, offset..offset + len))
     }

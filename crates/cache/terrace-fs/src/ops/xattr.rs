@@ -24,7 +24,7 @@ fn has_none(errno: Errno, file: BorrowedFd<'_>) -> bool {
 
 impl<C: PageCache> Namespace<C> {
     /// Reads an attribute into `buf` and returns its length; with an empty `buf` only the length.
-    pub fn getxattr(&self, nodeid: u64, name: &OsStr, buf: &mut [u8]) -> Result<usize> {
+    pub(crate) fn getxattr(&self, nodeid: u64, name: &OsStr, buf: &mut [u8]) -> Result<usize> {
         let inode = self.inode(nodeid)?;
         let path = inode.path();
         let value = match buf.is_empty() {
@@ -40,7 +40,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// The names of the attributes, each ended by NUL. Only root gets those that begin with `trusted.`.
-    pub fn listxattr(&self, caller: &Caller, nodeid: u64) -> Result<Vec<u8>> {
+    pub(crate) fn listxattr(&self, caller: &Caller, nodeid: u64) -> Result<Vec<u8>> {
         let inode = self.inode(nodeid)?;
         let path = inode.path();
         let list = loop {
@@ -67,7 +67,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Sets an attribute.
-    pub fn setxattr(
+    pub(crate) fn setxattr(
         &self,
         op: &mut Op<'_>,
         nodeid: u64,
@@ -114,7 +114,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Removes an attribute.
-    pub fn removexattr(&self, op: &mut Op<'_>, nodeid: u64, name: &OsStr) -> Result<()> {
+    pub(crate) fn removexattr(&self, op: &mut Op<'_>, nodeid: u64, name: &OsStr) -> Result<()> {
         self.expect_changes()?;
         let inode = self.inode(nodeid)?;
         inode.touch();

@@ -51,7 +51,7 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Whether descriptors or table slots are so few that a request that needs one may have to wait.
-    pub fn is_short(&self) -> bool {
+    pub(crate) fn is_short(&self) -> bool {
         self.pressure.is_short(self.inodes.len())
             || self.inodes.len() >= self.inodes.max() / 8 * 7
             || self.handles.len() >= self.handles.max() / 8 * 7

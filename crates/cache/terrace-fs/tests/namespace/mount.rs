@@ -89,7 +89,6 @@ impl Mount {
         Self { src, mnt, supervisor, news, daemon, _dir: dir }
     }
 
-    /// A path in the mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mnt.join(name)
     }

@@ -69,6 +69,7 @@ impl Budget {
     }
 
     /// Level of the bucket, 0 to 1.
+    #[cfg(test)]
     pub(crate) fn fullness(&self) -> f64 {
         if self.rate.is_finite() { (self.saved / self.room).max(0.0) } else { 1.0 }
     }

@@ -61,7 +61,7 @@ impl ReadCost {
     }
 
     /// Mean pages of a read, 1 before the first: long reads cost less a page.
-    pub fn pages(&self) -> f64 {
+    pub(crate) fn pages(&self) -> f64 {
         self.pages.max(1.0)
     }
 }

@@ -134,11 +134,6 @@ impl Log {
         self.filled.front().copied().or(self.open.map(|open| open.region))
     }
 
-    /// Whether a region is free.
-    pub(crate) fn has_free(&self) -> bool {
-        !self.free.is_empty()
-    }
-
     /// Whether a region would remain free after another was opened.
     pub fn has_spare(&self) -> bool {
         self.free.len() > 1
@@ -232,7 +227,8 @@ impl Log {
     }
 
     /// Pages appended so far.
-    pub fn appended(&self) -> u64 {
+    #[cfg(test)]
+    pub(crate) fn appended(&self) -> u64 {
         self.appended
     }
 

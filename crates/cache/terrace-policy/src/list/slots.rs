@@ -183,13 +183,13 @@ impl Slots {
     }
 
     /// The next slot of `list` towards the head.
-    pub fn newer(&self, list: &List, slot: Slot) -> Option<Slot> {
+    pub(crate) fn newer(&self, list: &List, slot: Slot) -> Option<Slot> {
         let newer = self.link(slot, Headward);
         (newer != list.sentinel).then_some(newer)
     }
 
     /// Takes the tail out; its tag becomes `tag`.
-    pub fn pop(&mut self, list: &mut List, tag: u8) -> Option<Slot> {
+    pub(crate) fn pop(&mut self, list: &mut List, tag: u8) -> Option<Slot> {
         let slot = self.tail(list)?;
         self.unlink(list, slot, tag);
         Some(slot)

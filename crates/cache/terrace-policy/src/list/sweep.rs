@@ -20,7 +20,7 @@ pub struct HeldQueue {
 }
 
 /// Victims from elsewhere before held pages are offered again: one batch of reclaim.
-pub(crate) const HELD_WAIT: u32 = 64;
+pub const HELD_WAIT: u32 = 64;
 
 impl HeldQueue {
     /// Wraps `list`, which must be empty.
@@ -79,7 +79,7 @@ impl Patience {
 
 /// Maximum number of looks for `want` victims: bounds the time under the caller's lock. The first victim is
 /// always found.
-pub(crate) fn looks_max(want: usize) -> usize {
+pub fn looks_max(want: usize) -> usize {
     16 * want + 256
 }
 

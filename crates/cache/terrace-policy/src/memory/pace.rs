@@ -7,7 +7,7 @@ pub const CHUNK: u64 = 2 << 20;
 /// Interval of the weighing of chunks.
 pub const WEIGH_EVERY: Duration = Duration::from_millis(500);
 /// Chunks that move in a second of weighing; the next constant is the part of a large cache.
-pub(crate) const CHUNKS_A_SECOND: u64 = 8;
+pub const CHUNKS_A_SECOND: u64 = 8;
 const PART_A_SECOND: u64 = 64;
 /// Maximum part of the limit that moves at once.
 const PART_AT_ONCE: u64 = 8;

@@ -8,7 +8,7 @@ use super::pace::CHUNK;
 use std::time::Duration;
 
 /// Chunks given after which losses must have fallen.
-pub(crate) const TRIAL_CHUNKS: u64 = 16;
+pub const TRIAL_CHUNKS: u64 = 16;
 /// Time without gifts after a failed trial; doubles with each failure in a row.
 const HOLD: Duration = Duration::from_secs(15);
 const HOLD_MAX: Duration = Duration::from_secs(240);

@@ -7,7 +7,7 @@ use super::sharing::Unit;
 use super::what_if::WhatIf;
 
 /// Share of its processors above which a node is too busy.
-pub const BUSY: f64 = 0.9;
+pub(crate) const BUSY: f64 = 0.9;
 /// A node is too busy only if it is this many times as busy as every other node.
 const TIMES: f64 = 2.0;
 

@@ -14,7 +14,7 @@ use super::what_if::{WhatIf, highest};
 /// Seconds within which moved frames must earn their cost.
 pub(crate) const HORIZON_S: f64 = 60.0;
 /// Time of a remote read relative to a local one (Optane memory; specification of the simulator).
-pub const REMOTE_READ: f64 = 1.1;
+pub(crate) const REMOTE_READ: f64 = 1.1;
 /// A move must earn this many times its cost: one period differs from the next.
 const EARNED_MIN: f64 = 1.25;
 
@@ -35,7 +35,7 @@ pub(crate) struct Uses {
 
 impl Uses {
     /// Uses with the targets in `what_if`.
-    pub fn new(what_if: &WhatIf<'_>) -> Uses {
+    pub(crate) fn new(what_if: &WhatIf<'_>) -> Uses {
         let view = what_if.view();
         let mut busy = vec![0.0; view.nodes.len()];
         for (t, thread) in view.threads.iter().enumerate() {
@@ -51,7 +51,7 @@ impl Uses {
     }
 
     /// Cost of all nodes.
-    pub fn cost(&self) -> f64 {
+    pub(crate) fn cost(&self) -> f64 {
         self.busy.iter().map(|&busy| cost(busy)).sum()
     }
 
@@ -72,7 +72,7 @@ fn factor(node: usize, reader: usize) -> f64 {
 
 /// The best remedy for a region: the kind, the target node, the net saving a second, and the resulting uses.
 /// None: leave the frames.
-pub fn best(what_if: &WhatIf<'_>, uses: &Uses, region: &Region) -> Option<(What, usize, f64, Uses)> {
+pub(crate) fn best(what_if: &WhatIf<'_>, uses: &Uses, region: &Region) -> Option<(What, usize, f64, Uses)> {
     let view = what_if.view();
     if !region.movable || region.node >= view.nodes.len() {
         return None;

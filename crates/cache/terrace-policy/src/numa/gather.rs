@@ -10,7 +10,7 @@ use super::sharing::Unit;
 use super::what_if::WhatIf;
 
 /// Brings the threads of a unit together. True if it did. `threshold_share`: of a node's write capacity.
-pub fn gather(what_if: &mut WhatIf<'_>, unit: &Unit, threshold_share: f64) -> bool {
+pub(crate) fn gather(what_if: &mut WhatIf<'_>, unit: &Unit, threshold_share: f64) -> bool {
     let view = what_if.view();
     let before: Vec<usize> = unit.members.iter().map(|&t| what_if.target(t)).collect();
     let is_split = before.iter().any(|&node| node != unit.node);

@@ -15,8 +15,8 @@ pub mod gather;
 pub mod placer;
 pub mod remote;
 pub mod sharing;
-#[cfg(any(test, feature = "testing"))]
-pub mod testing;
+#[cfg(test)]
+mod testing;
 pub mod view;
 pub mod what_if;
 

@@ -39,15 +39,15 @@ pub struct Config {
     pub rules: Rules,
     /// Margin by which a node must exceed every other in reads to attract a thread, as a share of its read
     /// capacity.
-    pub(crate) margin_share: f64,
+    pub margin_share: f64,
     /// Load from which on a node can be overloaded, as a share of its write capacity.
-    pub(crate) threshold_share: f64,
+    pub threshold_share: f64,
     /// Periods that a thread rests after a move.
-    pub(crate) rest_periods: u64,
+    pub rest_periods: u64,
     /// Minimum bytes a second of one region for which two threads share it.
     pub share_bytes_min: f64,
     /// Maximum bytes of frames moved or copied in a period.
-    pub(crate) frame_bytes_max: f64,
+    pub frame_bytes_max: f64,
 }
 
 impl Config {
@@ -92,7 +92,7 @@ pub struct ThreadMove {
 
 /// Frames that should move or be copied.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FrameMove {
+pub struct FrameMove {
     /// Number of the region.
     pub id: u64,
     /// Where they lie.
@@ -102,7 +102,7 @@ pub(crate) struct FrameMove {
     /// Move or copy.
     pub what: What,
     /// Memory time saved, seconds a second.
-    pub saves: f64,
+    pub(crate) saves: f64,
 }
 
 /// The moves of a period.

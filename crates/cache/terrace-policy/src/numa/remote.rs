@@ -8,7 +8,7 @@ use super::sharing::Unit;
 use super::view::View;
 
 /// The node where a unit should run by its reads; None: no node stands out.
-pub fn target(view: &View, unit: &Unit, margin_share: f64) -> Option<usize> {
+pub(crate) fn target(view: &View, unit: &Unit, margin_share: f64) -> Option<usize> {
     let reads = unit.reads(view);
     let most = super::what_if::highest(&reads);
     let node = view.nodes.get(most)?;

@@ -9,11 +9,11 @@ use super::view::View;
 
 /// Threads that move together: a single one, or several that share.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub(crate) struct Unit {
     /// Indices in [`View::threads`], ascending.
-    pub members: Vec<usize>,
+    pub(crate) members: Vec<usize>,
     /// The node with most of its threads, the lowest of equals.
-    pub node: usize,
+    pub(crate) node: usize,
 }
 
 impl Unit {
@@ -28,35 +28,35 @@ impl Unit {
     }
 
     /// Whether the unit has several threads.
-    pub fn shares(&self) -> bool {
+    pub(crate) fn shares(&self) -> bool {
         self.members.len() > 1
     }
 
     /// Bytes a second read from each node.
-    pub fn reads(&self, view: &View) -> Vec<f64> {
+    pub(crate) fn reads(&self, view: &View) -> Vec<f64> {
         let from = |node| self.members.iter().map(|&t| view.threads[t].reads_from(node)).sum();
         (0..view.nodes.len()).map(from).collect()
     }
 
     /// Bytes a second written.
-    pub fn writes(&self, view: &View) -> f64 {
+    pub(crate) fn writes(&self, view: &View) -> f64 {
         self.members.iter().map(|&t| view.threads[t].writes).sum()
     }
 
     /// Processors kept busy.
-    pub fn cpu(&self, view: &View) -> f64 {
+    pub(crate) fn cpu(&self, view: &View) -> f64 {
         self.members.iter().map(|&t| view.threads[t].cpu).sum()
     }
 
     /// Whether all its threads may run on `node`.
-    pub fn may_run_on(&self, view: &View, node: usize) -> bool {
+    pub(crate) fn may_run_on(&self, view: &View, node: usize) -> bool {
         self.members.iter().all(|&t| view.threads[t].may_run_on(node))
     }
 }
 
 /// The units of a view, by their first thread. `bytes_min`: minimum bytes a second of one region for which
 /// two threads share it.
-pub fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
+pub(crate) fn units(view: &View, bytes_min: f64) -> Vec<Unit> {
     let mut leader: Vec<usize> = (0..view.threads.len()).collect();
     for region in view.regions.iter().filter(|region| region.is_shared) {
         let mut users = region.users.iter().filter(|user| user.reads + user.writes >= bytes_min);

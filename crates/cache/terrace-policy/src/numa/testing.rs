@@ -9,17 +9,16 @@ pub(crate) fn optane(nodes: usize) -> Vec<Node> {
 }
 
 /// A thread on `node` that may run anywhere.
-pub fn thread(id: u64, node: usize, reads: &[f64], writes: f64) -> Thread {
+pub(crate) fn thread(id: u64, node: usize, reads: &[f64], writes: f64) -> Thread {
     Thread { id, node, reads: reads.to_vec(), writes, cpu: 0.0, allowed: ANYWHERE }
 }
 
 /// Movable frames on `node`, with the threads that read them.
-pub fn region(node: usize, readers: &[(usize, f64)]) -> Region {
+pub(crate) fn region(node: usize, readers: &[(usize, f64)]) -> Region {
     let users = readers.iter().map(|&(thread, reads)| User { thread, reads, writes: 0.0 }).collect();
     Region { id: 0, node, copies: 0, bytes: 0.1, movable: true, is_shared: true, read_only: true, users }
 }
 
-/// The unit of a thread.
 pub(crate) fn unit_of(view: &View, thread: usize) -> Unit {
     let of = units(view, f64::INFINITY).into_iter().find(|unit| unit.members.contains(&thread));
     of.expect("every thread is in a unit")

@@ -1,7 +1,7 @@
 //! The input of a decision: nodes and threads, with the reads, writes and busy processors of one period.
 
 /// Maximum number of nodes: sets of nodes are bits of a `u64`.
-pub(crate) const NODES_MAX: usize = 64;
+pub const NODES_MAX: usize = 64;
 
 /// All nodes, as a set.
 pub const ANYWHERE: u64 = u64::MAX;

@@ -40,17 +40,17 @@ impl<'a> WhatIf<'a> {
     }
 
     /// The view of the period.
-    pub fn view(&self) -> &'a View {
+    pub(crate) fn view(&self) -> &'a View {
         self.view
     }
 
     /// The node where a thread would run.
-    pub fn target(&self, thread: usize) -> usize {
+    pub(crate) fn target(&self, thread: usize) -> usize {
         self.targets[thread]
     }
 
     /// Places a thread on `node`.
-    pub fn place(&mut self, thread: usize, node: usize) {
+    pub(crate) fn place(&mut self, thread: usize, node: usize) {
         let from = std::mem::replace(&mut self.targets[thread], node);
         let moved = &self.view.threads[thread];
         for (on, sign) in [(from, -1.0), (node, 1.0)] {
@@ -67,7 +67,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// The mean load of nodes.
-    pub fn average(&self) -> f64 {
+    pub(crate) fn average(&self) -> f64 {
         self.load.iter().sum::<f64>() / self.load.len().max(1) as f64
     }
 
@@ -77,7 +77,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// Busy share of a node's processors; 0 without processors.
-    pub fn use_of(&self, node: usize) -> f64 {
+    pub(crate) fn use_of(&self, node: usize) -> f64 {
         let processors = f64::from(self.view.nodes[node].processors);
         if processors > 0.0 { (self.busy[node] / processors).max(0.0) } else { 0.0 }
     }
@@ -89,7 +89,7 @@ impl<'a> WhatIf<'a> {
     }
 
     /// Whether a node's load exceeds a share of its write capacity.
-    pub fn is_above(&self, node: usize, share: f64) -> bool {
+    pub(crate) fn is_above(&self, node: usize, share: f64) -> bool {
         self.load[node] > self.view.nodes[node].write_capacity * share
     }
 
@@ -100,6 +100,6 @@ impl<'a> WhatIf<'a> {
 }
 
 /// Index of the maximum, the first of equals.
-pub fn highest(values: &[f64]) -> usize {
+pub(crate) fn highest(values: &[f64]) -> usize {
     (0..values.len()).fold(0, |best, n| if values[n] > values[best] { n } else { best })
 }

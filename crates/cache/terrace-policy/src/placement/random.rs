@@ -5,13 +5,13 @@ use crate::keys::mix;
 
 /// The engine, with the state of its random numbers.
 #[derive(Debug)]
-pub struct Random {
+pub(crate) struct Random {
     state: u64,
 }
 
 impl Random {
     /// Numbers that begin at `seed`.
-    pub fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random { state: seed }
     }
 

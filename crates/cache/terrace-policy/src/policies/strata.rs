@@ -134,7 +134,7 @@ fn tag_of(seq: u64) -> u8 {
 
 impl Strata {
     /// For slots below `slots_max` and a pool of `capacity` pages.
-    pub fn new(slots_max: usize, capacity: usize) -> Strata {
+    pub(crate) fn new(slots_max: usize, capacity: usize) -> Strata {
         let (slots, [probation, main, held]) = Slots::new::<3>(slots_max);
         Strata {
             slots,

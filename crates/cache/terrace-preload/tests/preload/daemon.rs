@@ -189,7 +189,6 @@ impl Daemon {
             self.insert(&mut core, object, page, frame);
         }
     }
-    /// Evicts a page.
     pub(crate) fn evict(&self, object: u32, page: u64) {
         self.evict_locked(&mut self.core(), object, page);
     }

@@ -17,20 +17,20 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     /// Its place, for messages: "raw.jsonl: kernel/random/2/1".
-    pub place: String,
+    pub(crate) place: String,
     /// Column names and values, in the order of the source.
-    pub columns: Vec<(String, String)>,
+    pub(crate) columns: Vec<(String, String)>,
     /// Its numbers.
     pub metrics: BTreeMap<String, f64>,
     /// The run has a mark, and counts all the same.
-    pub marked: bool,
+    pub(crate) marked: bool,
     /// Why the run does not count.
-    pub refused: Option<String>,
+    pub(crate) refused: Option<String>,
 }
 
 impl Row {
     /// The value of a column.
-    pub fn column(&self, name: &str) -> Option<&str> {
+    pub(crate) fn column(&self, name: &str) -> Option<&str> {
         self.columns.iter().find(|(column, _)| column == name).map(|(_, value)| value.as_str())
     }
 }
@@ -67,44 +67,44 @@ pub struct Question {
 
 /// Result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Comparison {
+pub struct Comparison {
     /// "terrace.compare.v1".
-    pub schema: &'static str,
+    pub(crate) schema: &'static str,
     /// The column that distinguishes the systems.
-    pub factor: String,
+    pub(crate) factor: String,
     /// The factor's value of the baseline.
-    pub baseline: String,
+    pub(crate) baseline: String,
     /// Columns whose values make a cell.
-    pub by: Vec<String>,
+    pub(crate) by: Vec<String>,
     /// The column that pairs the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pair: Option<String>,
+    pub(crate) pair: Option<String>,
     /// Confidence of the intervals.
-    pub confidence: f64,
+    pub(crate) confidence: f64,
     /// By metric, then candidate, then cell, each in the order of the data.
     pub cells: Vec<CellComparison>,
     /// Runs that do not count, and why.
-    pub refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
     /// Further remarks.
     pub(crate) notices: Vec<String>,
 }
 
 /// One metric of one cell: a candidate against the baseline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct CellComparison {
+pub struct CellComparison {
     /// The number's name.
-    pub metric: String,
+    pub(crate) metric: String,
     /// The better direction.
-    pub better: Better,
+    pub(crate) better: Better,
     /// Columns and values of the cell.
     #[serde(serialize_with = "as_map")]
-    pub cell: Vec<(String, String)>,
+    pub(crate) cell: Vec<(String, String)>,
     /// The baseline's runs.
     pub baseline: Side,
     /// The candidate's.
     pub candidate: Side,
     /// The test.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// Verdict.
     pub verdict: Verdict,
 }
@@ -115,9 +115,9 @@ pub struct Side {
     /// Value of the factor.
     pub value: String,
     /// Runs that count and have the metric.
-    pub runs: usize,
+    pub(crate) runs: usize,
     /// Marked runs among them.
-    pub marked: usize,
+    pub(crate) marked: usize,
     /// In the metric's unit; `None` without a run.
     pub mean: Option<f64>,
     /// Standard deviation; `None` below two runs.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The better direction of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Better {
+pub enum Better {
     /// Higher is better, as for throughput.
     Higher,
     /// Lower is better, as for latency.
@@ -24,7 +24,7 @@ const LOWER: [&str; 21] = [
 
 impl Better {
     /// By the words of the metric's name: "throughput_mib_s", "latency_us_p99", "miss_ratio".
-    pub fn of(metric: &str) -> Better {
+    pub(crate) fn of(metric: &str) -> Better {
         let name = format!("_{}_", metric.to_lowercase().replace(['-', ' ', '.', '/'], "_"));
         let has = |words: &[&str]| words.iter().any(|word| name.contains(&format!("_{word}_")));
         match () {
@@ -35,7 +35,7 @@ impl Better {
     }
 
     /// Text for the head of a table.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Better::Higher => "higher is better",
             Better::Lower => "lower is better",
@@ -54,7 +54,7 @@ const SHOWN: [&[&str]; 4] = [
 ];
 
 /// The default metrics among those present.
-pub fn shown(there: &[String]) -> Vec<String> {
+pub(crate) fn shown(there: &[String]) -> Vec<String> {
     let first = |names: &&[&str]| {
         names.iter().find(|name| there.iter().any(|t| t == **name)).map(|n| (*n).to_string())
     };
@@ -62,7 +62,7 @@ pub fn shown(there: &[String]) -> Vec<String> {
 }
 
 /// The default choice: the default metrics present, otherwise all.
-pub fn usual(there: &[String]) -> Vec<String> {
+pub(crate) fn usual(there: &[String]) -> Vec<String> {
     let chosen = shown(there);
     if chosen.is_empty() { there.to_vec() } else { chosen }
 }

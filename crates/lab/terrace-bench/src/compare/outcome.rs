@@ -58,7 +58,7 @@ pub enum Verdict {
 
 impl Verdict {
     /// Text for a table.
-    pub fn text(self) -> &'static str {
+    pub(crate) fn text(self) -> &'static str {
         match self {
             Verdict::NoSignificance => "no significance",
             Verdict::Better => "better",
@@ -72,7 +72,7 @@ impl Verdict {
     }
 
     /// The verdict of an outcome, by the direction of its metric.
-    pub fn of(outcome: &Outcome, better: Better) -> Verdict {
+    pub(crate) fn of(outcome: &Outcome, better: Better) -> Verdict {
         let difference = match outcome {
             Outcome::TooFew => return Verdict::TooFew,
             Outcome::Constant { difference: 0.0, .. } => return Verdict::Identical,

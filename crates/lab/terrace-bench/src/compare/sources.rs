@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 const RUN_NUMBERS: [&str; 9] =
     ["run", "runs", "repetition", "rep", "round", "iteration", "sample", "seed", "order"];
 /// The column present in every run.
-pub const FILE: &str = "file";
+pub(crate) const FILE: &str = "file";
 
 /// The question on the command line; omitted parts follow from the files.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,7 +45,7 @@ pub struct Selection {
 
 /// The runs of all files, and the complete question.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
+pub struct Loaded {
     /// All runs.
     pub rows: Vec<Row>,
     /// The question.

@@ -12,24 +12,24 @@ pub use output::{Report, report};
 #[derive(Clone, Debug)]
 pub struct Job<'a> {
     /// I/O engine.
-    pub engine: &'a str,
+    pub(crate) engine: &'a str,
     /// read, write, randread.
-    pub rw: &'a str,
+    pub(crate) rw: &'a str,
     /// Block size, in fio's notation.
-    pub bs: &'a str,
+    pub(crate) bs: &'a str,
     /// File name, relative to the directory under test.
-    pub file: &'a str,
+    pub(crate) file: &'a str,
     /// Bytes of the file.
     pub size: u64,
     /// Seconds; 0: one pass over the file.
-    pub seconds: u64,
+    pub(crate) seconds: u64,
     /// Further options.
-    pub more: Vec<String>,
+    pub(crate) more: Vec<String>,
 }
 
 impl Job<'_> {
     /// The command line; the plan replaces `{dir}`.
-    pub fn argv(&self) -> Vec<String> {
+    pub(crate) fn argv(&self) -> Vec<String> {
         let mut argv = vec![
             "fio".to_string(),
             "--name=bench".into(),
@@ -53,7 +53,7 @@ impl Job<'_> {
 }
 
 /// Options of a random load: distribution, number of jobs, an effective seed.
-pub fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
+pub(crate) fn random_options(distribution: &str, jobs: u32, seed: u64) -> Vec<String> {
     vec![
         format!("--random_distribution={distribution}"),
         format!("--numjobs={jobs}"),

@@ -23,7 +23,7 @@ pub(crate) const DIRECTIONS: [&str; 4] = ["read", "write", "trim", "mixed"];
 pub(crate) struct Document {
     /// "fio-3.33".
     #[serde(rename = "fio version", default)]
-    pub version: String,
+    pub(crate) version: String,
     #[serde(rename = "global options", default)]
     global: Map<String, Value>,
     #[serde(alias = "client_stats")]
@@ -80,15 +80,15 @@ struct Latency {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Operations a second.
-    pub iops: f64,
+    pub(crate) iops: f64,
     /// Bytes a second.
     pub(crate) bytes_per_s: f64,
     /// Operations.
     pub(crate) ios: f64,
     /// Bytes of all operations, as counted by 3.x.
-    pub bytes: f64,
+    pub(crate) bytes: f64,
     /// Mean latency.
-    pub mean_us: Option<f64>,
+    pub(crate) mean_us: Option<f64>,
     /// CPU time of fio's own jobs, per operation of any direction.
     pub(crate) cpu_us_per_op: Option<f64>,
     /// Percentiles of the completion latency: per cent, microseconds; rising. Empty for several jobs.
@@ -104,7 +104,7 @@ impl Report {
 
 /// Jobs that ran at the same time.
 #[derive(Debug)]
-pub struct Group<'a> {
+pub(crate) struct Group<'a> {
     jobs: Vec<&'a Job>,
     global: &'a Map<String, Value>,
 }
@@ -114,7 +114,7 @@ impl Document {
     ///
     /// # Errors
     /// No JSON, or not fio's.
-    pub fn parse(text: &str) -> Result<Document, String> {
+    pub(crate) fn parse(text: &str) -> Result<Document, String> {
         let begins = |text: &str| {
             if text.starts_with('{') { Some(0) } else { text.find("\n{").map(|at| at + 1) }
         };
@@ -131,7 +131,7 @@ impl Document {
 
     /// Its groups, in their order. With several clients, fio's last entry is the total, and is the only
     /// group.
-    pub fn groups(&self) -> Vec<Group<'_>> {
+    pub(crate) fn groups(&self) -> Vec<Group<'_>> {
         let sum: Vec<&Job> = self.jobs.iter().filter(|job| job.jobname == "All clients").take(1).collect();
         let jobs = if sum.is_empty() { self.jobs.iter().collect() } else { sum };
         let mut groups: BTreeMap<u64, Vec<&Job>> = BTreeMap::new();
@@ -144,18 +144,18 @@ impl Document {
 
 impl Group<'_> {
     /// Why the run failed.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let failed = self.jobs.iter().map(|job| job.error).find(|error| *error != 0.0);
         failed.map(|error| format!("fio failed with error {error}"))
     }
 
     /// Names of the jobs.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.jobs.iter().map(|job| job.jobname.clone()).collect()
     }
 
     /// Options with the values of all jobs: the job's own over the global ones.
-    pub fn options(&self) -> BTreeMap<String, Vec<String>> {
+    pub(crate) fn options(&self) -> BTreeMap<String, Vec<String>> {
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
         let mut options: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for job in &self.jobs {
@@ -172,7 +172,7 @@ impl Group<'_> {
     ///
     /// # Errors
     /// A missing number.
-    pub fn report(&self, direction: &str) -> Result<Option<Report>, String> {
+    pub(crate) fn report(&self, direction: &str) -> Result<Option<Report>, String> {
         let parts = self.jobs.iter().filter_map(|job| job.direction(direction));
         let active: Vec<&Direction> = parts.filter(|part| part.ios() > 0.0).collect();
         let Some(first) = active.first() else { return Ok(None) };

@@ -27,7 +27,7 @@ impl Spec {
     ///
     /// # Errors
     /// "line 7: the fault", with the key.
-    pub fn parse(text: &str) -> Result<Spec, String> {
+    pub(crate) fn parse(text: &str) -> Result<Spec, String> {
         let mut spec: Spec = toml::from_str(text).map_err(|e| {
             let at = e.span().map_or(0, |span| span.start);
             let key = key_at(text, at).map_or(String::new(), |key| format!("{key}: "));

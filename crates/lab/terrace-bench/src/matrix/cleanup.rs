@@ -199,7 +199,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// A directory that cannot be written: then nothing may be set up.
-    pub fn open(state: &Path) -> io::Result<Cleanup> {
+    pub(crate) fn open(state: &Path) -> io::Result<Cleanup> {
         let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", state.display()));
         fs::create_dir_all(state).map_err(named)?;
         undo_left(state);
@@ -221,7 +221,7 @@ impl Cleanup {
     }
 
     /// The current position.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark(self.setups.len())
     }
 
@@ -229,7 +229,7 @@ impl Cleanup {
     ///
     /// # Errors
     /// The record could not be written: do not make the set-up.
-    pub fn note(&mut self, setup: Setup) -> io::Result<()> {
+    pub(crate) fn note(&mut self, setup: Setup) -> io::Result<()> {
         let begin = self.end;
         self.append(&serde_json::to_vec(&setup)?)?;
         self.setups.push((begin, setup));
@@ -237,7 +237,7 @@ impl Cleanup {
     }
 
     /// Removes the records after `mark`, which were undone elsewhere.
-    pub fn forget(&mut self, mark: Mark) {
+    pub(crate) fn forget(&mut self, mark: Mark) {
         while self.setups.len() > mark.0 {
             self.strike();
         }

@@ -18,15 +18,15 @@ use std::path::{Path, PathBuf};
 
 /// A device in use.
 #[derive(Debug)]
-pub struct Device {
+pub(crate) struct Device {
     /// Directory of the data.
-    pub data: PathBuf,
+    pub(crate) data: PathBuf,
     /// The kernel's statistics of the block device, if only the systems under test use it.
-    pub stat: Option<PathBuf>,
+    pub(crate) stat: Option<PathBuf>,
     /// Throttle of the group.
-    pub throttle: Option<Throttle>,
+    pub(crate) throttle: Option<Throttle>,
     /// Description in one line.
-    pub told: String,
+    pub(crate) told: String,
     /// Block device and mount point, if the harness may remount it.
     mount: Option<(String, PathBuf)>,
 }
@@ -40,7 +40,7 @@ impl Device {
     ///
     /// # Errors
     /// A missing feature of the machine, and the cure.
-    pub fn make(
+    pub(crate) fn make(
         spec: &DeviceSpec,
         dir: &Path,
         work: &Path,
@@ -90,7 +90,7 @@ impl Device {
     ///
     /// # Errors
     /// The mount is in use.
-    pub fn renew(&self) -> io::Result<()> {
+    pub(crate) fn renew(&self) -> io::Result<()> {
         let Some((block, at)) = &self.mount else { return Ok(()) };
         let name = CString::new(at.as_os_str().as_encoded_bytes())?;
         // SAFETY: a C string that outlives the call.

@@ -32,9 +32,9 @@ pub(super) struct Harness<'a> {
     sides: HashMap<String, Side>,
     cell: String,
     writer: raw::Writer,
-    pub out: PathBuf,
+    pub(crate) out: PathBuf,
     /// Ids of earlier valid runs.
-    pub done: BTreeSet<String>,
+    pub(crate) done: BTreeSet<String>,
     refused: u64,
     marked: u64,
 }

@@ -14,38 +14,38 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug)]
 pub struct Load<'a> {
     /// Its definition.
-    pub spec: &'a LoadSpec,
+    pub(crate) spec: &'a LoadSpec,
     /// Access pattern, as in the matrix.
-    pub pattern: &'a str,
+    pub(crate) pattern: &'a str,
     /// Concurrent jobs.
-    pub jobs: u32,
+    pub(crate) jobs: u32,
     /// Size of its data set; optional for a command.
-    pub file_mib: Option<u64>,
+    pub(crate) file_mib: Option<u64>,
     /// Content of the data set.
-    pub content: Content,
+    pub(crate) content: Content,
     /// Seconds of warm-up.
-    pub ramp_s: u64,
+    pub(crate) ramp_s: u64,
     /// Seconds measured.
-    pub measure_s: u64,
+    pub(crate) measure_s: u64,
     /// The memory limit; 0: none.
-    pub limit_mib: u64,
+    pub(crate) limit_mib: u64,
 }
 
 /// Further inputs of a run's steps.
 #[derive(Clone, Copy, Debug)]
-pub struct Setting<'a> {
+pub(crate) struct Setting<'a> {
     /// Programs and directories.
-    pub places: &'a Places,
+    pub(crate) places: &'a Places,
     /// Directory of the matrix's file.
-    pub here: &'a Path,
+    pub(crate) here: &'a Path,
     /// Seed of the run.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Bypass the page cache.
-    pub direct: bool,
+    pub(crate) direct: bool,
     /// terrace serves by mount path and preload path.
     pub(crate) two_paths: bool,
     /// terrace's memory; 0 for others.
-    pub memory_mib: u64,
+    pub(crate) memory_mib: u64,
     /// Set if the cache is in the reading program.
     pub(crate) hybrid: Option<&'a Hybrid>,
 }
@@ -53,12 +53,11 @@ pub struct Setting<'a> {
 /// A hybrid cache in the reading program itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Hybrid {
-    /// The program.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Maximum memory of its process, bytes.
-    pub memory: u64,
+    pub(crate) memory: u64,
     /// Bytes of its tier.
-    pub tier_bytes: u64,
+    pub(crate) tier_bytes: u64,
 }
 
 /// The step that the meters count.
@@ -74,7 +73,7 @@ pub(crate) const SERIES_MS: u64 = 500;
 
 impl<'a> Load<'a> {
     /// The load of a cell.
-    pub fn new(spec: &'a Spec, load: &'a LoadSpec, pattern: &'a str, jobs: u32) -> Load<'a> {
+    pub(crate) fn new(spec: &'a Spec, load: &'a LoadSpec, pattern: &'a str, jobs: u32) -> Load<'a> {
         // A cold run has no warm-up.
         let cold = load.once || load.kind == LoadKind::Fio && load.rw == Access::Write;
         let cold = cold || load.rw == Access::Read && spec.interleave.is_none();
@@ -91,7 +90,7 @@ impl<'a> Load<'a> {
     }
 
     /// Name of its data file.
-    pub fn file(&self) -> Option<String> {
+    pub(crate) fn file(&self) -> Option<String> {
         self.file_mib.map(|mib| format!("{}-{mib}", self.content.name()))
     }
 
@@ -101,7 +100,7 @@ impl<'a> Load<'a> {
     }
 
     /// Conditions that a run on this kind of system must meet.
-    pub fn expect(&self, system: SystemKind, limit: Option<u64>) -> Expect {
+    pub(crate) fn expect(&self, system: SystemKind, limit: Option<u64>) -> Expect {
         let larger = self.file_mib.zip(limit).is_some_and(|(mib, limit)| mib * MIB > limit);
         match self.spec.expect {
             Some(expect) => expect,
@@ -115,7 +114,7 @@ impl<'a> Load<'a> {
     }
 
     /// All steps inside the system: filling, warm-up, measurement, check of the data.
-    pub fn steps(&self, setting: &Setting<'_>) -> Vec<Step> {
+    pub(crate) fn steps(&self, setting: &Setting<'_>) -> Vec<Step> {
         let mut steps = self.warm_steps(setting);
         steps.push(self.measure_step(setting, 0));
         steps.extend(self.verify_steps(setting));
@@ -302,7 +301,7 @@ impl<'a> Load<'a> {
     }
 
     /// A shell line of the matrix with its placeholders replaced.
-    pub fn shell(&self, name: &str, line: &str, setting: &Setting<'_>, seconds: u64) -> Step {
+    pub(crate) fn shell(&self, name: &str, line: &str, setting: &Setting<'_>, seconds: u64) -> Step {
         let path =
             |name: &Option<String>| name.as_ref().map_or(String::new(), |name| format!("{{dir}}/{name}"));
         let seed = setting.seed + u64::from(name == MEASURE);

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 use terrace_api::stats::Stats;
 
 /// Numbers by name.
-pub type Metrics = BTreeMap<String, f64>;
+pub(crate) type Metrics = BTreeMap<String, f64>;
 
 /// Results of one run.
 #[derive(Debug, Default)]
-pub struct Numbers {
+pub(crate) struct Numbers {
     /// Metrics by name, the unit last.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Values over time.
-    pub series: BTreeMap<String, Vec<(f64, f64)>>,
+    pub(crate) series: BTreeMap<String, Vec<(f64, f64)>>,
     /// Percentiles of the latency.
     pub(crate) percentiles_us: Vec<(f64, f64)>,
 }
@@ -28,7 +28,7 @@ impl Numbers {
     ///
     /// # Errors
     /// The output of fio or the command is no valid result.
-    pub fn of(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, String> {
+    pub(crate) fn of(load: &Load<'_>, outcome: &Outcome, log: &str) -> Result<Numbers, String> {
         let mut numbers = match load.spec.kind {
             LoadKind::Fio => of_fio(load, outcome, log)?,
             LoadKind::Reads | LoadKind::Command => of_command(load, outcome)?,
@@ -140,7 +140,7 @@ fn number_in(text: &str, regex: Option<&str>) -> Result<f64, String> {
 }
 
 /// Why a run failed, with more than the exit code for the last step.
-pub fn told(why: &str) -> String {
+pub(crate) fn told(why: &str) -> String {
     if why.ends_with(&format!("of the step: {VERIFY}")) {
         return format!("the data were wrong, or could not be read ({why})");
     }
@@ -180,7 +180,7 @@ pub(crate) fn other_path(load: &Load<'_>, outcome: &Outcome, metrics: &Metrics) 
 }
 
 /// Why a run is no measurement; `None` for a valid one.
-pub fn refusal(
+pub(crate) fn refusal(
     expect: Expect,
     system: SystemKind,
     limit: Option<u64>,

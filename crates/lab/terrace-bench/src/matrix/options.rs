@@ -8,34 +8,34 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, Args)]
 pub struct Matrix {
     /// The matrix to run; bench/*.toml are ready, bench/README.md lists the keys.
-    pub file: PathBuf,
+    pub(crate) file: PathBuf,
     /// Directory of results [default: matrix-NAME].
     #[arg(long)]
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     /// Directory for the data and all set-ups, on the disk to be measured.
     #[arg(long, default_value = "/var/tmp/terrace-bench")]
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Continue with the existing results; refused runs are repeated.
     #[arg(long)]
-    pub resume: bool,
+    pub(crate) resume: bool,
     /// Print bars of reads a second instead of the table.
     #[arg(long)]
-    pub bars: bool,
+    pub(crate) bars: bool,
     /// Print the runs without running them.
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Only runs whose id ("system/load/pattern/jobs/repetition") contains this.
     #[arg(long)]
-    pub only: Option<String>,
+    pub(crate) only: Option<String>,
     /// Seed of order and loads, instead of the file's.
     #[arg(long)]
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// The terrace binary; default: beside this program.
     #[arg(long)]
-    pub terrace: Option<PathBuf>,
+    pub(crate) terrace: Option<PathBuf>,
     /// The program of bench/foyer; default: the result of `make bench-foyer`.
     #[arg(long)]
-    pub foyer: Option<PathBuf>,
+    pub(crate) foyer: Option<PathBuf>,
     /// Seconds to wait, before each run, until others leave the processors idle.
     #[arg(long, default_value_t = 0)]
     pub(crate) wait_quiet: u64,
@@ -48,10 +48,10 @@ pub struct Matrix {
     pub(crate) lenient: bool,
     /// Keep the data files for the next run.
     #[arg(long)]
-    pub keep: bool,
+    pub(crate) keep: bool,
     /// Directory for the journal of set-ups.
     #[arg(long, hide = true, default_value = "/run/terrace-bench")]
-    pub state: PathBuf,
+    pub(crate) state: PathBuf,
 }
 
 impl Matrix {
@@ -59,7 +59,7 @@ impl Matrix {
     ///
     /// # Errors
     /// This program cannot be found.
-    pub fn foyer(&self) -> io::Result<PathBuf> {
+    pub(crate) fn foyer(&self) -> io::Result<PathBuf> {
         let bench = std::env::current_exe()?;
         let target = bench.ancestors().nth(2).unwrap_or(Path::new("."));
         let foyer = self.foyer.clone().unwrap_or_else(|| target.join("foyer/release/terrace-bench-foyer"));

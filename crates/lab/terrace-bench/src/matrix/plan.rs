@@ -11,36 +11,35 @@ use std::time::Duration;
 
 /// One run to make.
 #[derive(Clone, Debug)]
-pub struct Planned<'a> {
+pub(crate) struct Planned<'a> {
     /// "system/load/pattern/jobs/repetition".
-    pub id: String,
+    pub(crate) id: String,
     /// The system that serves.
-    pub system: &'a SystemSpec,
-    /// The load on it.
-    pub load: Load<'a>,
+    pub(crate) system: &'a SystemSpec,
+    pub(crate) load: Load<'a>,
     /// Number of the repetition, from 1.
-    pub repetition: u32,
+    pub(crate) repetition: u32,
     /// Position in the order of the whole matrix, from 1.
-    pub order: u64,
+    pub(crate) order: u64,
     /// Seed of the load; the same for all systems of a cell and repetition.
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 impl Planned<'_> {
     /// "load/pattern/jobs".
-    pub fn cell(&self) -> String {
+    pub(crate) fn cell(&self) -> String {
         format!("{}/{}/{}", self.load.spec.name, self.load.pattern, self.load.jobs)
     }
 }
 
 /// FNV-1a: a name as a number.
-pub fn number_of(text: &str) -> u64 {
+pub(crate) fn number_of(text: &str) -> u64 {
     text.bytes()
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// All runs of a matrix, in order, on a machine with `cpus` processors.
-pub fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
+pub(crate) fn plan(spec: &Spec, seed: u64, cpus: usize) -> Vec<Planned<'_>> {
     let mut rng = Rng::with_seed(seed);
     let cells = cells(spec, cpus);
     // The unit of the random order: a run, or all runs of a cell.
@@ -110,13 +109,12 @@ fn systems_of<'a>(
 /// Estimated time of a run beside its warm-up and measurement, until measured.
 const BESIDE: Duration = Duration::from_millis(3000);
 
-/// Duration of these runs.
-pub fn estimate(runs: &[Planned<'_>]) -> Duration {
+pub(crate) fn estimate(runs: &[Planned<'_>]) -> Duration {
     runs.iter().map(|run| Duration::from_secs(run.load.ramp_s + run.load.measure_s) + BESIDE).sum()
 }
 
 /// A duration as text.
-pub fn minutes(time: Duration) -> String {
+pub(crate) fn minutes(time: Duration) -> String {
     let s = time.as_secs();
     if s < 90 { format!("{s} s") } else { format!("{} min", s.div_ceil(60)) }
 }

@@ -12,35 +12,35 @@ use crate::pattern::Pattern;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Spec {
     /// Name in results and reports.
-    pub name: String,
+    pub(crate) name: String,
     /// Runs of each system in each cell, 1 to 1000.
-    pub repetitions: u32,
+    pub(crate) repetitions: u32,
     /// Seed of order and loads; default: derived from the text.
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Memory of program, system and cache together; default: no limit.
-    pub limit_mib: Option<u64>,
+    pub(crate) limit_mib: Option<u64>,
     /// Size of the data set, as a multiple of the limit.
     pub(crate) file_set: Option<f64>,
     /// Size of the data set in MiB, instead.
-    pub file_mib: Option<u64>,
+    pub(crate) file_mib: Option<u64>,
     /// Content of the pages.
     #[serde(default)]
-    pub content: Content,
+    pub(crate) content: Content,
     /// Seconds of warm-up, with another seed than the measurement.
     #[serde(default = "ramp_s")]
-    pub ramp_s: u64,
+    pub(crate) ramp_s: u64,
     /// Seconds measured.
     #[serde(default = "measure_s")]
-    pub measure_s: u64,
+    pub(crate) measure_s: u64,
     /// Concurrency, as jobs for each processor.
     #[serde(default)]
     pub(crate) jobs_per_cpu: Vec<f64>,
     /// Concurrency, as jobs.
     #[serde(default)]
-    pub jobs: Vec<u32>,
+    pub(crate) jobs: Vec<u32>,
     /// Access patterns of random loads: random, zipf:THETA, normal:DEV.
     #[serde(default = "patterns")]
-    pub patterns: Vec<String>,
+    pub(crate) patterns: Vec<String>,
     /// MiB that terrace's side leaves free below the limit, beside the permanent memory of programs and
     /// daemon.
     #[serde(default = "spare_mib")]
@@ -53,17 +53,16 @@ pub(crate) struct Spec {
     pub(crate) pairing: bool,
     /// The systems of a cell run side by side and are measured in turn; after this many turns each is started
     /// anew. For differences of a few per cent, smaller than a virtual machine's noise within a minute.
-    pub interleave: Option<u32>,
+    pub(crate) interleave: Option<u32>,
     /// Device of the data.
     #[serde(default)]
-    pub device: DeviceSpec,
+    pub(crate) device: DeviceSpec,
     /// The systems to compare.
-    pub system: Vec<SystemSpec>,
-    /// The loads.
-    pub load: Vec<LoadSpec>,
+    pub(crate) system: Vec<SystemSpec>,
+    pub(crate) load: Vec<LoadSpec>,
     /// Targets of the results.
     #[serde(default)]
-    pub target: Vec<TargetSpec>,
+    pub(crate) target: Vec<TargetSpec>,
 }
 
 fn ramp_s() -> u64 {
@@ -88,22 +87,20 @@ fn patterns() -> Vec<String> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DeviceSpec {
-    /// Which.
     #[serde(default)]
-    pub kind: DeviceKind,
+    pub(crate) kind: DeviceKind,
     /// A directory on the device to be measured; default: that of `--dir`.
-    pub path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
     /// The storage to throttle.
-    pub on: Option<Base>,
+    pub(crate) on: Option<Base>,
     /// Delay of each access, in whole milliseconds (device-mapper's resolution).
     pub(crate) latency_us: Option<u64>,
     /// Maximum MiB a second, for reads and for direct writes.
     pub(crate) mib_s: Option<u64>,
     /// Maximum requests a second, for reads and for direct writes.
-    pub iops: Option<u64>,
+    pub(crate) iops: Option<u64>,
 }
 
-/// Kinds of devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum DeviceKind {
@@ -112,14 +109,13 @@ pub(crate) enum DeviceKind {
     Directory,
     /// A block device in memory, made for the run.
     Memory,
-    /// A throttled one of these.
     Throttled,
 }
 
 /// Storage below a throttle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Base {
+pub(crate) enum Base {
     /// The device below the directory.
     Directory,
     /// A block device in memory, made for the run.
@@ -130,37 +126,35 @@ pub enum Base {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SystemSpec {
-    /// Which.
-    pub kind: SystemKind,
+    pub(crate) kind: SystemKind,
     /// Its name in the results; default: that of its kind.
     #[serde(default)]
-    pub name: String,
+    pub(crate) name: String,
     /// terrace: further arguments of `terrace run`.
     #[serde(default)]
-    pub args: Vec<String>,
+    pub(crate) args: Vec<String>,
     /// terrace: another build, with its library beside it, as a path relative to the matrix's file. So two
     /// builds can be compared.
-    pub program: Option<PathBuf>,
+    pub(crate) program: Option<PathBuf>,
     /// terrace: its `--memory`; default: the largest below the limit. foyer: maximum memory of its process.
-    pub memory_mib: Option<u64>,
+    pub(crate) memory_mib: Option<u64>,
     /// terrace: sizes itself, by `--memory auto`.
     #[serde(default)]
-    pub auto: bool,
+    pub(crate) auto: bool,
     /// terrace, foyer: size of a tier on an unthrottled device in memory.
-    pub tier_mib: Option<u64>,
+    pub(crate) tier_mib: Option<u64>,
     /// command: shell lines that start it, run inside the memory limit.
     #[serde(default)]
-    pub setup: Vec<String>,
+    pub(crate) setup: Vec<String>,
     /// command: shell lines that shut it down, also after a failure.
     #[serde(default)]
-    pub teardown: Vec<String>,
+    pub(crate) teardown: Vec<String>,
     /// command: the directory that loads use.
-    pub dir: Option<String>,
+    pub(crate) dir: Option<String>,
     /// zram: its compressor.
     pub(crate) algorithm: Option<String>,
 }
 
-/// Kinds of systems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum SystemKind {
@@ -184,84 +178,82 @@ pub(crate) enum SystemKind {
     Command,
 }
 
-/// One load.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LoadSpec {
-    /// Which.
-    pub kind: LoadKind,
+    pub(crate) kind: LoadKind,
     /// Its name in the results; default: `fio-ENGINE` or `command`.
     #[serde(default)]
-    pub name: String,
+    pub(crate) name: String,
     /// fio: psync, io_uring, libaio or mmap.
     #[serde(default)]
-    pub engine: Engine,
+    pub(crate) engine: Engine,
     /// fio: requests in flight for each job; above 1 for io_uring and libaio only.
     #[serde(default = "one")]
-    pub depth: u32,
+    pub(crate) depth: u32,
     /// fio: kind of access.
     #[serde(default)]
-    pub rw: Access,
+    pub(crate) rw: Access,
     /// fio: bytes of a request, in fio's notation.
     #[serde(default = "bs")]
-    pub bs: String,
+    pub(crate) bs: String,
     /// fio: each block once, until the time is over; caches are cold.
     #[serde(default)]
-    pub once: bool,
+    pub(crate) once: bool,
     /// fio: further options; `{cpus}` is the number of processors.
     #[serde(default)]
-    pub options: Vec<String>,
+    pub(crate) options: Vec<String>,
     /// fio, sequential, interleaved: number of parts of the file; each turn reads the next one.
     #[serde(default = "one")]
-    pub parts: u32,
+    pub(crate) parts: u32,
     /// command: a shell line that prints a number, or, on its last line, a JSON object of numbers.
-    pub command: Option<String>,
+    pub(crate) command: Option<String>,
     /// command: a shell line that warms up.
     pub(crate) ramp: Option<String>,
     /// command: a regular expression whose first group is the number; default: the last number printed.
-    pub regex: Option<String>,
+    pub(crate) regex: Option<String>,
     /// command: name of the number in the results.
     #[serde(default = "metric")]
-    pub metric: String,
+    pub(crate) metric: String,
     /// command: its unit, which becomes a part of the name: comparisons derive the better direction from
     /// names.
     #[serde(default)]
-    pub unit: String,
+    pub(crate) unit: String,
     /// command: the better direction, checked against the name.
-    pub better: Option<Better>,
+    pub(crate) better: Option<Better>,
     /// command: a directory below the served one, made once by `prepare`; each run gets a copy.
-    pub tree: Option<String>,
+    pub(crate) tree: Option<String>,
     /// command: a shell line that makes the tree, on the plain directory and without a limit.
-    pub prepare: Option<String>,
+    pub(crate) prepare: Option<String>,
     /// command: the tree's files are never written, so its copies are links.
     #[serde(default)]
-    pub links: bool,
+    pub(crate) links: bool,
     /// command: a shell line that fails on wrong data; runs inside the system after the measurement.
-    pub verify: Option<String>,
+    pub(crate) verify: Option<String>,
     /// command: a check on the plain directory after the system was shut down.
-    pub check: Option<String>,
+    pub(crate) check: Option<String>,
     /// Conditions that make a run a measurement.
-    pub expect: Option<Expect>,
+    pub(crate) expect: Option<Expect>,
     /// terrace: minimum share of reads by the preload path; below it the run is refused.
-    pub preload: Option<Preload>,
+    pub(crate) preload: Option<Preload>,
     /// reads, terrace: restart after the measurement, and measure again from the new start.
     #[serde(default)]
-    pub restart: bool,
+    pub(crate) restart: bool,
     /// Instead of the matrix's.
-    pub ramp_s: Option<u64>,
+    pub(crate) ramp_s: Option<u64>,
     /// Instead of the matrix's.
-    pub measure_s: Option<u64>,
+    pub(crate) measure_s: Option<u64>,
     /// Instead of the matrix's.
-    pub file_mib: Option<u64>,
+    pub(crate) file_mib: Option<u64>,
     /// Instead of the matrix's.
-    pub limit_mib: Option<u64>,
+    pub(crate) limit_mib: Option<u64>,
     /// Instead of the matrix's.
     pub(crate) headroom_mib: Option<u64>,
     /// Instead of the matrix's.
-    pub patterns: Option<Vec<String>>,
+    pub(crate) patterns: Option<Vec<String>>,
     /// Only on these systems; by default on all.
     #[serde(default)]
-    pub systems: Vec<String>,
+    pub(crate) systems: Vec<String>,
 }
 
 fn one() -> u32 {
@@ -276,11 +268,9 @@ fn metric() -> String {
     "value".into()
 }
 
-/// Kinds of loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LoadKind {
-    /// fio.
     Fio,
     /// Threads of this program that read pages by the pattern, in one process with their warm-up.
     Reads,
@@ -291,11 +281,10 @@ pub(crate) enum LoadKind {
 /// fio's engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Engine {
+pub(crate) enum Engine {
     /// pread, pwrite.
     #[default]
     Psync,
-    /// io_uring.
     IoUring,
     /// Linux's native asynchronous I/O; without O_DIRECT it is synchronous.
     Libaio,
@@ -305,7 +294,7 @@ pub enum Engine {
 
 impl Engine {
     /// As fio names it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Engine::Psync => "psync",
             Engine::IoUring => "io_uring",
@@ -323,7 +312,7 @@ impl Engine {
 /// The kind of fio's accesses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Access {
+pub(crate) enum Access {
     /// Random reads, in the matrix's patterns.
     #[default]
     Randread,
@@ -335,7 +324,7 @@ pub enum Access {
 
 impl Access {
     /// As fio names it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Access::Randread => "randread",
             Access::Read => "read",
@@ -347,10 +336,9 @@ impl Access {
 /// Minimum share of reads by the preload path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Preload {
+pub(crate) enum Preload {
     /// 99 % of the bytes read, by the load's own count.
     All,
-    /// Any.
     Some,
 }
 
@@ -359,26 +347,25 @@ pub enum Preload {
 #[serde(deny_unknown_fields)]
 pub(crate) struct TargetSpec {
     /// The number.
-    pub metric: String,
+    pub(crate) metric: String,
     /// The system judged.
     #[serde(default = "terrace")]
-    pub system: String,
-    /// The baseline.
+    pub(crate) system: String,
     #[serde(default = "kernel")]
-    pub baseline: String,
+    pub(crate) baseline: String,
     /// The bound is for the metric of `system` itself, not for a ratio.
     #[serde(default)]
-    pub alone: bool,
+    pub(crate) alone: bool,
     /// Only in cells of this load.
-    pub load: Option<String>,
+    pub(crate) load: Option<String>,
     /// Only in cells of this pattern.
-    pub pattern: Option<String>,
+    pub(crate) pattern: Option<String>,
     /// Maximum of the ratio.
-    pub at_most: Option<f64>,
+    pub(crate) at_most: Option<f64>,
     /// Minimum of the ratio.
     pub(crate) at_least: Option<f64>,
     /// The whole interval of the ratio must be above this.
-    pub above: Option<f64>,
+    pub(crate) above: Option<f64>,
     /// Only in cells in which every run answered at least half of its reads from memory.
     #[serde(default)]
     pub(crate) where_hits: bool,
@@ -395,14 +382,13 @@ fn kernel() -> String {
 /// Conditions that make a run a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Expect {
+pub(crate) enum Expect {
     /// The memory limit was hit, and reads missed.
     Limit,
     /// 99 % of the reads were answered from memory.
     Hits,
     /// 99 % of the reads came from the device.
     Misses,
-    /// Nothing.
     Nothing,
 }
 
@@ -476,7 +462,7 @@ impl LoadSpec {
 
 impl DeviceSpec {
     /// The storage at the bottom.
-    pub fn base(&self) -> Base {
+    pub(crate) fn base(&self) -> Base {
         match self.kind {
             DeviceKind::Directory => Base::Directory,
             DeviceKind::Memory => Base::Memory,
@@ -488,8 +474,7 @@ impl DeviceSpec {
 }
 
 impl SystemKind {
-    /// Name in the matrix.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             SystemKind::Kernel => "kernel",
             SystemKind::KernelMglru => "kernel-mglru",
@@ -505,7 +490,7 @@ impl SystemKind {
 }
 
 /// fio's name of a pattern, with a fixed hot spot for zipf. `None` for an invalid pattern.
-pub fn distribution(pattern: &str) -> Option<String> {
+pub(crate) fn distribution(pattern: &str) -> Option<String> {
     match pattern.parse().ok()? {
         Pattern::Zipf(_) => Some(format!("{pattern}:0.5")),
         Pattern::Random | Pattern::Normal(_) => Some(pattern.to_string()),

@@ -23,17 +23,17 @@ const ZRAM_LEAVES_MIB: u64 = 32;
 #[derive(Debug)]
 pub struct Setup {
     /// The system that serves.
-    pub system: System,
+    pub(crate) system: System,
     /// Directories and programs.
-    pub places: Places,
+    pub(crate) places: Places,
     /// Memory limit of the group, bytes.
-    pub limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
     /// The load bypasses the page cache.
-    pub direct: bool,
+    pub(crate) direct: bool,
     /// Set if the cache is in the reading program.
     pub(crate) hybrid: Option<Hybrid>,
     /// terrace's memory in bytes; 0 for others.
-    pub memory: u64,
+    pub(crate) memory: u64,
 }
 
 /// The systems of a matrix on this machine.
@@ -117,13 +117,13 @@ pub(crate) fn check_foyer(spec: &Spec, foyer: &Path) -> io::Result<()> {
 impl<'a> Systems<'a> {
     /// The systems of `spec`, on `places`; `here` is the directory of the matrix's file, `tiers` a directory
     /// for files of tiers.
-    pub fn new(spec: &'a Spec, places: Places, here: PathBuf, tiers: Option<PathBuf>) -> Systems<'a> {
+    pub(crate) fn new(spec: &'a Spec, places: Places, here: PathBuf, tiers: Option<PathBuf>) -> Systems<'a> {
         let trees = Trees::beside(&places.data);
         Systems { spec, places, here, tiers, trees, memory: HashMap::new(), zram: None }
     }
 
     /// Further inputs of a run's steps.
-    pub fn setting<'b>(&'b self, setup: &'b Setup, seed: u64) -> Setting<'b> {
+    pub(crate) fn setting<'b>(&'b self, setup: &'b Setup, seed: u64) -> Setting<'b> {
         let two_paths = matches!(setup.system, System::Terrace { preload: true, .. });
         let (direct, hybrid, memory_mib) = (setup.direct, setup.hybrid.as_ref(), setup.memory / MIB);
         Setting { direct, two_paths, hybrid, memory_mib, ..self.plain(&setup.places, seed) }
@@ -139,7 +139,7 @@ impl<'a> Systems<'a> {
     ///
     /// # Errors
     /// No room for the copy.
-    pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
+    pub(crate) fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
         self.trees.copy(load, data)
     }
 
@@ -147,7 +147,7 @@ impl<'a> Systems<'a> {
     ///
     /// # Errors
     /// Why the system cannot run.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         system: &SystemSpec,
         load: &Load<'_>,

@@ -11,15 +11,15 @@ const HITS_DOMINATE: f64 = 0.5;
 
 /// Result of a target in one cell.
 #[derive(Clone, Debug)]
-pub(crate) struct TargetResult {
+pub struct TargetResult {
     /// "fio-4k, random, 2 jobs".
-    pub cell: String,
+    pub(crate) cell: String,
     /// Metric and bound.
-    pub target: String,
+    pub(crate) target: String,
     /// Measured ratio.
-    pub ratio: Option<Interval>,
+    pub(crate) ratio: Option<Interval>,
     /// "met", "MISSED, within noise", "NOT MEASURED: why".
-    pub verdict: String,
+    pub(crate) verdict: String,
 }
 
 impl TargetResult {

@@ -18,7 +18,7 @@ pub(crate) struct Trees {
 
 /// The tree of one run; removed when dropped.
 #[derive(Debug)]
-pub struct Copy(PathBuf);
+pub(crate) struct Copy(PathBuf);
 
 impl Drop for Copy {
     fn drop(&mut self) {
@@ -28,7 +28,7 @@ impl Drop for Copy {
 
 impl Trees {
     /// No trees yet.
-    pub fn beside(data: &Path) -> Trees {
+    pub(crate) fn beside(data: &Path) -> Trees {
         Trees { kept: data.with_added_extension("trees"), made: HashSet::new() }
     }
 
@@ -36,7 +36,7 @@ impl Trees {
     ///
     /// # Errors
     /// How the step failed.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         load: &Load<'_>,
         places: &Places,
@@ -65,7 +65,7 @@ impl Trees {
     ///
     /// # Errors
     /// The failure of `cp`.
-    pub fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
+    pub(crate) fn copy(&self, load: &Load<'_>, data: &Path) -> Result<Option<Copy>, String> {
         let Some(name) = &load.spec.tree else { return Ok(None) };
         let copy = Copy(data.join(name));
         let _ = fs::remove_dir_all(&copy.0);

@@ -23,7 +23,7 @@ pub(super) struct Compress {
     /// Compressed tiers, by the pages that fit into the memory of one; 1: none. Accesses are fed as with
     /// --sampled.
     #[arg(long, value_name = "RATIOS", value_delimiter = ',', value_parser = ratio)]
-    pub compress: Vec<f64>,
+    pub(crate) compress: Vec<f64>,
     /// Share of pages that cannot be compressed.
     #[arg(long, value_name = "SHARE", requires = "compress", default_value = "0%", value_parser = refused)]
     pub(crate) compress_refused: f64,
@@ -71,7 +71,7 @@ pub(super) struct Cell {
     /// Memory, pages.
     pub cache_pages: usize,
     /// Compressed pages that fit into the memory of one; 1: no tier.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
     /// Requests in the trace.
     pub requests: u64,
     /// Requests that missed.
@@ -79,33 +79,33 @@ pub(super) struct Cell {
     /// Misses a request.
     pub miss_ratio: f64,
     /// Requests that the tier answered.
-    pub tier_hits: u64,
+    pub(crate) tier_hits: u64,
     /// Pages compressed and stored.
-    pub stored: u64,
+    pub(crate) stored: u64,
     /// Pages compressed but not stored: the result was too long.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Pages not compressed, because other pages of their file were refused.
-    pub refused_by_file: u64,
+    pub(crate) refused_by_file: u64,
     /// Pages moved from the tier to DRAM.
-    pub promoted: u64,
+    pub(crate) promoted: u64,
     /// Hits in the tier for each page compressed.
-    pub hits_per_compression: f64,
+    pub(crate) hits_per_compression: f64,
     /// Mean share of the memory over all requests; the next field is the share at the end.
-    pub tier_share_mean: f64,
+    pub(crate) tier_share_mean: f64,
     /// The tier's share of the memory at the end.
-    pub tier_share_end: f64,
+    pub(crate) tier_share_end: f64,
     /// Windows judged by the balancer.
-    pub windows: u64,
+    pub(crate) windows: u64,
     /// Windows in which the boundary moved.
-    pub moves: u64,
+    pub(crate) moves: u64,
     /// Windows in which it turned.
-    pub turns: u64,
+    pub(crate) turns: u64,
     /// Mean time of a request at the engine's prices, us.
     pub(crate) request_us: f64,
     /// Processor time of the tier for each request, us.
     pub(crate) tier_cpu_us: f64,
     /// `request_us` by that of the same policy without a tier.
-    pub time_ratio: f64,
+    pub(crate) time_ratio: f64,
 }
 
 /// A pseudo-random number for `id` (SplitMix64), in 0..1.

@@ -20,35 +20,35 @@ use terrace_sim::yardsticks::build;
 pub(super) struct Device {
     /// Tiers on a device below memory: pages, or shares of the trace's different pages.
     #[arg(long, value_name = "SIZES", value_delimiter = ',')]
-    pub device: Vec<Size>,
+    pub(crate) device: Vec<Size>,
     /// Pages that are written to it: those used again in memory (`reused`), or `all`
     #[arg(long, value_name = "WHICH", requires = "device", default_value = "reused", value_parser = admit)]
     pub(crate) device_admit: Admit,
     /// Hits since its write from which on a page is written again when its region is reclaimed; 0: never
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 2)]
-    pub reinsert: u8,
+    pub(crate) reinsert: u8,
     /// Hits of a page on the device that bring it to DRAM
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=3))]
-    pub promote: u8,
+    pub(crate) promote: u8,
     /// Hits since its write from which on a page is remembered when its region is reclaimed, so that its next
     /// eviction from memory writes it; 0: never
     #[arg(long, value_name = "HITS", requires = "device", default_value_t = 4)]
-    pub remember: u8,
+    pub(crate) remember: u8,
     /// A page on the device keeps the policy's shadow
     #[arg(long, requires = "device")]
-    pub shadows: bool,
+    pub(crate) shadows: bool,
     /// Maximum GiB written a day, of the trace's time at these prices; default: no limit
     #[arg(long, value_name = "GIB", requires = "device", value_parser = amount)]
-    pub write_budget: Option<f64>,
+    pub(crate) write_budget: Option<f64>,
     /// Read time of a page of the source, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 500.0, value_parser = amount)]
     pub(crate) source_us: f64,
     /// Read time of a page of the device, us
     #[arg(long, value_name = "US", requires = "device", default_value_t = 90.0, value_parser = amount)]
-    pub device_us: f64,
+    pub(crate) device_us: f64,
     /// Prices of `--profile-source` and `--profile-tier` from a file of device measurements (`bench/devices.py`)
     #[arg(long, value_name = "FILE", requires_all = ["profile_source", "profile_tier"], conflicts_with_all = ["source_us", "device_us"])]
-    pub profile: Option<PathBuf>,
+    pub(crate) profile: Option<PathBuf>,
     /// The profile's directory of the source's device
     #[arg(long, value_name = "NAME", requires = "profile")]
     pub(crate) profile_source: Option<String>,
@@ -126,37 +126,37 @@ pub(super) struct Cell {
     /// Memory, pages.
     pub cache_pages: usize,
     /// Compressed pages that fit into the memory of one; 1: no compressed tier.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
     /// Pages that the device holds; 0: no device.
-    pub device_pages: u64,
+    pub(crate) device_pages: u64,
     /// Requests in the trace.
     pub requests: u64,
     /// Requests answered by DRAM.
-    pub dram_hits: u64,
+    pub(crate) dram_hits: u64,
     /// Requests answered by the compressed tier.
-    pub compressed_hits: u64,
+    pub(crate) compressed_hits: u64,
     /// Requests answered by the device.
-    pub device_hits: u64,
+    pub(crate) device_hits: u64,
     /// Requests answered by the source.
     pub misses: u64,
     /// Pages written at their eviction from memory.
-    pub demoted: u64,
+    pub(crate) demoted: u64,
     /// Evicted pages with a valid copy on the device.
-    pub kept: u64,
+    pub(crate) kept: u64,
     /// Evicted pages not worth a write.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Pages written again at reclaim.
-    pub reinserted: u64,
+    pub(crate) reinserted: u64,
     /// Pages dropped at reclaim.
-    pub dropped: u64,
+    pub(crate) dropped: u64,
     /// Bytes written to the device.
-    pub bytes_written: u64,
+    pub(crate) bytes_written: u64,
     /// Bytes written for each byte evicted from memory.
-    pub write_amplification: f64,
+    pub(crate) write_amplification: f64,
     /// Mean time of a request, us.
     pub(crate) request_us: f64,
     /// `request_us` by that of the same memory without a device.
-    pub time_ratio: f64,
+    pub(crate) time_ratio: f64,
 }
 
 /// Computes one cell, without its `time_ratio`.

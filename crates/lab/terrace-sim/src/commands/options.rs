@@ -11,10 +11,10 @@ use terrace_api::capture::{Column, Format, Options};
 pub(crate) struct Output {
     /// Results as JSON on stdout, instead of a table.
     #[arg(long, conflicts_with = "csv")]
-    pub json: bool,
+    pub(crate) json: bool,
     /// Results as CSV on stdout, instead of a table.
     #[arg(long)]
-    pub csv: bool,
+    pub(crate) csv: bool,
 }
 
 /// Trace files and their format.
@@ -22,13 +22,13 @@ pub(crate) struct Output {
 pub(crate) struct Input {
     /// Trace files, compressed with zstd or not: u64 keys, libCacheSim's oracleGeneral, text, CSV, MSR Cambridge's, captures of `terrace trace`.
     #[arg(long = "trace", value_name = "FILE", num_args = 1.., required = true)]
-    pub traces: Vec<PathBuf>,
+    pub(crate) traces: Vec<PathBuf>,
     /// The traces' format, if content and name do not show it: u64, oracle, text, csv, msr, terrace.
     #[arg(long, value_parser = format)]
-    pub format: Option<Format>,
+    pub(crate) format: Option<Format>,
     /// A CSV's column of keys: its number, from 1, or its name in the header.
     #[arg(long, value_parser = column)]
-    pub column: Option<Column>,
+    pub(crate) column: Option<Column>,
 }
 
 impl Input {

@@ -21,17 +21,17 @@ pub struct Cell {
     /// Gain over the baseline, percent.
     pub gain_percent: f64,
     /// The smallest gain of one layout, percent.
-    pub(crate) gain_percent_min: f64,
+    pub gain_percent_min: f64,
     /// The greatest gain of one layout, percent.
-    pub(crate) gain_percent_max: f64,
+    pub gain_percent_max: f64,
     /// Share of bytes read from another node.
-    pub(crate) remote_reads: f64,
+    pub remote_reads: f64,
     /// Moves of threads, a run.
-    pub(crate) thread_moves: f64,
+    pub thread_moves: f64,
     /// Moves in the second half of the run.
     pub late_moves: f64,
     /// MB of frames moved or copied, a run.
-    pub(crate) frame_mb: f64,
+    pub frame_mb: f64,
 }
 
 /// All cells of a load on one machine against one baseline.
@@ -40,13 +40,13 @@ pub struct Report {
     /// Placement of writes without a policy.
     pub baseline: &'static str,
     /// Number of layouts averaged.
-    pub(crate) layouts: usize,
+    pub layouts: usize,
     /// Gain of the rule of remote access alone at 40 % reads, percent.
     pub gain_remote_at_40: f64,
     /// Mean gain of all rules over the kinds of operations, percent.
     pub gain_full_mean: f64,
     /// Mean gain with moves of frames, percent.
-    pub(crate) gain_threads_frames_mean: f64,
+    pub gain_threads_frames_mean: f64,
     /// Kinds by policies.
     pub cells: Vec<Cell>,
 }

@@ -22,9 +22,9 @@ pub enum Preset {
 
 /// One kind of operations of a load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Name in the paper's plots.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Share of operations that read, percent.
     pub(crate) reads_percent: u32,
 }
@@ -44,7 +44,7 @@ impl Preset {
     }
 
     /// Its kinds of operations.
-    pub fn kinds(self) -> &'static [Kind] {
+    pub(crate) fn kinds(self) -> &'static [Kind] {
         const FIO: [Kind; 4] = [
             Kind { name: "20 % reads", reads_percent: 20 },
             Kind { name: "40 % reads", reads_percent: 40 },
@@ -63,7 +63,7 @@ impl Preset {
     }
 
     /// Operation of its threads.
-    pub fn operation(self, reads_percent: u32) -> Operation {
+    pub(crate) fn operation(self, reads_percent: u32) -> Operation {
         let reads = f64::from(reads_percent) / 100.0;
         match self {
             Preset::Fio => Operation { block: 4096.0, reads, sw_s: 4e-6, write_amplification: 1.5 },
@@ -110,9 +110,9 @@ impl Preset {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Probability.
-    pub weight: f64,
+    pub(crate) weight: f64,
     /// Node of each thread's file.
-    pub homes: Vec<usize>,
+    pub(crate) homes: Vec<usize>,
 }
 
 /// Binomial probability of `k` of `n`, each with `p`.
@@ -122,6 +122,6 @@ fn binomial(n: usize, k: usize, p: f64) -> f64 {
 }
 
 /// The paper's machines: two sockets of ten cores, or four nodes. Four threads run on each node.
-pub fn machine(nodes: usize) -> (Machine, usize) {
+pub(crate) fn machine(nodes: usize) -> (Machine, usize) {
     (Machine { nodes, processors: 10 }, 4 * nodes)
 }

@@ -37,42 +37,41 @@ const ROUNDS_MAX: u32 = 400;
 
 /// A machine of equal nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Number of nodes.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Processors of each node.
-    pub processors: u32,
+    pub(crate) processors: u32,
 }
 
 /// The operation that a thread repeats.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Block size, bytes.
-    pub block: f64,
+    pub(crate) block: f64,
     /// Share of operations that read, 0 to 1.
-    pub reads: f64,
+    pub(crate) reads: f64,
     /// Seconds outside memory.
     pub(crate) sw_s: f64,
     /// Bytes written for each byte of a write: log, metadata, compaction.
-    pub write_amplification: f64,
+    pub(crate) write_amplification: f64,
 }
 
 /// A thread's node, and the nodes of its operations.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Placed {
-    /// Its node.
-    pub node: usize,
+pub(crate) struct Placed {
+    pub(crate) node: usize,
     /// Share of its reads served by each node; the sum is 1.
     pub(crate) read_from: Vec<f64>,
     /// The node of its writes.
-    pub write_to: usize,
+    pub(crate) write_to: usize,
 }
 
 /// State of the machine in one second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Second {
+pub(crate) struct Second {
     /// Operations a second of each thread.
-    pub rates: Vec<f64>,
+    pub(crate) rates: Vec<f64>,
     /// Demand on each node's memory, as a share of its bandwidth.
     pub(crate) demand: Vec<f64>,
 }
@@ -90,7 +89,7 @@ fn at(curve: &[(f64, f64)], threads: f64) -> f64 {
 }
 
 /// Read and write bandwidth of a node's memory for `threads`, bytes a second.
-pub fn capacity(threads: f64) -> (f64, f64) {
+pub(crate) fn capacity(threads: f64) -> (f64, f64) {
     (at(&READ_GB_S, threads.max(1.0)) * 1e9, at(&WRITE_GB_S, threads.max(1.0)) * 1e9)
 }
 
@@ -103,7 +102,7 @@ struct Cost {
 
 impl Machine {
     /// The equilibrium rates. `extra`: demand on each node besides the threads'.
-    pub fn settle(&self, operation: &Operation, threads: &[Placed], extra: &[f64]) -> Second {
+    pub(crate) fn settle(&self, operation: &Operation, threads: &[Placed], extra: &[f64]) -> Second {
         let costs = self.costs(operation, threads);
         let mut stretch = vec![1.0f64; self.nodes];
         for _ in 0..ROUNDS_MAX {

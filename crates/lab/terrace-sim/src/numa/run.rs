@@ -81,28 +81,28 @@ impl Baseline {
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// The load.
-    pub preset: Preset,
+    pub(crate) preset: Preset,
     /// Share of reads, percent.
     pub(crate) reads_percent: u32,
     /// Nodes of the machine.
-    pub nodes: usize,
+    pub(crate) nodes: usize,
     /// Placement of writes without a policy.
-    pub baseline: Baseline,
+    pub(crate) baseline: Baseline,
     /// The policy that moves threads.
-    pub policy: Policy,
+    pub(crate) policy: Policy,
 }
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Throughput of all threads, MB a second.
-    pub mb_s: f64,
+    pub(crate) mb_s: f64,
     /// Share of bytes read from another node than the thread's.
     pub(crate) remote_reads: f64,
     /// Moves of threads in the whole run.
     pub(crate) thread_moves: u64,
     /// Moves in the second half of the run.
-    pub late_moves: u64,
+    pub(crate) late_moves: u64,
     /// MB of frames moved or copied in the whole run.
     pub(crate) frame_mb: f64,
 }

@@ -98,7 +98,7 @@ pub(crate) struct Classic {
 
 impl Classic {
     /// For slots below `slots_max`; the capacity has no influence.
-    pub fn new(slots_max: usize, _capacity: usize) -> Classic {
+    pub(crate) fn new(slots_max: usize, _capacity: usize) -> Classic {
         let (slots, [inactive, active, held]) = Slots::new::<3>(slots_max);
         Classic {
             slots,

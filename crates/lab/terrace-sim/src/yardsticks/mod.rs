@@ -24,7 +24,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The policy called `name`, as in [`names`]; `None` for an unknown name.
-pub fn canonical(name: &str) -> Option<&'static str> {
+pub(crate) fn canonical(name: &str) -> Option<&'static str> {
     terrace_policy::canonical(name).or_else(|| YARDSTICKS.into_iter().find(|known| *known == name))
 }
 

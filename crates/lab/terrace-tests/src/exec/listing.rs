@@ -121,7 +121,7 @@ pub(super) fn reads_as_zeros(fd: c_int, mut at: i64, end: i64) -> bool {
 }
 
 /// A hash of a file's size and of all its nonzero pages, independent of reported holes.
-pub(crate) fn content_hash(path: &str) -> String {
+pub fn content_hash(path: &str) -> String {
     // SAFETY: a NUL-terminated path; the descriptor is closed below.
     let fd = unsafe { libc::open(c(path).as_ptr(), libc::O_RDONLY | libc::O_NOFOLLOW) };
     if fd < 0 {

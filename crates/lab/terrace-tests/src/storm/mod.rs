@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Result of a worker: its first violation.
-pub type Done = Result<(), String>;
+pub(crate) type Done = Result<(), String>;
 
 /// Runs these workers at once, each with its number, until the time is over or one of them finds a violation.
 pub(crate) fn together<W: Send>(

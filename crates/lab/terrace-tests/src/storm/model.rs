@@ -6,28 +6,28 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Result of an operation: nothing, or an errno.
-pub type Answer<T = ()> = Result<T, i32>;
+pub(crate) type Answer<T = ()> = Result<T, i32>;
 
 /// Number of a node of the tree: a file may have several names.
 pub(crate) type Id = u64;
 
 /// The root directory of the model.
-pub const ROOT: Id = 0;
+pub(crate) const ROOT: Id = 0;
 
 /// A regular file.
 #[derive(Clone, Debug, Default)]
 pub struct Content {
     /// Its bytes.
-    pub data: Vec<u8>,
+    pub(crate) data: Vec<u8>,
     /// Its permissions.
-    pub mode: u32,
+    pub(crate) mode: u32,
     /// Its extended attributes.
     pub(crate) xattrs: BTreeMap<String, Vec<u8>>,
     /// The time set last, if no later operation changed it.
-    pub mtime: Option<i64>,
+    pub(crate) mtime: Option<i64>,
     /// Once stored into through a mapping: the kernel changes its mtime at arbitrary times, so it is not set
     /// any more.
-    pub mapped: bool,
+    pub(crate) mapped: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -39,8 +39,7 @@ enum Node {
 
 /// Kind of the node at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Nothing.
+pub(crate) enum Kind {
     None,
     /// A regular file.
     File,
@@ -52,7 +51,7 @@ pub enum Kind {
 
 /// The whole tree.
 #[derive(Debug)]
-pub struct Model {
+pub(crate) struct Model {
     nodes: BTreeMap<Id, Node>,
     next: Id,
     /// Open files, with their number of descriptors.
@@ -101,7 +100,7 @@ impl Model {
     }
 
     /// The kind of file at a path.
-    pub fn kind(&self, path: &str) -> Kind {
+    pub(crate) fn kind(&self, path: &str) -> Kind {
         match self.find(path).map(|id| &self.nodes[&id]) {
             Err(_) => Kind::None,
             Ok(Node::File(_)) => Kind::File,
@@ -123,22 +122,19 @@ impl Model {
     }
 
     /// O_CREAT and O_EXCL.
-    pub fn create(&mut self, path: &str, mode: u32) -> Answer<Id> {
+    pub(crate) fn create(&mut self, path: &str, mode: u32) -> Answer<Id> {
         self.add(path, Node::File(Content { mode, ..Content::default() }))
     }
 
-    /// mkdir.
-    pub fn mkdir(&mut self, path: &str) -> Answer {
+    pub(crate) fn mkdir(&mut self, path: &str) -> Answer {
         self.add(path, Node::Dir(BTreeMap::new())).map(|_| ())
     }
 
-    /// symlink.
-    pub fn symlink(&mut self, target: &str, path: &str) -> Answer {
+    pub(crate) fn symlink(&mut self, target: &str, path: &str) -> Answer {
         self.add(path, Node::Link(target.to_owned())).map(|_| ())
     }
 
-    /// readlink.
-    pub fn readlink(&self, path: &str) -> Answer<String> {
+    pub(crate) fn readlink(&self, path: &str) -> Answer<String> {
         match &self.nodes[&self.find(path)?] {
             Node::Link(target) => Ok(target.clone()),
             _ => Err(libc::EINVAL),
@@ -146,7 +142,7 @@ impl Model {
     }
 
     /// open with O_NOFOLLOW, to read and write.
-    pub fn open(&self, path: &str) -> Answer<Id> {
+    pub(crate) fn open(&self, path: &str) -> Answer<Id> {
         let id = self.find(path)?;
         match self.nodes[&id] {
             Node::File(_) => Ok(id),
@@ -156,13 +152,12 @@ impl Model {
     }
 
     /// The result of a call that follows links.
-    pub fn followed(&self, path: &str) -> Answer<Id> {
+    pub(crate) fn followed(&self, path: &str) -> Answer<Id> {
         let id = self.find(path)?;
         if matches!(self.nodes[&id], Node::Link(_)) { Err(libc::ENOENT) } else { Ok(id) }
     }
 
-    /// unlink.
-    pub fn unlink(&mut self, path: &str) -> Answer {
+    pub(crate) fn unlink(&mut self, path: &str) -> Answer {
         let (dir, name) = self.parent(path)?;
         let id = self.find(path)?;
         if matches!(self.nodes[&id], Node::Dir(_)) {
@@ -173,8 +168,7 @@ impl Model {
         Ok(())
     }
 
-    /// rmdir.
-    pub fn rmdir(&mut self, path: &str) -> Answer {
+    pub(crate) fn rmdir(&mut self, path: &str) -> Answer {
         let (dir, name) = self.parent(path)?;
         let id = self.find(path)?;
         match &self.nodes[&id] {
@@ -187,8 +181,7 @@ impl Model {
         Ok(())
     }
 
-    /// link.
-    pub fn link(&mut self, old: &str, new: &str) -> Answer {
+    pub(crate) fn link(&mut self, old: &str, new: &str) -> Answer {
         let id = self.find(old)?;
         let (dir, name) = self.parent(new)?;
         if self.dir(dir).contains_key(name) {
@@ -202,7 +195,7 @@ impl Model {
     }
 
     /// renameat2 with no flag, RENAME_NOREPLACE or RENAME_EXCHANGE.
-    pub fn rename(&mut self, old: &str, new: &str, flags: u32) -> Answer {
+    pub(crate) fn rename(&mut self, old: &str, new: &str, flags: u32) -> Answer {
         let ((from, a), (to, b)) = (self.parent(old)?, self.parent(new)?);
         let source = *self.dir(from).get(a).ok_or(libc::ENOENT)?;
         let target = self.dir(to).get(b).copied();
@@ -257,7 +250,7 @@ impl Model {
     }
 
     /// Number of names of a node.
-    pub fn links(&self, id: Id) -> u64 {
+    pub(crate) fn links(&self, id: Id) -> u64 {
         let of = |node: &Node| match node {
             Node::Dir(entries) => entries.values().filter(|entry| **entry == id).count() as u64,
             _ => 0,
@@ -273,12 +266,12 @@ impl Model {
     }
 
     /// Opens a file.
-    pub fn hold(&mut self, id: Id) {
+    pub(crate) fn hold(&mut self, id: Id) {
         *self.held.entry(id).or_default() += 1;
     }
 
     /// Closes a file.
-    pub fn release(&mut self, id: Id) {
+    pub(crate) fn release(&mut self, id: Id) {
         let count = self.held.get_mut(&id).expect("it is held");
         *count -= 1;
         if *count == 0 {
@@ -288,7 +281,7 @@ impl Model {
     }
 
     /// The content of a regular file.
-    pub fn content(&self, id: Id) -> Option<&Content> {
+    pub(crate) fn content(&self, id: Id) -> Option<&Content> {
         match &self.nodes[&id] {
             Node::File(content) => Some(content),
             _ => None,
@@ -304,7 +297,7 @@ impl Model {
     }
 
     /// The names in a directory, with their kinds.
-    pub fn readdir(&self, path: &str) -> Answer<Vec<(String, Kind)>> {
+    pub(crate) fn readdir(&self, path: &str) -> Answer<Vec<(String, Kind)>> {
         let id = if path.is_empty() { ROOT } else { self.followed(path)? };
         let Node::Dir(entries) = &self.nodes[&id] else { return Err(libc::ENOTDIR) };
         let kind = |id: &Id| match self.nodes[id] {
@@ -316,7 +309,7 @@ impl Model {
     }
 
     /// The paths of all regular files.
-    pub fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.walk(ROOT, "", &mut |path, id| {
             if matches!(self.nodes[&id], Node::File(_)) {
@@ -337,7 +330,7 @@ impl Model {
     }
 
     /// The tree, in the format of [`super::names::tree`] for real directories.
-    pub fn tree(&self) -> String {
+    pub(crate) fn tree(&self) -> String {
         let (mut out, mut groups) = (String::new(), BTreeMap::new());
         self.walk(ROOT, "", &mut |path, id| {
             let new = groups.len();
@@ -359,7 +352,7 @@ impl Model {
     }
 
     /// Writes bytes into a file, and extends it if needed.
-    pub fn write(content: &mut Content, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(content: &mut Content, at: usize, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -372,7 +365,7 @@ impl Model {
 }
 
 /// One line of [`Model::tree`] for a file.
-pub fn describe(
+pub(crate) fn describe(
     mode: u32,
     links: u64,
     data: &[u8],

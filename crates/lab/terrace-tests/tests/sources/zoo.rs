@@ -8,7 +8,6 @@ use terrace_tests::leftovers;
 use terrace_tests::process;
 use terrace_tests::rig::TestDir;
 
-/// One kind of source.
 #[derive(Debug)]
 pub(super) struct Kind {
     pub name: &'static str,

@@ -23,15 +23,14 @@ use slot::{SLOTS, slot_of};
 
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub(crate) struct Node {
     /// 40 hexadecimal digits, derived from host and port.
-    pub id: String,
+    pub(crate) id: String,
     /// Name or address that clients connect to.
-    pub host: String,
+    pub(crate) host: String,
     /// TCP port.
-    pub port: u16,
-    /// Its slots.
-    pub slots: Vec<RangeInclusive<u16>>,
+    pub(crate) port: u16,
+    pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
 
 /// The map, and this server's node.
@@ -45,7 +44,7 @@ pub struct Cluster {
 
 /// The server for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Route<'a> {
+pub(crate) enum Route<'a> {
     /// This server has the slot.
     Here,
     /// Another server has the slot.
@@ -56,7 +55,7 @@ pub enum Route<'a> {
 
 /// An unusable map: one line, without the file's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct BadMap(pub String);
+pub struct BadMap(pub String);
 
 impl fmt::Display for BadMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -104,20 +103,20 @@ impl Cluster {
     }
 
     /// The servers.
-    pub fn nodes(&self) -> &[Node] {
+    pub(crate) fn nodes(&self) -> &[Node] {
         &self.nodes
     }
     /// This server.
-    pub fn own(&self) -> &Node {
+    pub(crate) fn own(&self) -> &Node {
         &self.nodes[self.own]
     }
     /// Whether a node is this server.
-    pub fn is_own(&self, node: &Node) -> bool {
+    pub(crate) fn is_own(&self, node: &Node) -> bool {
         node.id == self.own().id
     }
 
     /// The server for a request with these keys.
-    pub fn route<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Route<'_> {
+    pub(crate) fn route<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> Route<'_> {
         let mut slots = keys.into_iter().map(slot_of);
         let Some(slot) = slots.next() else { return Route::Here };
         if slots.any(|other| other != slot) {
@@ -130,7 +129,7 @@ impl Cluster {
     }
 
     /// CLUSTER NODES.
-    pub fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = String::new();
         for node in &self.nodes {
             let flags = if self.is_own(node) { "myself,master" } else { "master" };

@@ -2,7 +2,7 @@
 //! the next `}`. Keys with the same tag are on one server. Source: the specification of Redis Cluster.
 
 /// Number of slots.
-pub const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 const fn table() -> [u16; 256] {
     let mut table = [0; 256];

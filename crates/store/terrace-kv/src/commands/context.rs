@@ -24,19 +24,19 @@ pub(crate) enum Replies {
 #[derive(Debug)]
 pub(crate) struct Session {
     /// The client's entry for other connections.
-    pub client: Arc<Client>,
-    pub protocol: Protocol,
-    pub db: Db,
+    pub(crate) client: Arc<Client>,
+    pub(crate) protocol: Protocol,
+    pub(crate) db: Db,
     /// RESP3.
     pub(crate) resp3: bool,
     /// The password was given, or none is required.
-    pub is_known: bool,
+    pub(crate) is_known: bool,
     /// Replies that the client wants.
-    pub replies: Replies,
+    pub(crate) replies: Replies,
     /// MULTI was refused. All commands are refused until EXEC or DISCARD.
     pub(crate) refuses_transaction: bool,
     /// The connection is to be closed after the reply.
-    pub closes: bool,
+    pub(crate) closes: bool,
 }
 
 impl Session {
@@ -56,18 +56,16 @@ impl Session {
     }
 }
 
-/// Context of a command.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    pub server: &'a Server,
-    pub session: &'a mut Session,
+    pub(crate) server: &'a Server,
+    pub(crate) session: &'a mut Session,
     /// Arguments, the command's name first.
-    pub args: Args<'a>,
-    pub reply: Reply<'a>,
+    pub(crate) args: Args<'a>,
+    pub(crate) reply: Reply<'a>,
     /// Reusable buffer for values.
-    pub scratch: &'a mut Vec<u8>,
-    /// All commands, for COMMAND.
-    pub rows: &'static [Row],
+    pub(crate) scratch: &'a mut Vec<u8>,
+    pub(crate) rows: &'static [Row],
 }
 
 impl<'a> Context<'a> {
@@ -105,7 +103,6 @@ impl Flags {
     pub(crate) const fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
-    /// The names in COMMAND.
     pub(crate) fn names(self) -> Vec<&'static str> {
         let all = [
             (Flags::READ, "readonly"),
@@ -122,11 +119,11 @@ impl Flags {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keys {
     /// The first. 0: there are no keys.
-    pub first: i8,
+    pub(crate) first: i8,
     /// The last. Negative: counted from the end.
-    pub last: i8,
+    pub(crate) last: i8,
     /// Distance between two keys.
-    pub step: i8,
+    pub(crate) step: i8,
 }
 
 impl Keys {
@@ -142,14 +139,14 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct Row {
     /// Its name, in lower case.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Number of arguments including the name. Negative: the minimum.
     pub(crate) arity: i32,
-    pub keys: Keys,
-    pub flags: Flags,
+    pub(crate) keys: Keys,
+    pub(crate) flags: Flags,
     /// Positions of the elements (fields or members) of the collection in the first key.
     pub(crate) elements: Keys,
-    pub run: fn(&mut Context<'_>) -> Outcome,
+    pub(crate) run: fn(&mut Context<'_>) -> Outcome,
 }
 
 impl Row {

@@ -11,9 +11,9 @@ use crate::keyspace::word::Word;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unit {
     /// Seconds instead of milliseconds.
-    pub seconds: bool,
+    pub(crate) seconds: bool,
     /// Relative to now instead of 1970.
-    pub relative: bool,
+    pub(crate) relative: bool,
 }
 
 /// `EX`.
@@ -26,7 +26,6 @@ pub(super) const EXAT: Unit = Unit { seconds: true, relative: false };
 pub(super) const PXAT: Unit = Unit { seconds: false, relative: false };
 
 impl Unit {
-    /// The unit for an option.
     pub(super) fn of_option(word: &[u8]) -> Option<Unit> {
         [("EX", EX), ("PX", PX), ("EXAT", EXAT), ("PXAT", PXAT)]
             .into_iter()

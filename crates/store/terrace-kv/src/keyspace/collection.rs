@@ -19,14 +19,14 @@ use super::word::{Form, Kind, Word};
 use crate::blobs::Db;
 
 /// Maximum size of a compact collection, bytes. Below 4 KiB the store writes a new extent anyway.
-pub const SMALL: usize = 3 * 1024;
+pub(crate) const SMALL: usize = 3 * 1024;
 /// Maximum size of a log in one blob, bytes. Rewriting it takes about 50 us.
 pub(crate) const LOG_MAX: usize = 256 << 10;
 /// A log in pieces below this size becomes one blob again, bytes.
 const PIECES_MIN: usize = LOG_MAX / 4;
 
 /// A collection: hash or sorted set.
-pub(crate) trait Collection: Default + Send + 'static {
+pub trait Collection: Default + Send + 'static {
     /// The type of the value.
     const KIND: Kind;
     /// The type of the records.
@@ -92,14 +92,13 @@ pub(crate) trait Collection: Default + Send + 'static {
 
 /// The key of a decoded collection.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub struct Name {
+pub(crate) struct Name {
     pub(super) db: Db,
     pub(super) key: Box<[u8]>,
 }
 
 impl Name {
-    /// Of this key.
-    pub fn new(db: Db, key: &[u8]) -> Name {
+    pub(crate) fn new(db: Db, key: &[u8]) -> Name {
         Name { db, key: key.into() }
     }
 }
@@ -107,24 +106,23 @@ impl Name {
 /// A decoded collection.
 #[derive(Debug)]
 pub(crate) struct Cached {
-    /// Its content.
-    pub content: Box<dyn Any + Send>,
+    pub(crate) content: Box<dyn Any + Send>,
     /// Its pieces.
-    pub chain: Option<SegmentList>,
+    pub(crate) chain: Option<SegmentList>,
     /// Memory that it takes, bytes.
-    pub memory_bytes: usize,
+    pub(crate) memory_bytes: usize,
 }
 
 /// Memory of a decoded collection in use by a command. It stays counted: otherwise the cache would grow into
 /// it and shrink again with each command.
 #[derive(Debug)]
 pub(super) struct Counted {
-    pub all: Arc<AtomicUsize>,
-    pub bytes: usize,
+    pub(crate) all: Arc<AtomicUsize>,
+    pub(crate) bytes: usize,
     /// Memory of the content, bytes.
     pub(crate) content_bytes: usize,
     /// The collection's name, to keep it again.
-    pub name: Option<Name>,
+    pub(crate) name: Option<Name>,
 }
 
 impl Drop for Counted {
@@ -137,9 +135,9 @@ impl Drop for Counted {
 #[derive(Debug)]
 pub struct Open<C> {
     /// The content. A decoded collection is used as it was kept.
-    pub content: Box<C>,
+    pub(crate) content: Box<C>,
     /// Records of the changes.
-    pub log: Vec<u8>,
+    pub(crate) log: Vec<u8>,
     /// The word of its blob. None: no blob exists yet.
     pub(super) word: Option<Word>,
     /// Bytes of its blob.
@@ -151,7 +149,7 @@ pub struct Open<C> {
 
 /// How a changed collection is written.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Write {
+pub(crate) enum Write {
     /// The collection is empty: the key is removed.
     Remove,
     /// The whole collection is written.

@@ -14,7 +14,7 @@ pub(crate) const PAIRS_MAX: usize = 16;
 ///
 /// # Panics
 /// More than [`PAIRS_MAX`] pairs.
-pub fn set(compact: &[u8], pairs: &[(&[u8], &[u8])], out: &mut Vec<u8>) -> Result<usize, Damaged> {
+pub(crate) fn set(compact: &[u8], pairs: &[(&[u8], &[u8])], out: &mut Vec<u8>) -> Result<usize, Damaged> {
     assert!(pairs.len() <= PAIRS_MAX);
     let (mut known, mut at) = ([false; PAIRS_MAX], 0);
     for record in records(compact) {

@@ -22,7 +22,7 @@ fn offset_of(place: u64) -> u32 {
 
 impl DeadRecords {
     /// Notes a dead record. Places in a log of one blob are skipped: it is rewritten as a whole.
-    pub fn note(&mut self, place: u64) {
+    pub(crate) fn note(&mut self, place: u64) {
         let piece = place >> OFFSET_BITS;
         if piece > 0 {
             self.pieces.entry(piece).or_default().push(offset_of(place));
@@ -31,25 +31,25 @@ impl DeadRecords {
     }
 
     /// Offsets in the piece that begins at `begin`, sorted.
-    pub fn sorted(&mut self, begin: u64) -> &[u32] {
+    pub(crate) fn sorted(&mut self, begin: u64) -> &[u32] {
         let Some(list) = self.pieces.get_mut(&(begin >> OFFSET_BITS)) else { return &[] };
         list.sort_unstable();
         list
     }
 
     /// Drops the list of a removed piece.
-    pub fn forget(&mut self, begin: u64) {
+    pub(crate) fn forget(&mut self, begin: u64) {
         self.len -= self.pieces.remove(&(begin >> OFFSET_BITS)).map_or(0, |list| list.len());
     }
 
     /// Drops all lists: every record is live.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.len = 0;
     }
 
     /// Moves the places of records that were expected at `expected`, the end of their piece, and are at `at`.
-    pub fn moved(&mut self, expected: u64, at: u64) {
+    pub(crate) fn moved(&mut self, expected: u64, at: u64) {
         let Some(list) = self.pieces.get_mut(&(expected >> OFFSET_BITS)) else { return };
         let moved = list.extract_if(.., |offset| *offset >= offset_of(expected));
         let moved: Vec<u64> = moved.map(|offset| at + u64::from(offset - offset_of(expected))).collect();
@@ -58,7 +58,7 @@ impl DeadRecords {
     }
 
     /// Memory, about, bytes. A list's capacity is up to twice its length.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         2 * size_of::<u32>() * self.len + self.pieces.len() * LIST_BYTES
     }
 }

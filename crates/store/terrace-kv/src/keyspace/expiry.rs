@@ -12,7 +12,7 @@ const WALK_STEP: usize = 512;
 
 impl Keyspace {
     /// Removes expired keys. To be called about ten times a second. Returns the number of removed keys.
-    pub fn expire(&self) -> u64 {
+    pub(crate) fn expire(&self) -> u64 {
         if !self.expires_actively.load(Ordering::Relaxed) {
             return 0;
         }

@@ -38,7 +38,7 @@ impl Equivalent<CompactBytes> for Name<'_> {
 
 /// The fields.
 #[derive(Debug, Default)]
-pub struct Hash {
+pub(crate) struct Hash {
     fields: IndexMap<CompactBytes, Value, DefaultHashBuilder>,
     encoded: usize,
     /// Place where the log of changes begins.
@@ -49,12 +49,12 @@ pub struct Hash {
 
 impl Hash {
     /// A field's value.
-    pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn get(&self, field: &[u8]) -> Option<&[u8]> {
         self.fields.get(&Name(field)).map(|value| &*value.bytes)
     }
     /// Prefetches these fields and their values into the CPU caches. The look-ups are independent, so their
     /// memory accesses overlap.
-    pub fn prefetch(&self, names: &[&[u8]]) {
+    pub(crate) fn prefetch(&self, names: &[&[u8]]) {
         for name in names {
             if let Some(value) = self.fields.get(&Name(name)) {
                 terrace_store::prefetch(value.bytes.as_ptr(), value.bytes.len().min(FETCHED_MAX));
@@ -62,13 +62,13 @@ impl Hash {
         }
     }
     /// Sets a field. Returns whether it is new.
-    pub fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {
+    pub(crate) fn set(&mut self, field: &[u8], value: &[u8], log: &mut Vec<u8>) -> bool {
         let place = self.log_place + log.len() as u64;
         FieldRecord::Set(field, value).write(log);
         self.insert(field, value, place)
     }
     /// Deletes a field. Returns whether it existed.
-    pub fn delete(&mut self, field: &[u8], log: &mut Vec<u8>) -> bool {
+    pub(crate) fn delete(&mut self, field: &[u8], log: &mut Vec<u8>) -> bool {
         let there = self.remove(field);
         if there {
             FieldRecord::Delete(field).write(log);
@@ -76,11 +76,11 @@ impl Hash {
         there
     }
     /// The fields with their values.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|(field, value)| (&**field, &*value.bytes))
     }
     /// The field at an index, which is below [`Collection::len`].
-    pub fn at(&self, index: usize) -> (&[u8], &[u8]) {
+    pub(crate) fn at(&self, index: usize) -> (&[u8], &[u8]) {
         let (field, value) = &self.fields.get_index(index).expect("an index of this hash");
         (field, &value.bytes)
     }

@@ -32,7 +32,7 @@ type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Stripe>); 4]>;
 
 /// Locked keys; see [`Keyspace::hold`].
 #[derive(Debug)]
-pub(crate) struct LockedKeys<'a> {
+pub struct LockedKeys<'a> {
     keyspace: &'a Keyspace,
     guards: Guards<'a>,
     /// Read only when needed: most commands use keys without an expiry time.
@@ -41,7 +41,7 @@ pub(crate) struct LockedKeys<'a> {
 
 impl Keyspace {
     /// Holds keys against other writers until the result is dropped.
-    pub fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> LockedKeys<'_> {
+    pub(crate) fn hold<'a>(&self, db: Db, keys: impl IntoIterator<Item = &'a [u8]>) -> LockedKeys<'_> {
         self.hold_in(keys.into_iter().map(|key| (db, key)))
     }
 
@@ -61,7 +61,7 @@ impl Keyspace {
 
 impl<'a> LockedKeys<'a> {
     /// The time of this command, milliseconds since 1970.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         *self.now.get_or_init(|| self.keyspace.now())
     }
 
@@ -80,7 +80,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Word and size of a key. Removes an expired key.
-    pub fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
+    pub(crate) fn stat(&mut self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
         let stat = self.keyspace.blobs.stat(db, key)?;
         let word = Word::unpack(stat.word);
         if !self.is_expired(word) {
@@ -102,7 +102,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// A number that changes with each write of an existing key.
-    pub fn version(&self, db: Db, key: &[u8]) -> Option<u64> {
+    pub(crate) fn version(&self, db: Db, key: &[u8]) -> Option<u64> {
         self.keyspace.blobs.stat(db, key).map(|stat| stat.version)
     }
 
@@ -110,7 +110,7 @@ impl<'a> LockedKeys<'a> {
     ///
     /// # Errors
     /// The key has another type.
-    pub fn stat_of(&mut self, db: Db, key: &[u8], kind: Kind) -> Outcome<Option<(Word, u64)>> {
+    pub(crate) fn stat_of(&mut self, db: Db, key: &[u8], kind: Kind) -> Outcome<Option<(Word, u64)>> {
         match self.stat(db, key) {
             Some((word, _)) if word.kind != kind => Err(Refusal::WrongType),
             found => Ok(found),
@@ -140,7 +140,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Replaces the value of a key, whatever its type.
-    pub fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
+    pub(crate) fn write(&mut self, db: Db, key: &[u8], word: Word, content: &[u8]) -> Outcome {
         self.put((db, key), None, word, &[content], 0)
     }
 
@@ -154,7 +154,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Replaces the value of a key that was found to be a string with this word, or to be absent.
-    pub fn rewrite(&mut self, db: Db, key: &[u8], found: Option<Word>, content: &[u8]) -> Outcome {
+    pub(crate) fn rewrite(&mut self, db: Db, key: &[u8], found: Option<Word>, content: &[u8]) -> Outcome {
         let word = found.unwrap_or(Word::new(Kind::String));
         self.put((db, key), Some(word.form), word, &[content], 0)
     }
@@ -178,12 +178,12 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Writes into an existing string.
-    pub fn write_at(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
+    pub(crate) fn write_at(&mut self, db: Db, key: &[u8], offset: u64, content: &[u8]) -> Outcome {
         Ok(self.keyspace.blobs.put_at(db, key, offset, content)?)
     }
 
     /// Appends to an existing string.
-    pub fn append(&mut self, db: Db, key: &[u8], content: &[u8]) -> Outcome {
+    pub(crate) fn append(&mut self, db: Db, key: &[u8], content: &[u8]) -> Outcome {
         Ok(self.keyspace.blobs.append(db, key, content)?)
     }
 
@@ -196,7 +196,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Removes a key. Returns whether it existed.
-    pub fn remove(&mut self, db: Db, key: &[u8]) -> Outcome<bool> {
+    pub(crate) fn remove(&mut self, db: Db, key: &[u8]) -> Outcome<bool> {
         match self.stat(db, key) {
             Some((word, _)) => self.remove_blob(db, key, word),
             None => Ok(false),
@@ -213,7 +213,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Renames an existing key, replacing the key of the new name.
-    pub fn rename(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+    pub(crate) fn rename(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
         if from == to {
             return Ok(());
         }
@@ -237,7 +237,7 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Copies an existing key over another.
-    pub fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
+    pub(crate) fn copy(&mut self, from: (Db, &[u8]), to: (Db, &[u8])) -> Outcome {
         if let (Some(chain), Some(stat)) =
             (SegmentList::find(self.blobs(), from.0, from.1)?, self.blobs().stat(from.0, from.1))
         {
@@ -315,7 +315,12 @@ impl<'a> LockedKeys<'a> {
     }
 
     /// Opens a collection by its word and size, or a new one.
-    pub(crate) fn open_found_or_new<C: Collection>(&mut self, db: Db, key: &[u8], found: Found) -> Outcome<Open<C>> {
+    pub(crate) fn open_found_or_new<C: Collection>(
+        &mut self,
+        db: Db,
+        key: &[u8],
+        found: Found,
+    ) -> Outcome<Open<C>> {
         Ok(self.open_found(db, key, found)?.unwrap_or_else(Open::new))
     }
 
@@ -388,7 +393,7 @@ impl<'a> LockedKeys<'a> {
     ///
     /// # Errors
     /// Errors of the store; the collection exceeds the memory of decoded collections.
-    pub fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
+    pub(crate) fn close<C: Collection>(&mut self, db: Db, key: &[u8], open: Open<C>) -> Outcome {
         let change = open.write();
         let Open { mut content, log, word, mut chain, counted, .. } = open;
         let mut word = word.unwrap_or(Word::new(C::KIND));

@@ -49,7 +49,6 @@ impl<T: Ord + Clone> RankIndex<T> {
         self.counts[step] = STEP;
     }
 
-    /// Removes a member of the set.
     pub(super) fn remove(&mut self, member: &T, order: &BTreeSet<T>) {
         let step = self.step(member);
         self.counts[step] -= 1;

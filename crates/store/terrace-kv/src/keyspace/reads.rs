@@ -52,7 +52,7 @@ impl Keyspace {
     }
 
     /// Word and size of a key, without a lock.
-    pub fn stat(&self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
+    pub(crate) fn stat(&self, db: Db, key: &[u8]) -> Option<(Word, u64)> {
         let stat = self.blobs.stat(db, key)?;
         self.live(db, key, Some(Word::unpack(stat.word))).map(|word| (word, stat.size))
     }

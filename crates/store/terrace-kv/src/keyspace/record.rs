@@ -18,7 +18,7 @@ pub struct Damaged;
 
 /// A record of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FieldRecord<'a> {
+pub enum FieldRecord<'a> {
     /// Sets the field to this value.
     Set(&'a [u8], &'a [u8]),
     /// Deletes the field.
@@ -143,7 +143,7 @@ impl<'a> Record<'a> for MemberRecord<'a> {
 
 impl FieldRecord<'_> {
     /// Appends the record to `out`.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             FieldRecord::Set(field, value) => {
                 out.reserve(FieldRecord::bytes(field.len(), value.len()));
@@ -158,14 +158,14 @@ impl FieldRecord<'_> {
     }
 
     /// Size of a record that sets a field, bytes.
-    pub fn bytes(field: usize, value: usize) -> usize {
+    pub(crate) fn bytes(field: usize, value: usize) -> usize {
         1 + varint_bytes(field) + varint_bytes(value) + field + value
     }
 }
 
 impl MemberRecord<'_> {
     /// Appends the record to `out`.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         match self {
             MemberRecord::Set(member, score) => {
                 out.push(SET);
@@ -178,7 +178,7 @@ impl MemberRecord<'_> {
     }
 
     /// Size of a record that sets a member, bytes.
-    pub fn bytes(member: usize) -> usize {
+    pub(crate) fn bytes(member: usize) -> usize {
         9 + varint_bytes(member) + member
     }
 }

@@ -43,7 +43,7 @@ fn parse_key(key: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// The place of a record: the piece's number and the offset in the piece.
-pub fn place(number: u64, offset: u64) -> u64 {
+pub(crate) fn place(number: u64, offset: u64) -> u64 {
     number << OFFSET_BITS | offset
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct SegmentList {
 
 impl SegmentList {
     /// Creates a chain and its note. The key names the chain only when all its pieces exist.
-    pub fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<SegmentList> {
+    pub(crate) fn create(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<SegmentList> {
         let is_used =
             |id: &u64| [NOTE, 1].iter().any(|n| blobs.stat(pieces_of(db), &key_of(*id, *n)).is_some());
         let id = std::iter::repeat_with(|| fastrand::u64(CLEARING + 1..)).find(|id| !is_used(id));
@@ -98,7 +98,7 @@ impl SegmentList {
     }
 
     /// Finds the chain of a key. None: the key has none.
-    pub fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<SegmentList>> {
+    pub(crate) fn find(blobs: &dyn Blobs, db: Db, key: &[u8]) -> Result<Option<SegmentList>> {
         // Without any pieces, a look-up costs nothing.
         match blobs.is_empty(pieces_of(db)) {
             true => Ok(None),
@@ -127,22 +127,22 @@ impl SegmentList {
         self.last + 1 - self.head.first
     }
     /// Bytes of all pieces.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
     /// The encoded head.
-    pub fn head(&self) -> [u8; KEY] {
+    pub(crate) fn head(&self) -> [u8; KEY] {
         self.head.encode()
     }
     /// The place of the next records, unless they overflow the piece.
-    pub fn end(&self) -> u64 {
+    pub(crate) fn end(&self) -> u64 {
         match self.last_bytes < PIECE {
             true => place(self.last, self.last_bytes),
             false => place(self.last + 1, 0),
         }
     }
     /// The place of the first piece.
-    pub fn begin(&self) -> u64 {
+    pub(crate) fn begin(&self) -> u64 {
         place(self.head.first, 0)
     }
     /// Whether most records are dead. `live`: bytes of live records.
@@ -158,7 +158,7 @@ impl SegmentList {
     ///
     /// # Errors
     /// Errors of the store; then nothing has changed.
-    pub fn append(&mut self, blobs: &dyn Blobs, records: &[u8]) -> Result<u64> {
+    pub(crate) fn append(&mut self, blobs: &dyn Blobs, records: &[u8]) -> Result<u64> {
         let bytes = records.len() as u64;
         if self.last_bytes < PIECE && self.last_bytes + bytes <= ROOM {
             blobs.append(pieces_of(self.db), &key_of(self.head.id, self.last), records)?;
@@ -176,7 +176,7 @@ impl SegmentList {
     ///
     /// # Errors
     /// Errors of the store and of `visit`.
-    pub fn read<E: From<BlobError>>(
+    pub(crate) fn read<E: From<BlobError>>(
         &self,
         blobs: &dyn Blobs,
         mut visit: impl FnMut(u64, &[u8]) -> std::result::Result<(), E>,
@@ -200,7 +200,13 @@ impl SegmentList {
     }
 
     /// Removes the first piece, of `bytes` bytes, which has no live records.
-    pub(crate) fn drop_first(&mut self, blobs: &dyn Blobs, key: &[u8], word: Word, bytes: usize) -> Result<()> {
+    pub(crate) fn drop_first(
+        &mut self,
+        blobs: &dyn Blobs,
+        key: &[u8],
+        word: Word,
+        bytes: usize,
+    ) -> Result<()> {
         let next = Head { first: self.head.first + 1, ..self.head };
         blobs.put(self.db, key, word.pack(), &[&next.encode()], 0)?;
         let gone = std::mem::replace(&mut self.head, next);
@@ -210,7 +216,7 @@ impl SegmentList {
 
     /// Puts the note before the key's head is created or removed. On a full disk the note omits the key: only
     /// removals make room, and they need a note first.
-    pub fn note(&self, blobs: &dyn Blobs, key: &[u8]) -> Result<()> {
+    pub(crate) fn note(&self, blobs: &dyn Blobs, key: &[u8]) -> Result<()> {
         let (name, first) = (key_of(self.head.id, NOTE), self.head.first.to_be_bytes());
         match blobs.put(pieces_of(self.db), &name, 0, &[&first, key], 0) {
             Err(BlobError::Full) => blobs.put_note(pieces_of(self.db), &name, &first),
@@ -223,7 +229,7 @@ impl SegmentList {
     }
     /// Removes all pieces, then the note: the head is gone. The last piece goes first, so that a start can
     /// find the rest after a crash.
-    pub fn remove(&self, blobs: &dyn Blobs) -> Result<()> {
+    pub(crate) fn remove(&self, blobs: &dyn Blobs) -> Result<()> {
         for number in (self.head.first..=self.last).rev() {
             blobs.remove(pieces_of(self.db), &key_of(self.head.id, number))?;
         }
@@ -232,7 +238,7 @@ impl SegmentList {
 }
 
 /// Removes all keys of a database, and their pieces.
-pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
+pub(crate) fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
     if blobs.is_empty(pieces_of(db)) {
         return blobs.clear(db);
     }
@@ -242,7 +248,7 @@ pub fn clear(blobs: &dyn Blobs, db: Db) -> Result<()> {
 }
 
 /// Recovers a database after a crash: removes pieces without a head. Called before the first command.
-pub fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
+pub(crate) fn recover(blobs: &dyn Blobs, db: Db) -> Result<()> {
     let (mut notes, mut from) = (Vec::new(), 0);
     loop {
         let page = blobs.scan(pieces_of(db), from, 1024);

@@ -48,7 +48,7 @@ pub(super) struct Walk {
 }
 
 /// The keys of all databases.
-pub(crate) struct Keyspace {
+pub struct Keyspace {
     pub(super) blobs: Arc<dyn Blobs>,
     pub(super) stripes: Box<[Mutex<Stripe>]>,
     hasher: DefaultHashBuilder,
@@ -72,7 +72,7 @@ impl fmt::Debug for Keyspace {
 impl Keyspace {
     /// Opens the keyspace of a store. `decoded_max`: maximum memory of decoded collections, bytes, also of a
     /// single one.
-    pub fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
+    pub(crate) fn new(blobs: Arc<dyn Blobs>, decoded_max: usize, clock: Clock) -> Keyspace {
         for db in 0..DATABASES {
             if let Err(err) = segment_list::recover(&*blobs, db) {
                 tracing::warn!("cannot recover the collections of database {db} after a crash: {err}");
@@ -93,11 +93,11 @@ impl Keyspace {
     }
 
     /// The store.
-    pub fn blobs(&self) -> &Arc<dyn Blobs> {
+    pub(crate) fn blobs(&self) -> &Arc<dyn Blobs> {
         &self.blobs
     }
     /// The time, milliseconds since 1970.
-    pub fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         (self.clock)()
     }
     /// Its counters.
@@ -109,7 +109,7 @@ impl Keyspace {
         self.decoded_bytes.load(Ordering::Relaxed) + self.deadlines.bytes()
     }
     /// Number of keys of a database with a known expiry time.
-    pub fn volatile(&self, db: Db) -> usize {
+    pub(crate) fn volatile(&self, db: Db) -> usize {
         self.deadlines.len(db)
     }
     /// Turns active expiry on or off.
@@ -123,7 +123,7 @@ impl Keyspace {
     }
 
     /// A uniformly random key, which may have expired. None: the database is empty.
-    pub fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
+    pub(crate) fn any_key(&self, db: Db) -> Option<Box<[u8]>> {
         self.blobs.any_key(db)
     }
 
@@ -151,7 +151,7 @@ impl Keyspace {
     }
 
     /// Visits all keys of a database like [`Keyspace::each_key_from`].
-    pub fn each_key(&self, db: Db, visit: impl FnMut(&[u8]) -> bool) {
+    pub(crate) fn each_key(&self, db: Db, visit: impl FnMut(&[u8]) -> bool) {
         self.each_key_from(db, 0, usize::MAX, visit);
     }
 
@@ -161,7 +161,7 @@ impl Keyspace {
     }
 
     /// Removes all keys of a database.
-    pub fn clear(&self, db: Db) -> Outcome {
+    pub(crate) fn clear(&self, db: Db) -> Outcome {
         let mut stripes: Vec<_> = self.stripes.iter().map(Mutex::lock).collect();
         for stripe in &mut stripes {
             self.decoded_bytes.fetch_sub(stripe.forget_database(db), Ordering::Relaxed);

@@ -33,7 +33,7 @@ impl Kind {
 
 /// Form of a stored value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// Each element once.
     Compact,
     /// A log of changes. The last record of an element counts.
@@ -58,23 +58,23 @@ const WIDE_UNIT: u64 = 4000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word {
     /// Type.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// Form. Strings are always compact.
-    pub form: Form,
+    pub(crate) form: Form,
     /// Expiry time, milliseconds since 1970.
-    pub expires: Option<u64>,
+    pub(crate) expires: Option<u64>,
     /// Flags of a memcached client. Only strings have them.
-    pub flags: u32,
+    pub(crate) flags: u32,
 }
 
 impl Word {
     /// The word of a new value without expiry time.
-    pub fn new(kind: Kind) -> Word {
+    pub(crate) fn new(kind: Kind) -> Word {
         Word { kind, form: Form::Compact, expires: None, flags: 0 }
     }
 
     /// Packs the word for storage.
-    pub fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         let code = match (self.kind, self.form) {
             (Kind::String, _) if self.flags > 0 => return self.pack_with_flags(),
             (Kind::String, _) => 1,
@@ -97,7 +97,7 @@ impl Word {
     }
 
     /// Unpacks a stored word. A blob that the server did not create has the word 0, a string.
-    pub fn unpack(word: u64) -> Word {
+    pub(crate) fn unpack(word: u64) -> Word {
         let string = |flags: u64, expires: u64| Word {
             expires: Some(expires).filter(|expires| *expires > 0),
             flags: flags as u32,

@@ -26,9 +26,8 @@ const MEMBER_BYTES: usize = 132;
 #[derive(Debug, Clone)]
 pub(crate) struct Ranked {
     /// Its score; never NaN.
-    pub score: f64,
-    /// Its name.
-    pub member: Arc<[u8]>,
+    pub(crate) score: f64,
+    pub(crate) member: Arc<[u8]>,
 }
 
 impl Ord for Ranked {
@@ -53,7 +52,7 @@ impl PartialEq for Ranked {
 impl Eq for Ranked {}
 
 /// A position in the order: before the first member not below it. None: behind all members.
-pub type Point = Option<Ranked>;
+pub(crate) type Point = Option<Ranked>;
 
 /// The position of the lowest member with this score; with `behind`, behind the highest.
 pub(crate) fn point_of_score(score: f64, behind: bool) -> Point {
@@ -88,12 +87,12 @@ pub(crate) struct Zset {
 
 impl Zset {
     /// A member's score.
-    pub fn score(&self, member: &[u8]) -> Option<f64> {
+    pub(crate) fn score(&self, member: &[u8]) -> Option<f64> {
         self.scores.get(member).map(|found| found.score)
     }
     /// Prefetches these members into the CPU caches. The look-ups are independent, so their memory accesses
     /// overlap.
-    pub fn prefetch(&self, names: &[&[u8]]) {
+    pub(crate) fn prefetch(&self, names: &[&[u8]]) {
         for name in names {
             if let Some((member, _)) = self.scores.get_key_value(*name) {
                 terrace_store::prefetch(member.as_ptr(), member.len());
@@ -101,7 +100,7 @@ impl Zset {
         }
     }
     /// Sets a member's score. Returns the previous one.
-    pub fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
+    pub(crate) fn set(&mut self, member: &[u8], score: f64, log: &mut Vec<u8>) -> Option<f64> {
         let old = self.insert(member, score, self.log_place + log.len() as u64);
         if old != Some(score) {
             MemberRecord::Set(member, score).write(log);
@@ -109,7 +108,7 @@ impl Zset {
         old
     }
     /// Deletes a member. Returns whether it existed.
-    pub fn delete(&mut self, member: &[u8], log: &mut Vec<u8>) -> bool {
+    pub(crate) fn delete(&mut self, member: &[u8], log: &mut Vec<u8>) -> bool {
         let there = self.remove(member);
         if there {
             MemberRecord::Delete(member).write(log);
@@ -117,16 +116,16 @@ impl Zset {
         there
     }
     /// Names of all members, unordered.
-    pub fn members(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &[u8]> {
         let members = fetched(self.scores.keys(), |member| (member.as_ptr(), member.len()));
         members.map(|member| &**member)
     }
     /// All members, lowest first.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Ranked> + ExactSizeIterator {
         self.order.iter()
     }
     /// The members at these ranks, counted from the lowest or from the highest.
-    pub fn range(&self, places: Range<usize>, from_highest: bool) -> Vec<&Ranked> {
+    pub(crate) fn range(&self, places: Range<usize>, from_highest: bool) -> Vec<&Ranked> {
         let (start, end) = (places.start, places.end.min(self.len()));
         if start >= end {
             return Vec::new();
@@ -144,7 +143,7 @@ impl Zset {
         }
     }
     /// The members between two positions.
-    pub fn between<'a>(
+    pub(crate) fn between<'a>(
         &'a self,
         start: &Point,
         end: &Point,
@@ -157,7 +156,7 @@ impl Zset {
         range.into_iter().flatten()
     }
     /// Number of members before a position.
-    pub fn below(&self, point: &Point) -> usize {
+    pub(crate) fn below(&self, point: &Point) -> usize {
         // Positions before the first member and behind the last need no rank index.
         match point {
             None => self.len(),
@@ -175,12 +174,12 @@ impl Zset {
         of.map(|Ranked { score, .. }| Ranked { score: *score, member })
     }
     /// Number of members before this one.
-    pub fn rank(&self, member: &[u8]) -> Option<usize> {
+    pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
         let (member, Score { score, .. }) = self.scores.get_key_value(member)?;
         Some(self.below(&Some(Ranked { score: *score, member: member.clone() })))
     }
     /// The member at a rank, counted from the lowest.
-    pub fn at(&self, index: usize) -> Option<&Ranked> {
+    pub(crate) fn at(&self, index: usize) -> Option<&Ranked> {
         self.range(index..index + 1, false).pop()
     }
 

@@ -93,7 +93,6 @@ pub(super) fn move_to(processor: usize) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A set of processors.
 pub(super) fn set_of(processors: impl IntoIterator<Item = usize>) -> CpuSet {
     let mut set = CpuSet::new();
     processors.into_iter().for_each(|processor| set.set(processor));

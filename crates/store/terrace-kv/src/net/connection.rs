@@ -46,7 +46,7 @@ pub(super) struct Connection {
     output: Vec<u8>,
     sent: usize,
     /// The client's entry for other connections, and the state of commands.
-    pub session: Session,
+    pub(crate) session: Session,
     /// The socket may be readable.
     is_readable: bool,
     /// The peer has closed its side: the rest is read to the end.
@@ -67,7 +67,7 @@ pub(super) struct Connection {
     replied: usize,
     remote: RemoteSamples,
     /// Counts the connection for its thread.
-    pub place: Place,
+    pub(crate) place: Place,
 }
 
 /// Counts as a client of a thread while it lives.
@@ -92,8 +92,7 @@ impl Drop for Place {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Turn {
     /// The turn may have changed the store.
-    pub writes: bool,
-    /// The connection is broken.
+    pub(crate) writes: bool,
     pub(crate) is_broken: bool,
 }
 

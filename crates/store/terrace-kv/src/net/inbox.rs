@@ -176,7 +176,6 @@ impl Threads {
         emptiest(self.clients().take(self.sharing))
     }
 
-    /// The thread of this number.
     pub(super) fn inbox(&self, number: usize) -> &Inbox {
         &self.inboxes[number]
     }

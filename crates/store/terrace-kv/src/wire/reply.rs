@@ -80,7 +80,6 @@ impl<'a> Reply<'a> {
             self.out.extend_from_slice(bytes);
         }
     }
-    /// A raw line.
     pub(crate) fn raw_line(&mut self, line: &str) {
         // See `error`.
         let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
@@ -91,7 +90,6 @@ impl<'a> Reply<'a> {
     pub(crate) fn ok(&mut self) {
         self.status("OK");
     }
-    /// A line.
     pub(crate) fn status(&mut self, line: &str) {
         self.line(b'+', line);
     }
@@ -119,7 +117,6 @@ impl<'a> Reply<'a> {
             None => self.null(),
         }
     }
-    /// A string from text.
     pub(crate) fn text(&mut self, text: impl AsRef<str>) {
         self.bulk(text.as_ref().as_bytes());
     }

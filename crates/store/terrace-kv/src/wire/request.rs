@@ -25,9 +25,8 @@ pub(crate) const MEMCACHED_BINARY: u8 = 0x80;
 /// See [`FOREIGN`].
 pub(crate) const TLS: u8 = 0x16;
 
-/// Limits of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     pub(crate) arguments_max: i64,
     /// Length of one argument, bytes.
     pub(crate) argument_bytes_max: i64,
@@ -39,7 +38,6 @@ pub struct Limits {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed(pub String);
 
-/// Progress of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// Minimum number of missing bytes.

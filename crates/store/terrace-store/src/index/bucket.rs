@@ -167,7 +167,6 @@ impl BucketState {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Locks the table of a hash for reading.
     pub(crate) fn read(&self, hash: u64) -> RwLockReadGuard<'_, Table> {
         if let Some(large) = self.large.get() {
             return large[shard_of(hash)].read();
@@ -190,7 +189,6 @@ impl BucketState {
         }
     }
 
-    /// Locks the table of a hash for writing.
     pub(crate) fn write(&self, hash: u64) -> RwLockWriteGuard<'_, Table> {
         if let Some(large) = self.large.get() {
             return large[shard_of(hash)].write();
@@ -230,7 +228,6 @@ impl BucketState {
         (large[i].write(), Some(second))
     }
 
-    /// Locks all tables for writing.
     pub(crate) fn write_all(&self) -> Vec<RwLockWriteGuard<'_, Table>> {
         let small = self.small.write();
         match self.large.get() {
@@ -353,7 +350,6 @@ fn any_of(table: &Table, mut random: impl FnMut(usize) -> usize) -> Box<[u8]> {
     }
 }
 
-/// Finds the entry of a key.
 pub(crate) fn find<'a>(table: &'a Table, hash: u64, key: &[u8]) -> Option<&'a Entry> {
     table.find(hash, |entry| *entry.key == *key).map(Box::as_ref)
 }

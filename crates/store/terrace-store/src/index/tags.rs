@@ -22,7 +22,6 @@ pub(crate) fn bytes_of(tag: &str, who: &Tagged) -> u64 {
     TAG_BYTES + allocated(tag.len()) + holder_bytes(who)
 }
 
-/// Holders by tag.
 type Holders = BTreeMap<Box<str>, BTreeSet<Tagged>>;
 
 /// All tags of a store. The lock is taken inside the lock of a bucket's table, or alone.

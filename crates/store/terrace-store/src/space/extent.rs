@@ -22,7 +22,6 @@ impl Extent {
     /// The extent of a blob without bytes, or of an inline one.
     pub(crate) const NONE: Extent = Extent { start: 0, units: 0 };
 
-    /// The extent of a blob.
     pub(crate) fn of(blob: &Blob) -> Extent {
         if blob.has(INLINE) { Extent::NONE } else { Extent { start: blob.start(), units: blob.units } }
     }

@@ -37,7 +37,6 @@ pub(super) struct Slot {
     pub index: u8,
 }
 
-/// The extent of a slot.
 pub(super) fn extent(class: Class, page: u64, index: u8) -> Extent {
     let units = units_of(class);
     Extent { start: page * PAGE_UNITS + u64::from(units) * u64::from(index), units }

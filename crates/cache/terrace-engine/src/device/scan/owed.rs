@@ -20,28 +20,28 @@ use terrace_shm::DeviceSlot;
 
 /// Pages of one file that the source lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct OwedFile {
+pub struct OwedFile {
     /// Identity of the file over which the pages are to be written.
-    pub base: Option<u64>,
+    pub(crate) base: Option<u64>,
     /// The run may have changed the source.
     pub(crate) permit: Option<Permits>,
     /// Page index, slot and checksum of the content.
     pub pages: BTreeMap<u64, (DeviceSlot, u32)>,
     /// Lap of the oldest region with records of the file.
-    pub since: u64,
+    pub(crate) since: u64,
     /// A record that settles them may have been lost.
     pub doubtful: bool,
 }
 
 /// Permits of one file, all of its last run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Permits {
+pub struct Permits {
     /// End of the first permit, ns since 1970.
-    pub first: u64,
+    pub(crate) first: u64,
     /// End of the last permit.
-    pub until: u64,
+    pub(crate) until: u64,
     /// Holder ([`crate::device::format::holder`]).
-    pub holder: u32,
+    pub(crate) holder: u32,
 }
 
 /// All owed pages on a device.

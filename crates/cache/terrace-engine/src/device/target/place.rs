@@ -13,10 +13,10 @@ const OWN_TYPE: &[u8] = b"fuse.terrace";
 /// A directory or file, by the mount table.
 #[derive(Debug)]
 pub(super) struct Place {
-    pub kind: Vec<u8>,
-    pub server: Vec<u8>,
+    pub(crate) kind: Vec<u8>,
+    pub(crate) server: Vec<u8>,
     /// Path from the root of the file system.
-    pub within: PathBuf,
+    pub(crate) within: PathBuf,
     /// Device number of the file system.
     device: Vec<u8>,
 }

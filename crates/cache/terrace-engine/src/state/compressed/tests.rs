@@ -18,9 +18,9 @@ pub(crate) const PAGES: u64 = 256;
 
 /// A file of pages that contain their number, all read and then compressed. There is no reclaim thread.
 pub(crate) struct Squeezed {
-    pub engine: Arc<Engine>,
+    pub(crate) engine: Arc<Engine>,
     compressor: Compressor,
-    pub o: ObjectRef,
+    pub(crate) o: ObjectRef,
     _file: tempfile::NamedTempFile,
 }
 

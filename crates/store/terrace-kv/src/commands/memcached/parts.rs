@@ -13,7 +13,6 @@ pub(super) const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format";
 /// The error line for data above the limit.
 pub(super) const TOO_LARGE: &str = "SERVER_ERROR object too large for cache";
 
-/// A refusal with this line.
 pub(super) fn line(text: &str) -> Refusal {
     Refusal::Other(text.to_owned())
 }

@@ -17,9 +17,9 @@ use crate::wire::request::{Parser, Progress, Request};
 
 /// A server with one client and a manual clock.
 pub(super) struct Lab {
-    pub server: Server,
-    pub blobs: Arc<MemoryBlobs>,
-    pub clock: Arc<AtomicU64>,
+    pub(crate) server: Server,
+    pub(crate) blobs: Arc<MemoryBlobs>,
+    pub(crate) clock: Arc<AtomicU64>,
     session: Session,
 }
 

@@ -26,14 +26,14 @@ pub(super) struct Volatile {
     /// Power cuts lose some of these sizes, too.
     pub(crate) loses_sizes: AtomicBool,
     /// Called once, at the end of the next sync of a file.
-    pub meanwhile: Mutex<Option<Meanwhile>>,
+    pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
     /// A write asked for immediate writeback from the page cache.
     pub(crate) hurried: AtomicBool,
     /// Bytes of all writes.
-    pub written: AtomicU64,
-    pub failing: AtomicBool,
+    pub(crate) written: AtomicU64,
+    pub(crate) failing: AtomicBool,
     /// Allocations and writes fail with ENOSPC.
-    pub full: AtomicBool,
+    pub(crate) full: AtomicBool,
     /// The next sync of a file fails; the kernel reports a failure once.
     pub(crate) failing_syncs: AtomicBool,
 }

@@ -46,24 +46,24 @@ impl Files {
 
 /// The writer's memory: lost in a power cut.
 pub(super) struct Writer<'a> {
-    pub medium: &'a SimMedium,
-    pub superblock: Superblock,
+    pub(crate) medium: &'a SimMedium,
+    pub(crate) superblock: Superblock,
     regions: VecDeque<FilledRegion>,
     free: VecDeque<u32>,
     next: Filling,
     /// Filling, region and pages used of the open region.
     open: Option<(Filling, u32, u32)>,
     /// Slots of the pages that may be read.
-    pub index: HashMap<Key, DeviceSlot>,
+    pub(crate) index: HashMap<Key, DeviceSlot>,
     tombstones: Vec<Record>,
     /// Files with keys on the device that the start rejected.
     cold: HashSet<u64>,
     /// The identity recorded last, and its region.
     pub(crate) digests: HashMap<u64, (u64, u32)>,
     /// Index and identities at the last flush.
-    pub flushed: (HashMap<Key, DeviceSlot>, HashMap<u64, (u64, u32)>),
+    pub(crate) flushed: (HashMap<Key, DeviceSlot>, HashMap<u64, (u64, u32)>),
     /// A write or flush failed: the writer stops.
-    pub failed: bool,
+    pub(crate) failed: bool,
 }
 
 pub(super) fn formatted() -> SimMedium {
