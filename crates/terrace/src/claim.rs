@@ -234,7 +234,7 @@ impl Other {
         let name = src.display();
         let Some((_, info)) = &self.0 else {
             let mounted = mounts::table().into_iter().find(|entry| {
-                entry.fstype == FSTYPE && (src.starts_with(&entry.source) || entry.source.starts_with(src))
+                entry.fstype == FSTYPE && (src.starts_with(entry.source()) || entry.source().starts_with(src))
             });
             let by = mounted.map_or("for another user or container".to_owned(), |entry| {
                 format!("at {}", entry.point.display())
@@ -306,8 +306,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             fstype: "ext4".to_owned(),
-            source: "/dev/sda".into(),
-            options: String::new(),
+            ..Entry::default()
         };
         let table = [entry(1, "/", "/"), entry(2, "/", "/data"), entry(2, "/a/b", "/bound")];
         let found = above(&table, Path::new("/bound/c"));

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use terrace_engine::proc;
+use terrace_system::proc;
 
 use crate::mounts;
 
@@ -32,26 +32,26 @@ impl fmt::Display for Holder {
 /// Processes that use a path at or below `mnt`, each once. Reads only links of /proc: no request reaches the
 /// mount.
 pub(crate) fn of(mnt: &Path) -> Vec<Holder> {
-    processes().filter_map(|(pid, dir)| holder(pid, &dir, mnt)).collect()
+    proc::pids().filter_map(|pid| holder(pid, mnt)).collect()
 }
 
 /// Processes that see the mount of device `dev`, one for each mount namespace.
 pub(crate) fn seeing(dev: (u32, u32)) -> Vec<Holder> {
     let mut known = Vec::new();
     let mut seen = Vec::new();
-    for (pid, dir) in processes() {
-        let Ok(namespace) = fs::read_link(dir.join("ns/mnt")) else { continue };
+    for pid in proc::pids() {
+        let Some(namespace) = namespace(pid) else { continue };
         if known.contains(&namespace) {
             continue;
         }
-        let table = mounts::table_of(&dir);
+        let table = terrace_system::mounts::table_of(pid).unwrap_or_default();
         if !table.is_empty() {
             known.push(namespace);
         }
         // The device number of a mount that is gone may be reused.
         let ours = |entry: &mounts::Entry| entry.dev == dev && entry.fstype == mounts::FSTYPE;
         if let Some(entry) = table.into_iter().find(ours) {
-            seen.push(Holder::new(pid, &dir, "own mount namespace", entry.point));
+            seen.push(Holder::new(pid, "own mount namespace", entry.point));
         }
     }
     seen
@@ -60,34 +60,31 @@ pub(crate) fn seeing(dev: (u32, u32)) -> Vec<Holder> {
 /// Selects the processes in mount namespaces that `terrace run` (of any user) has made for its command. Such
 /// a namespace copies all mounts. Where mounts are private, an unmount elsewhere does not reach the copies.
 pub(crate) fn under_runs(seen: &[Holder]) -> Vec<Holder> {
-    let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
-    let own = namespace(Path::new("/proc/self"));
-    let of_runs = processes().filter(|(_, dir)| is_run(dir)).filter_map(|(_, dir)| namespace(&dir));
+    let own = namespace("self");
+    let of_runs = proc::pids().filter(|pid| is_run(*pid)).filter_map(namespace);
     let of_runs: Vec<PathBuf> = of_runs.filter(|made| Some(made) != own.as_ref()).collect();
-    let under = |holder: &&Holder| {
-        namespace(Path::new(&format!("/proc/{}", holder.pid))).is_some_and(|its| of_runs.contains(&its))
-    };
+    let under = |holder: &&Holder| namespace(holder.pid).is_some_and(|its| of_runs.contains(&its));
     seen.iter().filter(under).cloned().collect()
 }
 
 /// Is a process `terrace run`, or its supervisor, which has the same arguments?
-fn is_run(dir: &Path) -> bool {
-    let line = fs::read(dir.join("cmdline")).unwrap_or_default();
-    let mut words = line.split(|byte| *byte == 0);
-    words.next().is_some_and(|name| name == b"terrace" || name.ends_with(b"/terrace"))
-        && words.next() == Some(b"run")
+fn is_run(pid: i32) -> bool {
+    let line = text(pid, "cmdline");
+    let mut words = line.split('\0');
+    words.next().is_some_and(|name| name == "terrace" || name.ends_with("/terrace"))
+        && words.next() == Some("run")
 }
 
-/// All processes, with their directories in /proc.
-fn processes() -> impl Iterator<Item = (i32, PathBuf)> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
+/// The mount namespace of a process.
+fn namespace(pid: impl fmt::Display) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/mnt")).ok()
 }
 
 impl Holder {
-    fn new(pid: i32, dir: &Path, how: &'static str, path: PathBuf) -> Holder {
-        let name = text(&dir.join("comm")).trim().to_owned();
-        Holder { pid, name, how, path, starting: is_starting(dir) }
+    fn new(pid: i32, how: &'static str, path: PathBuf) -> Holder {
+        let name = text(pid, "comm").trim().to_owned();
+        let starting = proc::task_flags(&text(pid, "stat")) & FORKED_NOT_BEGUN != 0;
+        Holder { pid, name, how, path, starting }
     }
 }
 
@@ -104,7 +101,8 @@ pub(crate) fn told(holders: &[Holder]) -> String {
     }
 }
 
-fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
+fn holder(pid: i32, mnt: &Path) -> Option<Holder> {
+    let dir = PathBuf::from(format!("/proc/{pid}"));
     let below = |path: PathBuf| path.starts_with(mnt).then_some(path);
     let link = |name: &str| fs::read_link(dir.join(name)).ok().and_then(below);
     let open = || {
@@ -114,17 +112,12 @@ fn holder(pid: i32, dir: &Path, mnt: &Path) -> Option<Holder> {
     let found = link("cwd").map(|path| ("cwd", path));
     let found = found.or_else(|| link("root").map(|path| ("root", path)));
     let found = found.or_else(|| open().map(|path| ("open file", path)));
-    let (how, path) = found.or_else(|| mapped(dir, mnt).map(|path| ("mapping", path)))?;
-    Some(Holder::new(pid, dir, how, path))
+    let (how, path) = found.or_else(|| mapped(&dir, mnt).map(|path| ("mapping", path)))?;
+    Some(Holder::new(pid, how, path))
 }
 
 /// PF_FORKNOEXEC of include/linux/sched.h.
 const FORKED_NOT_BEGUN: u32 = 0x40;
-
-fn is_starting(dir: &Path) -> bool {
-    let stat = text(&dir.join("stat"));
-    proc::task_flags(&stat) & FORKED_NOT_BEGUN != 0
-}
 
 /// `7f00-7f10 r--p 00000000 00:2a 17    /path`
 fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
@@ -135,9 +128,9 @@ fn mapped(dir: &Path, mnt: &Path) -> Option<PathBuf> {
         .find(|path| path.starts_with(mnt))
 }
 
-/// Text of a file of /proc; names in it need not be UTF-8.
-fn text(file: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(file).unwrap_or_default()).into_owned()
+/// [`proc::text`], empty if unreadable.
+fn text(pid: i32, file: &str) -> String {
+    proc::text(pid, file).unwrap_or_default()
 }
 
 #[cfg(test)]

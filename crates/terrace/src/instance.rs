@@ -26,7 +26,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
-use terrace_engine::proc;
+use terrace_system::proc;
 
 use crate::error::{Failure, Result, reason};
 use crate::mounts;
@@ -235,7 +235,7 @@ fn lock_for_life(lock: &File) -> io::Result<()> {
 
 /// Is a process alive and not exiting? A process counts as dead if its threads hang during the exit.
 fn runs(pid: i32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !proc::is_ending(&stat))
+    proc::text(pid, "stat").is_ok_and(|stat| !proc::is_ending(&stat))
 }
 
 /// All instances of this user (for root: of all under /run/terrace), living or dead.

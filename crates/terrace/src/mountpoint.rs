@@ -133,7 +133,7 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
         rustix::fs::fstat(&fd).map_err(|err| Failure::new(name, reason(err), "try another directory"))?;
     if let Some(entry) = terrace_mount_of_device(stat.st_dev) {
         let why = format!("the source is itself on the terrace mount {}", entry.point.display());
-        return Err(Failure::new(name, why, format!("name its source {} instead", entry.source.display())));
+        return Err(Failure::new(name, why, format!("name its source {} instead", entry.source().display())));
     }
     if let Some(fstype) = made_up_type(&path) {
         let why = format!("{fstype} holds no stored files: the kernel makes them up");
@@ -144,32 +144,13 @@ fn source(src: &Path) -> Result<(PathBuf, OwnedFd, u32)> {
 
 /// File systems with files that the kernel generates at each read, and devices. There is nothing to cache, and
 /// terrace itself needs them.
-const MADE_UP: [&str; 19] = [
-    "proc",
-    "sysfs",
-    "devtmpfs",
-    "devpts",
-    "cgroup",
-    "cgroup2",
-    "debugfs",
-    "tracefs",
-    "securityfs",
-    "configfs",
-    "bpf",
-    "pstore",
-    "efivarfs",
-    "mqueue",
-    "binfmt_misc",
-    "selinuxfs",
-    "fusectl",
-    "rpc_pipefs",
-    "resctrl",
-];
+const MADE_UP: &str = "proc sysfs devtmpfs devpts cgroup cgroup2 debugfs tracefs securityfs configfs bpf pstore \
+                       efivarfs mqueue binfmt_misc selinuxfs fusectl rpc_pipefs resctrl";
 
 /// The type of the file system of `dir`, if it is in [`MADE_UP`].
 pub(crate) fn made_up_type(dir: &Path) -> Option<String> {
     let entry = mounts::of_device(rustix::fs::stat(dir).ok()?.st_dev)?;
-    MADE_UP.contains(&entry.fstype.as_str()).then_some(entry.fstype)
+    MADE_UP.split(' ').any(|name| name == entry.fstype).then_some(entry.fstype)
 }
 
 fn is_not_connected(err: &std::io::Error) -> bool {
@@ -257,7 +238,7 @@ fn unmounted(mnt: &Path) -> Result<()> {
     let name = &mnt.display();
     let Some(entry) = mounts::at(mnt).filter(|entry| entry.fstype != AUTOMOUNT) else { return Ok(()) };
     if entry.fstype == FSTYPE {
-        let why = format!("terrace already serves {} here", entry.source.display());
+        let why = format!("terrace already serves {} here", entry.source().display());
         return Err(Failure::new(name, why, format!("end that with `terrace umount {name}`")));
     }
     let why = format!("the mount point is busy: {} is mounted here", entry.fstype);
@@ -337,8 +318,7 @@ mod tests {
             root: root.into(),
             point: point.into(),
             fstype: fstype.to_owned(),
-            source: "/dev/sda".into(),
-            options: String::new(),
+            ..Entry::default()
         };
         let table =
             [entry(1, "/", "/", "ext4"), entry(1, "/s", "/bound", "ext4"), entry(9, "/", "/t/m", FSTYPE)];

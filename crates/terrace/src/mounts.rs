@@ -17,9 +17,8 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::sys::{self, Side};
 
 pub(crate) use flags::{flag_of, names_of, of_mount};
-pub(crate) use table::{
-    Entry, FSTYPE, Layer, at, below, device_at, inside, layer, of_device, own_table, table, table_of,
-};
+pub(crate) use table::{FSTYPE, Layer, below, device_at, layer, of_device};
+pub(crate) use terrace_system::mounts::{Entry, at, inside, table};
 
 pub(crate) fn open_fuse() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)

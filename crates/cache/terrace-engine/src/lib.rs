@@ -40,7 +40,6 @@ pub mod numa;
 mod observe;
 mod path;
 mod preload_server;
-pub mod proc;
 mod readahead;
 mod reclaim;
 mod rings;

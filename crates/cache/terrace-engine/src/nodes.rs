@@ -2,12 +2,12 @@
 //! memory of a chunk of frames is bound to its node (mbind). Inactive without `--numa auto`, and on a single
 //! node.
 
-use crate::proc;
 use crate::segment::SegmentHandles;
 use std::collections::HashMap;
 use std::io;
 use terrace_shm::layout::HUGE;
 use terrace_sync::Mutex;
+use terrace_system::proc;
 
 /// The kernel's `MPOL_PREFERRED`, which falls back to other nodes if one is full. Its flags move existing
 /// pages: those mapped by this process alone, or by any process.

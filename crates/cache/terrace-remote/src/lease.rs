@@ -10,7 +10,6 @@ use bytes::Bytes;
 use std::fmt;
 use std::time::Duration;
 use terrace_engine::device::TierId;
-use terrace_engine::proc::stat_fields;
 
 const FOLDER: &str = "lock/";
 /// Content of a released lock.
@@ -115,11 +114,8 @@ fn boot() -> String {
 
 /// Start time of a process, as the kernel counts it.
 fn start_of(pid: i32) -> Option<String> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = stat_fields(&stat);
-    // A zombie: the process has ended and was not waited for.
-    let has_ended = fields.next()? == "Z";
-    (!has_ended).then(|| fields.nth(18).unwrap_or_default().to_owned())
+    let stat = terrace_system::proc::stat(pid)?;
+    (stat.state != 'Z').then(|| stat.began.to_string())
 }
 
 fn name(number: u64) -> String {

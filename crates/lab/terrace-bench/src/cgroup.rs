@@ -10,15 +10,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use terrace_system::cgroup::{self, Version};
+use terrace_system::{count, number, proc};
 
-/// The machine's control group interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Version {
-    /// One hierarchy for each controller.
-    V1,
-    /// The unified hierarchy.
-    V2,
-}
+/// Where control groups are mounted.
+const ROOT: &str = "/sys/fs/cgroup";
 
 /// Directories of a group; can be handed to another process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,6 +59,25 @@ pub struct Memory {
 }
 
 impl Group {
+    /// The directories of a group below `root`; made on request.
+    fn at(root: &Path, name: &str, make: bool) -> io::Result<Group> {
+        let name = Path::new(name);
+        if !root.join("cgroup.controllers").exists() {
+            let of = |controller: &str| group_in(&root.join(controller), name, make).ok().flatten();
+            let (memory, cpu, shares) = (of("memory"), of("cpuacct"), of("cpu"));
+            let io = if make { None } else { of("blkio") };
+            return Ok(Group { version: Version::V1, memory, cpu, shares, io });
+        }
+        // One by one: a kernel without one of them refuses the whole line.
+        for controller in ["+memory", "+cpu"].iter().filter(|_| make) {
+            let _ = fs::write(root.join("cgroup.subtree_control"), controller);
+        }
+        let dir = group_in(root, name, make)?;
+        let with = |file: &str| dir.clone().filter(|dir| dir.join(file).exists());
+        let (memory, cpu) = (with("memory.max"), with("cpu.stat"));
+        Ok(Group { version: Version::V2, memory, cpu, shares: None, io: None })
+    }
+
     /// Control files that take a process id; writing "0" moves the writer.
     pub(crate) fn procs_files(&self) -> Vec<PathBuf> {
         self.dirs().iter().map(|d| d.join("cgroup.procs")).collect()
@@ -90,10 +105,8 @@ impl Group {
     pub(crate) fn cpu_ns(&self) -> Option<u64> {
         let dir = self.cpu.as_ref()?;
         match self.version {
-            Version::V1 => read_number(&dir.join("cpuacct.usage")),
-            Version::V2 => {
-                field(&fs::read_to_string(dir.join("cpu.stat")).ok()?, "usage_usec").map(|us| us * 1000)
-            }
+            Version::V1 => number(&dir.join("cpuacct.usage")).ok()?,
+            Version::V2 => Some(count(&fs::read_to_string(dir.join("cpu.stat")).ok()?, "usage_usec")? * 1000),
         }
     }
 
@@ -104,57 +117,26 @@ impl Group {
     /// only under a throttle.
     pub(crate) fn read_bytes(&self) -> Option<u64> {
         let procs = fs::read_to_string(self.procs_files().first()?).ok()?;
-        Some(procs.lines().filter_map(|pid| read_bytes_of(Path::new("/proc").join(pid).as_path())).sum())
+        let of = |pid| count(&proc::text(pid, "io").ok()?, "read_bytes");
+        Some(procs.lines().filter_map(of).sum())
     }
 
     /// Counters of the memory controller.
     pub(crate) fn memory(&self) -> Option<Memory> {
-        let dir = self.memory.as_ref()?;
-        let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
-        let file_pages = |file: &str, shmem: &str| {
-            field(&stat, file).unwrap_or(0).saturating_sub(field(&stat, shmem).unwrap_or(0))
-        };
-        Some(match self.version {
-            Version::V1 => {
-                let usage = read_number(&dir.join("memory.usage_in_bytes"))?;
-                let oom = fs::read_to_string(dir.join("memory.oom_control")).unwrap_or_default();
-                Memory {
-                    usage,
-                    usage_max: read_number(&dir.join("memory.max_usage_in_bytes"))?,
-                    limit_hits: read_number(&dir.join("memory.failcnt"))?,
-                    oom_kills: field(&oom, "oom_kill").unwrap_or(0),
-                    major_faults: field(&stat, "total_pgmajfault").unwrap_or(0),
-                    pinned: usage.saturating_sub(file_pages("total_cache", "total_shmem")),
-                }
-            }
-            Version::V2 => {
-                let usage = read_number(&dir.join("memory.current"))?;
-                let events = fs::read_to_string(dir.join("memory.events")).unwrap_or_default();
-                Memory {
-                    usage,
-                    usage_max: read_number(&dir.join("memory.peak")).unwrap_or(usage),
-                    limit_hits: field(&events, "max").unwrap_or(0),
-                    oom_kills: field(&events, "oom_kill").unwrap_or(0),
-                    major_faults: field(&stat, "pgmajfault").unwrap_or(0),
-                    pinned: usage.saturating_sub(file_pages("file", "shmem")),
-                }
-            }
+        let group = cgroup::Group { version: self.version, dir: self.memory.clone()? };
+        let (stat, usage) = (group.stat().ok()??, group.used().ok()??);
+        let of = |v1: &str, v2: &str| count(&stat, group.named(v1, v2)).unwrap_or(0);
+        let peak = number(&group.file("memory.max_usage_in_bytes", "memory.peak"));
+        let file_pages = of("total_cache", "file").saturating_sub(of("total_shmem", "shmem"));
+        Some(Memory {
+            usage,
+            usage_max: peak.ok().flatten().unwrap_or(usage),
+            limit_hits: group.met().unwrap_or(0),
+            oom_kills: group.kills().ok().flatten().unwrap_or(0),
+            major_faults: of("total_pgmajfault", "pgmajfault"),
+            pinned: usage.saturating_sub(file_pages),
         })
     }
-}
-
-fn read_bytes_of(process: &Path) -> Option<u64> {
-    let io = fs::read_to_string(process.join("io")).ok()?;
-    field(&io, "read_bytes:")
-}
-
-fn read_number(path: &Path) -> Option<u64> {
-    fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-/// The number behind `name` in "name number" lines.
-fn field(text: &str, name: &str) -> Option<u64> {
-    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
 /// A group made for one run; removed when dropped.
@@ -171,13 +153,14 @@ impl std::ops::Deref for OwnedGroup {
 impl OwnedGroup {
     /// Makes the group below the machine's cgroup tree, with an optional memory limit.
     pub(crate) fn create(name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
-        Self::create_below(Path::new("/sys/fs/cgroup"), name, limit)
+        Self::create_below(Path::new(ROOT), name, limit)
     }
 
     fn create_below(root: &Path, name: &str, limit: Option<u64>) -> io::Result<OwnedGroup> {
-        let group =
-            if root.join("cgroup.controllers").exists() { unified(root, name)? } else { split(root, name)? };
-        let owned = OwnedGroup(group);
+        let owned = OwnedGroup(Group::at(root, name, true)?);
+        if owned.dirs().is_empty() {
+            return Err(io::Error::other("no control groups here"));
+        }
         if let Some(bytes) = limit {
             let file = if owned.version == Version::V1 { "memory.limit_in_bytes" } else { "memory.max" };
             let dir = owned.memory.clone().ok_or_else(|| io::Error::other("no memory controller"))?;
@@ -219,9 +202,9 @@ impl OwnedGroup {
     pub(crate) fn throttle(&mut self, throttle: &Throttle) -> io::Result<()> {
         let name = self.dirs().first().and_then(|dir| dir.file_name()).map(PathBuf::from).unwrap_or_default();
         let dir = match self.version {
-            Version::V1 => controller(Path::new("/sys/fs/cgroup"), "blkio", &name),
+            Version::V1 => group_in(&Path::new(ROOT).join("blkio"), &name, true).ok().flatten(),
             Version::V2 => {
-                let root = Path::new("/sys/fs/cgroup");
+                let root = Path::new(ROOT);
                 let _ = fs::write(root.join("cgroup.subtree_control"), "+io");
                 Some(root.join(&name)).filter(|dir| dir.join("io.max").exists())
             }
@@ -262,21 +245,7 @@ impl Throttle {
 /// # Errors
 /// A group that cannot be removed.
 pub(crate) fn remove(name: &str) -> io::Result<()> {
-    let root = Path::new("/sys/fs/cgroup");
-    let there = |dir: PathBuf| dir.join("cgroup.procs").exists().then_some(dir);
-    let group = if root.join("cgroup.controllers").exists() {
-        let dir = there(root.join(name));
-        Group { version: Version::V2, memory: dir.clone(), cpu: dir, shares: None, io: None }
-    } else {
-        let of = |controller: &str| there(root.join(controller).join(name));
-        Group {
-            version: Version::V1,
-            memory: of("memory"),
-            cpu: of("cpuacct"),
-            shares: of("cpu"),
-            io: of("blkio"),
-        }
-    };
+    let group = Group::at(Path::new(ROOT), name, false)?;
     let dirs: Vec<PathBuf> = group.dirs().into_iter().cloned().collect();
     let group = OwnedGroup(group);
     group.end_all(Path::new(""));
@@ -334,34 +303,13 @@ impl Drop for OwnedGroup {
     }
 }
 
-fn split(root: &Path, name: &str) -> io::Result<Group> {
-    let make = |of: &str| controller(root, of, Path::new(name));
-    let (memory, cpu, shares) = (make("memory"), make("cpuacct"), make("cpu"));
-    let group = Group { version: Version::V1, memory, cpu, shares, io: None };
-    if group.procs_files().is_empty() { Err(io::Error::other("no control groups here")) } else { Ok(group) }
-}
-
-/// Makes the group's directory of one controller, if the machine has it.
-fn controller(root: &Path, controller: &str, name: &Path) -> Option<PathBuf> {
-    let dir = root.join(controller).join(name);
-    fs::create_dir_all(&dir).ok().filter(|()| dir.join("cgroup.procs").exists()).map(|()| dir)
-}
-
-fn unified(root: &Path, name: &str) -> io::Result<Group> {
-    // One by one: a kernel without one of them refuses the whole line.
-    for controller in ["+memory", "+cpu"] {
-        let _ = fs::write(root.join("cgroup.subtree_control"), controller);
+/// The group's directory in a tree, if it has one; made on request.
+fn group_in(tree: &Path, name: &Path, make: bool) -> io::Result<Option<PathBuf>> {
+    let dir = tree.join(name);
+    if make {
+        fs::create_dir_all(&dir)?;
     }
-    let dir = root.join(name);
-    fs::create_dir_all(&dir)?;
-    let has = |file: &str| dir.join(file).exists().then(|| dir.clone());
-    Ok(Group {
-        version: Version::V2,
-        memory: has("memory.max"),
-        cpu: has("cpu.stat"),
-        shares: None,
-        io: None,
-    })
+    Ok(Some(dir).filter(|dir| dir.join("cgroup.procs").exists()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,10 @@
 //! Description of the machine, and load by other programs.
 
-use procfs::process::{MountInfo, Process};
-use procfs::{CpuInfo, Current, CurrentSI, KernelStats, Meminfo};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use terrace_system::{bytes, field, mounts, proc};
 
 /// Maximum CPU share of other programs; a run above it is marked as disturbed.
 pub(crate) const FOREIGN_CPU_MAX: f64 = 0.04;
@@ -45,14 +44,14 @@ pub struct Machine {
 pub(crate) fn describe(dir: &Path) -> Machine {
     let (device, file_system) = mount_of(dir).unwrap_or_default();
     let name = device.trim_start_matches("/dev/").to_string();
-    let cpu = CpuInfo::current().ok();
-    let flags = cpu.as_ref().and_then(|cpu| cpu.flags(0)).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
     Machine {
-        cpu: cpu.as_ref().and_then(|cpu| cpu.model_name(0)).unwrap_or_default().to_string(),
+        cpu: field(&cpu, "model name").unwrap_or_default().to_string(),
         cpus: cpus(),
-        memory_bytes: Meminfo::current().map_or(0, |info| info.mem_total),
+        memory_bytes: bytes(&read("/proc/meminfo"), "MemTotal").unwrap_or(0),
         kernel: read("/proc/sys/kernel/osrelease"),
-        virtual_machine: flags.contains(&"hypervisor"),
+        virtual_machine: field(&cpu, "flags")
+            .is_some_and(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
         file_system,
         scheduler: chosen(&read(&format!("/sys/block/{name}/queue/scheduler"))),
         device,
@@ -70,7 +69,7 @@ pub(crate) fn cpus() -> usize {
 
 /// Memory available to programs, bytes.
 pub(crate) fn memory_available() -> u64 {
-    Meminfo::current().ok().and_then(|info| info.mem_available).unwrap_or(0)
+    bytes(&read("/proc/meminfo"), "MemAvailable").unwrap_or(0)
 }
 
 fn read(path: &str) -> String {
@@ -87,19 +86,13 @@ fn output(program: &str, args: &[&str]) -> String {
     out.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_string()).unwrap_or_default()
 }
 
-/// All mounts, in the order of mounting.
-pub(crate) fn mounts() -> Vec<MountInfo> {
-    let mounts = Process::myself().and_then(|me| me.mountinfo());
-    mounts.map_or_else(|_| Vec::new(), |mounts| mounts.into_iter().collect())
-}
-
-/// Device and type of the mount that contains `dir`: the longest mount point that is a prefix, the last one
-/// of several.
+/// Device and type of the mount that contains `dir`.
 pub(crate) fn mount_of(dir: &Path) -> Option<(String, String)> {
     let dir = dir.canonicalize().ok()?;
-    let holds = mounts().into_iter().filter(|mount| dir.starts_with(&mount.mount_point));
-    let best = holds.max_by_key(|mount| mount.mount_point.as_os_str().len())?;
-    Some((best.mount_source.unwrap_or_default(), best.fs_type))
+    let table = mounts::table();
+    let (mount, _) = mounts::inside(&table, &dir)?;
+    let device = mount.source().to_string_lossy().into_owned();
+    Some((if device == "none" { String::new() } else { device }, mount.fstype.clone()))
 }
 
 /// CPU time of the whole machine since it started, in nanoseconds; tick precision (10 ms).
@@ -118,13 +111,14 @@ pub(crate) struct Busy {
 pub(crate) fn busy() -> Busy {
     /// The flag of kernel threads.
     const PF_KTHREAD: u32 = 0x0020_0000;
-    let ns = |ticks: u64| ticks * 1_000_000_000 / procfs::ticks_per_second();
-    let Ok(all) = KernelStats::current().map(|stats| stats.total) else { return Busy::default() };
-    let busy = all.user + all.nice + all.system + all.irq.unwrap_or(0) + all.softirq.unwrap_or(0);
-    let processes = procfs::process::all_processes().into_iter().flatten().flatten();
-    let threads = processes.filter_map(|process| process.stat().ok()).filter(|s| s.flags & PF_KTHREAD != 0);
-    let kernel: u64 = threads.map(|stat| stat.utime + stat.stime).sum();
-    Busy { busy_ns: ns(busy), steal_ns: ns(all.steal.unwrap_or(0)), kernel_ns: ns(kernel) }
+    let ns = |ticks: u64| ticks * 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    let Some((_, all)) = proc::ticks().first().copied() else { return Busy::default() };
+    let stats = proc::pids().filter_map(|pid| proc::text(pid, "stat").ok());
+    let threads = stats.filter(|stat| proc::task_flags(stat) & PF_KTHREAD != 0);
+    // Fields 14 and 15: user and system time.
+    let used =
+        |stat: String| proc::stat_fields(&stat).skip(11).take(2).flat_map(str::parse::<u64>).sum::<u64>();
+    Busy { busy_ns: ns(all.all - all.idle), steal_ns: ns(all.stolen), kernel_ns: ns(threads.map(used).sum()) }
 }
 
 /// Waits until the machine has been idle for a second, at most `seconds`.

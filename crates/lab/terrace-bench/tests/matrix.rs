@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use terrace_bench::compare::{Question, Row, Verdict, compare};
 use terrace_bench::raw;
+use terrace_system::{mounts, proc};
 use terrace_testkit::wait::wait_until;
 
 const ARGS: &str = "matrix m.toml --dir work --state state --out out";
@@ -278,12 +279,7 @@ fn reads_are_counted_at_their_devices() {
 }
 
 fn mounts_below(dir: &Path) -> usize {
-    // Names of mounts beside this test need not be UTF-8.
-    let mounts = String::from_utf8_lossy(&fs::read("/proc/mounts").unwrap()).into_owned();
-    mounts
-        .lines()
-        .filter(|line| line.split(' ').nth(1).is_some_and(|at| Path::new(at).starts_with(dir)))
-        .count()
+    mounts::table().iter().filter(|mount| mount.point.starts_with(dir)).count()
 }
 
 fn loops_below(dir: &Path) -> usize {
@@ -300,8 +296,7 @@ fn groups_of(pid: u32) -> Vec<PathBuf> {
 
 /// Whether the process is gone, or a zombie.
 fn has_ended(pid: &str) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
+    proc::stat(pid).is_none_or(|stat| stat.state == 'Z')
 }
 
 #[test]

@@ -1,7 +1,34 @@
-//! Threads of another process, from /proc.
+//! Memory and threads of another process, from /proc.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
+
+/// Bytes in each memory file that a process has open, by device and inode number.
+///
+/// # Panics
+/// If its descriptors cannot be listed.
+#[track_caller]
+pub fn memory_files(pid: i32) -> BTreeMap<(u64, u64), u64> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).expect("descriptors of the process");
+    // Descriptors may be closed meanwhile; those of memory files stay.
+    let paths = descriptors.flatten().map(|entry| entry.path());
+    let is_memory = |to: std::path::PathBuf| to.to_string_lossy().starts_with("/memfd:");
+    let files = paths.filter(|path| fs::read_link(path).is_ok_and(is_memory)).flat_map(fs::metadata);
+    files.map(|file| ((file.dev(), file.ino()), file.blocks() * 512)).collect()
+}
+
+/// Private memory of a process, bytes.
+///
+/// # Panics
+/// If there is none.
+#[track_caller]
+pub fn private_memory(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("maps of the process");
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("a line Anonymous");
+    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).expect("a number") * 1024
+}
 
 /// Processor time of the threads of a process with this name.
 ///

@@ -1,8 +1,11 @@
 //! Checks that a test leaves no mounts, processes or runtime directories behind.
 
 use crate::process;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use terrace_api::instance::Info;
+use terrace_system::mounts::{self, Entry};
+use terrace_system::proc;
 
 /// Directory of the instances' sockets, by the product's own rule.
 pub(crate) fn runtime_dir() -> PathBuf {
@@ -41,16 +44,15 @@ pub fn find(dir: &Path) -> Vec<String> {
 fn look(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let name = dir.to_str().expect("a UTF-8 path");
-    let mounts = table_of_mounts();
-    found.extend(mounts.lines().filter(|l| l.contains(name)).map(|l| format!("mount: {l}")));
+    found.extend(mounts_of(name).map(|mount| format!("mount: {mount:?}")));
     for (place, info) in instances() {
         if format!("{info:?}").contains(name) {
             found.push(format!("instance: {} {info:?}", place.display()));
         }
     }
-    for pid in process::pids() {
+    for pid in proc::pids() {
         if pid != std::process::id() as i32 && process::alive(pid) && mentions(pid, name) {
-            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let comm = proc::text(pid, "comm").unwrap_or_default();
             found.push(format!("process: {pid} {} {}", comm.trim(), process::state(pid)));
         }
     }
@@ -61,18 +63,15 @@ fn look(dir: &Path) -> Vec<String> {
 /// record names yet.
 pub(crate) fn daemons(dir: &Path) -> Vec<i32> {
     let name = dir.to_str().expect("a UTF-8 path");
-    let comm = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    let is_ours =
-        |pid: &i32| comm(*pid).starts_with("terrace") && process::alive(*pid) && mentions(*pid, name);
-    process::pids().into_iter().filter(is_ours).collect()
+    let is_named = |pid: &i32| proc::text(pid, "comm").is_ok_and(|comm| comm.starts_with("terrace"));
+    proc::pids().filter(|pid| is_named(pid) && process::alive(*pid) && mentions(*pid, name)).collect()
 }
 
 /// Whether the arguments or the working directory of a process contain the place. (Its mounts are no
 /// evidence: every process of this mount namespace sees those of a test.)
 fn mentions(pid: i32, name: &str) -> bool {
-    let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|p| p.starts_with(name));
-    cwd || arguments.windows(name.len()).any(|w| w == name.as_bytes())
+    cwd || proc::text(pid, "cmdline").is_ok_and(|arguments| arguments.contains(name))
 }
 
 /// Ends the results of [`find`], by process id: for tests that failed half-way. FUSE connections come first:
@@ -81,7 +80,7 @@ fn mentions(pid: i32, name: &str) -> bool {
 pub fn clear(dir: &Path) {
     let name = dir.to_str().expect("a UTF-8 path");
     unmount_below(name, libc::MNT_FORCE);
-    for pid in process::pids() {
+    for pid in proc::pids() {
         if pid != std::process::id() as i32 && process::alive(pid) && mentions(pid, name) {
             process::kill(pid, libc::SIGKILL);
         }
@@ -96,16 +95,15 @@ pub fn clear(dir: &Path) {
     }
 }
 
-/// The mount table; names in it need not be UTF-8.
-pub(crate) fn table_of_mounts() -> String {
-    String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").expect("/proc is mounted")).into_owned()
+/// Mounts whose point, source or root contain the place.
+fn mounts_of(name: &str) -> impl Iterator<Item = Entry> {
+    let all = mounts::table_of("self").expect("/proc is mounted");
+    all.into_iter().filter(move |mount| format!("{mount:?}").contains(name))
 }
 
 fn unmount_below(name: &str, how: i32) {
-    let mounts = table_of_mounts();
-    for line in mounts.lines().filter(|l| l.contains(name)) {
-        let point = line.split(' ').nth(4).expect("a mount point");
-        let point = std::ffi::CString::new(point).expect("no NUL");
+    for mount in mounts_of(name) {
+        let point = std::ffi::CString::new(mount.point.into_os_string().into_vec()).expect("no NUL");
         // SAFETY: a NUL-terminated path below the test's own directory.
         unsafe { libc::umount2(point.as_ptr(), how) };
     }

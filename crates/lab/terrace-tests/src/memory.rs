@@ -1,9 +1,8 @@
 //! Memory and descriptors of an instance, measured from outside.
 
 use crate::rig::TestMount;
-use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
+use terrace_testkit::process::{memory_files, private_memory};
 
 /// Maximum private memory of the processes: eight threads, each with a request and an answer of a megabyte
 /// and a detour buffer in a huge page of two; stacks, tables and the allocator's overhead.
@@ -22,23 +21,10 @@ impl Memory {
     /// Current values.
     #[track_caller]
     pub fn of(rig: &TestMount) -> Memory {
-        let mut seen = BTreeSet::new();
-        let mut shared = 0;
-        for entry in
-            fs::read_dir(format!("/proc/{}/fd", rig.supervisor())).expect("descriptors of the supervisor")
-        {
-            // Descriptors may be closed meanwhile; those of memory files stay.
-            let Ok(entry) = entry else { continue };
-            let path = entry.path();
-            let is_memory = fs::read_link(&path).is_ok_and(|t| t.to_string_lossy().starts_with("/memfd:"));
-            if let (true, Ok(m)) = (is_memory, fs::metadata(&path))
-                && seen.insert((m.dev(), m.ino()))
-            {
-                shared += m.blocks() / 2;
-            }
-        }
-        assert!(seen.len() >= 3, "segment, touch table and durable tables are memory files");
-        Memory { shared, own: own(rig.supervisor()) + own(rig.terraced()) }
+        let files = memory_files(rig.supervisor());
+        assert!(files.len() >= 3, "segment, touch table and durable tables are memory files");
+        let own = private_memory(rig.supervisor()) + private_memory(rig.terraced());
+        Memory { shared: files.values().sum::<u64>() / 1024, own: own / 1024 }
     }
 
     /// Asserts the limits.
@@ -51,12 +37,6 @@ impl Memory {
         assert!(self.shared <= limit_mib << 10, "{} KiB of {limit_mib} MiB", self.shared);
         assert!(self.own <= OWN_KIB_MAX, "{} KiB of the processes", self.own);
     }
-}
-
-fn own(pid: i32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("smaps of the instance");
-    let line = text.lines().find(|l| l.starts_with("Anonymous:")).expect("a line Anonymous");
-    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
 }
 
 /// Number of open descriptors of a process.

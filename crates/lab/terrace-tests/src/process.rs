@@ -5,6 +5,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use terrace_system::proc;
 use terrace_testkit::wait::asking_every;
 
 /// Path of a program of this crate, beside the running test.
@@ -83,12 +84,12 @@ pub fn run(command: &mut Command, seconds: u64) -> Outcome {
 /// The kernel stacks of the threads of a hanging process group.
 fn tell_hang(group: i32) -> String {
     let mut out = String::new();
-    for pid in pids() {
+    for pid in proc::pids() {
         // SAFETY: plain integers.
         if unsafe { libc::getpgid(pid) } != group {
             continue;
         }
-        let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}")).unwrap_or_default();
+        let read = |what: &str| proc::text(pid, what).unwrap_or_default();
         out += &format!(
             "pid {pid} {} state {} in {}\n{}",
             read("comm").trim(),
@@ -226,29 +227,18 @@ impl DeadlySignals {
 
 /// State letter of a process, or `-` if it does not exist.
 pub(crate) fn state(pid: i32) -> char {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return '-' };
-    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap_or('-')
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+    proc::stat(pid).map_or('-', |stat| stat.state)
 }
 
 /// The running children of a process.
 pub(crate) fn children(of: i32) -> Vec<i32> {
-    pids().into_iter().filter(|pid| parent(*pid) == Some(of) && alive(*pid)).collect()
+    let is_child = |pid: &i32| proc::stat(pid).is_some_and(|stat| stat.parent == of);
+    proc::pids().filter(|pid| is_child(pid) && alive(*pid)).collect()
 }
 
 /// Whether a process runs: a zombie does not.
 pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), '-' | 'Z' | 'X')
-}
-
-/// All process ids.
-pub(crate) fn pids() -> Vec<i32> {
-    let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
-    list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// Polls a condition for at most `seconds`.

@@ -302,9 +302,7 @@ impl TestMount {
 
     /// Whether the mount exists.
     pub fn mounted(&self) -> bool {
-        let mounts = leftovers::table_of_mounts();
-        let at = self.at.to_str().expect("a UTF-8 path");
-        mounts.lines().any(|l| l.split(' ').nth(4) == Some(at))
+        terrace_system::mounts::at(&self.at).is_some()
     }
 
     /// Runs `terrace CMD MNT ARGS...`.

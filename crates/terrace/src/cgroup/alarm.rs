@@ -15,8 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-
-use super::{Group, Groups, Limit, Version};
+use terrace_system::cgroup::{Group, Groups, Limit, Version};
 
 /// Stall time and window, in us. Without privileges, the window must be at least two seconds.
 const STALLS: [&str; 2] = ["some 50000 1000000", "some 100000 2000000"];

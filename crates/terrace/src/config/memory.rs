@@ -4,8 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use terrace_system::cgroup::{Groups, Machine};
 
-use crate::cgroup::{Groups, Machine};
 use crate::size::{GIB, Size};
 
 /// Text form of the automatic limit.

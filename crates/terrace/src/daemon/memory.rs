@@ -14,9 +14,10 @@ use terrace_api::stats::{Bound, Mode, Sizing};
 use terrace_engine::Engine;
 use terrace_policy::memory::{Earning, Level, Rule, SizeReason, Sizer, WEIGH_EVERY};
 use terrace_sync::Mutex;
+use terrace_system::cgroup::{Groups, Machine};
 
 use super::thread::thread;
-use crate::cgroup::{Alarm, Groups, Machine, OWN_NEED};
+use crate::cgroup::{Alarm, OWN_NEED};
 use crate::engine::{Limit, Memory};
 use crate::handover::channel::Channel;
 use crate::handover::{Kills, Shared, Shortage};
@@ -49,7 +50,7 @@ pub(super) struct Guard {
     machine: Machine,
     alarm: Alarm,
     /// Limits for which the alarm is set.
-    alarmed: Vec<crate::cgroup::Limit>,
+    alarmed: Vec<terrace_system::cgroup::Limit>,
     shortage: Shortage,
     sizer: Sizer,
     began: Instant,

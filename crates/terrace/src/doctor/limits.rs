@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use terrace_api::doctor::{Check, State};
+use terrace_system::cgroup::Groups;
+use terrace_system::{bytes, number};
 
-use crate::cgroup::Groups;
 use crate::error::reason;
 use crate::size::human;
 
@@ -46,11 +47,7 @@ fn unreadable(why: &str) -> Check {
 /// Memory of the machine.
 pub(super) fn memory() -> Check {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let field = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        Some(line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().ok()? * 1024)
-    };
-    match (field("MemTotal"), field("MemAvailable")) {
+    match (bytes(&text, "MemTotal"), bytes(&text, "MemAvailable")) {
         (Some(total), Some(available)) => {
             Check::good("memory", format!("{} of {} are available", human(available), human(total)))
         }
@@ -64,8 +61,10 @@ pub(super) fn memory() -> Check {
 /// Open files: each file and directory that the kernel knows costs the daemon a descriptor.
 pub(super) fn open_files() -> Check {
     let hard = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
-    let raised =
-        rustix::process::geteuid().is_root().then(|| number(Path::new("/proc/sys/fs/nr_open"))).flatten();
+    let raised = rustix::process::geteuid()
+        .is_root()
+        .then(|| number(Path::new("/proc/sys/fs/nr_open")).ok().flatten())
+        .flatten();
     let most = raised.map_or(hard, |kernel| kernel.max(hard));
     let found = format!("nofile: the daemon may have {most} files open");
     if most >= FILES_FEW {
@@ -79,10 +78,6 @@ pub(super) fn open_files() -> Check {
         cost,
         "raise `ulimit -Hn`, or LimitNOFILE of the unit, to 1048576",
     )
-}
-
-fn number(file: &Path) -> Option<u64> {
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 /// Locked memory: kernels before 5.12 count the rings of io_uring.

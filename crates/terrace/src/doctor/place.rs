@@ -55,10 +55,9 @@ fn unserved(found: &str, cure: &str) -> Check {
 }
 
 fn directory(path: &Path) -> Check {
-    let table = mounts::own_table().unwrap_or_default();
-    let entry = table.iter().rev().filter(|entry| path.starts_with(&entry.point));
-    let entry = entry.max_by_key(|entry| entry.point.components().count());
-    let fstype = entry.map_or("an unknown file system", |entry| entry.fstype.as_str());
+    let table = mounts::table();
+    let shown = mounts::inside(&table, path);
+    let fstype = shown.as_ref().map_or("an unknown file system", |(entry, _)| entry.fstype.as_str());
     let room = rustix::fs::statvfs(path).map_or(0, |stat| stat.f_blocks * stat.f_frsize);
     let found = format!("{}: {fstype}, {}", path.display(), human(room));
     if claim::is_mounted(path) {

@@ -7,7 +7,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use crate::cgroup::{self, Groups};
+use terrace_system::cgroup::{self, Groups};
+
 use crate::config::MemoryLimit;
 use crate::size::{MIB, human};
 

@@ -16,9 +16,8 @@ pub(super) fn environment() -> Option<(&'static str, OsString)> {
 
 /// The number of filters in force.
 fn filters() -> Option<String> {
-    let status = std::fs::read("/proc/self/status").ok()?;
-    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Seccomp_filters:"))?;
-    Some(String::from_utf8_lossy(line).trim().to_owned())
+    terrace_system::field(&terrace_system::proc::text("self", "status").ok()?, "Seccomp_filters")
+        .map(str::to_owned)
 }
 
 fn are_allowed() -> bool {

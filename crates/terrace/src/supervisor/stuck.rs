@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use rustix::io::{DupFlags, Errno};
 use rustix::process::{Pid, PidfdFlags};
-use terrace_engine::proc;
+use terrace_system::proc;
 
 use crate::sys::{self, SignalNumber};
 
@@ -173,7 +173,7 @@ fn waits_for_fuse(task: &Path) -> bool {
 /// The signal that killed a dying process; none if the kernel does not show it.
 pub(super) fn killed_by(pid: Pid) -> Option<SignalNumber> {
     // `exit_code`, field 52 of proc_pid_stat(5).
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+    let stat = proc::text(pid.as_raw_pid(), "stat").ok()?;
     let status: i32 = proc::stat_fields(&stat).nth(49)?.parse().ok()?;
     Some(status & 0x7f).filter(|signal| *signal != 0)
 }

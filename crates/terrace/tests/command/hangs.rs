@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use terrace_api::instance::Info;
+use terrace_system::proc;
 use terrace_testkit::wait::holds_within;
 
 use crate::stage::{Outcome, TestMount, crash, kill, possible, runs, terrace, text, told, wait_until};
@@ -54,9 +55,9 @@ impl Program {
 
     fn go_and_wait_in(&mut self, function: &str) {
         self.go();
-        let stack = format!("/proc/{}/stack", self.child.id());
+        let pid = self.child.id();
         wait_until(function, || {
-            fs::read_to_string(&stack).unwrap_or_default().contains(function) || self.has_ended()
+            proc::text(pid, "stack").is_ok_and(|stack| stack.contains(function)) || self.has_ended()
         });
     }
 
@@ -237,14 +238,11 @@ fn hang_in_a_page(held: &Held) -> Hang {
 
 /// Process id of the aborter.
 fn aborter_of(mnt: &Path) -> Option<i32> {
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let read = |pid: i32, name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    let mut ours = pids.filter(|pid| {
+    let read = |pid: i32, name: &str| proc::text(pid, name).unwrap_or_default();
+    proc::pids().find(|pid| {
         read(*pid, "comm") == "fuse-aborter\n"
             && read(*pid, "cmdline").split('\0').any(|word| word == text(mnt))
-    });
-    ours.next()
+    })
 }
 
 fn kill_supervisor_and_terraced(held: &Held) {

@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
 use terrace_api::stats::{Bound, Mode};
+use terrace_system::cgroup::{self, Version};
 use terrace_testkit::wait::holds_within;
 
 use crate::stage::{Outcome, TestMount, kill, possible, runs, terrace, text, told, wait_until, write_apart};
@@ -16,19 +17,18 @@ use crate::stage::{Outcome, TestMount, kill, possible, runs, terrace, text, told
 const MIB: u64 = 1 << 20;
 
 /// A control group with a memory limit; removed once its processes have ended.
-struct Group(PathBuf);
+struct Group(cgroup::Group);
 
 impl Group {
     fn with_limit(name: &str, mib: u64) -> Option<Group> {
-        let made = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].into_iter().find_map(|tree| {
+        let trees = [(Version::V1, "/sys/fs/cgroup/memory"), (Version::V2, "/sys/fs/cgroup")];
+        let made = trees.into_iter().find_map(|(version, tree)| {
             let _ = fs::write(Path::new(tree).join("cgroup.subtree_control"), "+memory");
             let dir = Path::new(tree).join(format!("terrace-{name}.{}", std::process::id()));
             fs::create_dir(&dir).ok()?;
-            let limit = |file: &&str| dir.join(file).exists();
-            let file = ["memory.limit_in_bytes", "memory.max"].into_iter().find(limit);
-            let set = file.is_some_and(|file| fs::write(dir.join(file), (mib * MIB).to_string()).is_ok());
-            let group = Group(dir);
-            set.then_some(group)
+            let group = Group(cgroup::Group { version, dir });
+            let limit = group.0.file("memory.limit_in_bytes", "memory.max");
+            fs::write(limit, (mib * MIB).to_string()).is_ok().then_some(group)
         });
         if made.is_none() {
             terrace_testkit::skipped!("no control group with a limit of memory can be made");
@@ -38,7 +38,7 @@ impl Group {
 
     /// Starts the command inside the group.
     fn run(&self, command: &mut Command) -> Child {
-        let procs = fs::File::options().write(true).open(self.0.join("cgroup.procs")).unwrap();
+        let procs = fs::File::options().write(true).open(self.0.dir.join("cgroup.procs")).unwrap();
         // SAFETY: between fork and exec; a write is async-signal-safe.
         unsafe { command.pre_exec(move || Ok(rustix::io::write(&procs, b"0").map(drop)?)) };
         command.spawn().unwrap()
@@ -58,16 +58,13 @@ impl Group {
     }
 
     fn kills(&self) -> u64 {
-        let text = ["memory.oom_control", "memory.events"].map(|name| fs::read_to_string(self.0.join(name)));
-        let lines = text.into_iter().flatten().collect::<String>();
-        let count = lines.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok());
-        count.expect("the kernel counts those it kills")
+        self.0.kills().unwrap().expect("the kernel counts those it kills")
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        holds_within(std::time::Duration::from_secs(10), || fs::remove_dir(&self.0).is_ok());
+        holds_within(std::time::Duration::from_secs(10), || fs::remove_dir(&self.0.dir).is_ok());
     }
 }
 
@@ -99,7 +96,8 @@ fn mount_in_a_small_group_tells_and_keeps_within() {
     fs::write(stage.src.join("old"), &old).unwrap();
     let mounted = group.mount(&stage, "64MiB");
     assert_eq!((mounted.code, mounted.err.lines().count()), (Some(0), 1), "{}", mounted.err);
-    for part in [text(&group.0), "72.0 MiB cannot hold --memory 64MiB", "24.0 MiB", "lower --memory to 48MiB"]
+    for part in
+        [text(&group.0.dir), "72.0 MiB cannot hold --memory 64MiB", "24.0 MiB", "lower --memory to 48MiB"]
     {
         assert!(mounted.err.contains(part), "`{part}` is not in: {}", mounted.err);
     }
@@ -135,7 +133,7 @@ fn memory_is_chosen_without_a_limit_and_told() {
     assert!(memory.used_bytes > 48 * MIB && memory.used_bytes < 120 * MIB, "{memory:?}");
     assert_eq!(memory.ceiling_bytes, Some(sizing.target_bytes));
     let page = stage.ask("stat", &[]).fine().out;
-    assert!(page.contains("auto: ") && page.contains(text(&group.0)), "{page}");
+    assert!(page.contains("auto: ") && page.contains(text(&group.0.dir)), "{page}");
     // Resized by command, and back.
     stage.ask("resize", &["32MiB"]).fine();
     // Metadata of files being read may grow before the pool shrinks for them.
@@ -227,7 +225,7 @@ fn terraced_killed_for_want_of_memory_names_it_and_serves() {
     let stat = stage.stat();
     let death = stat.instance.last_death.as_deref().unwrap();
     assert!(
-        death.contains("for lack of memory in its control group") && death.contains(text(&group.0)),
+        death.contains("for lack of memory in its control group") && death.contains(text(&group.0.dir)),
         "{death}"
     );
     assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes < 64 * MIB), "{stat:?}");

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
+use terrace_system::{mounts, proc};
 use terrace_testkit::wait::holds_within;
 pub(crate) use terrace_testkit::wait::wait_until;
 
@@ -235,11 +236,7 @@ impl TestMount {
     }
 
     pub(crate) fn is_mounted(&self) -> bool {
-        // Another test may have mounted at a name that is not UTF-8.
-        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
-        let ours = [&self.src, &self.mnt].map(|dir| dir.as_os_str().as_encoded_bytes());
-        points.into_iter().any(|point| ours.contains(&point))
+        [&self.src, &self.mnt].into_iter().any(|dir| mounts::at(dir).is_some())
     }
 
     /// Waits until all processes and mounts are gone.
@@ -287,13 +284,11 @@ pub(crate) fn crash(pid: i32, signal: rustix::process::Signal) {
     });
 }
 
-/// Is a process gone or dying: a zombie, or one with PF_EXITING, PF_POSTCOREDUMP, PF_SIGNALED or PF_DUMPCORE
-/// (include/linux/sched.h)?
+/// Is a process gone or dying?
 fn is_ending(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
-    let flags = rest.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
-    rest.starts_with('Z') || flags.is_some_and(|flags| flags & (0x4 | 0x8 | 0x200 | 0x400) != 0)
+    const PF_SIGNALED: u32 = 0x400;
+    let Ok(stat) = proc::text(pid, "stat") else { return true };
+    proc::is_ending(&stat) || proc::task_flags(&stat) & PF_SIGNALED != 0
 }
 
 /// Option of env(1).
@@ -301,13 +296,12 @@ pub(crate) const DEFAULT_SIGNALS: &str = "--default-signal=HUP,INT,QUIT";
 
 /// Does a process exist that is not a zombie?
 pub(crate) fn runs(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    proc::stat(pid).is_some_and(|stat| stat.state != 'Z')
 }
 
 /// Does a single-threaded process sleep in a timed wait?
 pub(crate) fn sleeps(pid: u32) -> bool {
-    let call = fs::read_to_string(format!("/proc/{pid}/syscall")).unwrap_or_default();
+    let call = proc::text(pid, "syscall").unwrap_or_default();
     call.split(' ').next() == Some(&libc::SYS_clock_nanosleep.to_string())
 }
 

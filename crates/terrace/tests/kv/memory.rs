@@ -1,7 +1,6 @@
 //! A server with key names that take much of `--memory`.
 
-use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
+use terrace_testkit::process::{memory_files, private_memory};
 
 use super::client::{Client, Reply};
 use super::stage::{Served, TestServer};
@@ -13,18 +12,7 @@ const OWN: u64 = 6 << 20;
 /// Memory of the server by the kernel's count: the memory files, and its private pages.
 fn resident(served: &Served) -> (u64, u64) {
     let pid = served.stat().instance.terraced;
-    let mut files = BTreeSet::new();
-    for entry in std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
-        let is_memory =
-            std::fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:"));
-        if let (true, Ok(meta)) = (is_memory, std::fs::metadata(entry.path())) {
-            files.insert((meta.dev(), meta.ino(), meta.blocks() * 512));
-        }
-    }
-    let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
-    let line = maps.lines().find(|line| line.starts_with("Anonymous:")).unwrap();
-    let own: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    (files.iter().map(|(_, _, bytes)| bytes).sum(), own << 10)
+    (memory_files(pid).values().sum(), private_memory(pid))
 }
 
 /// Asserts that memory is within the limit, by the server's own count and by the kernel's.

@@ -148,9 +148,9 @@ impl Drop for Served {
 
 /// Is a signal pending for a process?
 fn has_pending(pid: Pid, signal: Signal) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_pid())).unwrap();
-    let pending = status.lines().find_map(|line| line.strip_prefix("ShdPnd:"));
-    let pending = u64::from_str_radix(pending.expect("a mask of signals").trim(), 16).unwrap();
+    let status = terrace_system::proc::text(pid.as_raw_pid(), "status").unwrap();
+    let pending = terrace_system::field(&status, "ShdPnd").expect("a mask of signals");
+    let pending = u64::from_str_radix(pending, 16).unwrap();
     pending & 1 << (signal.as_raw() - 1) != 0
 }
 

@@ -1,7 +1,7 @@
 //! In the virtual machine: checks of `--numa auto`. Each returns its observation.
 
 use super::super::command::{output, wrong};
-use super::stage::{self, Fixture, Load, MOUNT, mask, numa, processor, terrace};
+use super::stage::{self, Fixture, Load, MOUNT, mask, numa, terrace};
 use super::words::REST;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -9,6 +9,7 @@ use std::io;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use terrace_api::numa::Numa;
+use terrace_system::proc;
 use terrace_testkit::wait::holds_within;
 
 /// The observation of a check, or its failure.
@@ -19,7 +20,7 @@ const PERIODS_3: Duration = Duration::from_millis(4300);
 const PERIODS_10: Duration = Duration::from_millis(10_500);
 
 fn is_far(stage: &Fixture, tid: u32) -> bool {
-    processor(tid).is_some_and(|cpu| stage.far_cpus().contains(&cpu))
+    proc::stat(tid).is_some_and(|stat| stage.far_cpus().contains(&stat.cpu))
 }
 
 /// Waits until a thread runs on the far node.
@@ -28,8 +29,11 @@ fn follows(stage: &Fixture, tid: u32) -> io::Result<Duration> {
     match holds_within(PERIODS_3, || is_far(stage, tid)) {
         true => Ok(begun.elapsed()),
         false => {
-            let why =
-                format!("after {PERIODS_3:?} it may use {:?}, and runs on {:?}", mask(tid), processor(tid));
+            let why = format!(
+                "after {PERIODS_3:?} it may use {:?}, and runs on {:?}",
+                mask(tid),
+                proc::stat(tid).map(|stat| stat.cpu)
+            );
             Err(wrong(format!("{why}\n{}", told(&stage.far_dir()))))
         }
     }
@@ -96,7 +100,7 @@ pub(super) fn threads_that_share_stay_together(stage: &Fixture) -> Seen {
 /// The nodes where the threads run.
 fn places(stage: &Fixture, load: &Load) -> Vec<Option<usize>> {
     let node_of = |cpu: usize| stage.nodes.iter().position(|cpus| cpus.contains(&cpu));
-    load.tids.iter().map(|&tid| processor(tid).and_then(node_of)).collect()
+    load.tids.iter().map(|tid| proc::stat(tid).and_then(|stat| node_of(stat.cpu))).collect()
 }
 
 fn told(mnt: &str) -> String {
@@ -281,14 +285,13 @@ fn rest() -> io::Result<()> {
     Ok(())
 }
 
-fn pid_of_daemon() -> io::Result<u32> {
-    let named =
-        |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm == "terraced\n");
+fn pid_of_daemon() -> io::Result<i32> {
+    let named = |pid: &i32| proc::text(pid, "comm").is_ok_and(|comm| comm == "terraced\n");
     stage::processes().into_iter().find(named).ok_or_else(|| wrong("no process is called terraced"))
 }
 
-fn kill(pid: u32) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or_else(|| wrong("no process"))?;
+fn kill(pid: i32) -> io::Result<()> {
+    let pid = Pid::from_raw(pid).ok_or_else(|| wrong("no process"))?;
     match kill_process(pid, Signal::KILL) {
         Err(err) if err != rustix::io::Errno::SRCH => Err(err.into()),
         _ => Ok(()),

@@ -7,7 +7,7 @@
 //! close their files and wait for [`STOP`].
 
 use super::super::command::wrong;
-use super::words::{PAGE, REST, STOP, TIDS, list};
+use super::words::{PAGE, REST, STOP, TIDS};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,6 +15,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
+use terrace_system::list;
 use terrace_testkit::rng::Rng;
 
 /// Pages of one read.

@@ -2,13 +2,14 @@
 
 use super::super::command::{output, wrong};
 use super::super::pmem::{self, make_file};
-use super::words::{REST, STOP, TIDS, list};
+use super::words::{REST, STOP, TIDS};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use terrace_api::numa::{Numa, NumaReport};
+use terrace_system::{field, list, proc};
 use terrace_testkit::wait::holds_within;
 
 /// Pages of the large file: several times the cache.
@@ -204,25 +205,12 @@ pub(super) fn numa(mnt: &str) -> io::Result<Numa> {
 
 /// Processors that a thread may use.
 pub(super) fn mask(tid: u32) -> Vec<usize> {
-    let text = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-    text.lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
-        .map(|cpus| list(cpus.trim()))
-        .unwrap_or_default()
-}
-
-/// The processor that a thread last ran on.
-pub(super) fn processor(tid: u32) -> Option<usize> {
-    let text = fs::read_to_string(format!("/proc/{tid}/stat")).ok()?;
-    // Field 39; the third is the first behind the name.
-    text.get(text.rfind(')')? + 1..)?.split_whitespace().nth(36)?.parse().ok()
+    let status = proc::text(tid, "status").unwrap_or_default();
+    field(&status, "Cpus_allowed_list").map(list).unwrap_or_default()
 }
 
 /// Process ids of terrace.
-pub(super) fn processes() -> Vec<u32> {
-    let is_ours = |pid: &u32| {
-        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.starts_with("terrace"))
-    };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_ours).collect()
+pub(super) fn processes() -> Vec<i32> {
+    let is_ours = |pid: &i32| proc::text(pid, "comm").is_ok_and(|comm| comm.starts_with("terrace"));
+    proc::pids().filter(is_ours).collect()
 }

@@ -8,12 +8,3 @@ pub(super) const STOP: &str = "/tmp/stop";
 pub(super) const REST: &str = "/tmp/rest";
 /// File with the threads' ids, once they run.
 pub(super) const TIDS: &str = "/tmp/tids";
-
-/// Parses a kernel list such as `0-3,8`.
-pub(super) fn list(text: &str) -> Vec<usize> {
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        Some(from.trim().parse::<usize>().ok()?..=to.trim().parse().ok()?)
-    };
-    text.split(',').filter_map(range).flatten().collect()
-}

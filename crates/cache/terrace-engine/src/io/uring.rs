@@ -12,6 +12,7 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 use terrace_sync::Mutex;
+use terrace_system::count;
 
 /// Maximum number of operations in flight on one ring.
 const DEPTH: u32 = 32;
@@ -40,8 +41,7 @@ pub fn is_busy(ring: RawFd) -> io::Result<bool> {
 }
 
 fn says_busy(fdinfo: &str) -> bool {
-    let number = |name| fdinfo.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u32>().ok());
-    match (number("CachedSqHead:"), number("CqTail:")) {
+    match (count(fdinfo, "CachedSqHead"), count(fdinfo, "CqTail")) {
         // Each operation ends with one entry in the other queue.
         (Some(taken), Some(done)) => taken != done,
         // Kernels before 5.16 do not report the counts. Later ones omit them while an operation is under way.

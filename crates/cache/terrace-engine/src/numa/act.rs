@@ -40,7 +40,7 @@ impl Affinity for Kernel {
         sched_setaffinity(Some(pid(tid)?), cpus)
     }
     fn began(&self, tid: u32) -> Option<u64> {
-        crate::proc::stat(tid).map(|stat| stat.began)
+        terrace_system::proc::stat(tid).map(|stat| stat.began)
     }
 }
 

@@ -15,11 +15,11 @@ use crate::file::object::ObjectId;
 use crate::numa::chunks::{Chunks, chunk_of};
 use crate::numa::threads::{ThreadSample, Threads};
 use crate::numa::topology::Topology;
-use crate::proc;
 use std::collections::HashMap;
 use terrace_policy::numa::{ANYWHERE, Node, Region, Thread, User, View};
 use terrace_shm::PAGE_SIZE;
 use terrace_shm::layout::HUGE;
+use terrace_system::proc::{self, Ticks};
 
 /// Spans looked up under one lock.
 const LOCKED_MAX: usize = 128;
@@ -130,24 +130,23 @@ pub(super) fn locate(cx: &Context, samples: &mut [(Noted, f64)]) -> Vec<Spot> {
 /// Processor ticks at the last call.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
-    ticks: Vec<(usize, u64, u64)>,
+    ticks: HashMap<usize, Ticks>,
 }
 
 impl Clocks {
     /// Busy processors on each node since the last call.
     pub(super) fn busy(&mut self, topology: &Topology) -> Vec<f64> {
-        let (now, before) = (proc::cpu_ticks(), std::mem::take(&mut self.ticks));
-        let before: HashMap<usize, (u64, u64)> =
-            before.into_iter().map(|(cpu, b, a)| (cpu, (b, a))).collect();
         let mut busy = vec![0.0; topology.nodes.len()];
-        for &(cpu, used, all) in &now {
-            let (used_before, all_before) = before.get(&cpu).copied().unwrap_or((used, all));
-            let (used, all) = (used.saturating_sub(used_before), all.saturating_sub(all_before));
+        for (cpu, now) in proc::ticks() {
+            let Some(cpu) = cpu else { continue };
+            let before = self.ticks.insert(cpu, now).unwrap_or(now);
+            // Stolen time counts as busy.
+            let all = (now.all + now.stolen).saturating_sub(before.all + before.stolen);
+            let idle = now.idle.saturating_sub(before.idle);
             if let Some(node) = topology.node_of_cpu(cpu).filter(|_| all > 0) {
-                busy[node] += used as f64 / all as f64;
+                busy[node] += all.saturating_sub(idle) as f64 / all as f64;
             }
         }
-        self.ticks = now;
         busy
     }
 }

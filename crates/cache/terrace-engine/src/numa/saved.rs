@@ -4,7 +4,6 @@
 //! One line per thread: `tid began own given before`, with lists of processors.
 
 use super::act::{Actor, Kernel, Moved, list_of, set_of};
-use super::topology::parse_list;
 use rustix::thread::CpuSet;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -33,7 +32,7 @@ pub(super) fn read(path: &Path) -> BTreeMap<u32, Moved> {
     let line = |line: &str| {
         let mut words = line.split(' ');
         let (tid, began) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        let mut set = || words.next().map(|list| set_of(parse_list(list)));
+        let mut set = || words.next().map(|list| set_of(terrace_system::list(list)));
         Some((tid, Moved { began, own: set()?, given: set()?, before: set()? }))
     };
     std::fs::read_to_string(path).unwrap_or_default().lines().filter_map(line).collect()

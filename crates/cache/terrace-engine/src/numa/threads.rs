@@ -1,10 +1,10 @@
 //! Statistics of watched threads in /proc. Their files stay open: a read takes a third of the time of an
 //! open.
 
-use crate::proc::{self, Stat};
 use rustix::process::{Resource, getrlimit};
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
+use terrace_system::proc::{self, Stat};
 
 /// Largest number of threads with open files, two each. The files of other threads are opened at each read.
 const OPEN_MAX: usize = 128;

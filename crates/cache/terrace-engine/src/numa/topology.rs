@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::path::Path;
+use terrace_system::list;
 
 /// A memory node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,10 +37,10 @@ impl Topology {
     /// Reads the topology below `sys`: /sys, except in tests.
     pub(crate) fn read(sys: &Path) -> Topology {
         let at = sys.join("devices/system/node");
-        let numbers = text(&at.join("online")).map(|list| parse_list(&list)).unwrap_or_default();
+        let numbers = text(&at.join("online")).map(|text| list(&text)).unwrap_or_default();
         let mut nodes: Vec<NodeInfo> = numbers.iter().map(|&n| node(&at, n as u32)).collect();
         if nodes.is_empty() {
-            let cpus = text(&sys.join("devices/system/cpu/online")).map(|list| parse_list(&list));
+            let cpus = text(&sys.join("devices/system/cpu/online")).map(|text| list(&text));
             let cpus = cpus.unwrap_or_else(|| vec![0]);
             nodes =
                 vec![NodeInfo { number: 0, cpus, memory_bytes: 0, distances: vec![10], memory_tier: None }];
@@ -85,8 +86,8 @@ impl Topology {
         for entry in fs::read_dir(at).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let number = name.to_str().and_then(|name| name.strip_prefix("memory_tier")?.parse().ok());
-            let list = text(&entry.path().join("nodelist")).unwrap_or_default();
-            for node in parse_list(&list) {
+            let nodes = text(&entry.path().join("nodelist")).unwrap_or_default();
+            for node in list(&nodes) {
                 if let Some(node) = self.nodes.iter_mut().find(|known| known.number as usize == node) {
                     node.memory_tier = number;
                 }
@@ -97,10 +98,10 @@ impl Topology {
     fn read_caches(&mut self, at: &Path) {
         let cpus: Vec<usize> = self.nodes.iter().flat_map(|node| node.cpus.iter().copied()).collect();
         for cpu in cpus {
-            let Some(list) = text(&at.join(format!("cpu{cpu}/cache/index3/shared_cpu_list"))) else {
+            let Some(cpus) = text(&at.join(format!("cpu{cpu}/cache/index3/shared_cpu_list"))) else {
                 continue;
             };
-            let shared = parse_list(&list);
+            let shared = list(&cpus);
             if !shared.is_empty() && !self.l3.contains(&shared) {
                 self.l3.push(shared);
             }
@@ -110,7 +111,7 @@ impl Topology {
 
 fn node(at: &Path, number: u32) -> NodeInfo {
     let dir = at.join(format!("node{number}"));
-    let cpus = text(&dir.join("cpulist")).map(|list| parse_list(&list)).unwrap_or_default();
+    let cpus = text(&dir.join("cpulist")).map(|text| list(&text)).unwrap_or_default();
     let total = |line: &str| line.split_once("MemTotal:")?.1.split_whitespace().next()?.parse::<u64>().ok();
     let kib = text(&dir.join("meminfo")).and_then(|info| info.lines().find_map(total));
     NodeInfo { number, cpus, memory_bytes: kib.unwrap_or(0) * 1024, distances: Vec::new(), memory_tier: None }
@@ -118,18 +119,6 @@ fn node(at: &Path, number: u32) -> NodeInfo {
 
 fn text(path: &Path) -> Option<String> {
     fs::read_to_string(path).ok()
-}
-
-/// Parses a list of numbers in the kernel's format: `0-3,8,10-11`. Fields that are no numbers are skipped.
-pub(crate) fn parse_list(list: &str) -> Vec<usize> {
-    /// More than any kernel's number of processors or nodes.
-    const NUMBER_MAX: usize = 1 << 16;
-    let range = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        let (from, to) = (from.trim().parse::<usize>().ok()?, to.trim().parse::<usize>().ok()?);
-        (to < NUMBER_MAX).then_some(from..=to)
-    };
-    list.split(',').filter_map(range).flatten().collect()
 }
 
 #[cfg(test)]
@@ -145,13 +134,6 @@ mod tests {
             fs::write(path, content).unwrap();
         }
         dir
-    }
-
-    #[test]
-    fn lists_of_the_kernel_are_read() {
-        assert_eq!(parse_list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
-        assert!(parse_list("\n").is_empty());
-        assert_eq!(parse_list("x,4-2,7"), [7]);
     }
 
     #[test]

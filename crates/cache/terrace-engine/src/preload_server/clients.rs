@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use terrace_shm::ring::Ring;
 use terrace_sync::RwLock;
+use terrace_system::{field, proc};
 
 #[derive(Debug)]
 pub(crate) struct Clients {
@@ -108,8 +109,7 @@ fn is_leader(tid: u32) -> bool {
 
 /// The process that a thread belongs to.
 fn thread_group(tid: u32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
-    status.lines().find_map(|l| l.strip_prefix("Tgid:"))?.trim().parse().ok()
+    field(&proc::text(tid, "status").ok()?, "Tgid")?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! CPU headroom: the share of the machine's processors that would be idle without the compressed tier.
 
-use std::fs;
 use std::time::Duration;
+use terrace_system::proc::{self, Ticks};
 
 /// Minimum interval between samples.
 const SAMPLE_PERIOD: Duration = Duration::from_secs(1);
@@ -38,10 +38,12 @@ impl CpuHeadroom {
             return None;
         }
         (self.at_ns, self.again) = (now_ns, if self.last.is_some() { SAMPLE_PERIOD } else { SOON });
-        let [idle, all, stolen] = ticks(&fs::read_to_string("/proc/stat").ok()?)?;
+        // A processor that only waits for a device is idle; stolen time was not available to this machine.
+        let (_, Ticks { idle, all, stolen }) = *proc::ticks().first()?;
+        let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
         // Without this accounting in the kernel, waiting counts as zero.
-        let waited = fs::read_to_string("/proc/thread-self/schedstat").ok().and_then(|stat| waited(&stat));
-        let now = [idle, all, stolen, own_ns, waited.unwrap_or(0)];
+        let waited = proc::text("thread-self", "schedstat").ok().and_then(|stat| waited(&stat));
+        let now = [idle * tick, all * tick, stolen * tick, own_ns, waited.unwrap_or(0)];
         share(self.last.replace(now)?, now)
     }
 }
@@ -51,16 +53,6 @@ fn share(last: Times, now: Times) -> Option<CpuShare> {
     let unused = idle + own.saturating_sub(waited);
     let of = |part: u64, whole: u64| (part as f64 / whole as f64).min(1.0);
     (all > 0).then(|| CpuShare { idle: of(unused, all), cpu_share: of(all, all + stolen) })
-}
-
-/// Idle, total and stolen time (stolen is in neither), ns. The first line of /proc/stat: user, nice, system,
-/// idle, iowait, irq, softirq, steal, in ticks. A processor that only waits for a device is idle; stolen time
-/// was not available to this machine.
-fn ticks(stat: &str) -> Option<[u64; 3]> {
-    let line = stat.lines().next()?.strip_prefix("cpu ")?;
-    let all: Vec<u64> = line.split_whitespace().take(8).map(|n| n.parse().ok()).collect::<Option<_>>()?;
-    let tick = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-    (all.len() == 8).then(|| [all[3] + all[4], all[..7].iter().sum(), all[7]].map(|ticks: u64| ticks * tick))
 }
 
 /// Time for which a thread has waited for a processor, ns. Its schedstat: run time, wait time, number of
@@ -74,13 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_account() {
-        let stat = "cpu  10 1 5 70 8 1 2 3000 0 0\ncpu0 1 2 3\n";
-        let [idle, all, stolen] = ticks(stat).unwrap();
-        assert_eq!((idle * 97, stolen * 97), (all * 78, all * 3000), "stolen time is in neither");
-        for bad in ["", "cpu0 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
-            assert_eq!(ticks(bad), None, "{bad}");
-        }
+    fn wait_time_is_the_second_number() {
         assert_eq!((waited("900 200 7\n"), waited("900"), waited("1 x 1")), (Some(200), None, None));
     }
 

@@ -1,10 +1,10 @@
 //! Processor time of the kernel's workers per page of a block device: loop devices, encryption and such have
 //! work that is not charged to the reader.
 
-use crate::proc;
 use std::collections::HashMap;
 use std::fs;
 use terrace_shm::PAGE_SIZE;
+use terrace_system::{count, proc};
 
 /// Minimum number of pages transferred for a result.
 const PAGES_MIN: u64 = 1000;
@@ -49,9 +49,7 @@ fn each(before: &Sums, now: &Sums) -> Option<u64> {
 
 fn sums() -> Option<Sums> {
     let children = fs::read_to_string(CHILDREN).ok()?;
-    let is_worker = |id: &u32| {
-        fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.starts_with("kworker/"))
-    };
+    let is_worker = |id: &u32| proc::text(id, "comm").is_ok_and(|name| name.starts_with("kworker/"));
     let ids = children.split_whitespace().filter_map(|id| id.parse().ok()).filter(is_worker);
     let workers = ids.filter_map(|id| Some((id, proc::run_ns(id)?))).collect();
     Some(Sums { workers, pages: pages(&fs::read_to_string("/proc/vmstat").ok()?)? })
@@ -59,8 +57,7 @@ fn sums() -> Option<Sums> {
 
 /// `pgpgin` and `pgpgout` of /proc/vmstat: KiB read and written by block devices, including direct I/O.
 fn pages(vmstat: &str) -> Option<u64> {
-    let of = |name: &str| vmstat.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
-    Some((of("pgpgin ")? + of("pgpgout ")?) * 1024 / PAGE_SIZE as u64)
+    Some((count(vmstat, "pgpgin")? + count(vmstat, "pgpgout")?) * 1024 / PAGE_SIZE as u64)
 }
 
 #[cfg(test)]

@@ -103,7 +103,7 @@ const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 impl Powers {
     /// The powers of a caller. A process that has ended or is hidden is judged by its user id.
     pub(crate) fn of(caller: &Caller) -> Self {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", caller.tid));
+        let status = terrace_system::proc::text(caller.tid, "status");
         let mut powers = match status {
             Ok(text) if is_in_first_user_namespace(caller) => Self::parse(&text),
             Ok(text) => Self { effective: 0, ..Self::parse(&text) },
@@ -114,10 +114,10 @@ impl Powers {
     }
 
     fn parse(status: &str) -> Self {
-        let field = |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("");
+        let field = |name| terrace_system::field(status, name).unwrap_or("");
         Self {
-            effective: u64::from_str_radix(field("CapEff:").trim(), 16).unwrap_or(0),
-            groups: field("Groups:").split_whitespace().filter_map(|group| group.parse().ok()).collect(),
+            effective: u64::from_str_radix(field("CapEff"), 16).unwrap_or(0),
+            groups: field("Groups").split_whitespace().filter_map(|group| group.parse().ok()).collect(),
         }
     }
 

@@ -11,8 +11,6 @@
 //! ```
 
 use crate::cgroup;
-use crate::machine::mounts;
-use procfs::process::Process;
 use serde::{Deserialize, Serialize};
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
@@ -22,6 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use terrace_system::{mounts, proc};
 
 /// One change to the machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -102,8 +101,7 @@ pub fn tool(program: &str, args: &[&str]) -> io::Result<String> {
 fn unmount(at: &Path, wanted: impl Fn(&str) -> bool) -> io::Result<()> {
     // A double mount needs two calls. A busy mount gets 5 s, then is detached lazily.
     for attempt in 0..100 {
-        let top = mounts().into_iter().rfind(|mount| mount.mount_point == at);
-        if !top.is_some_and(|mount| wanted(&mount.fs_type)) {
+        if !mounts::at(at).is_some_and(|mount| wanted(&mount.fstype)) {
             return Ok(());
         }
         let flags = if attempt < 50 { 0 } else { libc::MNT_DETACH };
@@ -143,7 +141,7 @@ fn detach(image: &Path) -> io::Result<()> {
 }
 
 fn remove(path: &Path) -> io::Result<()> {
-    if let Some(at) = mounts().into_iter().map(|mount| mount.mount_point).find(|at| at.starts_with(path)) {
+    if let Some(at) = mounts::table().into_iter().map(|mount| mount.point).find(|at| at.starts_with(path)) {
         return Err(io::Error::other(format!(
             "{} is kept: something is mounted at {}",
             path.display(),
@@ -171,8 +169,8 @@ struct Owner {
 
 impl Owner {
     fn of(pid: u32) -> Option<Owner> {
-        let stat = Process::new(pid as i32).ok()?.stat().ok()?;
-        (!matches!(stat.state, 'Z' | 'X')).then_some(Owner { pid, start: stat.starttime })
+        let stat = proc::stat(pid)?;
+        (!matches!(stat.state, 'Z' | 'X')).then_some(Owner { pid, start: stat.began })
     }
 
     fn lives(&self) -> bool {

@@ -6,12 +6,12 @@
 //! hold the open file until the kernel has cleaned up.
 
 use super::error::Fault;
-use crate::proc;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
+use terrace_system::{field, proc};
 
 /// Longest wait for the lock of an ending process.
 const END_MAX: Duration = if cfg!(test) { Duration::from_secs(2) } else { Duration::from_secs(5) };
@@ -110,36 +110,28 @@ pub(super) fn holder(file: impl AsFd) -> Option<i32> {
         std::fs::metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == (stat.st_dev, stat.st_ino))
     };
     let own = std::process::id() as i32;
-    let processes = std::fs::read_dir("/proc").ok()?.flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let holders: Vec<i32> = pids.filter(|pid| *pid != own && has_locked(*pid, is_it)).collect();
-    let is_child = |pid: &i32| parent(*pid).is_some_and(|parent| holders.contains(&parent));
+    let holders: Vec<i32> = proc::pids().filter(|pid| *pid != own && has_locked(*pid, is_it)).collect();
+    let is_child = |pid: &i32| proc::stat(pid).is_some_and(|stat| holders.contains(&stat.parent));
     holders.iter().find(|pid| !is_child(pid)).or(holders.first()).copied()
 }
 
 /// Whether the process ends or has ended: it keeps its descriptors until its memory is freed.
 fn is_ending(pid: i32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
-    let text = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
-    let (Ok(stat), Ok(status)) = (text("stat"), text("status")) else { return true };
-    let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
-    let pending = |name| field(name).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    proc::is_ending(&stat) || (pending("SigPnd:") | pending("ShdPnd:")) & KILL != 0
+    let (Ok(stat), Ok(status)) = (proc::text(pid, "stat"), proc::text(pid, "status")) else { return true };
+    let pending = |name| u64::from_str_radix(field(&status, name)?, 16).ok();
+    let is_killed = |name| pending(name).is_some_and(|signals| signals & KILL != 0);
+    proc::is_ending(&stat) || is_killed("SigPnd") || is_killed("ShdPnd")
 }
 
 /// Whether a descriptor of the process refers to the file and holds a lock.
 fn has_locked(pid: i32, is_it: impl Fn(&Path) -> bool) -> bool {
     let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
     let locked = |fd: &str| {
-        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+        let info = proc::text(pid, &format!("fdinfo/{fd}")).unwrap_or_default();
         info.lines().any(|line| line.starts_with("lock:") && line.contains("OFDLCK"))
     };
     fds.flatten().any(|fd| is_it(&fd.path()) && fd.file_name().to_str().is_some_and(locked))
-}
-
-fn parent(pid: i32) -> Option<i32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    proc::stat_fields(&stat).nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

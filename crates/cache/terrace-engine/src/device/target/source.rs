@@ -24,8 +24,9 @@ pub fn source_of(dir: &Path) -> io::Result<Source> {
     };
     let hash = match remote {
         Some(place) => {
-            let within = place.within.as_os_str().as_bytes();
-            hash(&[place.kind.as_slice(), place.server.as_slice(), within].join(&b'\0'))
+            let Place { mount, within } = &place;
+            let server = mount.escaped_source.as_bytes();
+            hash(&[mount.fstype.as_bytes(), server, within.as_os_str().as_bytes()].join(&b'\0'))
         }
         None => hash(&numbers(dir, &of)?),
     };

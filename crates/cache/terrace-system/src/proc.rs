@@ -1,6 +1,8 @@
 //! Readers of /proc: threads, processes and processors.
 
+use std::fmt::Display;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 
 /// Upper bound for a line of /proc/TID/stat: 52 numbers and a name.
@@ -11,6 +13,21 @@ const LINE_MAX: usize = 1280;
 const PF_EXITING: u32 = 0x4;
 const PF_POSTCOREDUMP: u32 = 0x8;
 const PF_DUMPCORE: u32 = 0x200;
+
+/// Text of a file in the directory of a process or thread. Names in it need not be UTF-8.
+///
+/// # Errors
+/// The process has ended, or the file is hidden.
+pub fn text(pid: impl Display, file: &str) -> io::Result<String> {
+    // /proc does not list threads other than the first of a process, but has directories for them.
+    fs::read(format!("/proc/{pid}/{file}")).map(|text| String::from_utf8_lossy(&text).into_owned())
+}
+
+/// All processes that this user may see.
+pub fn pids() -> impl Iterator<Item = i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
 
 /// The fields of `/proc/PID/stat` from the state on: `pid (name) state ppid pgrp session tty tpgid flags
 /// ...`. The name may contain anything.
@@ -35,9 +52,13 @@ pub fn is_dumping(stat: &str) -> bool {
     task_flags(stat) & PF_DUMPCORE != 0
 }
 
-/// Fields of a thread's /proc/TID/stat.
+/// Fields of /proc/PID/stat of a process or thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
+    /// `R`, `S`, `D`, ...; `Z` if it has ended and was not waited for.
+    pub state: char,
+    /// The process that waits for its end.
+    pub parent: i32,
     /// Start time, in ticks since boot.
     pub(crate) began: u64,
     /// The processor of its last run.
@@ -45,10 +66,9 @@ pub(crate) struct Stat {
     pub(crate) name: String,
 }
 
-/// Reads a thread's `stat`. None: the thread has ended.
-pub(crate) fn stat(tid: u32) -> Option<Stat> {
-    // /proc does not list threads other than the first of a process, but has directories for them.
-    parse_stat(&fs::read_to_string(format!("/proc/{tid}/stat")).ok()?)
+/// Reads `stat` of a process or thread. None: it is gone.
+pub fn stat(pid: impl Display) -> Option<Stat> {
+    parse_stat(&text(pid, "stat").ok()?)
 }
 
 /// Reads `stat` from its open file. None: the thread has ended.
@@ -66,15 +86,16 @@ fn parse_stat(line: &str) -> Option<Stat> {
     let (open, close) = (line.find('(')?, line.rfind(')')?);
     let mut fields = stat_fields(line);
     // Field 3, the state, is the first after the name.
-    let began = fields.nth(22 - 3)?.parse().ok()?;
+    let (state, parent) = (fields.next()?.chars().next()?, fields.next()?.parse().ok()?);
+    let began = fields.nth(22 - 5)?.parse().ok()?;
     let cpu = fields.nth(39 - 22 - 1)?.parse().ok()?;
-    Some(Stat { began, cpu, name: line.get(open + 1..close)?.to_owned() })
+    Some(Stat { state, parent, began, cpu, name: line.get(open + 1..close)?.to_owned() })
 }
 
 /// Run time of a thread, ns, from /proc/TID/schedstat. None: the thread has ended, or the kernel does not
 /// count.
 pub(crate) fn run_ns(tid: u32) -> Option<u64> {
-    parse_run_ns(&fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?)
+    parse_run_ns(&text(tid, "schedstat").ok()?)
 }
 
 /// Run time from the open file.
@@ -86,21 +107,31 @@ fn parse_run_ns(line: &str) -> Option<u64> {
     line.split(' ').next()?.parse().ok()
 }
 
-/// Number, busy ticks and total ticks of each processor.
-pub(crate) fn cpu_ticks() -> Vec<(usize, u64, u64)> {
-    fs::read_to_string("/proc/stat").map(|text| parse_ticks(&text)).unwrap_or_default()
+/// Ticks of a processor since boot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ticks {
+    /// Without work, or waiting for a device.
+    pub idle: u64,
+    /// Idle and busy.
+    pub all: u64,
+    /// Taken by the hypervisor; in neither of the others.
+    pub stolen: u64,
 }
 
-fn parse_ticks(text: &str) -> Vec<(usize, u64, u64)> {
-    let of = |line: &str| {
-        let mut words = line.strip_prefix("cpu")?.split(' ');
-        let cpu = words.next()?.parse().ok()?;
-        // user nice system idle iowait irq softirq steal; user and nice include guest times.
-        let ticks: Vec<u64> = words.take(8).map(|word| word.parse().unwrap_or(0)).collect();
-        let (all, idle) = (ticks.iter().sum::<u64>(), ticks.iter().skip(3).take(2).sum::<u64>());
-        Some((cpu, all - idle, all))
-    };
-    text.lines().filter_map(of).collect()
+/// Ticks of all processors together (without a number), and of each.
+pub fn ticks() -> Vec<(Option<usize>, Ticks)> {
+    fs::read_to_string("/proc/stat")
+        .map(|text| text.lines().map_while(parse_ticks).collect())
+        .unwrap_or_default()
+}
+
+/// `cpu0 user nice system idle iowait irq softirq steal ...`; user and nice include guest times.
+fn parse_ticks(line: &str) -> Option<(Option<usize>, Ticks)> {
+    let (cpu, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
+    let words = rest.split_whitespace().map(|word| word.parse().ok());
+    let n: Vec<u64> = words.take(8).collect::<Option<_>>().filter(|n: &Vec<u64>| n.len() == 8)?;
+    let (idle, all, stolen) = (n[3] + n[4], n[..7].iter().sum(), n[7]);
+    Some((cpu.parse().ok(), Ticks { idle, all, stolen }))
 }
 
 #[cfg(test)]
@@ -112,7 +143,7 @@ mod tests {
         let mut fields: Vec<String> = (3..=52).map(|n| n.to_string()).collect();
         fields[0] = "S".into();
         let found = parse_stat(&format!("42 (a) b(c) {}\n", fields.join(" "))).unwrap();
-        assert_eq!(found, Stat { began: 22, cpu: 39, name: "a) b(c".into() });
+        assert_eq!(found, Stat { state: 'S', parent: 4, began: 22, cpu: 39, name: "a) b(c".into() });
         assert_eq!(parse_stat("42 (a"), None);
     }
 
@@ -126,15 +157,19 @@ mod tests {
     }
 
     #[test]
-    fn busy_ticks_are_without_idle_and_waiting() {
-        let text = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 3 40 50 6 7 8 100 100\ncpu1 0 0 0 5\nintr 1\n";
-        assert_eq!(parse_ticks(text), [(0, 27, 117), (1, 0, 5)]);
+    fn stolen_ticks_are_neither_idle_nor_busy() {
+        let ticks = Ticks { idle: 78, all: 97, stolen: 3000 };
+        assert_eq!(parse_ticks("cpu  10 1 5 70 8 1 2 3000 0 0"), Some((None, ticks)));
+        assert_eq!(parse_ticks("cpu7 10 1 5 70 8 1 2 3000 100 100"), Some((Some(7), ticks)));
+        for bad in ["", "intr 1 2 3 4 5 6 7 8", "cpu  1 2 3", "cpu  1 2 x 4 5 6 7 8"] {
+            assert_eq!(parse_ticks(bad), None, "{bad}");
+        }
     }
 
     #[test]
     fn own_thread_is_found() {
         let own = stat(std::process::id()).unwrap();
         assert!(own.began > 0 && run_ns(std::process::id()).is_some_and(|ns| ns > 0));
-        assert!(!cpu_ticks().is_empty() && stat(u32::MAX).is_none());
+        assert!(ticks().len() > 1 && stat(u32::MAX).is_none());
     }
 }

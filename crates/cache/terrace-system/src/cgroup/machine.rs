@@ -5,11 +5,12 @@ use std::path::PathBuf;
 
 use terrace_policy::memory::Level;
 
-use super::{Limit, field, read, stalled_ns};
+use super::{Limit, stalled_ns};
+use crate::{bytes, read, sum};
 
 /// Location of the kernel's files about memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub struct Machine {
     proc: PathBuf,
 }
 
@@ -21,44 +22,30 @@ impl Default for Machine {
 
 impl Machine {
     /// Reads these files instead, for tests.
-    #[cfg(test)]
-    pub(crate) fn of(proc: &std::path::Path) -> Machine {
+    pub fn of(proc: &std::path::Path) -> Machine {
         Machine { proc: proc.to_owned() }
     }
 
     /// The machine's memory. None where /proc/meminfo is hidden.
-    ///
-    /// # Errors
-    /// A file cannot be read at the moment.
-    pub(crate) fn limit(&self) -> io::Result<Option<Limit>> {
+    pub fn limit(&self) -> io::Result<Option<Limit>> {
         Ok(self.level()?.map(|(limit, _)| limit))
     }
 
     /// The machine's memory and its use. None where /proc/meminfo is hidden.
-    ///
-    /// # Errors
-    /// A file cannot be read at the moment.
-    pub(crate) fn level(&self) -> io::Result<Option<(Limit, Level)>> {
+    pub fn level(&self) -> io::Result<Option<(Limit, Level)>> {
         let file = self.proc.join("meminfo");
         let Some(text) = read(&file)? else { return Ok(None) };
-        let Some((total, free)) = kib(&text, "MemTotal").zip(kib(&text, "MemFree")) else { return Ok(None) };
-        let cached = ["Active(file)", "Inactive(file)", "SReclaimable"];
-        let cached = cached.iter().filter_map(|name| kib(&text, name)).sum();
+        let of = |name: &str| bytes(&text, name);
+        let Some((total, free)) = of("MemTotal").zip(of("MemFree")) else { return Ok(None) };
+        let cached = ["Active(file)", "Inactive(file)", "SReclaimable"].into_iter().filter_map(of).sum();
         let counts = read(&self.proc.join("vmstat"))?.unwrap_or_default();
-        let refaults = ["workingset_refault_file", "workingset_refault_anon"];
-        let refaults = refaults.iter().filter_map(|name| field(&counts, name)).sum();
+        let refaults = sum(&counts, &["workingset_refault_file", "workingset_refault_anon"]);
         let stalled_ns = read(&self.proc.join("pressure/memory"))?.and_then(|text| stalled_ns(&text));
         let used = total.saturating_sub(free);
         // The kernel keeps some memory free, so use never reaches the limit.
         let level = Level { limit: total, used, cached, refaults, stalled_ns, met: 0 };
         Ok(Some((Limit { bytes: total, file }, level)))
     }
-}
-
-/// Bytes behind `name` in lines of `name: number kB`.
-fn kib(text: &str, name: &str) -> Option<u64> {
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-    value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
