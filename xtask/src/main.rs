@@ -48,6 +48,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "terrace-store",
             "terrace-sync",
             "terrace-testkit",
+            "terrace-tests",
         ],
     ),
     ("terrace-api", &[]),
@@ -72,7 +73,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/cache/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
     ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one fixture"),
     ("crates/lab/terrace-tests/tests/programs.rs", "tests over one fixture"),
-    ("crates/lab/terrace-tests/src/rig.rs", "one fixture for all tests"),
     ("crates/lab/terrace-tests/src/storm/names.rs", "operations with their expected results"),
     ("crates/lab/terrace-tests/tests/paths.rs", "tests over one fixture"),
 ];

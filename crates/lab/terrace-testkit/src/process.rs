@@ -1,14 +1,21 @@
 //! Threads of another process, from /proc.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Processor time of the threads of a process with this name.
+/// Part of one processor that the threads of a process with this name use during some work.
 ///
 /// # Panics
 /// If there is none.
 #[track_caller]
-pub fn processor_time(pid: i32, thread: &str) -> Duration {
+pub fn processor_share(pid: i32, thread: &str, work: impl FnOnce()) -> f64 {
+    let (begin, before) = (Instant::now(), processor_time(pid, thread));
+    work();
+    (processor_time(pid, thread) - before).as_secs_f64() / begin.elapsed().as_secs_f64()
+}
+
+#[track_caller]
+fn processor_time(pid: i32, thread: &str) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let paths = tasks.map(|task| task.expect("a thread").path());
     let named =

@@ -31,7 +31,7 @@ pub fn instances() -> Vec<(PathBuf, Info)> {
 /// All leftovers of work below `dir`, one line each. Waits briefly for processes that are ending.
 pub fn find(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    process::wait_until(30, || {
+    process::holds_within(30, || {
         found = look(dir);
         found.is_empty()
     });
@@ -99,6 +99,13 @@ pub fn clear(dir: &Path) {
 /// The mount table; names in it need not be UTF-8.
 pub fn table_of_mounts() -> String {
     String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo").expect("/proc is mounted")).into_owned()
+}
+
+/// Whether something is mounted at this place, whose name need not be UTF-8.
+pub fn is_mounted(at: &Path) -> bool {
+    let table = std::fs::read("/proc/self/mountinfo").expect("/proc is mounted");
+    let points = table.split(|byte| *byte == b'\n').filter_map(|line| line.split(|b| *b == b' ').nth(4));
+    points.into_iter().any(|point| point == at.as_os_str().as_encoded_bytes())
 }
 
 fn unmount_below(name: &str, how: i32) {

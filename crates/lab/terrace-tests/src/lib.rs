@@ -10,6 +10,7 @@
 //! skipped without root.
 
 pub mod busy;
+mod chaos;
 pub mod compare;
 pub mod exec;
 pub mod gen_ops;
@@ -18,27 +19,17 @@ mod map;
 pub mod memory;
 pub mod pages;
 pub mod process;
-pub mod rig;
 pub mod rng;
 pub mod storm;
 pub mod stress;
+mod test_dir;
+mod test_mount;
 pub mod tools;
 
-/// Whether the tests run as root. Tests that need root are skipped with a message for other users. With
-/// `TERRACE_REQUIRE_ROOT=1`, as in CI, skipping one is an error.
-#[track_caller]
-pub fn is_root() -> bool {
-    // SAFETY: no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        assert!(
-            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
-            "TERRACE_REQUIRE_ROOT is set: run as root"
-        );
-        terrace_testkit::skip("needs root");
-    }
-    root
-}
+pub use chaos::{Chaos, Fault};
+pub use terrace_testkit::is_root;
+pub use test_dir::{SmallDisk, TestDir, product, terrace, workspace};
+pub use test_mount::{Side, TestMount};
 
 /// Whether tests run in their long form.
 pub fn soak() -> bool {

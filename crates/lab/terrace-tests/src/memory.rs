@@ -1,6 +1,6 @@
 //! Memory and descriptors of an instance, measured from outside.
 
-use crate::rig::TestMount;
+use crate::test_mount::TestMount;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,11 +21,11 @@ pub struct Memory {
 impl Memory {
     /// Current values.
     #[track_caller]
-    pub fn of(rig: &TestMount) -> Memory {
+    pub fn of(mount: &TestMount) -> Memory {
         let mut seen = BTreeSet::new();
         let mut shared = 0;
         for entry in
-            fs::read_dir(format!("/proc/{}/fd", rig.supervisor())).expect("descriptors of the supervisor")
+            fs::read_dir(format!("/proc/{}/fd", mount.supervisor())).expect("descriptors of the supervisor")
         {
             // Descriptors may be closed meanwhile; those of memory files stay.
             let Ok(entry) = entry else { continue };
@@ -38,7 +38,7 @@ impl Memory {
             }
         }
         assert!(seen.len() >= 3, "segment, touch table and durable tables are memory files");
-        Memory { shared, own: own(rig.supervisor()) + own(rig.terraced()) }
+        Memory { shared, own: own(mount.supervisor()) + own(mount.terraced()) }
     }
 
     /// Asserts the limits.

@@ -1,11 +1,13 @@
 //! Runs programs with a time limit, and finds and ends processes by id.
 
+use serde::de::DeserializeOwned;
+use std::borrow::BorrowMut;
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
-use terrace_testkit::wait::asking_every;
+use terrace_testkit::wait::{asking_every, wait_until};
 
 /// Path of a program of this crate, beside the running test.
 pub fn helper(name: &str) -> PathBuf {
@@ -33,6 +35,13 @@ impl Outcome {
     pub fn expect_success(self) -> String {
         assert!(self.status.success(), "{self}");
         self.stdout
+    }
+
+    /// The JSON that a program prints; it must succeed.
+    #[track_caller]
+    pub fn json<T: DeserializeOwned>(self) -> T {
+        let text = self.expect_success();
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
     }
 }
 
@@ -62,7 +71,8 @@ fn tail(text: &str) -> &str {
 
 /// Runs a program to its end. After `seconds` it and its process group are killed, and the test fails.
 #[track_caller]
-pub fn run(command: &mut Command, seconds: u64) -> Outcome {
+pub fn run(mut command: impl BorrowMut<Command>, seconds: u64) -> Outcome {
+    let command = command.borrow_mut();
     let (mut out, mut err) = (scratch(), scratch());
     command.stdin(Stdio::null()).process_group(0);
     command.stdout(out.try_clone().expect("a descriptor")).stderr(err.try_clone().expect("a descriptor"));
@@ -200,6 +210,26 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
+/// Sends a signal until the process is dying. Rust's handlers for SIGSEGV and SIGBUS return once without a
+/// bad address, so that the fault can recur.
+#[track_caller]
+pub fn crash(pid: i32, signal: i32) {
+    wait_until("it takes the signal", || {
+        kill(pid, signal);
+        std::thread::sleep(Duration::from_millis(20));
+        is_ending(pid)
+    });
+}
+
+/// Whether a process is gone or dying: a zombie, or one with PF_EXITING, PF_POSTCOREDUMP, PF_SIGNALED or
+/// PF_DUMPCORE (include/linux/sched.h).
+fn is_ending(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((_, rest)) = stat.rsplit_once(") ") else { return true };
+    let flags = rest.split(' ').nth(6).and_then(|flags| flags.parse::<u32>().ok());
+    rest.starts_with('Z') || flags.is_some_and(|flags| flags & (0x4 | 0x8 | 0x200 | 0x400) != 0)
+}
+
 /// Signals that end terraced like a kill, an abort or a memory fault. `TERRACE_SIGNAL` selects a single one.
 #[derive(Debug, Default)]
 pub struct DeadlySignals {
@@ -246,23 +276,25 @@ pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), '-' | 'Z' | 'X')
 }
 
+/// The running child of a supervisor that is not `last`; waits up to 20 s for it. (The supervisor reaps the
+/// last one before it starts a new one.)
+pub fn next_child(supervisor: i32, last: i32) -> Option<i32> {
+    let mut found = None;
+    // A restart takes a millisecond or two.
+    asking_every(Duration::from_micros(200), Duration::from_secs(20), || {
+        found = children(supervisor).into_iter().find(|pid| *pid != last);
+        found.is_some()
+    });
+    found
+}
+
 /// All process ids.
 pub fn pids() -> Vec<i32> {
     let Ok(list) = std::fs::read_dir("/proc") else { return Vec::new() };
     list.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Polls a condition for at most `seconds`.
-pub fn wait_until(seconds: u64, so: impl FnMut() -> bool) -> bool {
-    wait_asking_every(Duration::from_millis(10), seconds, so)
-}
-
-/// [`wait_until`] with short pauses, for states of a millisecond or two.
-pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
-    wait_asking_every(Duration::from_micros(200), seconds, so)
-}
-
-/// [`wait_until`] with a given pause between two polls.
-pub fn wait_asking_every(pause: Duration, seconds: u64, so: impl FnMut() -> bool) -> bool {
-    asking_every(pause, Duration::from_secs(seconds), so)
+/// Whether a condition becomes true within `seconds`.
+pub fn holds_within(seconds: u64, condition: impl FnMut() -> bool) -> bool {
+    asking_every(Duration::from_millis(10), Duration::from_secs(seconds), condition)
 }
