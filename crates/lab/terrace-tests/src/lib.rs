@@ -1,6 +1,7 @@
 //! Harness of terrace's black-box tests. It uses only the binary, the preload library and their documented
 //! behaviour. One test runs the same work on up to three sides: a plain directory (the reference), a terrace
-//! mount, and a terrace mount with the preload path.
+//! mount, and a terrace mount with the preload path. The tests in `crates/terrace/tests` use its directories
+//! and processes.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run. `TERRACE_SOAK=1` makes every test long;
 //! `TERRACE_SOAK_MINUTES` limits the time of all of them, 75 by default. `TERRACE_KEEP=1` keeps the
