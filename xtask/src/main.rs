@@ -31,7 +31,7 @@ const MAY_IMPORT: &[(&str, &str)] = &[
     ("terrace-remote", "api engine sync system testkit"),
     ("terrace-kv", "store sync testkit"),
     ("terrace-preload", "shm testkit"),
-    ("terrace", "api engine fs kv lease output policy remote store sync system testkit"),
+    ("terrace", "api engine fs kv lease output policy remote store sync system testkit tests"),
     ("terrace-api", ""),
     ("terrace-output", ""),
     ("terrace-sync", ""),
@@ -55,7 +55,6 @@ const LONG_FILES: &[(&str, &str)] = &[
     ("crates/cache/terrace-shm/src/index.rs", "one data structure with its checks and its recovery"),
     ("crates/cache/terrace-fs/tests/namespace.rs", "tests over one fixture"),
     ("crates/lab/terrace-tests/tests/programs.rs", "tests over one fixture"),
-    ("crates/lab/terrace-tests/src/rig.rs", "one fixture for all tests"),
     ("crates/lab/terrace-tests/src/storm/names.rs", "operations with their expected results"),
     ("crates/lab/terrace-tests/tests/paths.rs", "tests over one fixture"),
 ];

@@ -3,8 +3,8 @@
 //!
 //! They need root and /dev/fuse; without these they print that and pass.
 
-#[path = "command/stage.rs"]
-mod stage;
+#[path = "command/test_mount.rs"]
+mod test_mount;
 
 #[path = "command/bad_input.rs"]
 mod bad_input;

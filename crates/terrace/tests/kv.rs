@@ -2,8 +2,8 @@
 
 #[path = "kv/client.rs"]
 mod client;
-#[path = "kv/stage.rs"]
-mod stage;
+#[path = "kv/test_server.rs"]
+mod test_server;
 
 #[path = "kv/cluster.rs"]
 mod cluster;

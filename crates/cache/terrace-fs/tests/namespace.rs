@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use mount::{Cache, Mount, open, possible, source};
+use mount::{Cache, Mount, caches, open, source};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 use terrace_testkit::wait::holds_within;
@@ -32,11 +32,9 @@ fn supervisor_role() {
 
 /// Runs a test on a mount with each cache.
 fn each(test: impl Fn(&mut Mount)) {
-    if possible() {
-        for cache in [Cache::Direct, Cache::Engine] {
-            eprintln!("on {cache:?}");
-            test(&mut Mount::new(cache));
-        }
+    for &cache in caches() {
+        eprintln!("on {cache:?}");
+        test(&mut Mount::new(cache));
     }
 }
 
@@ -469,10 +467,7 @@ fn drop_pages(path: &Path) {
 
 #[test]
 fn more_files_than_descriptors() {
-    if !possible() {
-        return;
-    }
-    for cache in [Cache::Direct, Cache::Engine] {
+    for &cache in caches() {
         let mount = Mount::with_descriptors(cache, 1500);
         let path = |i: usize| mount.path(&format!("f{i}"));
         let held: Vec<_> = (0..100)
@@ -502,10 +497,7 @@ fn more_files_than_descriptors() {
 /// room.
 #[test]
 fn many_writers_with_few_descriptors_meet_no_error() {
-    if !possible() {
-        return;
-    }
-    for cache in [Cache::Direct, Cache::Engine] {
+    for &cache in caches() {
         let mount = Mount::with_descriptors(cache, 400);
         std::thread::scope(|scope| {
             for writer in 0..24 {
@@ -533,7 +525,7 @@ fn many_writers_with_few_descriptors_meet_no_error() {
 /// Negative dentries pin their directories in the kernel.
 #[test]
 fn negative_lookups_in_more_directories_than_descriptors_work() {
-    if !possible() {
+    if !terrace_testkit::can_mount() {
         return;
     }
     let mount = Mount::with_descriptors(Cache::Direct, 1500);
@@ -646,10 +638,7 @@ fn a_file_made_beside_the_mount_is_opened_by_its_own_mode() {
 /// An open file can still be used as its mode forbids to later opens, also by a daemon without root's rights.
 #[test]
 fn modes_hold_for_opens_and_not_for_open_files() {
-    if !possible() {
-        return;
-    }
-    for cache in [Cache::Direct, Cache::Engine] {
+    for &cache in caches() {
         let mount = Mount::of_user(cache, 4242);
         let (made, closed, blind, late) =
             (mount.path("made"), mount.path("closed"), mount.path("blind"), mount.path("late"));
@@ -690,10 +679,7 @@ fn modes_hold_for_opens_and_not_for_open_files() {
 
 #[test]
 fn a_file_closed_to_its_daemon_can_be_written_after_a_kill() {
-    if !possible() {
-        return;
-    }
-    for cache in [Cache::Direct, Cache::Engine] {
+    for &cache in caches() {
         let mut mount = Mount::of_user(cache, 4242);
         let file = open_as(&mount.path("f"), libc::O_CREAT | libc::O_RDWR, 0o400).unwrap();
         file.write_all_at(&[b'x'; 9000], 0).unwrap();

@@ -1,7 +1,88 @@
 //! Runs a command of this project in tests.
 
+use std::borrow::BorrowMut;
 use std::path::Path;
 use std::process::{Command, Output};
+
+/// Removes the settings of this process's user: variables of terrace, and the configuration.
+pub fn without_settings(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TERRACE_")) {
+        command.env_remove(name);
+    }
+    command.env("XDG_CONFIG_HOME", "/nonexistent").current_dir("/");
+    command
+}
+
+/// Output and status of a command.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Exit code; None: killed by a signal.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error without the lines about mount namespaces of other tests.
+    pub err: String,
+    /// The whole standard error.
+    pub whole_err: String,
+}
+
+/// Runs a command until it has ended and all copies of its outputs are closed.
+///
+/// # Panics
+/// If it cannot be started.
+#[track_caller]
+pub fn told(mut command: impl BorrowMut<Command>) -> Outcome {
+    command.borrow_mut().output().expect("it starts").into()
+}
+
+impl From<Output> for Outcome {
+    fn from(output: Output) -> Outcome {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        // Parallel tests may make mount namespaces: `umount` then names their processes.
+        let sees =
+            |line: &&str| line.contains(": unmounted here") || line.contains(": waiting for the unmount");
+        let whole_err = text(output.stderr);
+        let err = whole_err.split_inclusive('\n').filter(|line| !sees(line)).collect();
+        Outcome { code: output.status.code(), out: text(output.stdout), err, whole_err }
+    }
+}
+
+impl Outcome {
+    /// Asserts exit code 0 and no error output.
+    ///
+    /// # Panics
+    /// If it ended differently.
+    #[track_caller]
+    pub fn fine(self) -> Outcome {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
+        self
+    }
+
+    /// Asserts exit code 2 and one line with all of `parts`.
+    ///
+    /// # Panics
+    /// If it ended differently.
+    #[track_caller]
+    pub fn refused(self, parts: &[&str]) {
+        self.refused_with(2, parts);
+    }
+
+    /// [`Outcome::refused`] with this exit code.
+    ///
+    /// # Panics
+    /// If it ended differently.
+    #[track_caller]
+    pub fn refused_with(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}", self.err);
+        assert_eq!(self.err.lines().count(), 1, "{}", self.err);
+        assert!(self.err.starts_with("terrace: "), "{}", self.err);
+        // what: why; cure
+        assert!(self.err.contains("; "), "{}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "`{part}` is not in: {}", self.err);
+        }
+    }
+}
 
 /// A built command.
 #[derive(Clone, Copy, Debug)]

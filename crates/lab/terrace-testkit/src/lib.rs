@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::Write as _;
+use std::os::unix::fs::MetadataExt as _;
 
 pub mod command;
 pub mod exposition;
@@ -30,6 +31,38 @@ pub fn skip(reason: &str) {
     let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
     // The sum is a service: a test does not fail for it.
     let _ = file.and_then(|mut file| writeln!(file, "{test}: {}", reason.replace('\n', " ")));
+}
+
+/// Whether the test runs as root. Otherwise it is skipped with a message. With `TERRACE_REQUIRE_ROOT=1`, as in
+/// CI, skipping it is an error.
+///
+/// # Panics
+/// If it is skipped under `TERRACE_REQUIRE_ROOT`.
+#[track_caller]
+pub fn is_root() -> bool {
+    has_root_and("needs root", || true)
+}
+
+/// Whether the test can mount: as [`is_root`], with FUSE.
+///
+/// # Panics
+/// If it is skipped under `TERRACE_REQUIRE_ROOT`.
+#[track_caller]
+pub fn can_mount() -> bool {
+    let fuse = || std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    has_root_and("needs root and /dev/fuse", fuse)
+}
+
+#[track_caller]
+fn has_root_and(reason: &str, more: impl FnOnce() -> bool) -> bool {
+    let is_root = std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    let has_all = is_root && more();
+    if !has_all {
+        let required = std::env::var_os("TERRACE_REQUIRE_ROOT").is_some();
+        assert!(!required, "TERRACE_REQUIRE_ROOT is set, but the test {reason}");
+        skip(reason);
+    }
+    has_all
 }
 
 /// [`skip`] with the arguments of `format!`.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes in each memory file that a process has open, by device and inode number.
 ///
@@ -35,7 +35,14 @@ pub fn private_memory(pid: i32) -> u64 {
 /// # Panics
 /// If there is none.
 #[track_caller]
-pub fn processor_time(pid: i32, thread: &str) -> Duration {
+pub fn processor_share(pid: i32, thread: &str, work: impl FnOnce()) -> f64 {
+    let (begin, before) = (Instant::now(), processor_time(pid, thread));
+    work();
+    (processor_time(pid, thread) - before).as_secs_f64() / begin.elapsed().as_secs_f64()
+}
+
+#[track_caller]
+fn processor_time(pid: i32, thread: &str) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process is there");
     let paths = tasks.map(|task| task.expect("a thread").path());
     let named =

@@ -11,11 +11,13 @@
 //! each but the first starts with the content of the last.
 
 use crate::exec::write_big;
-use crate::process::{self, Background, helper};
+use crate::process::{Background, helper};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SCANNING, SERVING, TierKind, TierRow};
+use terrace_testkit::wait::asking_every;
 
 /// Minimum memory of an instance, used by every test mount.
 pub(crate) const MEMORY: &str = "16MiB";
@@ -170,7 +172,7 @@ impl Pressure {
     pub(crate) fn start(presser: &mut Command, terraced: i32, stat: impl Fn() -> StatReport) -> Pressure {
         let process = Background::new(presser);
         let mut before = Work::default();
-        let busy = process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
+        let busy = asking_every(Duration::from_millis(50), Duration::from_secs(SECONDS), || {
             before = Work::of(&stat());
             before.is_more_than(Work::default())
         });
@@ -184,13 +186,13 @@ impl Pressure {
     pub(crate) fn stop(mut self, terraced: i32, stat: impl Fn() -> StatReport) {
         let before = if terraced == self.terraced { self.before } else { Work::default() };
         let mut now = before;
-        process::wait_asking_every(std::time::Duration::from_millis(50), SECONDS, || {
+        asking_every(Duration::from_millis(50), Duration::from_secs(SECONDS), || {
             now = Work::of(&stat());
             now.is_more_than(before)
         });
         assert!(now.is_more_than(before), "the tier rests: {now:?} after {before:?}, {:?}", stat());
         now.assert_busy();
-        let ended = self.process.wait(std::time::Duration::ZERO);
+        let ended = self.process.wait(Duration::ZERO);
         assert!(ended.is_none(), "the presser ended: {ended:?}");
         self.process.kill();
     }

@@ -3,8 +3,9 @@
 use crate::exec;
 use crate::gen_ops::{Ops, interleave};
 use crate::process::{self, helper};
-use crate::rig::{TestMount, workspace};
 use crate::rng::Rng;
+use crate::test_dir::workspace;
+use crate::test_mount::TestMount;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -33,28 +34,28 @@ pub struct Run {
 }
 
 /// Creates the file for `press` in the runs' directory of this mount.
-pub fn prepare(rig: &TestMount) {
-    exec::write_big(&rig.at().join("big")).expect("the big file can be written");
+pub fn prepare(mount: &TestMount) {
+    exec::write_big(&mount.at().join("big")).expect("the big file can be written");
 }
 
 /// Runs a script in a fresh directory of a test mount.
-pub fn run_script(rig: &TestMount, driver: &Driver, script: &str) -> Run {
+pub fn run_script(mount: &TestMount, driver: &Driver, script: &str) -> Run {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let n = COUNT.fetch_add(1, Ordering::Relaxed);
     let root = format!("r{n}");
-    let path = rig.at().join(&root);
+    let path = mount.at().join(&root);
     std::fs::create_dir(&path).expect("a directory for the run");
-    std::fs::hard_link(rig.at().join("big"), path.join("big")).expect("the big file can be linked");
-    let file = rig.aside().join(format!("script-{n}"));
+    std::fs::hard_link(mount.at().join("big"), path.join("big")).expect("the big file can be linked");
+    let file = mount.aside().join(format!("script-{n}"));
     std::fs::write(&file, script).expect("the script can be written");
 
     let mut command = match driver.wrapper.split_first() {
         Some((first, rest)) => {
-            let mut command = rig.command(first);
+            let mut command = mount.command(first);
             command.args(rest).arg(helper("opdriver"));
             command
         }
-        None => rig.command(helper("opdriver")),
+        None => mount.command(helper("opdriver")),
     };
     command.arg(&path).arg(&file);
     if let Some(fault) = &driver.fault {

@@ -34,7 +34,7 @@ pub fn instances() -> Vec<(PathBuf, Info)> {
 /// All leftovers of work below `dir`, one line each. Waits briefly for processes that are ending.
 pub fn find(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
-    process::wait_until(30, || {
+    process::holds_within(30, || {
         found = look(dir);
         found.is_empty()
     });
@@ -99,6 +99,11 @@ pub fn clear(dir: &Path) {
 fn mounts_of(name: &str) -> impl Iterator<Item = Entry> {
     let all = mounts::table_of("self").expect("/proc is mounted");
     all.into_iter().filter(move |mount| format!("{mount:?}").contains(name))
+}
+
+/// Whether something is mounted at this place, whose name need not be UTF-8.
+pub fn is_mounted(at: &Path) -> bool {
+    terrace_system::mounts::at(at).is_some()
 }
 
 fn unmount_below(name: &str, how: i32) {

@@ -1,6 +1,7 @@
 //! Harness of terrace's black-box tests. It uses only the binary, the preload library and their documented
 //! behaviour. One test runs the same work on up to three sides: a plain directory (the reference), a terrace
-//! mount, and a terrace mount with the preload path.
+//! mount, and a terrace mount with the preload path. The tests in `crates/terrace/tests` use its directories
+//! and processes.
 //!
 //! Environment: `TERRACE_SEED` repeats a random run. `TERRACE_SOAK=1` makes every test long;
 //! `TERRACE_SOAK_MINUTES` limits the time of all of them, 75 by default. `TERRACE_KEEP=1` keeps the
@@ -10,6 +11,7 @@
 //! skipped without root.
 
 pub mod busy;
+mod chaos;
 pub mod compare;
 pub mod exec;
 pub mod gen_ops;
@@ -18,27 +20,17 @@ mod map;
 pub mod memory;
 pub mod pages;
 pub mod process;
-pub mod rig;
 pub mod rng;
 pub mod storm;
 pub mod stress;
+mod test_dir;
+mod test_mount;
 pub mod tools;
 
-/// Whether the tests run as root. Tests that need root are skipped with a message for other users. With
-/// `TERRACE_REQUIRE_ROOT=1`, as in CI, skipping one is an error.
-#[track_caller]
-pub fn is_root() -> bool {
-    // SAFETY: no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        assert!(
-            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
-            "TERRACE_REQUIRE_ROOT is set: run as root"
-        );
-        terrace_testkit::skip("needs root");
-    }
-    root
-}
+pub use chaos::{Chaos, Fault};
+pub use terrace_testkit::is_root;
+pub use test_dir::{SmallDisk, TestDir, product, terrace, workspace};
+pub use test_mount::{Side, TestMount};
 
 /// Whether tests run in their long form.
 pub fn soak() -> bool {

@@ -1,6 +1,6 @@
 //! Memory and descriptors of an instance, measured from outside.
 
-use crate::rig::TestMount;
+use crate::test_mount::TestMount;
 use std::fs;
 use terrace_testkit::process::{memory_files, private_memory};
 
@@ -20,10 +20,10 @@ pub struct Memory {
 impl Memory {
     /// Current values.
     #[track_caller]
-    pub fn of(rig: &TestMount) -> Memory {
-        let files = memory_files(rig.supervisor());
+    pub fn of(mount: &TestMount) -> Memory {
+        let files = memory_files(mount.supervisor());
         assert!(files.len() >= 3, "segment, touch table and durable tables are memory files");
-        let own = private_memory(rig.supervisor()) + private_memory(rig.terraced());
+        let own = private_memory(mount.supervisor()) + private_memory(mount.terraced());
         Memory { shared: files.values().sum::<u64>() / 1024, own: own / 1024 }
     }
 

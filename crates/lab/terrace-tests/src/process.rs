@@ -1,12 +1,14 @@
 //! Runs programs with a time limit, and finds and ends processes by id.
 
+use serde::de::DeserializeOwned;
+use std::borrow::BorrowMut;
 use std::io::{Read as _, Seek as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use terrace_system::proc;
-use terrace_testkit::wait::asking_every;
+use terrace_testkit::wait::{asking_every, wait_until};
 
 /// Path of a program of this crate, beside the running test.
 pub fn helper(name: &str) -> PathBuf {
@@ -34,6 +36,13 @@ impl Outcome {
     pub fn expect_success(self) -> String {
         assert!(self.status.success(), "{self}");
         self.stdout
+    }
+
+    /// The JSON that a program prints; it must succeed.
+    #[track_caller]
+    pub fn json<T: DeserializeOwned>(self) -> T {
+        let text = self.expect_success();
+        serde_json::from_str(&text).unwrap_or_else(|why| panic!("{why}: {text}"))
     }
 }
 
@@ -63,7 +72,8 @@ fn tail(text: &str) -> &str {
 
 /// Runs a program to its end. After `seconds` it and its process group are killed, and the test fails.
 #[track_caller]
-pub fn run(command: &mut Command, seconds: u64) -> Outcome {
+pub fn run(mut command: impl BorrowMut<Command>, seconds: u64) -> Outcome {
+    let command = command.borrow_mut();
     let (mut out, mut err) = (scratch(), scratch());
     command.stdin(Stdio::null()).process_group(0);
     command.stdout(out.try_clone().expect("a descriptor")).stderr(err.try_clone().expect("a descriptor"));
@@ -201,6 +211,25 @@ pub fn kill(pid: i32, signal: i32) -> bool {
     unsafe { libc::kill(pid, signal) == 0 }
 }
 
+/// Sends a signal until the process is dying. Rust's handlers for SIGSEGV and SIGBUS return once without a
+/// bad address, so that the fault can recur.
+#[track_caller]
+pub fn crash(pid: i32, signal: i32) {
+    wait_until("it takes the signal", || {
+        kill(pid, signal);
+        std::thread::sleep(Duration::from_millis(20));
+        is_ending(pid)
+    });
+}
+
+/// Whether a process is gone or dying: a zombie, or one with PF_EXITING, PF_POSTCOREDUMP, PF_SIGNALED or
+/// PF_DUMPCORE (include/linux/sched.h).
+fn is_ending(pid: i32) -> bool {
+    const PF_SIGNALED: u32 = 0x400;
+    let Ok(stat) = proc::text(pid, "stat") else { return true };
+    proc::is_ending(&stat) || proc::task_flags(&stat) & PF_SIGNALED != 0
+}
+
 /// Signals that end terraced like a kill, an abort or a memory fault. `TERRACE_SIGNAL` selects a single one.
 #[derive(Debug, Default)]
 pub struct DeadlySignals {
@@ -241,17 +270,19 @@ pub fn alive(pid: i32) -> bool {
     !matches!(state(pid), '-' | 'Z' | 'X')
 }
 
-/// Polls a condition for at most `seconds`.
-pub fn wait_until(seconds: u64, so: impl FnMut() -> bool) -> bool {
-    wait_asking_every(Duration::from_millis(10), seconds, so)
+/// The running child of a supervisor that is not `last`; waits up to 20 s for it. (The supervisor reaps the
+/// last one before it starts a new one.)
+pub fn next_child(supervisor: i32, last: i32) -> Option<i32> {
+    let mut found = None;
+    // A restart takes a millisecond or two.
+    asking_every(Duration::from_micros(200), Duration::from_secs(20), || {
+        found = children(supervisor).into_iter().find(|pid| *pid != last);
+        found.is_some()
+    });
+    found
 }
 
-/// [`wait_until`] with short pauses, for states of a millisecond or two.
-pub fn wait_closely(seconds: u64, so: impl FnMut() -> bool) -> bool {
-    wait_asking_every(Duration::from_micros(200), seconds, so)
-}
-
-/// [`wait_until`] with a given pause between two polls.
-pub fn wait_asking_every(pause: Duration, seconds: u64, so: impl FnMut() -> bool) -> bool {
-    asking_every(pause, Duration::from_secs(seconds), so)
+/// Whether a condition becomes true within `seconds`.
+pub fn holds_within(seconds: u64, condition: impl FnMut() -> bool) -> bool {
+    asking_every(Duration::from_millis(10), Duration::from_secs(seconds), condition)
 }

@@ -2,7 +2,7 @@
 
 use crate::pages::VersionTable;
 use crate::process::{Background, helper};
-use crate::rig::TestMount;
+use crate::test_mount::TestMount;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Files of self-describing pages on a test mount, their version table, and the processes that use them.
 #[derive(Debug)]
 pub struct Stress<'a> {
-    rig: &'a TestMount,
+    mount: &'a TestMount,
     /// The version table.
     pub versions: VersionTable,
     versions_path: PathBuf,
@@ -36,15 +36,15 @@ struct Worker {
 
 impl<'a> Stress<'a> {
     /// Prepares `files` files of `pages` pages each, written by at most `writers` processes.
-    pub fn new(rig: &'a TestMount, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
-        let versions_path = rig.aside().join("versions");
+    pub fn new(mount: &'a TestMount, files: u64, pages: u64, writers: u64, seed: u64) -> Stress<'a> {
+        let versions_path = mount.aside().join("versions");
         let versions = VersionTable::open(&versions_path, files * pages);
         for n in 0..files {
-            let file = std::fs::File::create(rig.at().join(format!("f{n}"))).expect("a file on the rig");
-            file.set_len(pages * 4096).expect("a file on the rig");
+            let file = std::fs::File::create(mount.at().join(format!("f{n}"))).expect("a file on the mount");
+            file.set_len(pages * 4096).expect("a file on the mount");
         }
         Stress {
-            rig,
+            mount,
             versions,
             versions_path,
             files,
@@ -61,7 +61,7 @@ impl<'a> Stress<'a> {
     /// (fs/iomap/direct-io.c, IOMAP_DELALLOC).
     pub fn allocate(&self) {
         for n in 0..self.files {
-            let file = std::fs::File::options().write(true).open(self.rig.src().join(format!("f{n}")));
+            let file = std::fs::File::options().write(true).open(self.mount.src().join(format!("f{n}")));
             let file = file.expect("made above");
             // SAFETY: a plain call on an open descriptor.
             let errno = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, (self.pages * 4096) as i64) };
@@ -72,9 +72,9 @@ impl<'a> Stress<'a> {
     fn command(&self, role: &str, fast: bool) -> Command {
         let mut command = Command::new(helper("verifier"));
         if fast {
-            self.rig.through_preload(&mut command);
+            self.mount.through_preload(&mut command);
         }
-        command.arg(role).arg(format!("dir={}", self.rig.at().display()));
+        command.arg(role).arg(format!("dir={}", self.mount.at().display()));
         command.arg(format!("versions={}", self.versions_path.display()));
         command.args([format!("files={}", self.files), format!("pages={}", self.pages)]);
         command
@@ -82,7 +82,7 @@ impl<'a> Stress<'a> {
 
     /// Starts a worker. `fast` gives it the preload library; `more` are further options.
     pub fn start(&mut self, role: &str, id: u64, fast: bool, more: &[&str]) {
-        let log = self.rig.aside().join(format!("{role}-{id}.log"));
+        let log = self.mount.aside().join(format!("{role}-{id}.log"));
         let mut command = self.command(role, fast);
         command.args([
             format!("id={id}"),
@@ -160,7 +160,7 @@ impl<'a> Stress<'a> {
     pub fn verify(&self, preload: Option<bool>, require: &str) {
         let mut command = self.command("check", preload == Some(true));
         if preload.is_none() {
-            command.arg(format!("dir={}", self.rig.src().display()));
+            command.arg(format!("dir={}", self.mount.src().display()));
         }
         command.args([format!("require={require}"), format!("writers={}", self.writers)]);
         command.args(self.killed.map(|id| format!("killed={id}")));
@@ -170,12 +170,12 @@ impl<'a> Stress<'a> {
 
     /// The end of a test: all acknowledged data are readable by both paths, and in the source after umount.
     #[track_caller]
-    pub fn settle(mut self, rig: &TestMount) {
+    pub fn settle(mut self, mount: &TestMount) {
         self.stop();
         self.verify(Some(true), "acked");
         self.verify(Some(false), "acked");
-        rig.check();
-        rig.umount();
+        mount.check();
+        mount.umount();
         self.verify(None, "acked");
     }
 }

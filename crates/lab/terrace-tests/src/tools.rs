@@ -1,7 +1,7 @@
 //! Programs used by tests: outside suites from the package registry, and C sources of this crate.
 
 use crate::process;
-use crate::rig::workspace;
+use crate::test_dir::workspace;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_tests::process::{self, Outcome};
-use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::tools::{compile, need_library};
+use terrace_tests::{Side, TestDir, TestMount, product};
 
 struct Program {
     _dir: TestDir,
@@ -19,9 +19,9 @@ fn program(fortified: bool) -> Program {
     Program { _dir: dir, path }
 }
 
-fn run_case(rig: &TestMount, program: &Path, case: &str, before: impl Fn(&mut Command)) -> Outcome {
-    let mut command = rig.command(program);
-    command.arg(rig.at()).arg(case).env("BEHAVIOUR_EARLY", rig.at().join("a"));
+fn run_case(mount: &TestMount, program: &Path, case: &str, before: impl Fn(&mut Command)) -> Outcome {
+    let mut command = mount.command(program);
+    command.arg(mount.at()).arg(case).env("BEHAVIOUR_EARLY", mount.at().join("a"));
     before(&mut command);
     process::run(&mut command, 60)
 }
@@ -30,24 +30,24 @@ fn run_case(rig: &TestMount, program: &Path, case: &str, before: impl Fn(&mut Co
 #[track_caller]
 fn all_cases(side: Side, fortified: bool, wants_hits: bool, before: impl Fn(&mut Command, &TestMount)) {
     let program = program(fortified);
-    let rig = TestMount::new("behaviour", side, "16MiB");
-    let before = |command: &mut Command| before(command, &rig);
-    let prepared = process::run(Command::new(&program.path).arg(rig.at()).arg("prepare"), 60);
+    let mount = TestMount::new("behaviour", side, "16MiB");
+    let before = |command: &mut Command| before(command, &mount);
+    let prepared = process::run(Command::new(&program.path).arg(mount.at()).arg("prepare"), 60);
     prepared.expect_success();
     let list = process::run(Command::new(&program.path).args([".", "list"]), 60).expect_success();
     let mut failed = Vec::new();
     for case in list.lines() {
-        let outcome = run_case(&rig, &program.path, case, before);
+        let outcome = run_case(&mount, &program.path, case, before);
         if !outcome.status.success() {
             failed.push(format!("{case}: {outcome}"));
         }
     }
     assert!(failed.is_empty(), "{} of {} cases:\n{}", failed.len(), list.lines().count(), failed.join("\n"));
     if side == Side::Preload && wants_hits {
-        let hits = rig.stat().cache.preload.hits;
+        let hits = mount.stat().cache.preload.hits;
         assert!(hits > 1000, "the cases went another way: {hits} hits at the preload path");
     }
-    rig.finish();
+    mount.finish();
 }
 
 #[test]
@@ -125,13 +125,13 @@ fn with_a_dead_connection() {
 /// In a program without terrace files the library is invisible in descriptors, threads and signals.
 #[test]
 fn nothing_observable_elsewhere() {
-    let rig = TestMount::new("unobservable", Side::Preload, "16MiB");
+    let mount = TestMount::new("unobservable", Side::Preload, "16MiB");
     let script = "ls -l /proc/self/fd | sed 's/.* \\([0-9]* ->\\)/\\1/; s/:.*//' | grep -v /proc/ | sort; \
                   grep -E 'Threads|SigBlk|SigIgn|SigCgt|NoNewPrivs' /proc/self/status; ulimit -a";
     let run = |fast: bool| {
         let mut command = Command::new("/bin/bash");
         if fast {
-            rig.through_preload(&mut command);
+            mount.through_preload(&mut command);
         }
         process::run(command.arg("-c").arg(script).current_dir("/"), 30).expect_success()
     };
@@ -139,5 +139,5 @@ fn nothing_observable_elsewhere() {
         text.lines().filter(|l| !l.contains("memfd:test-output")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(strip(run(false)), strip(run(true)));
-    rig.finish();
+    mount.finish();
 }

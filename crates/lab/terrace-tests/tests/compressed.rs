@@ -1,8 +1,8 @@
 //! The compressed tier under programs: correct content, and the place of decompression.
 
 use std::fs;
-use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::Rng;
+use terrace_tests::{Side, TestMount};
 
 const PAGE: usize = 4096;
 const PAGES: u64 = 8192;
@@ -40,30 +40,30 @@ fn programs_read_compressed_pages_without_the_daemon() {
     let share = "min_percent = 60\nmax_percent = 60\n";
     fs::write(&config, format!("[tier.compressed]\nadmit = \"all\"\n{share}")).unwrap();
     let named = config.to_str().unwrap();
-    let rig = TestMount::with("compressed", Side::Preload, &["--memory", "24MiB", "--config", named]);
+    let mount = TestMount::with("compressed", Side::Preload, &["--memory", "24MiB", "--config", named]);
     fs::remove_file(&config).unwrap();
     let all: Vec<u8> = (0..PAGES).flat_map(content).collect();
-    fs::write(rig.src().join("f"), all).unwrap();
-    fs::write(rig.aside().join("read.py"), READ).unwrap();
-    let (script, source) = (rig.aside().join("read.py"), rig.src().join("f"));
+    fs::write(mount.src().join("f"), all).unwrap();
+    fs::write(mount.aside().join("read.py"), READ).unwrap();
+    let (script, source) = (mount.aside().join("read.py"), mount.src().join("f"));
     let read = format!("python3 {} {PAGES} {}", script.display(), source.display());
-    rig.shell(&read, 120);
-    let stat = rig.stat().cache;
-    rig.check();
+    mount.shell(&read, 120);
+    let stat = mount.stat().cache;
+    mount.check();
     let hits = stat.compressed.as_ref().map_or(0, |tier| tier.hits);
     assert!(hits > PAGES, "{stat:?}");
     assert!(stat.memory.used_bytes <= stat.memory.limit_bytes, "{stat:?}");
     // Pages that the preload path cannot decode are read through the mount path.
     assert!(stat.fuse.reads < hits / 20, "{stat:?}");
-    rig.finish();
+    mount.finish();
 }
 
 /// A program may have its own zstd, of another version.
 #[test]
 fn programs_see_nothing_of_the_librarys_zstd() {
-    let rig = TestMount::new("symbols", Side::Preload, "16MiB");
+    let mount = TestMount::new("symbols", Side::Preload, "16MiB");
     let look = "import ctypes; seen = ctypes.CDLL(None); print(hasattr(seen, 'pread64'), \
                 any(hasattr(seen, 'ZSTD_' + name) for name in ('decompressDCtx', 'isError', 'compress2')))";
-    assert_eq!(rig.shell(&format!("python3 -c \"{look}\""), 60), "True False\n");
-    rig.finish();
+    assert_eq!(mount.shell(&format!("python3 -c \"{look}\""), 60), "True False\n");
+    mount.finish();
 }

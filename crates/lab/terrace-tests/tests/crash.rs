@@ -2,10 +2,10 @@
 //! kill -9, and by the signals of crashes.
 
 use std::time::Duration;
-use terrace_tests::rig::{Side, TestMount};
+use terrace_testkit::wait::asking_every;
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::stress::Stress;
-use terrace_tests::{amount, process};
+use terrace_tests::{Side, TestMount, amount, process};
 
 fn rounds() -> u64 {
     amount("TERRACE_CRASH_ROUNDS", 10, 80)
@@ -37,38 +37,38 @@ fn terraced_crashed() {
 /// Rounds of work, each ended by a signal to terraced, at least `apart` after the last.
 fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: impl Fn(&mut Rng) -> i32) {
     let mut rng = Rng::new(seed);
-    let rig = TestMount::new(test, Side::Mount, "16MiB");
-    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    let mount = TestMount::new(test, Side::Mount, "16MiB");
+    let mut stress = Stress::new(&mount, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
     stress.start("read", 1, false, &["torn=ok"]);
     for round in 0..rounds {
         stress.work(apart + pause(&mut rng, 400));
-        let before = rig.terraced();
+        let before = mount.terraced();
         let signal = signal(&mut rng);
         println!("round {round}: signal {signal}");
         assert!(process::kill(before, signal), "round {round}: terraced {before} was not there");
-        let again = process::wait_until(20, || {
+        let again = process::holds_within(20, || {
             // Without a real fault, Rust's handlers for SIGSEGV and SIGBUS return once and wait for the fault
             // to repeat.
             if process::alive(before) {
                 process::kill(before, signal);
             }
-            rig.terraced() != before && process::alive(rig.terraced())
+            mount.terraced() != before && process::alive(mount.terraced())
         });
         assert!(again, "round {round}: no new terraced after 20 s");
         let seen = stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst);
-        let moves = process::wait_until(20, || {
+        let moves = process::holds_within(20, || {
             stress.expect_all_running();
             stress.versions.writes().load(std::sync::atomic::Ordering::SeqCst) > seen + 20
         });
         assert!(moves, "round {round}: writers stand still after the restart");
         if round % 10 == 9 {
-            rig.check();
+            mount.check();
         }
     }
-    stress.settle(&rig);
+    stress.settle(&mount);
 }
 
 /// Kills the restarted terraced during recovery. It is found as the supervisor's child at once, and killed
@@ -77,8 +77,8 @@ fn terraced_dies(test: &str, seed: u64, apart: Duration, rounds: u64, signal: im
 fn terraced_killed_in_recovery() {
     let seed = seed("crash-recovery");
     let mut rng = Rng::new(seed);
-    let rig = TestMount::new("crash-recovery", Side::Mount, "16MiB");
-    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    let mount = TestMount::new("crash-recovery", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&mount, 4, 2048, 2, seed);
     stress.start("write", 0, true, &[]);
     stress.start("write", 1, false, &["torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
@@ -89,20 +89,20 @@ fn terraced_killed_in_recovery() {
             break;
         }
         stress.work(pause(&mut rng, 200));
-        let mut now = rig.next_terraced(0);
+        let mut now = mount.next_terraced(0);
         assert!(process::kill(now, libc::SIGKILL), "round {round}: terraced {now} was not there");
         for _ in 0..1 + rng.below(3) {
-            now = rig.next_terraced(now);
+            now = mount.next_terraced(now);
             std::thread::sleep(Duration::from_micros(rng.below(6000)));
             process::kill(now, libc::SIGKILL);
             kills += 1;
-            early += u64::from(rig.terraced() != now);
+            early += u64::from(mount.terraced() != now);
         }
     }
     println!("{kills} killed again, {early} of them before they served");
     assert!(early > 0, "none of {kills} kills came before the new terraced served");
     stress.work(Duration::from_millis(500));
-    stress.settle(&rig);
+    stress.settle(&mount);
 }
 
 /// Other programs see no effect, and acknowledged data stay.
@@ -110,8 +110,8 @@ fn terraced_killed_in_recovery() {
 fn clients_killed() {
     let seed = seed("crash-clients");
     let mut rng = Rng::new(seed);
-    let rig = TestMount::new("crash-clients", Side::Mount, "16MiB");
-    let mut stress = Stress::new(&rig, 4, 2048, 3, seed);
+    let mount = TestMount::new("crash-clients", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&mount, 4, 2048, 3, seed);
     stress.start("write", 0, true, &["torn=ok"]);
     stress.start("write", 1, false, &["torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
@@ -124,10 +124,10 @@ fn clients_killed() {
             stress.replace(victim, &["torn=ok"]);
         }
         if round % 10 == 9 {
-            rig.check();
+            mount.check();
         }
     }
-    stress.settle(&rig);
+    stress.settle(&mount);
 }
 
 /// Kills supervisor and terraced: all data acknowledged by fsync are in the source, and one command mounts
@@ -136,23 +136,23 @@ fn clients_killed() {
 fn everything_killed() {
     let seed = seed("crash-all");
     let mut rng = Rng::new(seed);
-    let rig = TestMount::new("crash-all", Side::Mount, "16MiB");
-    let mut stress = Stress::new(&rig, 3, 1024, 2, seed);
+    let mount = TestMount::new("crash-all", Side::Mount, "16MiB");
+    let mut stress = Stress::new(&mount, 3, 1024, 2, seed);
     for _ in 0..rounds() {
         stress.start("write", 0, true, &["sync=1", "torn=ok"]);
         stress.start("write", 1, false, &["sync=1", "torn=ok"]);
         stress.start("read", 0, true, &["torn=ok"]);
         stress.work(pause(&mut rng, 600));
-        rig.kill_everything(&mut rng);
+        mount.kill_everything(&mut rng);
         stress.kill_all();
         stress.verify(None, "synced");
-        rig.mount();
+        mount.mount();
         stress.verify(Some(false), "synced");
         stress.verify(Some(true), "synced");
-        rig.check();
-        accept_losses(&stress, &rig);
+        mount.check();
+        accept_losses(&stress, &mount);
     }
-    rig.finish();
+    mount.finish();
 }
 
 /// A terraced missing in info.json ends with its supervisor: the mount counts as dead, and the next instance
@@ -160,31 +160,32 @@ fn everything_killed() {
 #[test]
 fn unrecorded_terraced_ends_with_its_supervisor() {
     let mut rng = Rng::new(seed("crash-unrecorded"));
-    let rig = TestMount::new("crash-unrecorded", Side::Mount, "16MiB");
-    let unrecorded = (0..200).find_map(|_| unrecorded_terraced(&rig, &mut rng));
+    let mount = TestMount::new("crash-unrecorded", Side::Mount, "16MiB");
+    let unrecorded = (0..200).find_map(|_| unrecorded_terraced(&mount, &mut rng));
     let terraced =
         unrecorded.expect("in one of 200 starts the supervisor was stopped between let-go and record");
-    process::kill(rig.supervisor(), libc::SIGKILL);
-    let ended = process::wait_until(10, || !process::alive(terraced));
-    assert!(ended, "terraced {terraced} lives on, and info.json names {}", rig.terraced());
-    rig.mount();
-    rig.finish();
+    process::kill(mount.supervisor(), libc::SIGKILL);
+    let ended = process::holds_within(10, || !process::alive(terraced));
+    assert!(ended, "terraced {terraced} lives on, and info.json names {}", mount.terraced());
+    mount.mount();
+    mount.finish();
 }
 
 /// Kills terraced, and stops the supervisor at a random moment of the restart. Returns the new terraced if it
 /// serves and is not yet recorded.
-fn unrecorded_terraced(rig: &TestMount, rng: &mut Rng) -> Option<i32> {
-    let (supervisor, last) = (rig.supervisor(), rig.terraced());
+fn unrecorded_terraced(mount: &TestMount, rng: &mut Rng) -> Option<i32> {
+    let (supervisor, last) = (mount.supervisor(), mount.terraced());
     process::kill(last, libc::SIGKILL);
-    let new = rig.next_terraced(last);
+    let new = mount.next_terraced(last);
     std::thread::sleep(Duration::from_micros(rng.below(20_000)));
     process::kill(supervisor, libc::SIGSTOP);
-    let serves = process::wait_asking_every(Duration::from_millis(5), 1, || has_thread(new, "control"));
-    if serves && rig.terraced() != new {
+    let serves =
+        asking_every(Duration::from_millis(5), Duration::from_secs(1), || has_thread(new, "control"));
+    if serves && mount.terraced() != new {
         return Some(new);
     }
     process::kill(supervisor, libc::SIGCONT);
-    assert!(process::wait_until(20, || rig.terraced() == new), "terraced {new} does not serve");
+    assert!(process::holds_within(20, || mount.terraced() == new), "terraced {new} does not serve");
     None
 }
 
@@ -195,11 +196,11 @@ fn has_thread(pid: i32, name: &str) -> bool {
 }
 
 /// Acknowledged writes without a sync may be lost: sets the version table to the files' current content.
-fn accept_losses(stress: &Stress, rig: &TestMount) {
+fn accept_losses(stress: &Stress, mount: &TestMount) {
     use std::sync::atomic::Ordering::SeqCst;
     let pages = stress.versions.pages() / 3;
     for file in 0..3 {
-        let data = std::fs::read(rig.at().join(format!("f{file}"))).expect("the file is there");
+        let data = std::fs::read(mount.at().join(format!("f{file}"))).expect("the file is there");
         for (i, page) in data.chunks(4096).enumerate() {
             let number = file * pages + i as u64;
             let now = terrace_tests::pages::version(page, number).expect("verified just before");

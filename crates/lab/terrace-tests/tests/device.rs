@@ -7,9 +7,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use terrace_api::stats::StatReport;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
-use terrace_tests::rig::{Side, SmallDisk, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{amount, process};
+use terrace_tests::{Side, SmallDisk, TestDir, TestMount, amount, process, terrace};
 
 const PAGE: u64 = 4096;
 /// Pages of each file: one larger than memory, some that fit into one batch, one that ends within a page.
@@ -23,7 +22,7 @@ const FILES: [(&str, u64); 5] = [
 
 /// A test mount whose tier survives it. The mount is the first field, so it ends before its tier is removed.
 struct Fixture {
-    rig: TestMount,
+    mount: TestMount,
     tier: PathBuf,
     _dir: TestDir,
 }
@@ -47,24 +46,25 @@ impl Fixture {
             options.extend(["--tier".to_owned(), format!("{}:{mib}MiB", path.display())]);
         }
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
-        let rig = TestMount::with(test, side, &options);
+        let mount = TestMount::with(test, side, &options);
         let mut rng = Rng::new(1);
         for (name, bytes) in FILES {
             let mut content = vec![0; bytes as usize];
             content
                 .chunks_mut(8)
                 .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
-            fs::write(rig.src().join(name), content).unwrap();
+            fs::write(mount.src().join(name), content).unwrap();
         }
-        Fixture { rig, tier: tiers[0].0.clone(), _dir: dir }
+        Fixture { mount, tier: tiers[0].0.clone(), _dir: dir }
     }
 
     /// Asserts that all files through the mount equal the source.
     #[track_caller]
     fn compare(&self, what: &str) {
         for (name, _) in FILES {
-            let is = fs::read(self.rig.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
-            let must = fs::read(self.rig.src().join(name)).unwrap();
+            let is =
+                fs::read(self.mount.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
+            let must = fs::read(self.mount.src().join(name)).unwrap();
             assert_eq!(is.len(), must.len(), "{what}: length of {name}");
             let other = is.chunks(4096).zip(must.chunks(4096)).position(|(is, must)| is != must);
             assert_eq!(other, None, "{what}: a page of {name} is another");
@@ -75,10 +75,10 @@ impl Fixture {
     /// before and after a fork.
     #[track_caller]
     fn compare_by_program(&self, seed: u64) {
-        let script = self.rig.aside().join("read.py");
+        let script = self.mount.aside().join("read.py");
         fs::write(&script, READ).unwrap();
-        let line = format!("python3 {} {} {seed}", script.display(), self.rig.src().display());
-        self.rig.shell(&line, 120);
+        let line = format!("python3 {} {} {seed}", script.display(), self.mount.src().display());
+        self.mount.shell(&line, 120);
     }
 
     /// Reads until the device has pages and has served some.
@@ -88,7 +88,7 @@ impl Fixture {
         for _ in 0..20 {
             self.compare("warming");
             self.compare_by_program(3);
-            row = device(&self.rig.stat());
+            row = device(&self.mount.stat());
             if row.pages > 1000 && row.hits > 0 {
                 return row;
             }
@@ -153,65 +153,65 @@ fn change(dir: &Path, rng: &mut Rng, times: u64) {
 fn device_stays_warm_when_terraced_is_killed() {
     let rounds = amount("TERRACE_DEVICE_KILLS", 50, 500);
     let mut rng = Rng::new(seed("device-killed"));
-    let world = Fixture::new("device-killed", Side::Preload);
-    world.warm();
+    let fixture = Fixture::new("device-killed", Side::Preload);
+    fixture.warm();
     for round in 0..rounds {
-        let (before, warm) = (world.rig.terraced(), device(&world.rig.stat()));
+        let (before, warm) = (fixture.mount.terraced(), device(&fixture.mount.stat()));
         process::kill(before, libc::SIGKILL);
         if round % 5 == 0 {
-            world.compare_by_program(round);
+            fixture.compare_by_program(round);
         }
-        let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
-        assert!(process::wait_until(60, serves), "round {round}: {:?}", world.rig.stat());
-        let stat = world.rig.stat();
+        let serves = || fixture.mount.terraced() != before && device(&fixture.mount.stat()).state == SERVING;
+        assert!(process::holds_within(60, serves), "round {round}: {:?}", fixture.mount.stat());
+        let stat = fixture.mount.stat();
         let now = device(&stat);
         // A page in memory has no device copy any more: the record of its slot was dropped.
         let compressed = stat.cache.compressed.as_ref().map_or(0, |tier| tier.pages);
         let found = now.pages + stat.cache.memory.pages + compressed;
         assert!(found >= warm.pages / 10 * 9, "round {round}: {found} pages, {now:?} after {warm:?}");
         if rng.chance(30) {
-            world.compare(&format!("round {round}"));
+            fixture.compare(&format!("round {round}"));
         }
-        change(world.rig.at(), &mut rng, 20);
-        world.rig.terrace("sync", &[]).expect_success();
-        world.compare(&format!("round {round}, after changes"));
-        world.rig.check();
+        change(fixture.mount.at(), &mut rng, 20);
+        fixture.mount.terrace("sync", &[]).expect_success();
+        fixture.compare(&format!("round {round}, after changes"));
+        fixture.mount.check();
     }
-    world.rig.umount();
+    fixture.mount.umount();
 }
 
 #[test]
 fn changes_behind_a_sleeping_tier_are_seen() {
     let rounds = amount("TERRACE_DEVICE_ROUNDS", 100, 1000);
     let mut rng = Rng::new(seed("device-behind"));
-    let world = Fixture::new("device-behind", Side::Mount);
+    let fixture = Fixture::new("device-behind", Side::Mount);
     let mut warm = 0;
     for round in 0..rounds {
         if round > 0 {
-            world.rig.mount();
+            fixture.mount.mount();
         }
-        world.compare(&format!("round {round}"));
-        warm += u64::from(device(&world.rig.stat()).hits > 0);
+        fixture.compare(&format!("round {round}"));
+        warm += u64::from(device(&fixture.mount.stat()).hits > 0);
         let times = rng.below(30);
-        change(world.rig.at(), &mut rng, times);
+        change(fixture.mount.at(), &mut rng, times);
         if rng.chance(50) {
-            world.rig.terrace("sync", &[]).expect_success();
-            world.compare(&format!("round {round}, after changes"));
+            fixture.mount.terrace("sync", &[]).expect_success();
+            fixture.compare(&format!("round {round}, after changes"));
         }
-        world.rig.check();
+        fixture.mount.check();
         // Both kinds of an instance's end: after a kill, only orderly records are valid.
         if rng.chance(50) {
-            world.rig.kill_everything(&mut rng);
+            fixture.mount.kill_everything(&mut rng);
         } else {
-            world.rig.umount();
+            fixture.mount.umount();
         }
         if rng.chance(60) {
             let times: Vec<_> =
-                FILES.iter().map(|(name, _)| fs::metadata(world.rig.src().join(name)).unwrap()).collect();
+                FILES.iter().map(|(name, _)| fs::metadata(fixture.mount.src().join(name)).unwrap()).collect();
             let changes = 1 + rng.below(10);
-            change(world.rig.src(), &mut rng, changes);
+            change(fixture.mount.src(), &mut rng, changes);
             for ((name, _), was) in FILES.iter().zip(times) {
-                let file = File::options().write(true).open(world.rig.src().join(name)).unwrap();
+                let file = File::options().write(true).open(fixture.mount.src().join(name)).unwrap();
                 file.set_modified(was.modified().unwrap()).unwrap();
             }
         }
@@ -222,31 +222,31 @@ fn changes_behind_a_sleeping_tier_are_seen() {
 
 #[test]
 fn second_mount_reads_from_the_device() {
-    let world = Fixture::new("device-warm", Side::Mount);
+    let fixture = Fixture::new("device-warm", Side::Mount);
     // The tier does not trust files younger than two ticks of the clock.
     std::thread::sleep(std::time::Duration::from_millis(100));
-    world.warm();
-    world.rig.umount();
-    world.rig.mount();
-    let serves = || device(&world.rig.stat()).state == SERVING;
-    assert!(process::wait_until(60, serves), "{:?}", world.rig.stat());
+    fixture.warm();
+    fixture.mount.umount();
+    fixture.mount.mount();
+    let serves = || device(&fixture.mount.stat()).state == SERVING;
+    assert!(process::holds_within(60, serves), "{:?}", fixture.mount.stat());
     // Random pages first: in a sequential read the source also fills short gaps, and the kernel caches pages
     // already read.
-    world.compare_by_program(3);
-    world.compare("second mount");
-    let row = device(&world.rig.stat());
+    fixture.compare_by_program(3);
+    fixture.compare("second mount");
+    let row = device(&fixture.mount.stat());
     assert!(row.hits > 1000, "{row:?}");
-    world.rig.check();
-    world.rig.umount();
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 /// Each read verifies the content of the target.
 #[test]
 fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
     for how in ["garbage", "zeros", "cut"] {
-        let world = Fixture::new(&format!("device-{how}"), Side::Preload);
-        world.warm();
-        let target = File::options().write(true).open(&world.tier).unwrap();
+        let fixture = Fixture::new(&format!("device-{how}"), Side::Preload);
+        fixture.warm();
+        let target = File::options().write(true).open(&fixture.tier).unwrap();
         let bytes = target.metadata().unwrap().len();
         match how {
             "cut" => target.set_len(1 << 20).unwrap(),
@@ -256,28 +256,28 @@ fn target_overwritten_or_cut_under_a_mount_shows_nothing() {
             }
         }
         for round in 0..3 {
-            world.compare_by_program(round);
-            world.compare(how);
+            fixture.compare_by_program(round);
+            fixture.compare(how);
         }
-        world.rig.check();
-        world.rig.umount();
+        fixture.mount.check();
+        fixture.mount.umount();
     }
 }
 
 #[test]
 fn memory_resized_beside_a_tier_loses_nothing() {
-    let world = Fixture::new("device-resize", Side::Preload);
-    world.warm();
+    let fixture = Fixture::new("device-resize", Side::Preload);
+    fixture.warm();
     for (round, size) in ["48MiB", "16MiB", "24MiB", "16MiB"].into_iter().enumerate() {
-        world.rig.terrace("resize", &[size]).expect_success();
-        world.compare_by_program(round as u64);
-        world.rig.terrace("drop-caches", &[]).expect_success();
-        world.compare(size);
-        let memory = world.rig.stat().cache.memory;
+        fixture.mount.terrace("resize", &[size]).expect_success();
+        fixture.compare_by_program(round as u64);
+        fixture.mount.terrace("drop-caches", &[]).expect_success();
+        fixture.compare(size);
+        let memory = fixture.mount.stat().cache.memory;
         assert!(memory.used_bytes <= memory.limit_bytes, "{memory:?}");
-        world.rig.check();
+        fixture.mount.check();
     }
-    world.rig.umount();
+    fixture.mount.umount();
 }
 
 /// A program without write permission also reads device pages through the preload path.
@@ -286,19 +286,19 @@ fn reader_without_rights_gets_pages_of_the_device() {
     if !terrace_tests::is_root() {
         return;
     }
-    let world = Fixture::new("device-reader", Side::Preload);
-    world.warm();
-    let script = world.rig.aside().join("read.py");
-    let before = device(&world.rig.stat()).hits;
+    let fixture = Fixture::new("device-reader", Side::Preload);
+    fixture.warm();
+    let script = fixture.mount.aside().join("read.py");
+    let before = device(&fixture.mount.stat()).hits;
     for seed in 0..3 {
-        let mut command = world.rig.command("setpriv");
+        let mut command = fixture.mount.command("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3"]);
-        command.arg(&script).arg(world.rig.src()).arg(seed.to_string());
+        command.arg(&script).arg(fixture.mount.src()).arg(seed.to_string());
         process::run(&mut command, 120).expect_success();
     }
-    assert!(device(&world.rig.stat()).hits > before, "{:?}", world.rig.stat());
-    world.rig.check();
-    world.rig.umount();
+    assert!(device(&fixture.mount.stat()).hits > before, "{:?}", fixture.mount.stat());
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 /// Files with pages on the device are truncated, renamed over each other, linked, removed and recreated.
@@ -306,36 +306,36 @@ fn reader_without_rights_gets_pages_of_the_device() {
 fn names_and_sizes_change_while_pages_are_on_the_device() {
     let rounds = amount("TERRACE_DEVICE_NAMES", 3, 30);
     let mut rng = Rng::new(seed("device-names"));
-    let world = Fixture::new("device-names", Side::Preload);
-    let at = |name: &str| world.rig.at().join(name);
+    let fixture = Fixture::new("device-names", Side::Preload);
+    let at = |name: &str| fixture.mount.at().join(name);
     for round in 0..rounds {
-        world.warm();
+        fixture.warm();
         let file = File::options().write(true).open(at("large")).unwrap();
         let end = rng.below(FILES[0].1);
         file.set_len(end).unwrap();
         file.set_len(FILES[0].1).unwrap();
         drop(file);
         fs::hard_link(at("middle"), at("second")).unwrap();
-        change(world.rig.at(), &mut rng, 10);
+        change(fixture.mount.at(), &mut rng, 10);
         fs::rename(at("second"), at("small")).unwrap();
-        world.rig.terrace("sync", &[]).expect_success();
-        world.compare(&format!("round {round}, renamed"));
-        world.compare_by_program(round);
+        fixture.mount.terrace("sync", &[]).expect_success();
+        fixture.compare(&format!("round {round}, renamed"));
+        fixture.compare_by_program(round);
         fs::remove_file(at("odd")).unwrap();
         fs::write(at("odd"), vec![round as u8; FILES[3].1 as usize]).unwrap();
         fs::remove_file(at("small")).unwrap();
         fs::copy(at("odd"), at("small")).unwrap();
-        world.rig.terrace("sync", &[]).expect_success();
-        world.compare(&format!("round {round}, made again"));
-        world.rig.check();
+        fixture.mount.terrace("sync", &[]).expect_success();
+        fixture.compare(&format!("round {round}, made again"));
+        fixture.mount.check();
         // Every second round starts with the state after a restart.
         if round % 2 == 0 {
-            world.rig.umount();
-            world.rig.mount();
-            world.compare(&format!("round {round}, mounted again"));
+            fixture.mount.umount();
+            fixture.mount.mount();
+            fixture.compare(&format!("round {round}, mounted again"));
         }
     }
-    world.rig.umount();
+    fixture.mount.umount();
 }
 
 /// A tier must fit at its creation; a file system that fills up later does not affect it.
@@ -343,18 +343,18 @@ fn names_and_sizes_change_while_pages_are_on_the_device() {
 fn full_file_system_of_a_tier_leaves_reads_right() {
     let Some(disk) = SmallDisk::new("device-full", 96) else { return };
     let tier = disk.path().join("tier");
-    let world = Fixture::on("device-full", Side::Preload, tier, TestDir::new("device-full"));
+    let fixture = Fixture::on("device-full", Side::Preload, tier, TestDir::new("device-full"));
     let filler = File::create(disk.path().join("filler")).unwrap();
     let mib = vec![1; 1 << 20];
     while (&filler).write_all(&mib).is_ok() {}
-    let row = device(&world.rig.stat());
+    let row = device(&fixture.mount.stat());
     for round in 0..4 {
-        world.compare_by_program(round);
-        world.compare("full");
+        fixture.compare_by_program(round);
+        fixture.compare("full");
     }
-    println!("{row:?}, then {:?}", device(&world.rig.stat()));
-    world.rig.check();
-    world.rig.umount();
+    println!("{row:?}, then {:?}", device(&fixture.mount.stat()));
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 #[test]
@@ -362,55 +362,54 @@ fn two_tiers_serve_and_one_that_is_lost_is_left_out() {
     let mut rng = Rng::new(seed("device-two"));
     let dir = TestDir::new("device-two-tier");
     let [first, second] = ["first", "second"].map(|name| dir.path().join(name));
-    let world = Fixture::over("device-two", Side::Preload, &[(first, 24), (second.clone(), 24)], dir);
+    let fixture = Fixture::over("device-two", Side::Preload, &[(first, 24), (second.clone(), 24)], dir);
     let both_serve = |wanted: u64| {
-        let stat = world.rig.stat();
+        let stat = fixture.mount.stat();
         let good = |row: &&TierRow| row.state == SERVING && row.pages >= wanted && row.hits >= wanted.min(1);
         devices(&stat).filter(good).count() == 2
     };
     let warm = (0..20).any(|_| {
-        world.compare("warming");
-        world.compare_by_program(3);
+        fixture.compare("warming");
+        fixture.compare_by_program(3);
         both_serve(100)
     });
-    assert!(warm, "{:?}", world.rig.stat().cache.tiers);
-    world.rig.umount();
-    world.rig.mount();
-    world.compare("warm");
-    let rows = world.rig.stat().cache.tiers;
+    assert!(warm, "{:?}", fixture.mount.stat().cache.tiers);
+    fixture.mount.umount();
+    fixture.mount.mount();
+    fixture.compare("warm");
+    let rows = fixture.mount.stat().cache.tiers;
     assert!(rows.iter().filter(|row| row.promoted > 50).count() == 2, "{rows:?}");
     // Killed, then unmounted: the tier must not serve the old content of changed pages.
-    let before = world.rig.terraced();
+    let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
-    assert!(process::wait_until(60, || world.rig.terraced() != before && both_serve(0)));
+    assert!(process::holds_within(60, || fixture.mount.terraced() != before && both_serve(0)));
     for what in ["killed", "changed"] {
-        change(world.rig.at(), &mut rng, 20);
-        world.rig.terrace("sync", &[]).expect_success();
-        world.compare(what);
-        world.compare_by_program(5);
-        world.rig.check();
-        world.rig.umount();
-        world.rig.mount();
+        change(fixture.mount.at(), &mut rng, 20);
+        fixture.mount.terrace("sync", &[]).expect_success();
+        fixture.compare(what);
+        fixture.compare_by_program(5);
+        fixture.mount.check();
+        fixture.mount.umount();
+        fixture.mount.mount();
     }
-    world.compare("mounted again");
-    world.rig.umount();
+    fixture.compare("mounted again");
+    fixture.mount.umount();
     // The second target now belongs to other data.
     File::options().write(true).open(&second).unwrap().write_all_at(&[7; 8192], 0).unwrap();
-    world.rig.mount();
-    world.compare("one is lost");
-    let stat = world.rig.stat();
+    fixture.mount.mount();
+    fixture.compare("one is lost");
+    let stat = fixture.mount.stat();
     let states: Vec<_> =
         devices(&stat).map(|row| (row.name.as_str(), row.level, row.state.as_str())).collect();
     assert_eq!(states[0], ("device", Some(0), SERVING), "{states:?}");
     assert!(states.len() == 2 && states[1].0 == "device-2" && states[1].2.starts_with("off: "), "{states:?}");
-    world.rig.check();
-    world.rig.umount();
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 /// Whether the command was built with support for targets in stores.
 pub(crate) fn has_stores() -> bool {
-    let mut command = std::process::Command::new(product("terrace"));
-    let told = process::run(command.args(["tier", "show", "fs:///no-such-store"]), 20);
+    let told = process::run(terrace(&["tier", "show", "fs:///no-such-store"]), 20);
     let has = !told.stderr.contains("built without");
     if !has {
         terrace_testkit::skipped!("this terrace was built without targets in stores; `make remote` has them");
@@ -426,38 +425,35 @@ fn target_in_a_store_outlives_mounts_and_daemons() {
     let dir = TestDir::new("device-store-tier");
     let store = dir.path().join("store");
     let tier = PathBuf::from(format!("fs://{}", store.display()));
-    let world = Fixture::over("device-store", Side::Preload, &[(tier.clone(), 64)], dir);
-    world.warm();
-    let before = world.rig.terraced();
+    let fixture = Fixture::over("device-store", Side::Preload, &[(tier.clone(), 64)], dir);
+    fixture.warm();
+    let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
-    let serves = || world.rig.terraced() != before && device(&world.rig.stat()).state == SERVING;
-    assert!(process::wait_until(60, serves));
-    world.compare("killed");
-    world.compare_by_program(7);
-    world.rig.check();
-    let tool = |args: &[&str]| {
-        let mut command = std::process::Command::new(product("terrace"));
-        process::run(command.arg("tier").args(args).arg(&tier), 20)
-    };
-    let at = world.rig.at().display().to_string();
+    let serves = || fixture.mount.terraced() != before && device(&fixture.mount.stat()).state == SERVING;
+    assert!(process::holds_within(60, serves));
+    fixture.compare("killed");
+    fixture.compare_by_program(7);
+    fixture.mount.check();
+    let tool = |args: &[&str]| process::run(terrace(&["tier"]).args(args).arg(&tier), 20);
+    let at = fixture.mount.at().display().to_string();
     assert!(tool(&["list"]).expect_success().contains(&format!("in use by {at}")));
     assert!(tool(&["drop", "--yes"]).stderr.contains(&format!("in use by the mount of {at}")));
     // The store is inaccessible for a while.
     let aside = store.with_extension("aside");
     fs::rename(&store, &aside).unwrap();
     fs::write(&store, "").unwrap();
-    world.compare("lost");
-    assert!(process::wait_until(60, || device(&world.rig.stat()).state.starts_with("off: ")));
+    fixture.compare("lost");
+    assert!(process::holds_within(60, || device(&fixture.mount.stat()).state.starts_with("off: ")));
     fs::remove_file(&store).unwrap();
     fs::rename(&aside, &store).unwrap();
-    assert!(process::wait_until(60, || device(&world.rig.stat()).state == SERVING));
-    world.warm();
-    world.rig.umount();
-    world.rig.mount();
-    world.compare("mounted again");
-    let row = device(&world.rig.stat());
+    assert!(process::holds_within(60, || device(&fixture.mount.stat()).state == SERVING));
+    fixture.warm();
+    fixture.mount.umount();
+    fixture.mount.mount();
+    fixture.compare("mounted again");
+    let row = device(&fixture.mount.stat());
     assert!(row.promoted > 500, "{row:?}");
-    world.rig.umount();
+    fixture.mount.umount();
     assert!(tool(&["show"]).expect_success().contains("left clean"));
     tool(&["drop", "--yes"]).expect_success();
     assert!(tool(&["show"]).expect_success().contains("content      0 pages"));

@@ -7,9 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
 use terrace_tests::process::{self, Outcome};
-use terrace_tests::rig::{Side, TestDir, TestMount, product, workspace};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{amount, is_root};
+use terrace_tests::{Side, TestDir, TestMount, amount, is_root, product, terrace, workspace};
 
 fn rounds() -> u64 {
     amount("TERRACE_FUZZ_ROUNDS", 150, 3_000)
@@ -54,11 +53,13 @@ fn configurations() {
     for round in 0..rounds() {
         let text = mangled(if round % 2 == 0 { sample.as_bytes() } else { set.as_bytes() }, &mut rng);
         std::fs::write(&file, &text).expect("a file");
-        // The source does not exist, so nothing is mounted whatever the file contains.
-        let mut command = Command::new(product("terrace"));
-        command.args(["mount", "/nonexistent", "/nonexistent", "--config"]).arg(&file);
-        refused_or_done(&process::run(&mut command, 20), &text);
+        refused_or_done(&process::run(mount("--config").arg(&file), 20), &text);
     }
+}
+
+/// A mount with this option. The source does not exist, so nothing is mounted.
+fn mount(option: &str) -> Command {
+    terrace(&["mount", "/nonexistent", "/nonexistent", option])
 }
 
 #[test]
@@ -72,12 +73,8 @@ fn sizes_and_options() {
             let bytes: Vec<u8> = bytes.iter().copied().filter(|b| *b != 0).collect();
             <std::ffi::OsString as std::os::unix::ffi::OsStringExt>::from_vec(bytes)
         };
-        let mut command = Command::new(product("terrace"));
-        command.args(["mount", "/nonexistent", "/nonexistent", "--memory"]).arg(arg(&memory));
-        refused_or_done(&process::run(&mut command, 20), &memory);
-        let mut command = Command::new(product("terrace"));
-        command.args(["mount", "/nonexistent", "/nonexistent", "-o"]).arg(arg(&options));
-        refused_or_done(&process::run(&mut command, 20), &options);
+        refused_or_done(&process::run(mount("--memory").arg(arg(&memory)), 20), &memory);
+        refused_or_done(&process::run(mount("-o").arg(arg(&options)), 20), &options);
     }
 }
 
@@ -146,8 +143,8 @@ fn traces() {
 #[test]
 fn requests() {
     let mut rng = Rng::new(seed("fuzz-requests"));
-    let rig = TestMount::new("fuzz-requests", Side::Mount, "16MiB");
-    let (place, info) = rig.instance();
+    let mount = TestMount::new("fuzz-requests", Side::Mount, "16MiB");
+    let (place, info) = mount.instance();
     // Without `stop`, which would be obeyed.
     let sound = [
         r#"{"cmd":"stat"}"#,
@@ -178,6 +175,6 @@ fn requests() {
         let request = String::from_utf8_lossy(&request);
         assert!(answer.is_empty() || answer.contains("\"ok\":"), "{request} was answered {answer}");
     }
-    assert_eq!(info.terraced, rig.terraced(), "terraced fell and was started again");
-    rig.finish();
+    assert_eq!(info.terraced, mount.terraced(), "terraced fell and was started again");
+    mount.finish();
 }

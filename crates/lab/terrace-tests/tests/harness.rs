@@ -2,8 +2,8 @@
 
 use terrace_tests::compare::{Driver, Pair, prepare, run_script};
 use terrace_tests::gen_ops::sequence;
-use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{Side, TestMount};
 
 fn pair_of_plains(test: &str, driver: Driver, count: u64, len: usize) -> Result<(), String> {
     let seed = seed(test);
@@ -41,11 +41,11 @@ fn a_wrong_byte_in_a_write_is_found() {
 /// before it.
 #[test]
 fn mappings_that_could_be_one_stay_two() {
-    let rig = TestMount::new("neighbours", Side::Plain, "");
-    prepare(&rig);
+    let mount = TestMount::new("neighbours", Side::Plain, "");
+    prepare(&mount);
     let script = "@0\nopen 3 a 0x42 0x1a4\nmapkeep 3 1 40960000 40960000\nmapkeep 3 0 0 40960000\n\
                   mappoke 1 27240 5645 1\nmappoke 0 27240 5645 2\n";
-    let log = run_script(&rig, &Driver::default(), script).log;
+    let log = run_script(&mount, &Driver::default(), script).log;
     let poked: Vec<&str> = log.lines().filter(|line| line.contains("mappoke")).collect();
     assert!(
         poked.len() == 2 && poked.iter().all(|line| line.ends_with("=> 0")),

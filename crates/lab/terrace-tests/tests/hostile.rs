@@ -6,30 +6,29 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use terrace_tests::process::Background;
-use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
 use terrace_tests::tools::compile;
-use terrace_tests::{amount, is_root, process};
+use terrace_tests::{Side, TestMount, amount, is_root, process};
 
 /// Starts the attackers, runs the stress, and checks that the attacks failed and the same terraced still
 /// serves.
 #[track_caller]
 fn attacked(test: &str, user: Option<&str>) {
     let seed = seed(test);
-    let rig = TestMount::new(test, Side::Mount, "16MiB");
-    let attacker = rig.dir().join("hostile");
+    let mount = TestMount::new(test, Side::Mount, "16MiB");
+    let attacker = mount.dir().join("hostile");
     compile("hostile", &attacker, &[]);
-    for path in [rig.src(), rig.dir(), rig.at()] {
+    for path in [mount.src(), mount.dir(), mount.at()] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).expect("our own directory");
     }
-    let (place, info) = rig.instance();
+    let (place, info) = mount.instance();
     // The permissions of its directory close the preload socket to other users. They are opened here, to test
     // the next line of defence. (The attacker starts inside it, for the directory above stays closed.)
     let open = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
     open(&place, 0o755).and_then(|()| open(&place.join("preload.sock"), 0o666)).expect("our own directory");
     let seconds = amount("TERRACE_SECONDS", 6, 60);
-    let mut stress = Stress::new(&rig, 4, 2048, 2, seed);
+    let mut stress = Stress::new(&mount, 4, 2048, 2, seed);
     stress.start("write", 0, true, &["sync=1"]);
     stress.start("write", 1, false, &["sync=1", "torn=ok"]);
     stress.start("read", 0, true, &["torn=ok"]);
@@ -49,7 +48,7 @@ fn attacked(test: &str, user: Option<&str>) {
                 }
                 None => Command::new(&attacker),
             };
-            command.current_dir(&place).arg("preload.sock").arg(rig.at().join(format!("f{n}")));
+            command.current_dir(&place).arg("preload.sock").arg(mount.at().join(format!("f{n}")));
             command.args([seconds.to_string(), (seed + n).to_string()]).stdin(Stdio::null());
             if user.is_none() {
                 command.arg("noise");
@@ -66,10 +65,10 @@ fn attacked(test: &str, user: Option<&str>) {
     stress.stop();
     stress.verify(Some(true), "acked");
     stress.verify(Some(false), "acked");
-    assert_eq!(info.terraced, rig.terraced(), "terraced fell and was started again");
-    assert!(process::alive(rig.supervisor()));
-    rig.check();
-    rig.umount();
+    assert_eq!(info.terraced, mount.terraced(), "terraced fell and was started again");
+    assert!(process::alive(mount.supervisor()));
+    mount.check();
+    mount.umount();
     stress.verify(None, "acked");
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terrace_tests::process;
-use terrace_tests::rig::{TestDir, product, workspace};
+use terrace_tests::{TestDir, product, workspace};
 
 /// All files installed below PREFIX, and whether they are executable.
 const FILES: &[(&str, bool)] = &[

@@ -6,70 +6,69 @@
 use std::process::Command;
 use std::time::Duration;
 
-use terrace_tests::rig::{Chaos, Fault, Side, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{compile, need};
-use terrace_tests::{amount, is_root, leftovers, process};
+use terrace_tests::{Chaos, Fault, Side, TestMount, amount, is_root, leftovers, process, product};
 
 /// Python with a script, under its own `terrace run`.
-fn script(rig: &TestMount, text: &str) -> Command {
-    let path = rig.aside().join("script.py");
+fn script(mount: &TestMount, text: &str) -> Command {
+    let path = mount.aside().join("script.py");
     std::fs::write(&path, text).unwrap();
-    let mut command = rig.command("python3");
-    command.arg(path).env("BOARD", rig.aside().join("board")).env("TERRACE", product("terrace"));
+    let mut command = mount.command("python3");
+    command.arg(path).env("BOARD", mount.aside().join("board")).env("TERRACE", product("terrace"));
     command
 }
 
-fn rig(test: &str, more: &[&str]) -> TestMount {
+fn mount(test: &str, more: &[&str]) -> TestMount {
     TestMount::with(test, Side::Leased, &[&["--memory", "16MiB"], more].concat())
 }
 
-fn hits(rig: &TestMount) -> u64 {
-    rig.stats_of_runs().iter().map(|stat| stat.cache.preload.hits).sum()
+fn hits(mount: &TestMount) -> u64 {
+    mount.stats_of_runs().iter().map(|stat| stat.cache.preload.hits).sum()
 }
 
 #[test]
 fn each_change_is_seen_by_readers_from_memory() {
-    let rig = rig("leased-changes", &[]);
-    let said = process::run(&mut script(&rig, include_str!("leased/changes.py")), 120).expect_success();
+    let mount = mount("leased-changes", &[]);
+    let said = process::run(&mut script(&mount, include_str!("leased/changes.py")), 120).expect_success();
     assert_eq!(said, "changes ok\n");
-    let leases = rig.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
-    assert!(leases.broken >= 20 && hits(&rig) > 1000, "{leases:?}, {} hits", hits(&rig));
-    rig.finish();
+    let leases = mount.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
+    assert!(leases.broken >= 20 && hits(&mount) > 1000, "{leases:?}, {} hits", hits(&mount));
+    mount.finish();
 }
 
 /// Large files in the directory are served, without a mount; locks, devices and free space are as without
 /// terrace.
 #[test]
 fn leases_serve_large_files_of_the_directory() {
-    let rig = rig("leased-serves", &["--except", "logs"]);
-    std::fs::create_dir(rig.src().join("logs")).unwrap();
-    let mut command = script(&rig, include_str!("leased/serves.py"));
-    command.arg(rig.at());
+    let mount = mount("leased-serves", &["--except", "logs"]);
+    std::fs::create_dir(mount.src().join("logs")).unwrap();
+    let mut command = script(&mount, include_str!("leased/serves.py"));
+    command.arg(mount.at());
     assert_eq!(process::run(&mut command, 120).expect_success(), "serves ok\n");
-    rig.finish();
+    mount.finish();
 }
 
 fn stress(test: &str, seed: u64, seconds: u64) -> (TestMount, Command) {
-    let rig = rig(test, &[]);
-    let mut command = script(&rig, include_str!("leased/stress.py"));
+    let mount = mount(test, &[]);
+    let mut command = script(&mount, include_str!("leased/stress.py"));
     command.env("STRESS_SECONDS", seconds.to_string()).env("STRESS_SEED", (seed % 100_000).to_string());
-    (rig, command)
+    (mount, command)
 }
 
 /// Reads are never older than writes that completed before them, while terraced is killed.
 #[test]
 fn leased_reads_are_never_old_while_terraced_is_killed() {
     let (seed, seconds) = (seed("leased-stress"), amount("TERRACE_SECONDS", 6, 60));
-    let (rig, mut command) = stress("leased-calm", seed, 2);
+    let (mount, mut command) = stress("leased-calm", seed, 2);
     assert_eq!(process::run(&mut command, 120).expect_success(), "stress ok\n");
-    assert!(hits(&rig) > 100, "{} hits", hits(&rig));
-    rig.finish();
-    let (rig, mut command) = stress("leased-stress", seed, seconds);
-    let chaos = Chaos::start(&rig, Fault::Kill, seed, 400);
+    assert!(hits(&mount) > 100, "{} hits", hits(&mount));
+    mount.finish();
+    let (mount, mut command) = stress("leased-stress", seed, seconds);
+    let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
     let said = process::run(&mut command, seconds + 120).expect_success();
     println!("disturbed {} times: {said}", chaos.stop());
-    rig.finish();
+    mount.finish();
 }
 
 /// The same when all of terrace is killed: the kernel notifies the clients before it breaks a lease. The
@@ -79,12 +78,12 @@ fn leased_reads_are_never_old_after_all_is_killed() {
     let seed = seed("leased-all-killed");
     let mut rng = Rng::new(seed);
     for _ in 0..amount("TERRACE_ROUNDS", 3, 50) {
-        let (rig, mut command) = stress("leased-all-killed", rng.below(100_000), 2);
+        let (mount, mut command) = stress("leased-all-killed", rng.below(100_000), 2);
         let killer = std::thread::spawn({
-            let (at, pause) = (rig.at().to_owned(), 500 + rng.below(1200));
+            let (at, pause) = (mount.at().to_owned(), 500 + rng.below(1200));
             move || {
                 let find = || leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-                assert!(process::wait_until(60, || find().is_some()));
+                assert!(process::holds_within(60, || find().is_some()));
                 std::thread::sleep(Duration::from_millis(pause));
                 let (_, info) = find().unwrap();
                 // A stopped supervisor cannot restart terraced.
@@ -97,7 +96,7 @@ fn leased_reads_are_never_old_after_all_is_killed() {
         let told = said.stderr.contains("went on without it") && said.stderr.contains("no statistics");
         assert!(told && said.stdout == "stress ok\n", "TERRACE_SEED={seed}: {said}");
         assert_eq!(killer.join().unwrap(), [true, true]);
-        rig.finish();
+        mount.finish();
     }
 }
 
@@ -109,11 +108,11 @@ fn stopped_terraced_lets_nobody_read_old_content() {
     if !is_root() || std::fs::write(LEASE_BREAK_TIME, "2").is_err() {
         return;
     }
-    let rig = rig("leased-stopped", &[]);
-    let said = process::run(&mut script(&rig, include_str!("leased/stopped.py")), 120);
+    let mount = mount("leased-stopped", &[]);
+    let said = process::run(&mut script(&mount, include_str!("leased/stopped.py")), 120);
     std::fs::write(LEASE_BREAK_TIME, before).unwrap();
     assert_eq!(said.expect_success(), "stopped ok\n");
-    rig.finish();
+    mount.finish();
 }
 
 /// An unprivileged user may hold leases on his own files: no namespace, /dev/fuse or passthrough is needed.
@@ -122,25 +121,25 @@ fn ordinary_user_is_served_by_leases() {
     if !is_root() {
         return;
     }
-    let rig = rig("leased-user", &[]);
-    let file = rig.src().join("file");
+    let mount = mount("leased-user", &[]);
+    let file = mount.src().join("file");
     std::fs::write(&file, vec![7; 300_000]).unwrap();
     // Long enough for the daemon, which may wait for a processor, to serve the file meanwhile.
     let read = "import os, random, time
 fd = os.open('file', os.O_RDONLY); end = time.monotonic() + 2
 while time.monotonic() < end: assert os.pread(fd, 9, random.randrange(70) * 4096) == b'\\x07' * 9
 print('ok')";
-    let run = script(&rig, read);
-    let owned = [rig.src(), &file, &rig.dir().join("stats")];
+    let run = script(&mount, read);
+    let owned = [mount.src(), &file, &mount.dir().join("stats")];
     assert!(Command::new("chown").arg("nobody").args(owned).status().is_ok_and(|status| status.success()));
     let mut command = Command::new("setpriv");
     command.args(["--reuid=nobody", "--clear-groups", "--"]).arg(run.get_program()).args(run.get_args());
-    command.current_dir(rig.at()).env("TERRACE_LARGE_FILE", "0");
+    command.current_dir(mount.at()).env("TERRACE_LARGE_FILE", "0");
     // The default runtime directory: paths of sockets are short.
     command.env_remove("XDG_RUNTIME_DIR");
     assert_eq!(process::run(&mut command, 60).expect_success(), "ok\n");
-    assert!(hits(&rig) > 20, "{} hits", hits(&rig));
-    rig.finish();
+    assert!(hits(&mount) > 20, "{} hits", hits(&mount));
+    mount.finish();
 }
 
 /// Readers faster than the daemon's page fills, with unaligned buffers: the kernel's page cache must not fill
@@ -148,19 +147,19 @@ print('ok')";
 #[test]
 fn full_ring_sends_no_reader_to_the_page_cache() {
     need("fio", "fio");
-    let rig = rig("leased-full", &[]);
+    let mount = mount("leased-full", &[]);
     let fio = "--name=a --filename=file --rw=randread --bs=4k --size=128M --ioengine=psync --numjobs=16 --thread --time_based --runtime=2 --norandommap --invalidate=0";
-    process::run(rig.command("fio").args(fio.split(' ')), 120).expect_success();
-    let read = rig.stats_of_runs()[0].cache.preload.clone();
+    process::run(mount.command("fio").args(fio.split(' ')), 120).expect_success();
+    let read = mount.stats_of_runs()[0].cache.preload.clone();
     assert!(read.misses > 1000 && read.fallbacks < (read.misses / 100).max(100), "{read:?}");
-    rig.finish();
+    mount.finish();
 }
 
 /// With few descriptors, files that clients have open are dropped, and their slots are reused for other
 /// files.
 #[test]
 fn given_up_files_are_read_from_the_source() {
-    let rig = rig("leased-given-up", &[]);
+    let mount = mount("leased-given-up", &[]);
     let read = "import os, random
 def content(n): return bytes([n]) * (200_000 + 7000 * n)
 for n in range(90):
@@ -173,29 +172,29 @@ for _ in range(20_000):
     bytes_at = random.choice([100, 100, 9000, 30_000]); at = random.randrange(200) * 4096
     got = os.pread(fds[n], bytes_at, at); assert got == content(n)[at:at + bytes_at], (n, at, bytes_at, len(got))
 print('ok')";
-    let run = script(&rig, read);
+    let run = script(&mount, read);
     let mut command = Command::new("prlimit");
-    command.arg("--nofile=300:300").arg(run.get_program()).args(run.get_args()).current_dir(rig.at());
+    command.arg("--nofile=300:300").arg(run.get_program()).args(run.get_args()).current_dir(mount.at());
     command.env("TERRACE_LARGE_FILE", "0");
     assert_eq!(process::run(&mut command, 120).expect_success(), "ok\n");
-    let leases = rig.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
-    assert!(leases.held < 80 && hits(&rig) > 1000, "{leases:?}, {} hits", hits(&rig));
-    rig.finish();
+    let leases = mount.stats_of_runs()[0].cache.leases.clone().expect("served by leases");
+    assert!(leases.held < 80 && hits(&mount) > 1000, "{leases:?}, {} hits", hits(&mount));
+    mount.finish();
 }
 
 /// Runs a case of `tests/c/guest.c` with a file larger than the memory, on the plain directory and by leases.
 /// Returns both outputs.
 fn guest(case: &str) -> [String; 2] {
-    let rig = rig(&format!("leased-{case}"), &[]);
-    let (file, program) = (rig.src().join("file"), rig.aside().join("guest"));
+    let mount = mount(&format!("leased-{case}"), &[]);
+    let (file, program) = (mount.src().join("file"), mount.aside().join("guest"));
     compile("guest", &program, &[]);
     std::fs::write(&file, vec![0; 40 << 20]).unwrap();
     let plain = Command::new(&program);
-    let said = [plain, rig.command(&program)]
+    let said = [plain, mount.command(&program)]
         .map(|mut command| process::run(command.arg(case).arg(&file), 120).expect_success());
-    let served: u64 = rig.stats_of_runs().iter().map(|stat| stat.cache.preload.misses).sum();
+    let served: u64 = mount.stats_of_runs().iter().map(|stat| stat.cache.preload.misses).sum();
     assert!(served > 100 || case == "interrupted", "{served} misses of the library's");
-    rig.finish();
+    mount.finish();
     said
 }
 

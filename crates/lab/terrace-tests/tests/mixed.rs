@@ -6,10 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use terrace_tests::memory::{Memory, OWN_KIB_MAX, descriptors};
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Side, TestMount};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::tools::need;
-use terrace_tests::{amount, is_root};
+use terrace_tests::{Side, TestMount, amount, is_root};
 
 /// Each program is a loop that ends after a round in which the file `stop` exists. `$1`: the test's own
 /// files, outside of the mount.
@@ -82,23 +81,23 @@ done
 
 /// A mount under mixed load.
 struct Mixed {
-    rig: TestMount,
+    mount: TestMount,
     aside: PathBuf,
     programs: Vec<(&'static str, Background)>,
 }
 
 impl Mixed {
-    fn start(rig: TestMount, seed: u64, files: u64) -> Mixed {
+    fn start(mount: TestMount, seed: u64, files: u64) -> Mixed {
         for (program, package) in
             [("git", "git"), ("fio", "fio"), ("python3", "python3"), ("diff", "diffutils")]
         {
             need(program, package);
         }
-        let aside = rig.aside();
+        let aside = mount.aside();
         small_files(&aside.join("tree"), files, &mut Rng::new(seed));
         let origin = ["-euc", ORIGIN, "origin"];
         process::run(Command::new("/bin/bash").args(origin).arg(&aside), 600).expect_success();
-        let mut mixed = Mixed { rig, aside, programs: Vec::new() };
+        let mut mixed = Mixed { mount, aside, programs: Vec::new() };
         mixed.program("git", "/bin/bash", GIT, "");
         mixed.program("tree one", "/bin/bash", TREE, "1");
         mixed.program("tree two", "/bin/bash", TREE, "2");
@@ -111,7 +110,7 @@ impl Mixed {
 
     fn program(&mut self, name: &'static str, interpreter: &str, script: &str, argument: &str) {
         let log = std::fs::File::create(self.aside.join(name)).expect("a log");
-        let mut command = self.rig.command(interpreter);
+        let mut command = self.mount.command(interpreter);
         if interpreter == "python3" {
             command.args(["-c", script]);
         } else {
@@ -126,7 +125,7 @@ impl Mixed {
     /// descriptors. Returns the processes' private memory each time, KiB.
     #[track_caller]
     fn work(&mut self, lasts: Duration, pause: Duration, mut also: impl FnMut()) -> Vec<u64> {
-        let (start, terraced) = (Instant::now(), self.rig.terraced());
+        let (start, terraced) = (Instant::now(), self.mount.terraced());
         let mut own = Vec::new();
         while start.elapsed() < lasts {
             let next = Instant::now() + pause;
@@ -135,9 +134,9 @@ impl Mixed {
                 also();
                 self.expect_running();
             }
-            self.rig.check();
-            assert_eq!(self.rig.terraced(), terraced, "terraced fell: see its log");
-            let memory = Memory::of(&self.rig);
+            self.mount.check();
+            assert_eq!(self.mount.terraced(), terraced, "terraced fell: see its log");
+            let memory = Memory::of(&self.mount);
             println!(
                 "{:4} s: {memory:?} KiB, {} descriptors",
                 start.elapsed().as_secs(),
@@ -165,7 +164,7 @@ impl Mixed {
             let status = program.wait(Duration::from_secs(600));
             assert!(status.is_some_and(|s| s.success()), "{name}: {status:?}: {}", said(&self.aside, name));
         }
-        self.rig.finish();
+        self.mount.finish();
     }
 }
 
@@ -190,8 +189,8 @@ fn small_files(dir: &Path, count: u64, rng: &mut Rng) {
 fn mixed_load_passes_every_check_and_keeps_its_memory() {
     let test = "mixed";
     let seed = seed(test);
-    let rig = TestMount::new(test, Side::Mount, "64MiB");
-    let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
+    let mount = TestMount::new(test, Side::Mount, "64MiB");
+    let mut mixed = Mixed::start(mount, seed, amount("TERRACE_FILES", 300, 2600));
     let (lasts, pause) = (amount("TERRACE_MIXED_SECONDS", 5, 720), amount("TERRACE_MIXED_PAUSE", 2, 30));
     let own = mixed.work(Duration::from_secs(lasts), Duration::from_secs(pause), || ());
     let (most, last_half) = (own.iter().max().expect("seen once"), &own[own.len() / 2..]);
@@ -208,8 +207,8 @@ fn mixed_load_passes_while_the_kernel_forgets() {
     }
     let test = "mixed-forgotten";
     let seed = seed(test);
-    let rig = TestMount::of(test, Side::Mount, &["--memory", "128MiB"], None, 20_000);
-    let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 300, 2600));
+    let mount = TestMount::of(test, Side::Mount, &["--memory", "128MiB"], None, 20_000);
+    let mut mixed = Mixed::start(mount, seed, amount("TERRACE_FILES", 300, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     let mut last = Instant::now();
     mixed.work(lasts, Duration::from_secs(5), || {
@@ -227,9 +226,9 @@ fn mixed_load_passes_while_the_kernel_forgets() {
 fn mixed_load_passes_with_few_descriptors() {
     let test = "mixed-few";
     let seed = seed(test);
-    let rig =
+    let mount =
         TestMount::of(test, Side::Mount, &["--memory", "64MiB"], None, amount("TERRACE_NOFILE", 400, 4096));
-    let mut mixed = Mixed::start(rig, seed, amount("TERRACE_FILES", 600, 2600));
+    let mut mixed = Mixed::start(mount, seed, amount("TERRACE_FILES", 600, 2600));
     let lasts = Duration::from_secs(amount("TERRACE_MIXED_SECONDS", 5, 180));
     mixed.work(lasts, Duration::from_secs(5), || ());
     mixed.stop();

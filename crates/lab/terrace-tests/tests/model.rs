@@ -5,9 +5,8 @@
 use std::time::{Duration, Instant};
 use terrace_tests::compare::{Driver, Pair, prepare};
 use terrace_tests::gen_ops::sequence;
-use terrace_tests::rig::{Chaos, Fault, Side, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{SoakEnd, amount};
+use terrace_tests::{Chaos, Fault, Side, SoakEnd, TestMount, amount, product};
 
 /// Sequences that interleave in one driver process.
 const BATCH: u64 = 50;
@@ -16,11 +15,11 @@ const BATCH: u64 = 50;
 #[track_caller]
 fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Fault, u64)>) {
     let seed = seed(test);
-    let (plain, rig) = (TestMount::new(test, Side::Plain, ""), TestMount::new(test, side, "16MiB"));
+    let (plain, mount) = (TestMount::new(test, Side::Plain, ""), TestMount::new(test, side, "16MiB"));
     prepare(&plain);
-    prepare(&rig);
-    let pair = Pair::new(&plain, &rig, Driver::default());
-    let chaos = trouble.map(|(what, pause_ms)| Chaos::start(&rig, what, seed, pause_ms));
+    prepare(&mount);
+    let pair = Pair::new(&plain, &mount, Driver::default());
+    let chaos = trouble.map(|(what, pause_ms)| Chaos::start(&mount, what, seed, pause_ms));
     let (begun, soak) = (Instant::now(), SoakEnd::after(150));
     let mut rng = Rng::new(seed);
     let mut done = 0;
@@ -33,8 +32,8 @@ fn model(test: &str, side: Side, sequences: u64, trouble: Option<(Fault, u64)>) 
     }
     let disturbed = chaos.map_or(0, Chaos::stop);
     println!("{test}: {done} sequences equal in {:?}, disturbed {disturbed} times", begun.elapsed());
-    rig.check();
-    rig.umount();
+    mount.check();
+    mount.umount();
     if let Err(why) = pair.check_sources() {
         panic!("{test}: TERRACE_SEED={seed}: {why}");
     }
@@ -73,11 +72,11 @@ fn killing_terraced_changes_no_preload_answer() {
 fn terrace_run_answers_as_a_plain_directory() {
     let test = "model-run";
     let seed = seed(test);
-    let (plain, rig) =
+    let (plain, mount) =
         (TestMount::new(test, Side::Plain, ""), TestMount::new("model-run-on", Side::Plain, ""));
     prepare(&plain);
-    prepare(&rig);
-    let on = rig.at().to_str().expect("a UTF-8 path").to_owned();
+    prepare(&mount);
+    let on = mount.at().to_str().expect("a UTF-8 path").to_owned();
     let terrace = product("terrace").to_str().expect("a UTF-8 path").to_owned();
     let mut rng = Rng::new(seed);
     let (end, soak) = (Instant::now() + Duration::from_secs(600), SoakEnd::after(150));
@@ -88,7 +87,7 @@ fn terrace_run_answers_as_a_plain_directory() {
         let policy = *rng.pick(&["strata", "mglru", "clock", "lru"]);
         let words = [&terrace, "run", "--mount", "--on", &on, "--memory", "16MiB", "--policy", policy, "--"];
         let driver = Driver { wrapper: words.map(str::to_owned).to_vec(), fault: None };
-        let pair = Pair::new(&plain, &rig, driver);
+        let pair = Pair::new(&plain, &mount, driver);
         let sequences: Vec<_> = (0..BATCH).map(|_| sequence(rng.next_u64(), 60)).collect();
         let result = pair.check(&sequences, &mut rng).and_then(|()| pair.check_sources());
         if let Err(why) = result {
@@ -96,6 +95,6 @@ fn terrace_run_answers_as_a_plain_directory() {
         }
         assert!(Instant::now() < end, "far too slow");
     }
-    let left = terrace_tests::leftovers::find(rig.dir());
+    let left = terrace_tests::leftovers::find(mount.dir());
     assert!(left.is_empty(), "left behind: {left:#?}");
 }

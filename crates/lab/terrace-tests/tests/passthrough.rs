@@ -8,10 +8,9 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use terrace_tests::rig::{Chaos, Fault, Side, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
-use terrace_tests::{amount, is_root};
+use terrace_tests::{Chaos, Fault, Side, TestMount, amount, is_root};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 256;
@@ -29,16 +28,16 @@ pub(crate) fn is_possible() -> bool {
 }
 
 /// A mount with passthrough; None if kernel or user cannot have it.
-fn rig(test: &str, side: Side) -> Option<TestMount> {
+fn mount(test: &str, side: Side) -> Option<TestMount> {
     is_possible().then(|| TestMount::with(test, side, &["--memory", "16MiB", "--passthrough", "auto"]))
 }
 
 /// A client reads one page after the other; returns the first byte of each.
-fn first_bytes(rig: &TestMount) -> Vec<u8> {
+fn first_bytes(mount: &TestMount) -> Vec<u8> {
     let script = format!(
         "import os; f = os.open('file', os.O_RDONLY); print(*[os.pread(f, {PAGE}, i * {PAGE})[0] for i in range({PAGES})])"
     );
-    let mut command = rig.command("python3");
+    let mut command = mount.command("python3");
     let said = terrace_tests::process::run(command.args(["-c", &script]), 60).expect_success();
     said.split_whitespace().map(|word| word.parse().expect("a byte")).collect()
 }
@@ -50,11 +49,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn start(rig: &TestMount) -> Reader {
+    fn start(mount: &TestMount) -> Reader {
         let script = format!(
             "import os, sys; f = os.open('file', os.O_RDONLY)\nfor page in sys.stdin: print(os.pread(f, {PAGE}, int(page) * {PAGE})[0], flush=True)"
         );
-        let mut command = rig.command("python3");
+        let mut command = mount.command("python3");
         let mut child = command
             .args(["-c", &script])
             .stdin(Stdio::piped())
@@ -80,18 +79,18 @@ impl Drop for Reader {
     }
 }
 
-fn hits(rig: &TestMount) -> u64 {
-    rig.stat().cache.preload.hits
+fn hits(mount: &TestMount) -> u64 {
+    mount.stat().cache.preload.hits
 }
 
 /// Reads until the preload path serves the file from its frames.
 #[track_caller]
-fn until_served(rig: &TestMount, expected: &[u8]) {
+fn until_served(mount: &TestMount, expected: &[u8]) {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
-        let before = hits(rig);
-        assert_eq!(first_bytes(rig), expected);
-        if hits(rig) >= before + PAGES as u64 {
+        let before = hits(mount);
+        assert_eq!(first_bytes(mount), expected);
+        if hits(mount) >= before + PAGES as u64 {
             return;
         }
         assert!(Instant::now() < end, "the preload path does not serve the file again");
@@ -101,11 +100,11 @@ fn until_served(rig: &TestMount, expected: &[u8]) {
 /// A mapping through the mount changes the source without a request, even after its descriptor is closed.
 #[test]
 fn mapping_outliving_its_descriptor_is_seen_by_clients() {
-    let Some(rig) = rig("passthrough-map", Side::Preload) else { return };
-    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    let Some(mount) = mount("passthrough-map", Side::Preload) else { return };
+    std::fs::write(mount.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
-    until_served(&rig, &expected);
-    let file = File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
+    until_served(&mount, &expected);
+    let file = File::options().read(true).write(true).open(mount.at().join("file")).unwrap();
     // SAFETY: a new mapping of the whole file; its length does not change.
     let map = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -117,12 +116,12 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
         expected[page] += 1;
         // SAFETY: within the mapping.
         unsafe { map.cast::<u8>().add(page * PAGE).write_volatile(expected[page]) };
-        assert_eq!(first_bytes(&rig), expected, "while it is mapped");
+        assert_eq!(first_bytes(&mount), expected, "while it is mapped");
         std::thread::sleep(Duration::from_millis(50));
     }
     // The kernel must not drop an inode with a mapped source.
     std::fs::write("/proc/sys/vm/drop_caches", "2").unwrap();
-    let mut reader = Reader::start(&rig);
+    let mut reader = Reader::start(&mount);
     for page in [5, 200, 5] {
         assert_eq!(reader.first_byte(page), expected[page]);
         expected[page] += 1;
@@ -133,30 +132,30 @@ fn mapping_outliving_its_descriptor_is_seen_by_clients() {
     drop(reader);
     // SAFETY: mapped above, and no longer used.
     assert_eq!(unsafe { libc::munmap(map, PAGES * PAGE) }, 0);
-    until_served(&rig, &expected);
-    rig.finish();
+    until_served(&mount, &expected);
+    mount.finish();
 }
 
 /// Frames of a file stay after an open for writing without a write; a write drops them.
 #[test]
 fn frames_outlive_a_writer_that_wrote_nothing() {
-    let Some(rig) = rig("passthrough-frames", Side::Preload) else { return };
-    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    let Some(mount) = mount("passthrough-frames", Side::Preload) else { return };
+    std::fs::write(mount.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
     let mut expected = vec![b'a'; PAGES];
     // A younger change could give the next one the same ctime.
     std::thread::sleep(Duration::from_millis(3100));
-    until_served(&rig, &expected);
-    let misses = |rig: &TestMount| rig.stat().cache.preload.misses;
-    let before = misses(&rig);
-    let open = || File::options().read(true).write(true).open(rig.at().join("file")).unwrap();
+    until_served(&mount, &expected);
+    let misses = |mount: &TestMount| mount.stat().cache.preload.misses;
+    let before = misses(&mount);
+    let open = || File::options().read(true).write(true).open(mount.at().join("file")).unwrap();
     drop(open());
-    until_served(&rig, &expected);
-    assert_eq!(misses(&rig), before, "its frames are still there");
+    until_served(&mount, &expected);
+    assert_eq!(misses(&mount), before, "its frames are still there");
     open().write_all_at(b"b", 7 * PAGE as u64).unwrap();
     expected[7] = b'b';
-    until_served(&rig, &expected);
-    assert!(misses(&rig) > before, "they were read again");
-    rig.finish();
+    until_served(&mount, &expected);
+    assert!(misses(&mount) > before, "they were read again");
+    mount.finish();
 }
 
 /// Under `run`, the kernel writes files by default, even for clients; on mounts terraced does.
@@ -169,55 +168,56 @@ fn run_leaves_written_files_to_the_kernel() {
         [(Side::Run, None, false), (Side::Run, Some("off"), true), (Side::Mount, None, true)]
     {
         let mode = mode.map_or(Vec::new(), |mode| vec!["--passthrough", mode]);
-        let rig = TestMount::with("passthrough-default", side, &[&["--memory", "16MiB"], &mode[..]].concat());
-        let mut dd = rig.command("dd");
+        let mount =
+            TestMount::with("passthrough-default", side, &[&["--memory", "16MiB"], &mode[..]].concat());
+        let mut dd = mount.command("dd");
         let dd = dd.args(["if=/dev/zero", "of=made", "bs=64k", "count=32", "conv=fsync", "status=none"]);
         terrace_tests::process::run(dd, 60).expect_success();
-        let stats = if side == Side::Run { rig.stats_of_runs().remove(0) } else { rig.stat() };
+        let stats = if side == Side::Run { mount.stats_of_runs().remove(0) } else { mount.stat() };
         assert_eq!(stats.cache.fuse.writes > 0, comes, "{side:?} {mode:?}: {:?}", stats.cache.fuse);
-        assert_eq!(std::fs::metadata(rig.src().join("made")).unwrap().len(), 32 << 16);
-        rig.finish();
+        assert_eq!(std::fs::metadata(mount.src().join("made")).unwrap().len(), 32 << 16);
+        mount.finish();
     }
 }
 
 /// Reads, writes and mappings of other programs make no requests to terraced.
 #[test]
 fn other_programs_ask_terraced_for_no_content() {
-    let Some(rig) = rig("passthrough-none", Side::Mount) else { return };
-    std::fs::write(rig.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
-    rig.shell("cmp file ../src/file && cp file copy && cmp copy ../src/copy && echo more >> copy", 60);
-    assert!(std::fs::read(rig.src().join("copy")).unwrap().ends_with(b"amore\n"));
-    let mounted = rig.stat().cache.fuse;
+    let Some(mount) = mount("passthrough-none", Side::Mount) else { return };
+    std::fs::write(mount.src().join("file"), vec![b'a'; PAGES * PAGE]).unwrap();
+    mount.shell("cmp file ../src/file && cp file copy && cmp copy ../src/copy && echo more >> copy", 60);
+    assert!(std::fs::read(mount.src().join("copy")).unwrap().ends_with(b"amore\n"));
+    let mounted = mount.stat().cache.fuse;
     assert_eq!((mounted.reads, mounted.writes), (0, 0));
-    rig.finish();
+    mount.finish();
 }
 
 /// For a small file that is read, the mount's page cache keeps the content: opens need no registration, reads
 /// no request.
 #[test]
 fn small_files_are_read_from_the_page_cache_of_the_mount() {
-    let Some(rig) = rig("passthrough-small", Side::Mount) else { return };
-    std::fs::write(rig.src().join("file"), "before").unwrap();
-    let (at, requests) = (rig.at().join("file"), |rig: &TestMount| rig.stat().cache.fuse);
+    let Some(mount) = mount("passthrough-small", Side::Mount) else { return };
+    std::fs::write(mount.src().join("file"), "before").unwrap();
+    let (at, requests) = (mount.at().join("file"), |mount: &TestMount| mount.stat().cache.fuse);
     (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before"));
-    assert_eq!(requests(&rig).reads, 1, "the first fills the page cache");
+    assert_eq!(requests(&mount).reads, 1, "the first fills the page cache");
     // No process has it open: the kernel writes it.
     File::options().append(true).open(&at).unwrap().write_all(b" and after").unwrap();
-    assert_eq!(requests(&rig).writes, 0);
+    assert_eq!(requests(&mount).writes, 0);
     (0..5).for_each(|_| assert_eq!(std::fs::read_to_string(&at).unwrap(), "before and after"));
-    assert_eq!(requests(&rig).reads, 1, "what was written a moment ago is read in the source's page cache");
-    rig.finish();
+    assert_eq!(requests(&mount).reads, 1, "what was written a moment ago is read in the source's page cache");
+    mount.finish();
 }
 
 /// While a small file is open for reading, writes go to terraced: readers see them at once, by both paths,
 /// with size and time.
 #[test]
 fn small_file_that_is_open_is_written_through_terraced() {
-    let Some(rig) = rig("passthrough-open", Side::Preload) else { return };
-    std::fs::write(rig.src().join("file"), vec![b'a'; 2 * PAGE]).unwrap();
-    let at = rig.at().join("file");
+    let Some(mount) = mount("passthrough-open", Side::Preload) else { return };
+    std::fs::write(mount.src().join("file"), vec![b'a'; 2 * PAGE]).unwrap();
+    let at = mount.at().join("file");
     let reader = File::open(&at).unwrap();
-    let mut client = Reader::start(&rig);
+    let mut client = Reader::start(&mount);
     let first_byte = |page: usize| {
         let mut byte = [0];
         reader.read_exact_at(&mut byte, (page * PAGE) as u64).unwrap();
@@ -236,13 +236,13 @@ fn small_file_that_is_open_is_written_through_terraced() {
             assert!(metadata.modified().unwrap() >= before);
         }
     }
-    assert!(rig.stat().cache.fuse.writes > 0, "they came to terraced");
+    assert!(mount.stat().cache.fuse.writes > 0, "they came to terraced");
     drop((reader, client, writer));
     let modified = std::fs::metadata(&at).unwrap().modified().unwrap();
     File::options().write(true).open(&at).unwrap().write_all_at(b"z", 0).unwrap();
     assert_eq!(std::fs::read(&at).unwrap()[0], b'z');
     assert!(std::fs::metadata(&at).unwrap().modified().unwrap() >= modified);
-    rig.finish();
+    mount.finish();
 }
 
 /// Small files are opened for reading and for writing in turn. The first open after a time without any
@@ -250,12 +250,12 @@ fn small_file_that_is_open_is_written_through_terraced() {
 /// across kills of terraced.
 #[test]
 fn small_files_change_hands_while_terraced_is_killed() {
-    let Some(rig) = rig("passthrough-hands", Side::Mount) else { return };
+    let Some(mount) = mount("passthrough-hands", Side::Mount) else { return };
     let seed = seed("passthrough-hands");
-    let paths: Vec<_> = (0..4).map(|n| rig.at().join(format!("f{n}"))).collect();
+    let paths: Vec<_> = (0..4).map(|n| mount.at().join(format!("f{n}"))).collect();
     paths.iter().for_each(|path| std::fs::write(path, 0_u64.to_le_bytes()).unwrap());
     let written: [AtomicU64; 4] = Default::default();
-    let chaos = Chaos::start(&rig, Fault::Kill, seed, 150);
+    let chaos = Chaos::start(&mount, Fault::Kill, seed, 150);
     let end = Instant::now() + Duration::from_secs(amount("TERRACE_SECONDS", 5, 60));
     let read = || {
         for n in (0..paths.len()).cycle().take_while(|_| Instant::now() < end) {
@@ -282,17 +282,17 @@ fn small_files_change_hands_while_terraced_is_killed() {
     for (path, written) in paths.iter().zip(written) {
         assert_eq!(std::fs::read(path).unwrap(), written.into_inner().to_le_bytes());
     }
-    rig.finish();
+    mount.finish();
 }
 
 #[test]
 fn set_id_bits_go_with_the_first_write() {
-    let Some(rig) = rig("passthrough-setid", Side::Mount) else { return };
+    let Some(mount) = mount("passthrough-setid", Side::Mount) else { return };
     let script = "cp /bin/true file && chmod 6777 file && chmod 777 . &&
         setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'echo more >> file' && stat -c %a file";
-    assert_eq!(rig.shell(script, 60).trim(), "777");
-    assert_eq!(rig.shell("stat -c %a ../src/file", 60).trim(), "777");
-    rig.finish();
+    assert_eq!(mount.shell(script, 60).trim(), "777");
+    assert_eq!(mount.shell("stat -c %a ../src/file", 60).trim(), "777");
+    mount.finish();
 }
 
 #[test]
@@ -301,9 +301,9 @@ fn fsx_with_passthrough() {
     for (side, disturbed) in
         [(Side::Mount, None), (Side::Preload, None), (Side::Preload, kill), (Side::Run, kill)]
     {
-        let Some(rig) = rig("passthrough-fsx", side) else { return };
-        crate::programs::fsx_on(&rig, disturbed);
-        rig.finish();
+        let Some(mount) = mount("passthrough-fsx", side) else { return };
+        crate::programs::fsx_on(&mount, disturbed);
+        mount.finish();
     }
 }
 
@@ -319,11 +319,11 @@ fn stress_of_small_files_with_passthrough_and_kills() {
 }
 
 fn stress_files_of(pages: u64, test: &str) {
-    let Some(rig) = rig(test, Side::Mount) else { return };
+    let Some(mount) = mount(test, Side::Mount) else { return };
     let seed = seed(test);
-    let mut stress = Stress::new(&rig, 6, pages, 3, seed);
+    let mut stress = Stress::new(&mount, 6, pages, 3, seed);
     stress.allocate();
-    let chaos = Chaos::start(&rig, Fault::Kill, seed, 400);
+    let chaos = Chaos::start(&mount, Fault::Kill, seed, 400);
     stress.start("write", 0, false, &["sync=1", "torn=ok"]);
     stress.start("write", 1, true, &["sync=1", "torn=ok"]);
     stress.start("mapwrite", 2, false, &["torn=ok"]);
@@ -331,5 +331,5 @@ fn stress_files_of(pages: u64, test: &str) {
     stress.start("read", 1, false, &["torn=ok"]);
     stress.work(Duration::from_secs(amount("TERRACE_SECONDS", 6, 90)));
     println!("disturbed {} times", chaos.stop());
-    stress.settle(&rig);
+    stress.settle(&mount);
 }

@@ -6,10 +6,9 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _, Per
 use std::process::Command;
 use terrace_tests::memory::Memory;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, fill, seed};
 use terrace_tests::tools::compile;
-use terrace_tests::{amount, is_root, leftovers};
+use terrace_tests::{Side, SmallDisk, TestDir, TestMount, amount, is_root, leftovers, product, terrace};
 
 fn bytes(pattern: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
@@ -19,13 +18,13 @@ fn bytes(pattern: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn a_directory_of_100_000_entries() {
-    let rig = TestMount::new("entries", Side::Mount, "32MiB");
+    let mount = TestMount::new("entries", Side::Mount, "32MiB");
     let count = 100_000;
-    fs::create_dir(rig.src().join("many")).unwrap();
+    fs::create_dir(mount.src().join("many")).unwrap();
     for n in 0..count {
-        fs::File::create(rig.src().join(format!("many/entry-{n:06}"))).unwrap();
+        fs::File::create(mount.src().join(format!("many/entry-{n:06}"))).unwrap();
     }
-    let names: Vec<String> = fs::read_dir(rig.at().join("many"))
+    let names: Vec<String> = fs::read_dir(mount.at().join("many"))
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())
         .collect();
@@ -36,37 +35,37 @@ fn a_directory_of_100_000_entries() {
     assert_eq!(*unique.last().unwrap(), "entry-099999");
     // Removing while reading: each other entry appears exactly once.
     let mut left = BTreeSet::new();
-    for (n, entry) in fs::read_dir(rig.at().join("many")).unwrap().enumerate() {
+    for (n, entry) in fs::read_dir(mount.at().join("many")).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         if n % 50 == 0 {
-            fs::remove_file(rig.at().join("many").join(&name)).unwrap();
+            fs::remove_file(mount.at().join("many").join(&name)).unwrap();
         } else {
             assert!(left.insert(name), "an entry came twice");
         }
     }
     assert_eq!(left.len(), count - count / 50);
-    rig.finish();
+    mount.finish();
 }
 
 #[test]
 fn names_of_255_bytes() {
-    let rig = TestMount::new("names", Side::Mount, "16MiB");
+    let mount = TestMount::new("names", Side::Mount, "16MiB");
     let (longest, too_long) = ("x".repeat(255), "x".repeat(256));
-    fs::write(rig.at().join(&longest), "text").unwrap();
-    assert_eq!(fs::read(rig.src().join(&longest)).unwrap(), b"text");
-    assert_eq!(fs::read_dir(rig.at()).unwrap().next().unwrap().unwrap().file_name().len(), 255);
-    let why = fs::write(rig.at().join(&too_long), "text").unwrap_err();
+    fs::write(mount.at().join(&longest), "text").unwrap();
+    assert_eq!(fs::read(mount.src().join(&longest)).unwrap(), b"text");
+    assert_eq!(fs::read_dir(mount.at()).unwrap().next().unwrap().unwrap().file_name().len(), 255);
+    let why = fs::write(mount.at().join(&too_long), "text").unwrap_err();
     assert_eq!(why.raw_os_error(), Some(libc::ENAMETOOLONG));
     let not_utf8 = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(b"\xff\xfe \n\"\\");
-    fs::write(rig.at().join(not_utf8), "odd").unwrap();
-    assert_eq!(fs::read(rig.at().join(not_utf8)).unwrap(), b"odd");
-    rig.finish();
+    fs::write(mount.at().join(not_utf8), "odd").unwrap();
+    assert_eq!(fs::read(mount.at().join(not_utf8)).unwrap(), b"odd");
+    mount.finish();
 }
 
 #[test]
 fn files_over_4_gib() {
     for side in [Side::Mount, Side::Preload] {
-        let rig = TestMount::new("huge", side, "16MiB");
+        let mount = TestMount::new("huge", side, "16MiB");
         let script = r#"
             for at in 0 4194303 4294967290 4294967296 5000000000 8796093000000; do
                 printf "at $at" | dd of=huge bs=1 seek=$at conv=notrunc status=none
@@ -77,21 +76,21 @@ fn files_over_4_gib() {
             done
             truncate -s 4294967300 huge; stat -c %s huge; tail -c 12 huge
         "#;
-        let said = rig.shell(script, 120);
-        rig.drop_cache();
+        let said = mount.shell(script, 120);
+        mount.drop_cache();
         let plain = TestMount::new("huge", Side::Plain, "");
         assert_eq!(said, plain.shell(script, 120));
-        let tail = rig.shell("tail -c 12 huge; test $(du -k huge | cut -f 1) -lt 1000", 60);
+        let tail = mount.shell("tail -c 12 huge; test $(du -k huge | cut -f 1) -lt 1000", 60);
         assert_eq!(tail.len(), 12);
-        rig.finish();
+        mount.finish();
     }
 }
 
 #[test]
 fn locks_between_processes() {
-    let rig = TestMount::new("locks", Side::Mount, "16MiB");
-    fs::write(rig.at().join("file"), "text").unwrap();
-    rig.shell("exec 9< file; flock 9; ! flock -n file true; flock -u 9; flock -n file true", 30);
+    let mount = TestMount::new("locks", Side::Mount, "16MiB");
+    fs::write(mount.at().join("file"), "text").unwrap();
+    mount.shell("exec 9< file; flock 9; ! flock -n file true; flock -u 9; flock -n file true", 30);
     let python = "import fcntl, os, sys\n\
         f = open('file', 'r+'); fcntl.lockf(f, fcntl.LOCK_EX, 10, 5)\n\
         pid = os.fork()\n\
@@ -102,13 +101,13 @@ fn locks_between_processes() {
         \x20   except OSError: os._exit(0)\n\
         \x20   os._exit(1)\n\
         assert os.waitpid(pid, 0)[1] == 0\n";
-    process::run(rig.command("python3").args(["-c", python]), 30).expect_success();
-    rig.finish();
+    process::run(mount.command("python3").args(["-c", python]), 30).expect_success();
+    mount.finish();
 }
 
 #[test]
 fn statfs_is_the_sources() {
-    let rig = TestMount::new("statfs", Side::Mount, "16MiB");
+    let mount = TestMount::new("statfs", Side::Mount, "16MiB");
     let tell = |path: &std::path::Path| {
         let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
         // SAFETY: statvfs is plain data, filled by the call.
@@ -118,8 +117,8 @@ fn statfs_is_the_sources() {
             (st.f_blocks * st.f_frsize, st.f_files, st.f_namemax, st.f_bsize)
         }
     };
-    assert_eq!(tell(rig.at()), tell(rig.src()));
-    rig.finish();
+    assert_eq!(tell(mount.at()), tell(mount.src()));
+    mount.finish();
 }
 
 #[test]
@@ -128,14 +127,14 @@ fn permissions_are_checked_by_the_mount() {
         return;
     }
     for side in [Side::Mount, Side::Preload] {
-        let rig = TestMount::new("permissions", side, "16MiB");
-        fs::set_permissions(rig.src(), fs::Permissions::from_mode(0o755)).unwrap();
-        fs::write(rig.at().join("secret"), bytes(1, 9000)).unwrap();
-        fs::set_permissions(rig.at().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
-        fs::write(rig.at().join("public"), bytes(2, 9000)).unwrap();
+        let mount = TestMount::new("permissions", side, "16MiB");
+        fs::set_permissions(mount.src(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(mount.at().join("secret"), bytes(1, 9000)).unwrap();
+        fs::set_permissions(mount.at().join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(mount.at().join("public"), bytes(2, 9000)).unwrap();
         // Resident in the cache: still inaccessible to other users.
-        fs::read(rig.at().join("secret")).unwrap();
-        let mut command = rig.command("setpriv");
+        fs::read(mount.at().join("secret")).unwrap();
+        let mut command = mount.command("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/bin/bash", "-uc"]);
         command.arg(
             "cat public | wc -c; cat secret; echo x > public; echo x > new; mv public other; rm -f public; \
@@ -148,19 +147,19 @@ fn permissions_are_checked_by_the_mount() {
             outcome.stderr.matches("denied").count() + outcome.stderr.matches("not permitted").count() >= 8,
             "{outcome}"
         );
-        rig.finish();
+        mount.finish();
     }
 }
 
 #[test]
 fn many_openers_at_once() {
-    let rig = TestMount::new("openers", Side::Mount, "16MiB");
+    let mount = TestMount::new("openers", Side::Mount, "16MiB");
     for n in 0..8 {
-        fs::write(rig.at().join(format!("f{n}")), bytes(n, 300_000)).unwrap();
+        fs::write(mount.at().join(format!("f{n}")), bytes(n, 300_000)).unwrap();
     }
     std::thread::scope(|scope| {
         for t in 0..64u64 {
-            let at = rig.at();
+            let at = mount.at();
             scope.spawn(move || {
                 let mut rng = Rng::new(t);
                 for _ in 0..30 {
@@ -175,35 +174,39 @@ fn many_openers_at_once() {
         }
     });
     // Thousands of descriptors on one file.
-    let all: Vec<fs::File> = (0..800).map(|_| fs::File::open(rig.at().join("f1")).unwrap()).collect();
+    let all: Vec<fs::File> = (0..800).map(|_| fs::File::open(mount.at().join("f1")).unwrap()).collect();
     let mut buf = [0; 100];
     all.iter().for_each(|file| file.read_exact_at(&mut buf, 777).unwrap());
     drop(all);
-    rig.finish();
+    mount.finish();
 }
 
 /// Programs that bypass the mount see data after fsync, after close, and after `terrace sync`.
 #[test]
 fn source_shows_data_after_sync_and_close() {
-    let rig = TestMount::new("source", Side::Mount, "16MiB");
+    let mount = TestMount::new("source", Side::Mount, "16MiB");
     let data = bytes(5, 100_000);
     let file = fs::File::options()
         .read(true)
         .write(true)
         .create(true)
         .truncate(true)
-        .open(rig.at().join("file"))
+        .open(mount.at().join("file"))
         .unwrap();
-    let source = |name: &str| fs::read(rig.src().join(name)).unwrap();
+    let source = |name: &str| fs::read(mount.src().join(name)).unwrap();
     file.write_all_at(&data, 0).unwrap();
-    assert_eq!(fs::metadata(rig.src().join("file")).unwrap().len(), 100_000, "the size is extended at once");
+    assert_eq!(
+        fs::metadata(mount.src().join("file")).unwrap().len(),
+        100_000,
+        "the size is extended at once"
+    );
     file.sync_data().unwrap();
     assert!(source("file") == data, "after fdatasync");
     file.write_all_at(b"more", 50_000).unwrap();
     file.sync_all().unwrap();
     assert_eq!(&source("file")[50_000..50_004], b"more", "after fsync");
     file.write_all_at(b"flushed", 60_000).unwrap();
-    rig.terrace("sync", &[]).expect_success();
+    mount.terrace("sync", &[]).expect_success();
     assert_eq!(&source("file")[60_000..60_007], b"flushed", "after terrace sync");
     file.write_all_at(b"closed", 70_000).unwrap();
     drop(file);
@@ -214,7 +217,7 @@ fn source_shows_data_after_sync_and_close() {
             .create(true)
             .truncate(true)
             .custom_flags(flag)
-            .open(rig.at().join("sync"))
+            .open(mount.at().join("sync"))
             .unwrap();
         file.write_all_at(&data[..5000], 3).unwrap();
         assert!(source("sync")[3..] == data[..5000], "written with flags {flag:x}");
@@ -226,7 +229,7 @@ fn source_shows_data_after_sync_and_close() {
         .write(true)
         .create(true)
         .custom_flags(libc::O_DIRECT)
-        .open(rig.at().join("direct"))
+        .open(mount.at().join("direct"))
         .unwrap();
     let mut buffer = vec![0u8; 3 * 4096];
     let start = buffer.as_ptr().align_offset(4096);
@@ -235,30 +238,30 @@ fn source_shows_data_after_sync_and_close() {
     direct.set_len(5000).unwrap();
     drop(direct);
     assert!(source("direct") == buffer[start..][..5000]);
-    rig.finish();
+    mount.finish();
 }
 
 /// Changes of the source before the mount, or in files that are not cached, are visible.
 #[test]
 fn a_fresh_mount_shows_the_source() {
-    let rig = TestMount::new("fresh", Side::Mount, "16MiB");
+    let mount = TestMount::new("fresh", Side::Mount, "16MiB");
     for round in 0..3 {
         let data = bytes(round, 70_000);
-        fs::write(rig.at().join("file"), &data).unwrap();
-        assert!(fs::read(rig.at().join("file")).unwrap() == data);
-        rig.umount();
-        assert!(fs::read(rig.src().join("file")).unwrap() == data);
-        fs::write(rig.src().join("file"), bytes(round + 100, 50_000)).unwrap();
-        rig.mount();
-        assert!(fs::read(rig.at().join("file")).unwrap() == bytes(round + 100, 50_000));
+        fs::write(mount.at().join("file"), &data).unwrap();
+        assert!(fs::read(mount.at().join("file")).unwrap() == data);
+        mount.umount();
+        assert!(fs::read(mount.src().join("file")).unwrap() == data);
+        fs::write(mount.src().join("file"), bytes(round + 100, 50_000)).unwrap();
+        mount.mount();
+        assert!(fs::read(mount.at().join("file")).unwrap() == bytes(round + 100, 50_000));
     }
-    rig.finish();
+    mount.finish();
 }
 
 #[test]
 fn timestamps_move_as_they_should() {
-    let rig = TestMount::new("times", Side::Mount, "16MiB");
-    let path = rig.at().join("file");
+    let mount = TestMount::new("times", Side::Mount, "16MiB");
+    let path = mount.at().join("file");
     fs::write(&path, "text").unwrap();
     let times = || {
         let m = fs::metadata(&path).unwrap();
@@ -277,36 +280,24 @@ fn timestamps_move_as_they_should() {
     fs::File::options().write(true).open(&path).unwrap().write_all_at(b"more", 2).unwrap();
     assert!(times().0 > before.0 && times().1 > before.1, "write moves both");
     let written = times();
-    rig.terrace("sync", &[]).expect_success();
-    rig.drop_cache();
+    mount.terrace("sync", &[]).expect_success();
+    mount.drop_cache();
     assert_eq!(times().0, written.0, "writeback does not move mtime");
-    rig.umount();
-    let source = fs::metadata(rig.src().join("file")).unwrap();
+    mount.umount();
+    let source = fs::metadata(mount.src().join("file")).unwrap();
     let gap = (source.mtime() - written.0.0) * 1_000_000_000 + source.mtime_nsec() - written.0.1;
     assert!(gap.abs() < 20_000_000, "the source has the mtime that was shown: {gap} ns apart");
-    rig.mount();
-    rig.finish();
+    mount.mount();
+    mount.finish();
 }
 
 /// A full source file system gives an error at the write or at fsync; no page acknowledged as synced is lost.
 #[test]
 fn a_full_source() {
-    if !is_root() {
-        return;
-    }
-    let dir = TestDir::new("full");
-    let (src, mnt) = (dir.sub("src"), dir.sub("mnt"));
-    let run = |program: &str, args: &[&str]| process::run(Command::new(program).args(args), 120);
-    let (s, m) = (src.to_str().unwrap(), mnt.to_str().unwrap());
-    let image = dir.path().join("image");
-    fs::File::create(&image).unwrap().set_len(48 << 20).unwrap();
-    run("mkfs.ext4", &["-q", "-m", "0", image.to_str().unwrap()]).expect_success();
-    let mounted = run("mount", &["-o", "loop", image.to_str().unwrap(), s]);
-    if !mounted.status.success() {
-        return terrace_testkit::skipped!("no loop device");
-    }
-    let terrace = product("terrace");
-    run(terrace.to_str().unwrap(), &["mount", s, m, "--memory", "16MiB"]).expect_success();
+    let Some(disk) = SmallDisk::new("full", 48) else { return };
+    let (dir, src) = (TestDir::new("full"), disk.path());
+    let mnt = dir.sub("mnt");
+    process::run(terrace(&["mount", "--memory", "16MiB"]).args([src, &mnt]), 120).expect_success();
     let file = fs::File::options()
         .read(true)
         .write(true)
@@ -341,9 +332,8 @@ fn a_full_source() {
     file.write_all_at(b"again", 100).unwrap();
     file.sync_all().expect("there is room again");
     drop(file);
-    let check = run(terrace.to_str().unwrap(), &["check", m]);
-    assert!(check.status.success(), "{check}");
-    run(terrace.to_str().unwrap(), &["umount", m]).expect_success();
+    process::run(terrace(&["check"]).arg(&mnt), 120).expect_success();
+    process::run(terrace(&["umount"]).arg(&mnt), 120).expect_success();
     let source = fs::File::open(src.join("file")).unwrap();
     for n in 0..synced {
         let mut back = vec![0; 1 << 20];
@@ -355,38 +345,38 @@ fn a_full_source() {
         assert!(back == expected, "MiB {n} in the source");
     }
     drop(source);
-    run("umount", &[s]).expect_success();
+    process::run(Command::new("umount").arg(src), 120).expect_success();
     let left = leftovers::find(dir.path());
     assert!(left.is_empty(), "left behind: {left:#?}");
 }
 
 #[test]
 fn memory_is_a_hard_limit_and_can_be_changed() {
-    let rig = TestMount::new("memory", Side::Preload, "64MiB");
+    let mount = TestMount::new("memory", Side::Preload, "64MiB");
     let mib = amount("TERRACE_MEMORY_MIB", 200, 2000);
     let script = |n: u64| {
         format!(
             "dd if=/dev/urandom of=big bs=1M count={n} status=none; for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done"
         )
     };
-    rig.shell(&script(mib), 600);
-    Memory::of(&rig).within(64);
-    rig.terrace("resize", &["24MiB"]).expect_success();
-    Memory::of(&rig).within(24);
-    rig.shell("for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done", 600);
-    Memory::of(&rig).within(24);
-    rig.check();
-    rig.terrace("resize", &["64MiB"]).expect_success();
-    rig.shell("md5sum big > /dev/null", 600);
-    rig.finish();
+    mount.shell(&script(mib), 600);
+    Memory::of(&mount).within(64);
+    mount.terrace("resize", &["24MiB"]).expect_success();
+    Memory::of(&mount).within(24);
+    mount.shell("for i in 1 2; do dd if=big of=/dev/null bs=64k status=none; done", 600);
+    Memory::of(&mount).within(24);
+    mount.check();
+    mount.terrace("resize", &["64MiB"]).expect_success();
+    mount.shell("md5sum big > /dev/null", 600);
+    mount.finish();
 }
 
 /// Each client has a ring of a quarter of a megabyte: many clients must not take the pool's memory, nor
 /// exceed the instance's limit.
 #[test]
 fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
-    let rig = TestMount::new("crowd", Side::Preload, "24MiB");
-    rig.shell(
+    let mount = TestMount::new("crowd", Side::Preload, "24MiB");
+    mount.shell(
         "dd if=/dev/urandom of=big bs=1M count=40 status=none; seq 1 2000 | split -l 1 -a 4 - small",
         600,
     );
@@ -394,40 +384,39 @@ fn memory_is_a_hard_limit_for_a_crowd_of_clients() {
     std::thread::scope(|s| {
         s.spawn(|| {
             let reader = "dd if=big of=/dev/null bs=256k status=none; cat small* > /dev/null";
-            rig.shell(&format!("for i in $(seq 60); do ({reader}) & done; wait"), 600);
+            mount.shell(&format!("for i in $(seq 60); do ({reader}) & done; wait"), 600);
             done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         while !done.load(std::sync::atomic::Ordering::Relaxed) {
-            Memory::of(&rig).within(24);
+            Memory::of(&mount).within(24);
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     });
-    Memory::of(&rig).within(24);
-    rig.finish();
+    Memory::of(&mount).within(24);
+    mount.finish();
 }
 
 #[test]
 fn run_keeps_status_signals_and_leaves_nothing() {
     let dir = TestDir::new("run");
     let on = dir.sub("data");
-    let terrace = |args: &[&str]| {
-        let mut command = Command::new(product("terrace"));
-        command.args(["run", "--memory", "16MiB", "--on"]).arg(&on).arg("--").args(args);
+    let run = |args: &[&str]| {
+        let mut command = terrace(&["run", "--memory", "16MiB", "--on"]);
+        command.arg(&on).arg("--").args(args);
         command
     };
-    let code = |args: &[&str]| process::run(&mut terrace(args), 60).status.code();
+    let code = |args: &[&str]| process::run(run(args), 60).status.code();
     assert_eq!(code(&["true"]), Some(0));
     assert_eq!(code(&["sh", "-c", "exit 37"]), Some(37));
     let file = on.join("file").to_str().unwrap().to_owned();
-    process::run(&mut terrace(&["sh", "-c", &format!("seq 1 100000 > {file}; md5sum < {file}")]), 60)
-        .expect_success();
+    process::run(run(&["sh", "-c", &format!("seq 1 100000 > {file}; md5sum < {file}")]), 60).expect_success();
     assert_eq!(
         fs::read_to_string(&file).unwrap().lines().count(),
         100_000,
         "all is in the source afterwards"
     );
     // Killed by a signal: flushed and unmounted all the same.
-    let killed = process::run(&mut terrace(&["sh", "-c", &format!("echo late >> {file}; kill -9 $$")]), 60);
+    let killed = process::run(run(&["sh", "-c", &format!("echo late >> {file}; kill -9 $$")]), 60);
     assert!(!killed.status.success(), "{killed}");
     assert!(fs::read_to_string(&file).unwrap().ends_with("late\n"));
     assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
@@ -437,15 +426,15 @@ fn run_keeps_status_signals_and_leaves_nothing() {
         "trap 'echo bye >> {file}; exit 9' TERM; touch {}; while :; do sleep 0.05; done",
         ready.display()
     );
-    let mut running = Background::new(&mut terrace(&["bash", "-c", &script]));
-    assert!(process::wait_until(20, || ready.exists()));
+    let mut running = Background::new(&mut run(&["bash", "-c", &script]));
+    assert!(process::holds_within(20, || ready.exists()));
     process::kill(running.id(), libc::SIGTERM);
     let status = running.wait(std::time::Duration::from_secs(20)).expect("it ends");
     assert_eq!(status.code(), Some(9));
     assert!(fs::read_to_string(&file).unwrap().ends_with("bye\n"));
     assert!(leftovers::find(dir.path()).is_empty(), "{:#?}", leftovers::find(dir.path()));
     // `terrace run` itself killed with -9: its command continues, and its end flushes and unmounts.
-    let mut running = Background::new(&mut terrace(&[
+    let mut running = Background::new(&mut run(&[
         "bash",
         "-c",
         &format!(
@@ -453,7 +442,7 @@ fn run_keeps_status_signals_and_leaves_nothing() {
             ready.display()
         ),
     ]));
-    assert!(process::wait_until(20, || std::path::Path::new(&format!("{}2", ready.display())).exists()));
+    assert!(process::holds_within(20, || std::path::Path::new(&format!("{}2", ready.display())).exists()));
     process::kill(running.id(), libc::SIGKILL);
     assert!(running.wait(std::time::Duration::from_secs(20)).is_some());
     process::kill(-running.id(), libc::SIGTERM);
@@ -487,8 +476,8 @@ fn run_without_root() {
 /// The kernel caches listings, and sees changes through the mount and behind it.
 #[test]
 fn listings_that_the_kernel_keeps_follow_changes() {
-    let rig = TestMount::new("listings", Side::Mount, "16MiB");
-    let (behind, through) = (rig.src().join("d"), rig.at().join("d"));
+    let mount = TestMount::new("listings", Side::Mount, "16MiB");
+    let (behind, through) = (mount.src().join("d"), mount.at().join("d"));
     fs::create_dir(&behind).unwrap();
     let mut names: std::collections::BTreeSet<_> = (0..300).map(|i| format!("file-{i}")).collect();
     names.iter().for_each(|name| fs::write(behind.join(name), "x").unwrap());
@@ -510,25 +499,25 @@ fn listings_that_the_kernel_keeps_follow_changes() {
         names.remove(&old);
         assert_eq!(names, list(), "removed, round {round}");
     }
-    rig.finish();
+    mount.finish();
 }
 
 /// The counters move: hits by the expected path.
 #[test]
 fn stat_tells_what_happened() {
-    let rig = TestMount::new("stat", Side::Preload, "32MiB");
-    rig.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
+    let mount = TestMount::new("stat", Side::Preload, "32MiB");
+    mount.shell("dd if=/dev/urandom of=data bs=1M count=8 status=none", 60);
     // Unstable data cost more than the page examined below.
-    rig.terrace("sync", &[]).expect_success();
-    let text = |rig: &TestMount| rig.terrace("stat", &[]).expect_success();
-    assert!(!text(&rig).is_empty());
-    let before = rig.stat();
+    mount.terrace("sync", &[]).expect_success();
+    let text = |mount: &TestMount| mount.terrace("stat", &[]).expect_success();
+    assert!(!text(&mount).is_empty());
+    let before = mount.stat();
     let seed = seed("stat");
     let fio = format!(
         "fio --name=r --filename=data --rw=randread --bs=4k --ioengine=psync --size=8m --loops=4 --invalidate=0 --randseed={seed} --minimal > /dev/null"
     );
-    rig.shell(&fio, 120);
-    let after = rig.stat();
+    mount.shell(&fio, 120);
+    let after = mount.stat();
     println!("{after:#?}");
     let (preload, door_before) = (&after.cache.preload, &before.cache.preload);
     let (hits, misses) = (preload.hits - door_before.hits, preload.misses - door_before.misses);
@@ -537,7 +526,7 @@ fn stat_tells_what_happened() {
     let oldest = generations.iter().map(|row| row.age_ms).max();
     assert!(oldest.is_some_and(|ms| ms < 600_000), "no page is older than the mount: {generations:?}");
     assert!(after.cache.memory.metadata_bytes_per_page <= 32.0);
-    rig.finish();
+    mount.finish();
 }
 
 /// A descriptor open at terraced's death continues to work, and reads of resident pages do not wait for the
@@ -545,7 +534,7 @@ fn stat_tells_what_happened() {
 #[test]
 fn open_descriptors_survive_a_restart() {
     for side in [Side::Mount, Side::Preload] {
-        let rig = TestMount::new("restart", side, "16MiB");
+        let mount = TestMount::new("restart", side, "16MiB");
         let script = r#"
             exec 7<> file
             printf 'one two three' >&7
@@ -557,51 +546,55 @@ fn open_descriptors_survive_a_restart() {
             until [ -s $PIDFILE ]; do sleep 0.02; done; kill -9 $(cat $PIDFILE)
             cat <&8; echo; ls dir
         "#;
-        let pid_file = rig.aside().join("pid");
-        let mut command = rig.command("/bin/bash");
-        command.arg("-euc").arg(script).env("TERRACED", rig.terraced().to_string()).env("PIDFILE", &pid_file);
+        let pid_file = mount.aside().join("pid");
+        let mut command = mount.command("/bin/bash");
+        command
+            .arg("-euc")
+            .arg(script)
+            .env("TERRACED", mount.terraced().to_string())
+            .env("PIDFILE", &pid_file);
         // The second one to kill is the successor started by the supervisor, found from outside.
-        let first = rig.terraced();
+        let first = mount.terraced();
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                process::wait_until(20, || rig.terraced() != first);
-                fs::write(&pid_file, rig.terraced().to_string()).unwrap();
+                process::holds_within(20, || mount.terraced() != first);
+                fs::write(&pid_file, mount.terraced().to_string()).unwrap();
             });
             command.env("BASH_ENV", "/dev/null");
             let said = process::run(&mut command, 60).expect_success();
             let expected = "one two three four\none two three four\n18 1\none two three four\nsoft\n";
             assert_eq!(said, expected);
         });
-        rig.finish();
+        mount.finish();
     }
 }
 
 /// The same inode through both paths has one number, and files keep theirs.
 #[test]
 fn inode_numbers_are_the_sources() {
-    let rig = TestMount::new("inodes", Side::Mount, "16MiB");
-    fs::create_dir(rig.at().join("dir")).unwrap();
-    fs::write(rig.at().join("dir/file"), "text").unwrap();
-    fs::hard_link(rig.at().join("dir/file"), rig.at().join("hard")).unwrap();
+    let mount = TestMount::new("inodes", Side::Mount, "16MiB");
+    fs::create_dir(mount.at().join("dir")).unwrap();
+    fs::write(mount.at().join("dir/file"), "text").unwrap();
+    fs::hard_link(mount.at().join("dir/file"), mount.at().join("hard")).unwrap();
     let number = |path: &std::path::Path, name: &str| fs::metadata(path.join(name)).unwrap().ino();
     for name in ["dir", "dir/file", "hard"] {
-        assert_eq!(number(rig.at(), name), number(rig.src(), name), "{name}");
+        assert_eq!(number(mount.at(), name), number(mount.src(), name), "{name}");
     }
-    let held = fs::File::open(rig.at().join("hard")).unwrap();
-    fs::rename(rig.at().join("hard"), rig.at().join("renamed")).unwrap();
-    assert_eq!(held.metadata().unwrap().ino(), number(rig.src(), "renamed"));
+    let held = fs::File::open(mount.at().join("hard")).unwrap();
+    fs::rename(mount.at().join("hard"), mount.at().join("renamed")).unwrap();
+    assert_eq!(held.metadata().unwrap().ino(), number(mount.src(), "renamed"));
     drop(held);
-    rig.finish();
+    mount.finish();
 }
 
 /// A client's descriptor in a program without the library: its mapping is not announced.
 #[test]
 fn a_mapping_through_an_inherited_descriptor() {
-    let rig = TestMount::new("inherited", Side::Preload, "16MiB");
-    let program = rig.aside().join("inherited_map");
+    let mount = TestMount::new("inherited", Side::Preload, "16MiB");
+    let program = mount.aside().join("inherited_map");
     compile("inherited_map", &program, &[]);
-    fs::write(rig.src().join("db"), [b'A'; 8192]).unwrap();
-    let said = process::run(rig.command(&program).arg("db"), 60).expect_success();
+    fs::write(mount.src().join("db"), [b'A'; 8192]).unwrap();
+    let said = process::run(mount.command(&program).arg("db"), 60).expect_success();
     assert_eq!(said, "A B B B\n", "before, during the mapping through both descriptors, after");
-    rig.finish();
+    mount.finish();
 }

@@ -1,17 +1,15 @@
 //! Every eviction policy under load: files of twice the memory, written and read through both paths.
 
-use std::process::Command;
 use std::time::Duration;
 use terrace_tests::amount;
 use terrace_tests::process;
-use terrace_tests::rig::{Side, TestMount, product};
 use terrace_tests::rng::seed;
 use terrace_tests::stress::Stress;
+use terrace_tests::{Side, TestMount, terrace};
 
 /// The names of the policies, from the command's error message for an unknown one.
 fn names() -> Vec<String> {
-    let mut command = Command::new(product("terrace"));
-    let outcome = process::run(command.args(["mount", "--policy", "nonesuch", "/tmp", "/tmp"]), 60);
+    let outcome = process::run(terrace(&["mount", "--policy", "nonesuch", "/tmp", "/tmp"]), 60);
     assert!(!outcome.status.success());
     let text = outcome.to_string();
     let list = text.split_once("choose one of ").expect("the cure names the policies").1;
@@ -25,8 +23,8 @@ fn every_policy_serves_twice_the_memory() {
     assert!(names.len() >= 4, "{names:?}");
     for name in &names {
         println!("{name}");
-        let rig = TestMount::with("policy", Side::Mount, &["--memory", "16MiB", "--policy", name]);
-        let mut stress = Stress::new(&rig, 4, 2048, 1, seed("policy"));
+        let mount = TestMount::with("policy", Side::Mount, &["--memory", "16MiB", "--policy", name]);
+        let mut stress = Stress::new(&mount, 4, 2048, 1, seed("policy"));
         stress.start("write", 0, true, &["sync=1"]);
         stress.start("read", 0, true, &["torn=ok"]);
         stress.start("read", 1, false, &["torn=ok"]);
@@ -34,12 +32,12 @@ fn every_policy_serves_twice_the_memory() {
         stress.stop();
         stress.verify(Some(true), "acked");
         stress.verify(Some(false), "acked");
-        let stat = rig.stat();
+        let stat = mount.stat();
         assert_eq!(&stat.cache.policy, name, "{stat:?}");
         let stolen = stat.cache.reclaim.pgsteal;
         assert!(stolen > 1000, "{name} evicted {stolen} pages: {stat:?}");
-        rig.check();
-        rig.umount();
+        mount.check();
+        mount.umount();
         stress.verify(None, "acked");
     }
 }

@@ -4,27 +4,28 @@
 use std::process::Command;
 use std::time::Duration;
 use terrace_api::stats::{StatReport, Stats};
+use terrace_testkit::wait::wait_until;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
+use terrace_tests::{Side, TestDir, TestMount, product, terrace};
 
 const PAGES: u64 = 2048;
 
 /// A mount with a file of random bytes, and its statistics.
 struct Fixture {
-    rig: TestMount,
+    mount: TestMount,
     content: Vec<u8>,
 }
 
 impl Fixture {
     fn new(test: &str) -> Fixture {
-        let rig = TestMount::new(test, Side::Preload, "64MiB");
+        let mount = TestMount::new(test, Side::Preload, "64MiB");
         let content = Rng::new(seed(test)).bytes((PAGES * 4096) as usize);
-        std::fs::write(rig.src().join("data"), &content).unwrap();
-        Fixture { rig, content }
+        std::fs::write(mount.src().join("data"), &content).unwrap();
+        Fixture { mount, content }
     }
     fn python(&self, script: &str) -> Command {
-        let mut command = self.rig.command("python3");
+        let mut command = self.mount.command("python3");
         let prelude = "import os\nfd = os.open('data', os.O_RDONLY)\nread = lambda page: os.pread(fd, 4096, page * 4096)\n";
         command.arg("-c").arg(format!("{prelude}{script}"));
         command
@@ -42,13 +43,13 @@ impl Fixture {
         assert_eq!(found.trim(), sum.split_whitespace().next().unwrap());
     }
     fn part(&self, first: u64, pages: u64) -> std::path::PathBuf {
-        let path = self.rig.dir().join("part");
+        let path = self.mount.dir().join("part");
         std::fs::write(&path, &self.content[(first * 4096) as usize..((first + pages) * 4096) as usize])
             .unwrap();
         path
     }
     fn stats(&self) -> Stats {
-        self.rig.stat().cache
+        self.mount.stat().cache
     }
     /// Pages read from the source while a program waited for them.
     fn misses(&self) -> u64 {
@@ -71,7 +72,7 @@ fn announced_pages_are_fetched_in_the_background() {
         w.reads(300, 200);
         assert_eq!(w.misses(), before, "{call}");
         assert_eq!(w.stats().prefetch.fetched, 200, "{call}: the span and no more");
-        w.rig.finish();
+        w.mount.finish();
     }
 }
 
@@ -88,7 +89,7 @@ fn misses_by_announced_order() -> [u64; 3] {
         w.misses() - before
     };
     let misses = [reads("SEQUENTIAL", 0), reads("RANDOM", 700), reads("NORMAL", 1200)];
-    w.rig.finish();
+    w.mount.finish();
     misses
 }
 
@@ -121,7 +122,7 @@ fn readers_in_turn_and_steps_are_read_ahead() {
     let steps = misses("import time\nfor i in range(60):\n    read(1100 + i * 15)\n    time.sleep(0.01)");
     assert!(steps <= 40, "{steps} misses of 60 steps");
     w.reads(0, PAGES);
-    w.rig.finish();
+    w.mount.finish();
 }
 
 #[test]
@@ -138,13 +139,13 @@ fn pages_that_are_needed_no_longer_leave() {
     w.reads(0, PAGES);
     let stats = w.stats();
     assert!(w.misses() > before && stats.prefetch.dropped == 999, "{:?}", stats.prefetch);
-    w.rig.finish();
+    w.mount.finish();
 }
 
 #[test]
 fn hints_wait_for_nobody() {
     let w = Fixture::new("prefetch-stopped");
-    let aside = w.rig.dir().join("stopped-daemon");
+    let aside = w.mount.dir().join("stopped-daemon");
     std::fs::create_dir(&aside).unwrap();
     let file = |name: &str| aside.join(name);
     let script = format!(
@@ -155,19 +156,14 @@ fn hints_wait_for_nobody() {
     );
     let mut child = w.python(&script).spawn().unwrap();
     wait_until("the program is a client", || file("ready").exists());
-    let terraced = w.rig.terraced();
+    let terraced = w.mount.terraced();
     assert!(process::kill(terraced, libc::SIGSTOP));
     std::fs::write(file("go"), "").unwrap();
     wait_until("hints to a stopped daemon", || file("done").exists());
     assert!(process::kill(terraced, libc::SIGCONT));
     assert!(child.wait().unwrap().success());
     w.reads(0, PAGES);
-    w.rig.finish();
-}
-
-#[track_caller]
-fn wait_until(what: &str, so: impl FnMut() -> bool) {
-    assert!(process::wait_until(60, so), "timeout: {what}");
+    w.mount.finish();
 }
 
 /// Two files, read in a previously recorded random order; and the output of `terrace run`.
@@ -208,8 +204,8 @@ impl Recorded {
              here, there = [os.pread(f, 4096, int(page) * 4096) for f in fd[name]]\n        assert here == there, line\n        time.sleep(0.0005)\n\
              print('the same')";
         let wait = if options.is_empty() { "wait" } else { "go" };
-        let mut command = Command::new(product("terrace"));
-        command.args(["run", "--mount", "--memory", "32MiB", "--on"]).arg(&self.src).args(options);
+        let mut command = terrace(&["run", "--mount", "--memory", "32MiB", "--on"]);
+        command.arg(&self.src).args(options);
         command.args(["--", "python3", "-c", script]).arg(self.dir.path()).arg(wait).current_dir(&self.src);
         command
     }
@@ -217,25 +213,23 @@ impl Recorded {
         let (trace, schedule) = (self.file("trace"), self.file("schedule"));
         let mut program = Background::new(&mut self.reader(&[]));
         wait_until("the program", || self.file("begun").exists());
-        let mut recorder = Command::new(product("terrace"));
-        recorder.arg("trace").arg(&self.src).arg("-o").arg(&trace).args(["--seconds", "60"]);
-        let mut recorder = Background::new(&mut recorder);
+        let mut recorder = terrace(&["trace", "--seconds", "60", "-o"]);
+        let mut recorder = Background::new(recorder.arg(&trace).arg(&self.src));
         wait_until("a recording", || std::fs::metadata(&trace).is_ok_and(|meta| meta.len() > 0));
         std::fs::write(self.file("go"), "").unwrap();
         for child in [&mut program, &mut recorder] {
             assert!(child.wait(Duration::from_secs(60)).is_some_and(|status| status.success()));
         }
-        let mut made = Command::new(product("terrace-bench"));
-        let said =
-            process::run(made.arg("schedule").arg(&trace).arg("-o").arg(&schedule), 60).expect_success();
+        let mut bench = Command::new(product("terrace-bench"));
+        bench.arg("schedule").arg(&trace).arg("-o").arg(&schedule);
+        let said = process::run(bench, 60).expect_success();
         assert!(said.starts_with("2 files, "), "{said}");
     }
     /// Runs with the schedule; returns its statistics and the output.
     fn follow(&self) -> (terrace_api::stats::Schedule, String) {
         let (schedule, stats) = (self.file("schedule"), self.file("stats"));
-        let mut run =
-            self.reader(&["--prefetch", schedule.to_str().unwrap(), "--stats", stats.to_str().unwrap()]);
-        let outcome = process::run(&mut run, 60);
+        let options = ["--prefetch", schedule.to_str().unwrap(), "--stats", stats.to_str().unwrap()];
+        let outcome = process::run(self.reader(&options), 60);
         assert!(outcome.status.success() && outcome.stdout.trim() == "the same", "{outcome}");
         let report: StatReport = serde_json::from_str(&std::fs::read_to_string(&stats).unwrap()).unwrap();
         (report.cache.prefetch.schedule.expect("a schedule was followed"), outcome.stderr)

@@ -7,10 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 use terrace_tests::busy;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Chaos, Fault, Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
 use terrace_tests::tools::{cargo_tool, need};
-use terrace_tests::{amount, is_root, soak};
+use terrace_tests::{Chaos, Fault, Side, TestDir, TestMount, amount, is_root, product, soak};
 
 // ---- fio ----
 
@@ -20,7 +19,7 @@ use terrace_tests::{amount, is_root, soak};
 fn fio(side: Side, engine: &str, more: &[&str]) {
     need("fio", "fio");
     let seed = seed("fio");
-    let rig = TestMount::new(&format!("fio-{engine}"), side, "16MiB");
+    let mount = TestMount::new(&format!("fio-{engine}"), side, "16MiB");
     let size = format!("--size={}m", amount("TERRACE_FIO_MIB", 16, 128));
     // Without randrepeat=0 fio repeats one sequence, whatever the seed.
     let seed = format!("--randseed={seed}");
@@ -36,15 +35,15 @@ fn fio(side: Side, engine: &str, more: &[&str]) {
     ];
     let content = if busy::wanted() { &["--buffer_compress_percentage=50"][..] } else { &[] };
     let run = |also: &[&str]| {
-        let mut command = rig.command("fio");
+        let mut command = mount.command("fio");
         command.args(common).args(verify).args(content).args(more).args([&size, &seed]);
         process::run(command.arg(format!("--ioengine={engine}")).args(also), 900).expect_success();
     };
     run(&[]);
     // Once more, on a cold cache.
-    rig.drop_cache();
+    mount.drop_cache();
     run(&["--verify_only=1"]);
-    rig.finish();
+    mount.finish();
 }
 
 #[test]
@@ -103,25 +102,25 @@ copy_file_range = 2
 
 #[track_caller]
 fn fsx(side: Side, disturbed: Option<Fault>) {
-    let rig = TestMount::new("fsx", side, "16MiB");
-    fsx_on(&rig, disturbed);
-    rig.finish();
+    let mount = TestMount::new("fsx", side, "16MiB");
+    fsx_on(&mount, disturbed);
+    mount.finish();
 }
 
 /// fsx on an existing mount.
 #[track_caller]
-pub(crate) fn fsx_on(rig: &TestMount, disturbed: Option<Fault>) {
+pub(crate) fn fsx_on(mount: &TestMount, disturbed: Option<Fault>) {
     let seed = seed("fsx");
-    let config = rig.aside().join("fsx.toml");
+    let config = mount.aside().join("fsx.toml");
     std::fs::write(&config, FSX).expect("the configuration can be written");
-    let chaos = disturbed.map(|what| Chaos::start(rig, what, seed, 100));
+    let chaos = disturbed.map(|what| Chaos::start(mount, what, seed, 100));
     // With a kill every tenth of a second it takes ten times as long.
     let share = if disturbed == Some(Fault::Kill) { 4 } else { 1 };
     let operations = (amount("TERRACE_FSX", 10_000, 100_000) / share).to_string();
     for seed in seed.. {
-        let mut command = rig.command(cargo_tool("fsx", "0.3.2"));
+        let mut command = mount.command(cargo_tool("fsx", "0.3.2"));
         command.arg("-f").arg(&config).args(["-N", &operations, "-S", &(seed & 0xffff_ffff).to_string()]);
-        command.arg("-P").arg(rig.aside()).arg("file");
+        command.arg("-P").arg(mount.aside()).arg("file");
         let outcome = process::run(&mut command, 1800);
         // Once in some 100,000 operations fsx draws a posix_fallocate of no bytes, and treats its EINVAL, the
         // result on every file system, as a failure.
@@ -185,11 +184,11 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 #[track_caller]
 fn pjdfstest(side: Side) -> BTreeMap<String, String> {
     // At a short path, for the names of sockets.
-    let rig = TestMount::new("/var/tmp/t", side, "16MiB");
-    let config = rig.aside().join("pjdfstest.toml");
+    let mount = TestMount::new("/var/tmp/t", side, "16MiB");
+    let config = mount.aside().join("pjdfstest.toml");
     std::fs::write(&config, PJDFSTEST).expect("the configuration can be written");
-    let mut command = rig.command(cargo_tool("pjdfstest", "0.2.2"));
-    command.arg("-c").arg(&config).arg("-p").arg(rig.at());
+    let mut command = mount.command(cargo_tool("pjdfstest", "0.2.2"));
+    command.arg("-c").arg(&config).arg("-p").arg(mount.at());
     let outcome = process::run(&mut command, 600);
     println!("{side:?}: {}", outcome.stdout.lines().last().unwrap_or("no output"));
     let case = |line: &str| {
@@ -200,7 +199,7 @@ fn pjdfstest(side: Side) -> BTreeMap<String, String> {
     let cases: BTreeMap<_, _> = outcome.stdout.lines().filter_map(case).collect();
     assert!(cases.len() > 300, "{outcome}");
     if side != Side::Plain {
-        rig.finish();
+        mount.finish();
     }
     cases
 }
@@ -273,21 +272,21 @@ fn run_git(script: &str, command: &mut Command, arguments: &[&Path]) {
 /// A clone of the repository in `origin`, and work in it.
 #[track_caller]
 fn git(side: Side, origin: &Path) {
-    let rig = TestMount::new("git", side, "32MiB");
-    run_git(GIT_WORK, &mut rig.command("/bin/bash"), &[origin]);
-    rig.drop_cache();
-    rig.shell("cd clone; git -c safe.directory='*' fsck --full --strict", 300);
-    rig.check();
-    rig.umount();
+    let mount = TestMount::new("git", side, "32MiB");
+    run_git(GIT_WORK, &mut mount.command("/bin/bash"), &[origin]);
+    mount.drop_cache();
+    mount.shell("cd clone; git -c safe.directory='*' fsck --full --strict", 300);
+    mount.check();
+    mount.umount();
     let fsck = "git -c safe.directory='*' -C \"$1/clone\" fsck --full --strict";
-    run_git(fsck, &mut Command::new("/bin/bash"), &[rig.src()]);
+    run_git(fsck, &mut Command::new("/bin/bash"), &[mount.src()]);
 }
 
 #[test]
 fn git_clone_and_fsck() {
     need("git", "git");
     let dir = TestDir::new("git-origin");
-    let sources = terrace_tests::rig::workspace().join("crates");
+    let sources = terrace_tests::workspace().join("crates");
     // Commits, each of all sources again; then a reset by two.
     let parts = Path::new(if soak() { "6" } else { "3" });
     run_git(GIT_REPOSITORY, Command::new("/bin/bash").current_dir(dir.path()), &[&sources, parts]);
@@ -309,17 +308,17 @@ fn some_tree() -> PathBuf {
 #[track_caller]
 fn tar(side: Side) {
     let tree = some_tree();
-    let rig = TestMount::new("tar", side, "32MiB");
+    let mount = TestMount::new("tar", side, "32MiB");
     let tree = tree.display();
-    rig.shell(&format!("mkdir copy; tar -C {tree} -cf - . | tar -C copy -xf -"), 1800);
-    rig.shell(&format!("diff -r --no-dereference {tree} copy"), 1800);
-    rig.drop_cache();
-    rig.shell(&format!("tar -C copy -cf copy.tar . && mkdir again && tar -C again -xf copy.tar && diff -r --no-dereference {tree} again"), 1800);
-    rig.shell("cp -a again third && mv third fourth && rm -r again && find fourth -type f -print0 | xargs -0 cat | wc -c", 1800);
-    rig.check();
-    rig.umount();
+    mount.shell(&format!("mkdir copy; tar -C {tree} -cf - . | tar -C copy -xf -"), 1800);
+    mount.shell(&format!("diff -r --no-dereference {tree} copy"), 1800);
+    mount.drop_cache();
+    mount.shell(&format!("tar -C copy -cf copy.tar . && mkdir again && tar -C again -xf copy.tar && diff -r --no-dereference {tree} again"), 1800);
+    mount.shell("cp -a again third && mv third fourth && rm -r again && find fourth -type f -print0 | xargs -0 cat | wc -c", 1800);
+    mount.check();
+    mount.umount();
     let diff = format!("diff -r --no-dereference {tree} fourth && diff -r --no-dereference {tree} copy");
-    process::run(Command::new("/bin/bash").arg("-euc").arg(diff).current_dir(rig.src()), 600)
+    process::run(Command::new("/bin/bash").arg("-euc").arg(diff).current_dir(mount.src()), 600)
         .expect_success();
 }
 
@@ -366,10 +365,10 @@ print(sorted(os.listdir('.'))[:5], os.stat('numbers').st_size)
 P
     "#;
     let run = |side: Side| {
-        let rig = TestMount::new("tools", side, "16MiB");
-        let said = rig.shell(script, 300);
-        rig.check();
-        rig.umount();
+        let mount = TestMount::new("tools", side, "16MiB");
+        let said = mount.shell(script, 300);
+        mount.check();
+        mount.umount();
         said
     };
     let plain = run(Side::Plain);
@@ -419,19 +418,19 @@ fn sqlite(side: Side, trouble: Option<Fault>) {
     need("python3", "python3");
     let seed = seed("sqlite");
     let mut rng = Rng::new(seed);
-    let rig = TestMount::new("sqlite", side, "16MiB");
-    let acked = rig.aside().join("acked");
+    let mount = TestMount::new("sqlite", side, "16MiB");
+    let acked = mount.aside().join("acked");
     std::fs::write(&acked, "").expect("a file");
-    let log = rig.aside().join("log");
-    let chaos = trouble.map(|what| Chaos::start(&rig, what, seed, 150));
+    let log = mount.aside().join("log");
+    let chaos = trouble.map(|what| Chaos::start(&mount, what, seed, 150));
     for round in 0..amount("TERRACE_SQLITE_ROUNDS", 5, 30) {
-        let mut command = rig.command("python3");
+        let mut command = mount.command("python3");
         command.args(["-c", SQLITE_WRITER, "db"]).arg(&acked).arg((seed + round).to_string());
         command.stderr(std::fs::File::create(&log).expect("a log"));
         let length = || std::fs::metadata(&acked).expect("a file").len();
         let before = length();
         let mut writer = Background::new(&mut command);
-        process::wait_until(60, || length() > before);
+        process::holds_within(60, || length() > before);
         std::thread::sleep(Duration::from_millis(rng.below(800)));
         let early = writer.wait(Duration::ZERO);
         assert!(
@@ -440,19 +439,20 @@ fn sqlite(side: Side, trouble: Option<Fault>) {
             std::fs::read_to_string(&log).unwrap_or_default()
         );
         writer.kill();
-        rig.await_end_of_run();
-        let mut check = rig.command("python3");
+        mount.await_end_of_run();
+        let mut check = mount.command("python3");
         process::run(check.args(["-c", SQLITE_CHECK, "db"]).arg(&acked), 60).expect_success();
     }
     if let Some(chaos) = chaos {
         println!("disturbed {} times", chaos.stop());
     }
-    let mut check = rig.command("python3");
+    let mut check = mount.command("python3");
     println!("{}", process::run(check.args(["-c", SQLITE_CHECK, "db"]).arg(&acked), 60).expect_success());
-    rig.check();
-    rig.umount();
+    mount.check();
+    mount.umount();
     let mut check = Command::new("python3");
-    process::run(check.args(["-c", SQLITE_CHECK]).arg(rig.src().join("db")).arg(&acked), 60).expect_success();
+    process::run(check.args(["-c", SQLITE_CHECK]).arg(mount.src().join("db")).arg(&acked), 60)
+        .expect_success();
 }
 
 #[test]
@@ -503,10 +503,10 @@ struct Postgres {
 
 impl Postgres {
     #[track_caller]
-    fn new(rig: &TestMount) -> Postgres {
+    fn new(mount: &TestMount) -> Postgres {
         let initdb = need("initdb", "postgresql");
-        let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{:?}", std::process::id(), rig.side()));
-        let server = Postgres { initdb, data: rig.at().join("data"), sock };
+        let sock = PathBuf::from(format!("/tmp/terrace-pg-{}-{:?}", std::process::id(), mount.side()));
+        let server = Postgres { initdb, data: mount.at().join("data"), sock };
         for dir in [&server.sock, &server.data] {
             std::fs::create_dir(dir).expect("a directory for the server");
             let chown = Command::new("chown").arg("postgres:postgres").arg(dir).status().expect("chown");
@@ -531,10 +531,10 @@ impl Postgres {
 
     /// Checks the pages in the source, without a cache in front.
     #[track_caller]
-    fn check_source(&self, rig: &TestMount) {
+    fn check_source(&self, mount: &TestMount) {
         let program = self.initdb.with_file_name("pg_checksums");
         let mut check = Postgres::user(Command::new("setpriv"), program);
-        process::run(check.args(["--check", "-D"]).arg(rig.src().join("data")), 120).expect_success();
+        process::run(check.args(["--check", "-D"]).arg(mount.src().join("data")), 120).expect_success();
     }
 }
 
@@ -543,7 +543,7 @@ impl Drop for Postgres {
         let pid = std::fs::read_to_string(self.data.join("postmaster.pid")).ok();
         if let Some(pid) = pid.and_then(|t| t.lines().next()?.parse().ok()) {
             process::kill(pid, libc::SIGQUIT);
-            process::wait_until(5, || !process::alive(pid));
+            process::holds_within(5, || !process::alive(pid));
         }
         if std::thread::panicking() {
             let log = std::fs::read_to_string(self.sock.join("log")).unwrap_or_default();
@@ -559,12 +559,13 @@ fn postgres(side: Side) {
     if !is_root() {
         return;
     }
-    let rig = TestMount::new("postgres", side, "32MiB");
-    let server = Postgres::new(&rig);
-    let bash = || Postgres::user(rig.command("setpriv"), "/bin/bash");
+    let mount = TestMount::new("postgres", side, "32MiB");
+    let server = Postgres::new(&mount);
+    let bash = || Postgres::user(mount.command("setpriv"), "/bin/bash");
     let shell = |script: &str, seconds: u64| server.script(bash(), script, seconds);
     shell("fill", 240);
-    let chaos = (rig.side() != Side::Plain).then(|| Chaos::start(&rig, Fault::Kill, seed("postgres"), 1500));
+    let chaos =
+        (mount.side() != Side::Plain).then(|| Chaos::start(&mount, Fault::Kill, seed("postgres"), 1500));
     let seconds = amount("TERRACE_PG_SECONDS", 8, 60);
     let bench = shell(&format!("pgbench -n -c 4 -j 2 -T {seconds} bench"), seconds + 120);
     println!(
@@ -580,9 +581,9 @@ fn postgres(side: Side) {
     shell("start", 120);
     assert_eq!(shell("sums", 60).trim(), "t|t", "balances agree after recovery");
     shell("verify; stop; pg_checksums --check -D \"$data\"", 240);
-    rig.check();
-    rig.umount();
-    server.check_source(&rig);
+    mount.check();
+    mount.umount();
+    server.check_source(&mount);
 }
 
 #[test]
@@ -632,9 +633,9 @@ fn postgres_through_preload() {
         return;
     }
     need("python3", "python3");
-    let rig = TestMount::new("postgres", Side::Run, "32MiB");
-    let Some(mut bash) = rig.command_of("postgres", "/bin/bash") else { return };
-    let server = Postgres::new(&rig);
+    let mount = TestMount::new("postgres", Side::Run, "32MiB");
+    let Some(mut bash) = mount.command_of("postgres", "/bin/bash") else { return };
+    let server = Postgres::new(&mount);
     let seconds = amount("TERRACE_PG_SECONDS", 8, 60);
     bash.env("XDG_RUNTIME_DIR", &server.sock).env("HOME", &server.sock).env("TERRACE", product("terrace"));
     bash.env("SECONDS_OF_WRITES", seconds.to_string());
@@ -653,12 +654,12 @@ fn postgres_through_preload() {
     assert!(killed.first().is_some_and(|hits| *hits > 0), "{said}");
     // The minimum memory has no rings for all of them.
     assert!(reads[0] > 0 || busy::wanted(), "{said}");
-    let stats = rig.stats_of_runs();
+    let stats = mount.stats_of_runs();
     let restarts: Vec<_> = stats.iter().map(|stat| stat.instance.restarts).collect();
     assert_eq!(restarts, [killed.len() as u32], "one instance served to the end");
 
-    rig.umount();
+    mount.umount();
     let instances = std::fs::read_dir(server.sock.join("terrace")).expect("where they were").count();
     assert_eq!(instances, 0, "left behind in {}", server.sock.display());
-    server.check_source(&rig);
+    server.check_source(&mount);
 }

@@ -12,9 +12,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use terrace_api::tiers::TierKind;
-use terrace_tests::is_root;
 use terrace_tests::process::{self, Background};
-use terrace_tests::rig::{Side, TestDir, TestMount};
+use terrace_tests::{Side, TestDir, TestMount, is_root};
 use zoo::{Kind, Source};
 
 const OPERATIONS: &str = include_str!("sources/operations.py");
@@ -30,7 +29,7 @@ git mv a moved; git commit -qm moved; git gc -q; git fsck --strict 2>&1; git sta
 cd ..; git clone -q --no-local repository clone 2>&1; git -C clone fsck --strict 2>&1; ls clone"#;
 
 /// Access paths for each source.
-const DOORS: [Side; 4] = [Side::Mount, Side::Preload, Side::Run, Side::Leased];
+const ACCESS_PATHS: [Side; 4] = [Side::Mount, Side::Preload, Side::Run, Side::Leased];
 
 /// Known differences between source and access path: `(kind, first word of the line, reason)`. `*` stands for
 /// each kind.
@@ -112,14 +111,14 @@ impl Zoo<'_> {
         let plain = TestMount::of("zoo", Side::Plain, &[], Some(&zoo.directory("plain")), 0);
         let expected = outcomes(&plain);
         let tree = list(kind, plain.src()).map_err(|why| format!("it cannot list its own tree: {why}"))?;
-        for door in DOORS {
+        for side in ACCESS_PATHS {
             if fs::write(zoo.source.at.join("probe"), "x")
                 .is_err_and(|e| e.raw_os_error() == Some(libc::EROFS))
-                && !zoo.source.at.join(format!("{door:?}").to_lowercase()).is_dir()
+                && !zoo.source.at.join(format!("{side:?}").to_lowercase()).is_dir()
             {
                 return Err("it has become read-only by itself".to_owned());
             }
-            zoo.same_at(door, &expected, &tree);
+            zoo.same_at(side, &expected, &tree);
         }
         let is_writable = fs::write(zoo.source.at.join("probe"), "x").is_ok();
         if is_writable {
@@ -163,21 +162,21 @@ impl Zoo<'_> {
     }
 
     /// Checks that programs have the same outcomes as on the source, and leave the same tree.
-    fn same_at(&mut self, door: Side, expected: &[(&str, String)], tree: &str) {
-        let name = format!("{door:?}").to_lowercase();
-        let rig = TestMount::of("zoo", door, &["--memory", "32MiB"], Some(&self.directory(&name)), 0);
-        for ((what, expected), (_, found)) in expected.iter().zip(outcomes(&rig)) {
-            self.differ(&format!("{door:?} {what}"), expected, &found);
+    fn same_at(&mut self, side: Side, expected: &[(&str, String)], tree: &str) {
+        let name = format!("{side:?}").to_lowercase();
+        let mount = TestMount::of("zoo", side, &["--memory", "32MiB"], Some(&self.directory(&name)), 0);
+        for ((what, expected), (_, found)) in expected.iter().zip(outcomes(&mount)) {
+            self.differ(&format!("{side:?} {what}"), expected, &found);
         }
-        let src = rig.src().to_owned();
-        rig.finish();
-        self.differ(&format!("{door:?} tree"), tree, &list(self.kind, &src).unwrap_or_else(|why| why));
+        let src = mount.src().to_owned();
+        mount.finish();
+        self.differ(&format!("{side:?} tree"), tree, &list(self.kind, &src).unwrap_or_else(|why| why));
     }
 
     /// A change beside the mount becomes visible soon, also in a replaced file; nothing older is visible
     /// afterwards.
     fn changes_beside(&mut self) {
-        let rig = TestMount::of(
+        let mount = TestMount::of(
             "zoo-beside",
             Side::Mount,
             &["--memory", "32MiB"],
@@ -186,31 +185,32 @@ impl Zoo<'_> {
         );
         for round in 0..5 {
             let (content, other) = (vec![b'a' + round; 50_000 + usize::from(round)], [b'A' + round; 9]);
-            fs::write(rig.src().join("file"), &content).expect("the source is writable");
-            fs::write(rig.src().join("new"), other).expect("the source is writable");
-            fs::rename(rig.src().join("new"), rig.src().join("replaced")).expect("a rename");
-            let is =
-                |name: &str, wanted: &[u8]| fs::read(rig.at().join(name)).is_ok_and(|found| found == wanted);
-            if !process::wait_until(20, || is("file", &content) && is("replaced", &other)) {
+            fs::write(mount.src().join("file"), &content).expect("the source is writable");
+            fs::write(mount.src().join("new"), other).expect("the source is writable");
+            fs::rename(mount.src().join("new"), mount.src().join("replaced")).expect("a rename");
+            let is = |name: &str, wanted: &[u8]| {
+                fs::read(mount.at().join(name)).is_ok_and(|found| found == wanted)
+            };
+            if !process::holds_within(20, || is("file", &content) && is("replaced", &other)) {
                 self.differences
                     .push(format!("a change beside the mount is not seen in 20 s (round {round})"));
             }
             // Writes to a replaced name go to the new file.
-            let through = fs::File::options().write(true).open(rig.at().join("replaced"));
+            let through = fs::File::options().write(true).open(mount.at().join("replaced"));
             through
                 .and_then(|f| f.write_all_at(b"w", 0).and_then(|()| f.sync_all()))
                 .expect("a write by the name");
-            let found = fs::read(rig.src().join("replaced")).expect("the source can be read");
+            let found = fs::read(mount.src().join("replaced")).expect("the source can be read");
             if found[0] != b'w' {
                 self.differences.push(format!("a synchronized write is not in the source (round {round})"));
             }
         }
-        rig.finish();
+        mount.finish();
     }
 
     /// Synchronized writes are present after terraced was killed.
     fn crash(&mut self) {
-        let rig = TestMount::of(
+        let mount = TestMount::of(
             "zoo-crash",
             Side::Mount,
             &["--memory", "32MiB"],
@@ -221,20 +221,20 @@ impl Zoo<'_> {
 fd = os.open('log', os.O_RDWR | os.O_CREAT, 0o644)
 for number in range(150):
     os.pwrite(fd, b'%07d\\n' % number, 8 * number); os.fsync(fd); print(number, flush=True)";
-        let answers = rig.aside().join("answers");
-        let mut writer = rig.command("python3");
+        let answers = mount.aside().join("answers");
+        let mut writer = mount.command("python3");
         writer.args(["-c", script]).stdout(fs::File::create(&answers).expect("a file of the test"));
         let mut child = Background::new(&mut writer);
         let count = || fs::read_to_string(&answers).expect("a file of the test").lines().count();
         for kill_at in [40, 100] {
-            process::wait_until(60, || count() >= kill_at);
-            process::kill(rig.terraced(), libc::SIGKILL);
+            process::holds_within(60, || count() >= kill_at);
+            process::kill(mount.terraced(), libc::SIGKILL);
         }
         let has_ended = child.wait(Duration::from_secs(120)).is_some();
         child.kill();
         let answered = count();
-        let src = rig.src().to_owned();
-        rig.finish();
+        let src = mount.src().to_owned();
+        mount.finish();
         let log = fs::read_to_string(src.join("log")).unwrap_or_default();
         let expected: String = (0..answered).map(|number| format!("{number:07}\n")).collect();
         if !has_ended || answered < 150 || !log.starts_with(&expected) {
@@ -253,26 +253,26 @@ for number in range(150):
         let src = self.directory("tier");
         let content = |name: usize| vec![b'a' + name as u8; 3 << 20];
         (0..8).for_each(|name| fs::write(src.join(name.to_string()), content(name)).expect("a file"));
-        let mount = || {
+        let served = || {
             TestMount::of("zoo-tier", Side::Mount, &["--memory", "16MiB", "--tier", &option], Some(&src), 0)
         };
-        let read = |rig: &TestMount| {
+        let read = |mount: &TestMount| {
             let wrong = |name: &usize| {
-                read_direct(&rig.at().join(name.to_string())).is_ok_and(|f| f == content(*name))
+                read_direct(&mount.at().join(name.to_string())).is_ok_and(|f| f == content(*name))
             };
             (0..8).filter(|name| !wrong(name)).count()
         };
-        let rig = mount();
-        let mut wrong = (0..3).map(|_| read(&rig)).sum::<usize>();
-        rig.finish();
+        let mount = served();
+        let mut wrong = (0..3).map(|_| read(&mount)).sum::<usize>();
+        mount.finish();
         // A change of the content alone while no instance serves.
         fs::write(src.join("7"), vec![b'!'; 3 << 20]).expect("a file");
-        let rig = mount();
+        let mount = served();
         wrong += (0..7)
-            .filter(|name| read_direct(&rig.at().join(name.to_string())).is_ok_and(|f| f != content(*name)))
+            .filter(|name| read_direct(&mount.at().join(name.to_string())).is_ok_and(|f| f != content(*name)))
             .count();
-        wrong += usize::from(read_direct(&rig.at().join("7")).is_ok_and(|f| f != vec![b'!'; 3 << 20]));
-        let hits: u64 = rig
+        wrong += usize::from(read_direct(&mount.at().join("7")).is_ok_and(|f| f != vec![b'!'; 3 << 20]));
+        let hits: u64 = mount
             .stat()
             .cache
             .tiers
@@ -280,7 +280,7 @@ for number in range(150):
             .filter(|row| row.kind == TierKind::Device)
             .map(|row| row.hits)
             .sum();
-        rig.finish();
+        mount.finish();
         if wrong > 0 {
             self.differences.push(format!("tier: {wrong} files are wrong"));
         }
@@ -291,16 +291,16 @@ for number in range(150):
 }
 
 /// Output of the three programs in the directory of a test mount.
-fn outcomes(rig: &TestMount) -> Vec<(&'static str, String)> {
+fn outcomes(mount: &TestMount) -> Vec<(&'static str, String)> {
     let python = |script: &str| {
-        let mut command = rig.command("python3");
+        let mut command = mount.command("python3");
         process::run(command.args(["-B", "-c", script]), 300)
     };
     let printed = |outcome: process::Outcome| {
         let end = if outcome.status.success() { "" } else { outcome.stderr.as_str() };
         format!("{}{end}", outcome.stdout)
     };
-    let mut shell = rig.command("/bin/bash");
+    let mut shell = mount.command("/bin/bash");
     let repository = process::run(shell.arg("-c").arg(REPOSITORY), 300);
     vec![
         ("operations", printed(python(OPERATIONS))),

@@ -7,16 +7,15 @@ use std::time::Duration;
 use terrace_api::control::TierChange;
 use terrace_api::tiers::{SERVING, TierKind, TierRow};
 use terrace_tests::process::{self, Background, Outcome};
-use terrace_tests::rig::{Side, TestDir, TestMount, product};
 use terrace_tests::rng::{Rng, seed};
-use terrace_tests::{amount, process::wait_until};
+use terrace_tests::{Side, TestDir, TestMount, amount, process::holds_within, terrace};
 
 const MIB: usize = 1 << 20;
 const FILES: [(&str, usize); 3] = [("large", 28 * MIB), ("middle", 3 * MIB), ("odd", 61_517)];
 
 /// A mount with 16 MiB of memory and one target, in a directory with room for others.
 struct Fixture {
-    rig: TestMount,
+    mount: TestMount,
     dir: TestDir,
 }
 
@@ -24,16 +23,16 @@ impl Fixture {
     fn new(test: &str, side: Side) -> Fixture {
         let dir = TestDir::new(&format!("{test}-tiers"));
         let tier = format!("{}:24MiB", dir.path().join("first").display());
-        let rig = TestMount::with(test, side, &["--memory", "16MiB", "--tier", &tier]);
+        let mount = TestMount::with(test, side, &["--memory", "16MiB", "--tier", &tier]);
         let mut rng = Rng::new(1);
         for (name, bytes) in FILES {
             let mut content = vec![0; bytes];
             content
                 .chunks_mut(8)
                 .for_each(|c| c.copy_from_slice(&rng.below(u64::MAX).to_le_bytes()[..c.len()]));
-            fs::write(rig.src().join(name), content).unwrap();
+            fs::write(mount.src().join(name), content).unwrap();
         }
-        Fixture { rig, dir }
+        Fixture { mount, dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -41,19 +40,18 @@ impl Fixture {
     }
 
     fn command(&self, what: &str, args: &[&str]) -> std::process::Command {
-        let mut command = std::process::Command::new(product("terrace"));
-        command.args(["tier", what]).arg(self.rig.at()).args(args);
+        let mut command = terrace(&["tier", what]);
+        command.arg(self.mount.at()).args(args);
         command
     }
 
     fn tier(&self, what: &str, args: &[&str]) -> Outcome {
-        process::run(&mut self.command(what, args), 60)
+        process::run(self.command(what, args), 60)
     }
 
     #[track_caller]
     fn changed(&self, what: &str, args: &[&str]) -> TierChange {
-        let args = [args, &["--json"]].concat();
-        serde_json::from_str(&self.tier(what, &args).expect_success()).unwrap()
+        self.tier(what, &[args, &["--json"]].concat()).json()
     }
 
     #[track_caller]
@@ -67,7 +65,7 @@ impl Fixture {
     }
 
     fn rows(&self) -> Vec<TierRow> {
-        self.rig.stat().cache.tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect()
+        self.mount.stat().cache.tiers.into_iter().filter(|row| row.kind == TierKind::Device).collect()
     }
 
     fn names(&self) -> Vec<String> {
@@ -76,18 +74,18 @@ impl Fixture {
 
     /// Whether a successor of `before` serves all targets.
     fn serves_after(&self, before: i32) -> bool {
-        self.rig.terraced() != before && self.rows().iter().all(|row| row.state == SERVING)
+        self.mount.terraced() != before && self.rows().iter().all(|row| row.state == SERVING)
     }
 
     /// Starts random readers; they run until stopped.
     fn readers(&self) -> Readers {
-        let script = self.rig.aside().join("read.py");
+        let script = self.mount.aside().join("read.py");
         fs::write(&script, READ).unwrap();
-        let stop = self.rig.aside().join("stop");
+        let stop = self.mount.aside().join("stop");
         let _ = fs::remove_file(&stop);
         let reader = |seed: u64| {
-            let mut command = self.rig.command("python3");
-            command.arg(&script).arg(self.rig.src()).arg(&stop).arg(seed.to_string());
+            let mut command = self.mount.command("python3");
+            command.arg(&script).arg(self.mount.src()).arg(&stop).arg(seed.to_string());
             Background::new(&mut command)
         };
         Readers { readers: [1, 2].map(reader).into(), stop }
@@ -96,8 +94,9 @@ impl Fixture {
     #[track_caller]
     fn compare(&self, what: &str) {
         for (name, _) in FILES {
-            let is = fs::read(self.rig.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
-            assert!(is == fs::read(self.rig.src().join(name)).unwrap(), "{what}: {name}");
+            let is =
+                fs::read(self.mount.at().join(name)).unwrap_or_else(|why| panic!("{what}: {name}: {why}"));
+            assert!(is == fs::read(self.mount.src().join(name)).unwrap(), "{what}: {name}");
         }
     }
 }
@@ -141,62 +140,66 @@ fn use_of(rows: &[TierRow], name: &str) -> TierRow {
 
 #[test]
 fn targets_come_and_go_under_verified_reads() {
-    let world = Fixture::new("tier-changes", Side::Preload);
-    let readers = world.readers();
+    let fixture = Fixture::new("tier-changes", Side::Preload);
+    let readers = fixture.readers();
     let filled = |name: &str, pages: u64| {
-        assert!(wait_until(60, || use_of(&world.rows(), name).pages >= pages), "{name}: {:?}", world.rows());
+        assert!(
+            holds_within(60, || use_of(&fixture.rows(), name).pages >= pages),
+            "{name}: {:?}",
+            fixture.rows()
+        );
     };
     filled("device", 1000);
-    let added = world.add("second", 32);
+    let added = fixture.add("second", 32);
     assert!(added.bytes > 30 << 20 && added.name == "second", "{added:?}");
     filled("second", 500);
-    let removed = world.changed("remove", &["device"]);
+    let removed = fixture.changed("remove", &["device"]);
     assert!(removed.moved_pages > 200 && removed.file_removed, "{removed:?}");
-    assert!(!world.path("first").exists() && world.names() == ["second"], "{:?}", world.names());
-    let grown = world.changed("resize", &["second", "48MiB"]);
+    assert!(!fixture.path("first").exists() && fixture.names() == ["second"], "{:?}", fixture.names());
+    let grown = fixture.changed("resize", &["second", "48MiB"]);
     assert_eq!((grown.dropped_pages, grown.bytes >> 20), (0, 48), "{grown:?}");
     filled("second", 4000);
-    let cut = world.changed("resize", &[world.path("second").to_str().unwrap(), "12MiB"]);
+    let cut = fixture.changed("resize", &[fixture.path("second").to_str().unwrap(), "12MiB"]);
     assert!(
-        cut.dropped_pages > 100 && fs::metadata(world.path("second")).unwrap().len() <= 12 << 20,
+        cut.dropped_pages > 100 && fs::metadata(fixture.path("second")).unwrap().len() <= 12 << 20,
         "{cut:?}"
     );
     filled("second", 1000);
-    let list = world.tier("list", &[]).expect_success();
+    let list = fixture.tier("list", &[]).expect_success();
     assert!(list.contains("second") && !list.contains("first"), "{list}");
     // After a kill the next terraced has the changed set.
-    let before = world.rig.terraced();
+    let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(
-        wait_until(60, || world.serves_after(before)) && world.names() == ["second"],
+        holds_within(60, || fixture.serves_after(before)) && fixture.names() == ["second"],
         "{:?}",
-        world.rows()
+        fixture.rows()
     );
-    let is_read = || use_of(&world.rows(), "second").hits > 100;
-    assert!(wait_until(60, is_read), "{:?}", world.rows());
+    let is_read = || use_of(&fixture.rows(), "second").hits > 100;
+    assert!(holds_within(60, is_read), "{:?}", fixture.rows());
     readers.end();
-    world.compare("at the end");
-    world.rig.check();
-    world.rig.umount();
-    assert!(world.path("second").exists(), "what is in use at the end stays for the next mount");
+    fixture.compare("at the end");
+    fixture.mount.check();
+    fixture.mount.umount();
+    assert!(fixture.path("second").exists(), "what is in use at the end stays for the next mount");
 }
 
 /// The second successor needs the state inherited by the first one, for initial and added targets.
 #[test]
 fn targets_outlive_two_deaths_of_terraced() {
-    let world = Fixture::new("tier-twice", Side::Preload);
-    let readers = world.readers();
-    let _ = world.add("second", 16);
+    let fixture = Fixture::new("tier-twice", Side::Preload);
+    let readers = fixture.readers();
+    let _ = fixture.add("second", 16);
     for death in 1..=3 {
-        let before = world.rig.terraced();
+        let before = fixture.mount.terraced();
         process::kill(before, libc::SIGKILL);
-        assert!(wait_until(60, || world.serves_after(before)), "death {death}: {:?}", world.rows());
-        assert_eq!(world.names(), ["device", "second"], "death {death}");
+        assert!(holds_within(60, || fixture.serves_after(before)), "death {death}: {:?}", fixture.rows());
+        assert_eq!(fixture.names(), ["device", "second"], "death {death}");
     }
     readers.end();
-    world.compare("at the end");
-    world.rig.check();
-    world.rig.umount();
+    fixture.compare("at the end");
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 /// Kills terraced at a random moment of each change. The next one must use the set of targets that it
@@ -204,37 +207,41 @@ fn targets_outlive_two_deaths_of_terraced() {
 #[test]
 fn terraced_killed_amid_a_change_has_one_set_of_targets() {
     let mut rng = Rng::new(seed("tier-killed"));
-    let world = Fixture::new("tier-killed", Side::Preload);
-    let readers = world.readers();
-    let second = format!("{}:16MiB", world.path("second").display());
-    let _ = world.changed("add", &[&second, "--name", "second"]);
+    let fixture = Fixture::new("tier-killed", Side::Preload);
+    let readers = fixture.readers();
+    let second = format!("{}:16MiB", fixture.path("second").display());
+    let _ = fixture.changed("add", &[&second, "--name", "second"]);
     for round in 0..amount("TERRACE_TIER_KILLS", 9, 200) {
         let (what, args) = match round % 3 {
             0 => ("resize", vec!["device", if round % 2 == 0 { "32MiB" } else { "12MiB" }]),
             1 => ("remove", vec!["second"]),
             _ => ("add", vec![&*second, "--name", "second"]),
         };
-        let before = world.rig.terraced();
-        let mut change = Background::new(world.command(what, &args).stdout(std::process::Stdio::null()));
+        let before = fixture.mount.terraced();
+        let mut change = Background::new(fixture.command(what, &args).stdout(std::process::Stdio::null()));
         std::thread::sleep(Duration::from_micros(rng.below(80_000)));
         process::kill(before, libc::SIGKILL);
         let ended = change.wait(Duration::from_secs(60)).expect("the command ends");
-        assert!(wait_until(60, || world.serves_after(before)), "round {round}, {what}: {:?}", world.rows());
-        let names = world.names();
+        assert!(
+            holds_within(60, || fixture.serves_after(before)),
+            "round {round}, {what}: {:?}",
+            fixture.rows()
+        );
+        let names = fixture.names();
         let (has, must) = (names.contains(&"second".to_owned()), what == "add");
         assert!(!ended.success() || what == "resize" || has == must, "round {round}, {what}: {names:?}");
         if round % 3 != 0 && has != must {
-            let _ = world.changed(what, &args);
-            assert_eq!(world.names().len(), if must { 2 } else { 1 }, "round {round}");
+            let _ = fixture.changed(what, &args);
+            assert_eq!(fixture.names().len(), if must { 2 } else { 1 }, "round {round}");
         }
-        world.rig.check();
+        fixture.mount.check();
     }
     readers.end();
-    world.compare("at the end");
-    world.rig.umount();
-    world.rig.mount();
-    world.compare("mounted again");
-    world.rig.umount();
+    fixture.compare("at the end");
+    fixture.mount.umount();
+    fixture.mount.mount();
+    fixture.compare("mounted again");
+    fixture.mount.umount();
 }
 
 /// The lock in the store must outlive the terraced that took it, and a removed target must be free for
@@ -244,51 +251,51 @@ fn target_in_a_store_comes_and_goes() {
     if !crate::device::has_stores() {
         return;
     }
-    let world = Fixture::new("tier-store", Side::Preload);
+    let fixture = Fixture::new("tier-store", Side::Preload);
     let other = Fixture::new("tier-store-other", Side::Mount);
-    let place = format!("fs://{}", world.path("store").display());
+    let place = format!("fs://{}", fixture.path("store").display());
     let sized = format!("{place}:48MiB");
-    let added = world.changed("add", &[&sized, "--name", "store"]);
+    let added = fixture.changed("add", &[&sized, "--name", "store"]);
     assert_eq!(added.path.to_str(), Some(&*place), "{added:?}");
-    let readers = world.readers();
-    assert!(wait_until(60, || use_of(&world.rows(), "device").pages > 1000), "{:?}", world.rows());
-    world.changed("remove", &["device"]);
-    assert!(wait_until(60, || use_of(&world.rows(), "store").hits > 100), "{:?}", world.rows());
-    world.refused("resize", &["store", "64MiB"], "keeps its size");
-    let before = world.rig.terraced();
+    let readers = fixture.readers();
+    assert!(holds_within(60, || use_of(&fixture.rows(), "device").pages > 1000), "{:?}", fixture.rows());
+    fixture.changed("remove", &["device"]);
+    assert!(holds_within(60, || use_of(&fixture.rows(), "store").hits > 100), "{:?}", fixture.rows());
+    fixture.refused("resize", &["store", "64MiB"], "keeps its size");
+    let before = fixture.mount.terraced();
     process::kill(before, libc::SIGKILL);
     assert!(
-        wait_until(60, || world.serves_after(before)) && world.names() == ["store"],
+        holds_within(60, || fixture.serves_after(before)) && fixture.names() == ["store"],
         "{:?}",
-        world.rows()
+        fixture.rows()
     );
     other.refused("add", &[&sized], "in use by the mount of");
-    let told = world.tier("remove", &[&place, "--force"]).expect_success();
+    let told = fixture.tier("remove", &[&place, "--force"]).expect_success();
     assert!(told.contains("the place in the store is empty"), "{told}");
-    assert!(world.names().is_empty(), "{:?}", world.names());
+    assert!(fixture.names().is_empty(), "{:?}", fixture.names());
     readers.end();
-    world.compare("removed");
-    assert_eq!(fs::read_dir(world.path("store/r")).unwrap().count(), 0, "no region stays behind");
+    fixture.compare("removed");
+    assert_eq!(fs::read_dir(fixture.path("store/r")).unwrap().count(), 0, "no region stays behind");
     other.refused("add", &[&sized], "the tier belongs to ");
-    world.changed("add", &[&sized, "--name", "store"]);
-    world.rig.check();
-    world.rig.umount();
+    fixture.changed("add", &[&sized, "--name", "store"]);
+    fixture.mount.check();
+    fixture.mount.umount();
 }
 
 #[test]
 fn changes_that_cannot_be_are_refused_with_a_reason() {
-    let world = Fixture::new("tier-refused", Side::Mount);
+    let fixture = Fixture::new("tier-refused", Side::Mount);
     let other = Fixture::new("tier-other", Side::Mount);
     let sized = |path: &Path, size: &str| format!("{}:{size}", path.display());
-    world.refused("remove", &["device"], "it is the last target");
-    world.refused("remove", &["third"], "there are: device");
-    world.refused("resize", &["third", "1GiB"], "there are: device");
-    world.refused("resize", &["device", "2MiB"], "too small");
-    world.refused("resize", &["device", "9TiB"], "");
-    world.refused("add", &[&sized(&world.path("first"), "24MiB")], "is named twice");
-    world.refused("add", &[&sized(&other.path("first"), "24MiB")], "in use by the mount of");
-    world.refused("add", &[world.path("new").to_str().unwrap()], "its size is not given");
-    assert!(!world.path("new").exists());
-    assert_eq!(world.names(), ["device"]);
-    world.rig.check();
+    fixture.refused("remove", &["device"], "it is the last target");
+    fixture.refused("remove", &["third"], "there are: device");
+    fixture.refused("resize", &["third", "1GiB"], "there are: device");
+    fixture.refused("resize", &["device", "2MiB"], "too small");
+    fixture.refused("resize", &["device", "9TiB"], "");
+    fixture.refused("add", &[&sized(&fixture.path("first"), "24MiB")], "is named twice");
+    fixture.refused("add", &[&sized(&other.path("first"), "24MiB")], "in use by the mount of");
+    fixture.refused("add", &[fixture.path("new").to_str().unwrap()], "its size is not given");
+    assert!(!fixture.path("new").exists());
+    assert_eq!(fixture.names(), ["device"]);
+    fixture.mount.check();
 }

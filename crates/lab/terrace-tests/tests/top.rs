@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use terrace_tests::process::{self, Background, Outcome};
-use terrace_tests::rig::{Side, TestDir, TestMount, product};
+use terrace_tests::{Side, TestDir, TestMount, product, terrace};
 
 fn top<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     // The parent of the tests may ignore signals.
@@ -33,21 +33,21 @@ fn top_prints_lines_and_ends_with_the_mount() {
     refused(process::run(&mut top([&plain]), 60), "serves nothing here");
     refused(process::run(&mut top(["--interval", "0"]), 60), "--interval");
 
-    let rig = TestMount::new("top-gone", Side::Mount, "32MiB");
-    fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
-    let mut command = top([rig.at()]);
+    let mount = TestMount::new("top-gone", Side::Mount, "32MiB");
+    fs::write(mount.src().join("data"), vec![7; 4 << 20]).unwrap();
+    let mut command = top([mount.at()]);
     let out = fs::File::create(dir.path().join("out")).unwrap();
     let err = fs::File::create(dir.path().join("err")).unwrap();
     let mut watching = Background::new(command.stdin(Stdio::null()).stdout(out).stderr(err));
     let read = |name: &str| fs::read_to_string(dir.path().join(name)).unwrap();
-    assert_eq!(fs::read(rig.at().join("data")).unwrap().len(), 4 << 20);
-    assert!(process::wait_until(WAIT_SECONDS, || read("out").lines().count() >= 2));
+    assert_eq!(fs::read(mount.at().join("data")).unwrap().len(), 4 << 20);
+    assert!(process::holds_within(WAIT_SECONDS, || read("out").lines().count() >= 2));
     assert!(
         read("out").lines().all(|line| line.contains("DRAM") && line.contains("hit ratio")),
         "{}",
         read("out")
     );
-    rig.umount();
+    mount.umount();
     let status = watching.wait(Duration::from_secs(WAIT_SECONDS)).expect("it ends with the mount");
     assert_eq!(status.code(), Some(2), "{}", read("err"));
     let told = read("err");
@@ -87,7 +87,7 @@ fn on_terminal(args: &[&str], end: impl FnOnce(&mut fs::File, i32)) -> (String, 
         }
     });
     let text = || String::from_utf8_lossy(&all.lock().unwrap()).into_owned();
-    assert!(process::wait_until(WAIT_SECONDS, || text().contains("DRAM")), "{:?}", text());
+    assert!(process::holds_within(WAIT_SECONDS, || text().contains("DRAM")), "{:?}", text());
     end(&mut ours, watching.id());
     let status = watching.wait(Duration::from_secs(WAIT_SECONDS)).expect("it ends");
     reading.join().unwrap();
@@ -110,8 +110,8 @@ fn restored(screen: &str) {
 
 #[test]
 fn top_gives_the_terminal_back() {
-    let rig = TestMount::new("top-screen", Side::Mount, "32MiB");
-    let at = rig.at().to_str().unwrap();
+    let mount = TestMount::new("top-screen", Side::Mount, "32MiB");
+    let at = mount.at().to_str().unwrap();
     for key in ["q", "\u{3}"] {
         let (screen, code) = on_terminal(&[at], |keys, _| keys.write_all(key.as_bytes()).unwrap());
         restored(&screen);
@@ -120,7 +120,7 @@ fn top_gives_the_terminal_back() {
     let (screen, code) = on_terminal(&[at], |_, pid| assert!(process::kill(pid, libc::SIGTERM)));
     restored(&screen);
     assert_eq!(code, Some(0));
-    rig.finish();
+    mount.finish();
 }
 
 /// The document of the page in a browser after a few intervals, or `None` without a browser (Debian's
@@ -148,15 +148,14 @@ fn inside<'a>(dom: &'a str, id: &str, end: &str) -> &'a str {
 
 #[test]
 fn a_browser_shows_tiers_rates_memory_and_the_curve() {
-    let (dir, rig) = (TestDir::new("top-browser"), TestMount::new("top-page", Side::Mount, "32MiB"));
-    fs::write(rig.src().join("data"), vec![7; 4 << 20]).unwrap();
-    let mut stage = Command::new(product("terrace"));
-    process::run(stage.args(["stage", "in"]).arg(rig.at()), 60).expect_success();
+    let (dir, mount) = (TestDir::new("top-browser"), TestMount::new("top-page", Side::Mount, "32MiB"));
+    fs::write(mount.src().join("data"), vec![7; 4 << 20]).unwrap();
+    process::run(terrace(&["stage", "in"]).arg(mount.at()), 60).expect_success();
     let out = dir.path().join("out");
-    let mut command = top([rig.at().to_str().unwrap(), "--http", "127.0.0.1:0"]);
+    let mut command = top([mount.at().to_str().unwrap(), "--http", "127.0.0.1:0"]);
     let serving = Background::new(command.stdin(Stdio::null()).stdout(fs::File::create(&out).unwrap()));
     let told = || fs::read_to_string(&out).unwrap();
-    assert!(process::wait_until(WAIT_SECONDS, || told().contains(" until ")), "{}", told());
+    assert!(process::holds_within(WAIT_SECONDS, || told().contains(" until ")), "{}", told());
     let told = told();
     let url = told.split_once("live at ").unwrap().1.split_once(' ').unwrap().0;
     if let Some(dom) = rendered(&dir, url) {
@@ -178,5 +177,5 @@ fn a_browser_shows_tiers_rates_memory_and_the_curve() {
         assert!(curve.matches("<circle").count() >= 3 && curve.contains("MiB</text>"), "{curve}");
     }
     drop(serving);
-    rig.finish();
+    mount.finish();
 }

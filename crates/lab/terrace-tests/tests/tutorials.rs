@@ -4,9 +4,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use terrace_tests::rig::{TestDir, product, workspace};
 use terrace_tests::tools::need;
-use terrace_tests::{is_root, leftovers, process};
+use terrace_tests::{TestDir, is_root, leftovers, process, product, workspace};
 
 /// Preamble of the commands: the first failure ends them, and no server is left.
 const BEGIN: &str = "set -euo pipefail; exec 2>&1; export LC_ALL=C\n\

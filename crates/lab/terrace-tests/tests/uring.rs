@@ -3,9 +3,9 @@
 
 use std::path::Path;
 use terrace_tests::process;
-use terrace_tests::rig::{Side, TestDir, TestMount};
 use terrace_tests::rng::seed;
 use terrace_tests::tools::{compile, need_library};
+use terrace_tests::{Side, TestDir, TestMount};
 
 /// Reads of each of the two rings.
 const READS: u64 = 20_000;
@@ -20,12 +20,12 @@ fn program(dir: &TestDir) -> std::path::PathBuf {
 /// Runs the program; returns the reads served by the preload path.
 #[track_caller]
 fn run(side: Side, program: &Path) -> u64 {
-    let rig = TestMount::new("uring", side, "16MiB");
-    let mut command = rig.command(program);
-    command.arg(rig.at()).arg(READS.to_string()).arg(seed("uring").to_string());
+    let mount = TestMount::new("uring", side, "16MiB");
+    let mut command = mount.command(program);
+    command.arg(mount.at()).arg(READS.to_string()).arg(seed("uring").to_string());
     process::run(&mut command, 120).expect_success();
-    let hits = if side == Side::Preload { rig.stat().cache.preload.hits } else { 0 };
-    rig.finish();
+    let hits = if side == Side::Preload { mount.stat().cache.preload.hits } else { 0 };
+    mount.finish();
     hits
 }
 

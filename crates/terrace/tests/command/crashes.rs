@@ -8,42 +8,38 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use rustix::process::Signal;
 use terrace_api::instance::{Dirty, Info, Kind, SCHEMA};
+use terrace_tests::product;
 
 use crate::server::Server;
-use crate::stage::{TestMount, crash, kill, library, possible, runs, terrace, text, told, wait_until};
+use crate::test_mount::{TestMount, alive, crash, kill, terrace, text, told, wait_until, with_a_limit};
 
-fn restarts(stage: &TestMount) -> u32 {
-    stage.stat().instance.restarts
+fn restarts(test: &TestMount) -> u32 {
+    test.stat().instance.restarts
 }
 
 #[test]
 fn terraced_is_started_again_and_nobody_notices() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
+    let Some(test) = TestMount::mounted() else { return };
     let mut file =
-        fs::File::options().create_new(true).read(true).write(true).open(stage.mnt.join("a")).unwrap();
+        fs::File::options().create_new(true).read(true).write(true).open(test.mnt.join("a")).unwrap();
     for round in 0..8u8 {
         file.write_all(&vec![round; 100_000]).unwrap();
-        kill(stage.processes().1, Signal::KILL);
+        kill(test.processes().1, libc::SIGKILL);
         file.write_all(&vec![round; 100_000]).unwrap();
-        fs::write(stage.mnt.join(format!("new{round}")), [round]).unwrap();
-        wait_until("told of", || restarts(&stage) == u32::from(round) + 1);
+        fs::write(test.mnt.join(format!("new{round}")), [round]).unwrap();
+        wait_until("told of", || restarts(&test) == u32::from(round) + 1);
     }
     file.seek(SeekFrom::Start(0)).unwrap();
     let mut content = Vec::new();
     file.read_to_end(&mut content).unwrap();
     let expected: Vec<u8> = (0..8u8).flat_map(|round| vec![round; 200_000]).collect();
     assert!(content == expected);
-    stage.ask("check", &[]).fine();
+    test.ask("check", &[]).fine();
     drop(file);
-    stage.ask("umount", &[]).fine();
-    assert!(fs::read(stage.src.join("a")).unwrap() == expected);
-    stage.nothing_is_left();
+    test.ask("umount", &[]).fine();
+    assert!(fs::read(test.src.join("a")).unwrap() == expected);
+    test.nothing_is_left();
 }
 
 /// A stopped (SIGSTOP) process; continued on drop.
@@ -51,14 +47,14 @@ struct Stopped(i32);
 
 impl Stopped {
     fn new(pid: i32) -> Stopped {
-        kill(pid, Signal::STOP);
+        kill(pid, libc::SIGSTOP);
         Stopped(pid)
     }
 }
 
 impl Drop for Stopped {
     fn drop(&mut self) {
-        kill(self.0, Signal::CONT);
+        kill(self.0, libc::SIGCONT);
     }
 }
 
@@ -82,56 +78,49 @@ fn has_said_ready(terraced: i32) -> bool {
 /// before that.
 #[test]
 fn terraced_that_dies_at_its_start_is_started_again() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let server = Server::new(&stage.src);
+    let Some(test) = TestMount::new() else { return };
+    let server = Server::new(&test.src);
     server.faults.hold.store(true, Ordering::Relaxed);
     std::thread::scope(|scope| {
-        let mount = scope.spawn(|| stage.mount(&[]));
+        let mount = scope.spawn(|| test.mount(&[]));
         wait_until("terraced begins", || server.faults.held.load(Ordering::Relaxed) != 0);
         let thread = server.faults.held.load(Ordering::Relaxed);
         let (terraced, supervisor) = (status(thread, "Tgid:"), status(thread, "PPid:"));
         let stopped = Stopped::new(supervisor);
         server.faults.hold.store(false, Ordering::Relaxed);
         wait_until("it serves", || has_said_ready(terraced));
-        kill(terraced, Signal::KILL);
-        wait_until("it is dead", || !runs(terraced));
+        kill(terraced, libc::SIGKILL);
+        wait_until("it is dead", || !alive(terraced));
         drop(stopped);
         let mounted = mount.join().unwrap();
         assert_eq!(mounted.code, Some(0), "{}", mounted.err);
     });
-    wait_until("the next one serves", || restarts(&stage) == 1);
-    fs::write(stage.mnt.join("a"), "a").unwrap();
-    stage.ask("umount", &[]).fine();
-    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"a");
+    wait_until("the next one serves", || restarts(&test) == 1);
+    fs::write(test.mnt.join("a"), "a").unwrap();
+    test.ask("umount", &[]).fine();
+    assert_eq!(fs::read(test.src.join("a")).unwrap(), b"a");
     drop(server);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// Programs hold as many of terraced's descriptors as its limit allows. The reserve below the limit is enough
 /// for the next terraced.
 #[test]
 fn a_full_table_of_descriptors_is_recovered() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::create_dir(stage.src.join("d")).unwrap();
-    let mut mount = terrace(["mount", "--memory", "32MiB"]);
-    mount.args([&stage.src, &stage.mnt]);
+    let Some(test) = TestMount::new() else { return };
+    fs::create_dir(test.src.join("d")).unwrap();
+    let mut mount = test.mount_command(&[]);
     // SAFETY: plain system calls between fork and exec.
     unsafe { mount.pre_exec(|| limit_descriptors(256)) };
     told(mount).fine();
-    let mut file = fs::File::create(stage.mnt.join("a")).unwrap();
+    let mut file = fs::File::create(test.mnt.join("a")).unwrap();
     file.write_all(&[7; 100_000]).unwrap();
 
     let (enough, held) = (AtomicBool::new(false), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !enough.load(Ordering::Relaxed)
-                && let Ok(dir) = fs::File::open(stage.mnt.join("d"))
+                && let Ok(dir) = fs::File::open(test.mnt.join("d"))
             {
                 held.lock().unwrap().push(dir);
             }
@@ -144,9 +133,9 @@ fn a_full_table_of_descriptors_is_recovered() {
         });
         for round in 1..=3 {
             // The command also takes a descriptor.
-            kill(stage.processes().1, Signal::KILL);
+            kill(test.processes().1, libc::SIGKILL);
             wait_until("the next one serves", || {
-                stage.ask("stat", &["--json"]).code == Some(0) && restarts(&stage) == round
+                test.ask("stat", &["--json"]).code == Some(0) && restarts(&test) == round
             });
             file.write_all(&[7; 1000]).unwrap();
         }
@@ -154,30 +143,27 @@ fn a_full_table_of_descriptors_is_recovered() {
         held.lock().unwrap().clear();
     });
     held.into_inner().unwrap().clear();
-    stage.ask("check", &[]).fine();
+    test.ask("check", &[]).fine();
     drop(file);
-    stage.ask("umount", &[]).fine();
-    assert!(fs::read(stage.src.join("a")).unwrap() == [7; 103_000]);
-    stage.nothing_is_left();
+    test.ask("umount", &[]).fine();
+    assert!(fs::read(test.src.join("a")).unwrap() == [7; 103_000]);
+    test.nothing_is_left();
 }
 
 /// A start with too few descriptors is refused: terraced would hang.
 #[test]
 fn few_descriptors_are_refused() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     for limit in [24, 32, 34, 50] {
         for by in [&["--no-preload", "--", "true"][..], &["--", "true"]] {
             let mut run = terrace(["run", "--memory", "32MiB", "--on"]);
-            run.arg(&stage.src).args(by).env("TERRACE_PRELOAD", library());
+            run.arg(&test.src).args(by).env("TERRACE_PRELOAD", product("libterrace_preload.so"));
             // SAFETY: plain system calls between fork and exec.
             unsafe { run.pre_exec(move || limit_descriptors(limit)) };
             told(run).refused(&["open files: the limit is", "ulimit -n"]);
         }
     }
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// Lowers the limit for this process and its children, which cannot raise it again.
@@ -194,33 +180,25 @@ fn limit_descriptors(limit: u64) -> std::io::Result<()> {
 /// Guarantee on kernels before 6.9: requests under way at the crash fail, all others go on.
 #[test]
 fn kernel_without_resend_fails_only_requests_under_way() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let mut command = terrace(["mount", "--memory", "32MiB"]);
-    told({
-        command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_NO_RESEND", "1");
-        command
-    })
-    .fine();
-    let mut file = fs::File::create(stage.mnt.join("a")).unwrap();
+    let Some(test) = TestMount::new() else { return };
+    told(test.mount_command(&[]).env("TERRACE_TEST_NO_RESEND", "1")).fine();
+    let mut file = fs::File::create(test.mnt.join("a")).unwrap();
     file.write_all(&[7; 100_000]).unwrap();
     // Separate processes, which can be killed if they hang; a hanging thread could not.
     let script = format!(
         "import errno, os\nfailed = 0\nwhile not os.path.exists({0:?}):\n  try: os.stat({1:?} + str(os.urandom(4).hex()))\n  \
          except FileNotFoundError: pass\n  except OSError as err:\n    assert err.errno == errno.ECONNABORTED, err\n    failed += 1\n\
          print(failed)",
-        text(&stage.file("end")),
-        text(&stage.mnt.join("none")),
+        text(&test.file("end")),
+        text(&test.mnt.join("none")),
     );
     let ask = || Command::new("python3").args(["-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
     let mut askers: Vec<_> = (0..3).map(|_| ask()).collect();
     for round in 1..=8 {
-        kill(stage.processes().1, Signal::KILL);
-        wait_until("told of", || restarts(&stage) == round);
+        kill(test.processes().1, libc::SIGKILL);
+        wait_until("told of", || restarts(&test) == round);
     }
-    fs::write(stage.file("end"), "").unwrap();
+    fs::write(test.file("end"), "").unwrap();
     wait_until("nobody hangs", || askers.iter_mut().all(|asker| asker.try_wait().unwrap().is_some()));
     for asker in askers {
         let out = asker.wait_with_output().unwrap();
@@ -229,63 +207,54 @@ fn kernel_without_resend_fails_only_requests_under_way() {
     }
     file.write_all(&[8; 100_000]).unwrap();
     drop(file);
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    assert_eq!(fs::read(stage.src.join("a")).unwrap(), [[7; 100_000], [8; 100_000]].concat());
-    stage.nothing_is_left();
+    test.ask("check", &[]).fine();
+    test.ask("umount", &[]).fine();
+    assert_eq!(fs::read(test.src.join("a")).unwrap(), [[7; 100_000], [8; 100_000]].concat());
+    test.nothing_is_left();
 }
 
 #[test]
 fn crashes_of_its_own_end_in_an_unmount_that_is_told() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let panic_at = stage.file("panic");
-    let mut command = terrace(["mount", "--memory", "32MiB"]);
-    command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
-    told(command).fine();
-    let (supervisor, _) = stage.processes();
+    let Some(test) = TestMount::new() else { return };
+    let panic_at = test.file("panic");
+    told(test.mount_command(&[]).env("TERRACE_TEST_PANIC_AT", &panic_at)).fine();
+    let (supervisor, _) = test.processes();
     // Five crashes in ten seconds; on a busy machine some come too late to count.
     for round in 1..100 {
-        let terraced = stage.info().terraced;
+        let terraced = test.info().terraced;
         match round % 4 {
             0 => fs::write(&panic_at, "").unwrap(),
-            1 => kill(terraced, Signal::ABORT),
-            2 => crash(terraced, Signal::SEGV),
-            _ => crash(terraced, Signal::BUS),
+            1 => _ = kill(terraced, libc::SIGABRT),
+            2 => crash(terraced, libc::SIGSEGV),
+            _ => crash(terraced, libc::SIGBUS),
         }
-        wait_until("restarted or given up", || !runs(supervisor) || stage.info().restarts == round);
-        if !runs(supervisor) {
+        wait_until("restarted or given up", || !alive(supervisor) || test.info().restarts == round);
+        if !alive(supervisor) {
             break;
         }
     }
-    assert!(!stage.is_mounted());
-    let [dir] = &stage.instances()[..] else { panic!("its directory stays, to tell") };
+    assert!(!test.is_mounted());
+    let [dir] = &test.instances()[..] else { panic!("its directory stays, to tell") };
     let log = fs::read_to_string(dir.join("terraced.log")).unwrap();
     assert!(log.contains("5 times in 10 s: unmounted"), "{log}");
-    let told = stage.mount(&[]);
+    let told = test.mount(&[]);
     assert_eq!(told.code, Some(0));
     assert!(told.err.contains("the previous instance"), "{}", told.err);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// A mount whose server holds the connection but answers nothing, like a server with a thread that hangs in
 /// the kernel.
 #[test]
 fn a_dead_mount_that_does_not_answer_is_cleared() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let device = fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let options =
         format!("fd={},rootmode=40755,user_id=0,group_id=0\0", std::os::fd::AsRawFd::as_raw_fd(&device));
     let options = std::ffi::CStr::from_bytes_with_nul(options.as_bytes()).unwrap();
     let hang = || {
         let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("none", &stage.mnt, "fuse.terrace", flags, options).unwrap();
+        rustix::mount::mount("none", &test.mnt, "fuse.terrace", flags, options).unwrap();
     };
     hang();
     // The record of a dead instance; no process has this id.
@@ -298,8 +267,8 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
         restarts: 0,
         last_death: None,
         kind: Kind::Mount,
-        src: stage.src.clone(),
-        mnt: stage.mnt.clone(),
+        src: test.src.clone(),
+        mnt: test.mnt.clone(),
         device: None,
         claim: None,
         memory_bytes: 0,
@@ -311,28 +280,25 @@ fn a_dead_mount_that_does_not_answer_is_cleared() {
     fs::create_dir_all(&dir).unwrap();
     fs::write(dir.join("info.json"), serde_json::to_vec(&info).unwrap()).unwrap();
     fs::write(dir.join("lock"), "").unwrap();
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
-    command.arg(&stage.src).arg(format!("{}/", text(&stage.mnt))).env("XDG_CONFIG_HOME", "/nonexistent");
-    let cleared = told(command);
+    let mnt = format!("{}/", text(&test.mnt));
+    let cleared = told(with_a_limit(&["mount", "--memory", "32MiB", text(&test.src), &mnt]));
     let _ = fs::remove_dir_all(&dir);
     assert_eq!(cleared.code, Some(0), "{}", cleared.err);
     assert!(cleared.err.contains("left no record"), "{}", cleared.err);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// Kills the supervisor first, so that it starts no other terraced, then terraced.
-pub(crate) fn kill_all(stage: &TestMount) {
-    let (supervisor, terraced) = stage.processes();
-    kill(supervisor, Signal::KILL);
-    kill(terraced, Signal::KILL);
-    wait_until("both are dead", || !runs(supervisor) && !runs(terraced));
+pub(crate) fn kill_all(test: &TestMount) {
+    let (supervisor, terraced) = test.processes();
+    kill(supervisor, libc::SIGKILL);
+    kill(terraced, libc::SIGKILL);
+    wait_until("both are dead", || !alive(supervisor) && !alive(terraced));
 }
 
 /// Time and content of the instance's record of unwritten data.
-fn record(stage: &TestMount) -> (SystemTime, Option<Dirty>) {
-    let path = stage.instances()[0].join("dirty.json");
+fn record(test: &TestMount) -> (SystemTime, Option<Dirty>) {
+    let path = test.instances()[0].join("dirty.json");
     let held_until = fs::metadata(&path).and_then(|meta| meta.modified());
     let record = fs::read(&path).ok().and_then(|text| serde_json::from_slice(&text).ok());
     (held_until.unwrap_or(SystemTime::UNIX_EPOCH), record)
@@ -340,102 +306,85 @@ fn record(stage: &TestMount) -> (SystemTime, Option<Dirty>) {
 
 #[test]
 fn after_the_death_of_all_one_command_clears_mounts_and_tells() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    let mut synced = fs::File::create(stage.mnt.join("synced")).unwrap();
+    let Some(test) = TestMount::mounted() else { return };
+    let mut synced = fs::File::create(test.mnt.join("synced")).unwrap();
     synced.write_all(b"acknowledged").unwrap();
     synced.sync_all().unwrap();
     // A separate process: each child forked by another test closes copies of this process's descriptors,
     // which writes back.
-    let script = format!("exec > '{}'; printf %050000d 7; read end", text(&stage.mnt.join("unwritten file")));
+    let script = format!("exec > '{}'; printf %050000d 7; read end", text(&test.mnt.join("unwritten file")));
     let mut writer = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn().unwrap();
     wait_until("written", || {
-        fs::metadata(stage.mnt.join("unwritten file")).is_ok_and(|meta| meta.len() == 50_000)
+        fs::metadata(test.mnt.join("unwritten file")).is_ok_and(|meta| meta.len() == 50_000)
     });
-    wait_until("recorded", || record(&stage).1.is_some_and(|dirty| dirty.bytes == 53_248));
-    kill_all(&stage);
-    let error = || fs::read_dir(&stage.mnt).err().and_then(|err| err.raw_os_error());
+    wait_until("recorded", || record(&test).1.is_some_and(|dirty| dirty.bytes == 53_248));
+    kill_all(&test);
+    let error = || fs::read_dir(&test.mnt).err().and_then(|err| err.raw_os_error());
     wait_until("the kernel has noticed", || error() == Some(libc::ENOTCONN));
-    stage.ask("stat", &[]).refused(&["its daemon died, with its supervisor", "terrace umount"]);
+    test.ask("stat", &[]).refused(&["its daemon died, with its supervisor", "terrace umount"]);
 
-    let told = stage.mount(&[]);
+    let told = test.mount(&[]);
     assert_eq!(told.code, Some(0), "{}", told.err);
     assert!(told.err.contains("up to 53248 bytes (52.0 KiB) unwritten in unwritten file"), "{}", told.err);
     assert!(told.err.contains("fsync"), "{}", told.err);
     assert_eq!(told.err.lines().count(), 1);
-    assert_eq!(fs::read(stage.mnt.join("synced")).unwrap(), b"acknowledged");
+    assert_eq!(fs::read(test.mnt.join("synced")).unwrap(), b"acknowledged");
     drop(synced);
     writer.kill().unwrap();
     writer.wait().unwrap();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 #[test]
 fn a_dead_mount_with_everything_written_is_told_so() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    fs::write(stage.mnt.join("a"), "b").unwrap();
-    stage.ask("sync", &[]).fine();
+    let Some(test) = TestMount::mounted() else { return };
+    fs::write(test.mnt.join("a"), "b").unwrap();
+    test.ask("sync", &[]).fine();
     let flushed = SystemTime::now();
     wait_until("recorded", || {
-        let (held_until, record) = record(&stage);
+        let (held_until, record) = record(&test);
         held_until > flushed && record.is_some_and(|dirty| dirty.bytes == 0)
     });
-    kill_all(&stage);
-    let told = stage.ask("umount", &[]);
+    kill_all(&test);
+    let told = test.ask("umount", &[]);
     assert_eq!(told.code, Some(0));
     assert!(told.err.contains("nothing was unwritten at its last record"), "{}", told.err);
-    stage.nothing_is_left();
-    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+    test.nothing_is_left();
+    assert_eq!(fs::read(test.src.join("a")).unwrap(), b"b");
 }
 
 #[test]
 fn without_its_supervisor_terraced_serves_on_and_cleans_up() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    let (supervisor, terraced) = stage.processes();
-    kill(supervisor, Signal::KILL);
-    wait_until("the supervisor is dead", || !runs(supervisor));
-    fs::write(stage.mnt.join("a"), "b").unwrap();
-    assert!(runs(terraced));
-    stage.mount(&[]).refused(&["already serves"]);
-    let page = stage.ask("stat", &[]).fine().out;
+    let Some(test) = TestMount::mounted() else { return };
+    let (supervisor, terraced) = test.processes();
+    kill(supervisor, libc::SIGKILL);
+    wait_until("the supervisor is dead", || !alive(supervisor));
+    fs::write(test.mnt.join("a"), "b").unwrap();
+    assert!(alive(terraced));
+    test.mount(&[]).refused(&["already serves"]);
+    let page = test.ask("stat", &[]).fine().out;
     assert!(page.contains("supervisor") && page.contains("`terrace umount` it"), "{page}");
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
-    assert_eq!(fs::read(stage.src.join("a")).unwrap(), b"b");
+    test.finish();
+    assert_eq!(fs::read(test.src.join("a")).unwrap(), b"b");
 }
 
 #[test]
 fn a_dead_run_is_swept_by_the_next_command() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let ready = stage.file("ready");
-    let mut child = stage.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
-    wait_until("the command runs", || ready.exists() && stage.instances().len() == 1);
-    let info = stage.info();
+    let Some(test) = TestMount::new() else { return };
+    let ready = test.file("ready");
+    let mut child = test.run(&format!("touch {}; exec sleep 120", text(&ready))).spawn().unwrap();
+    wait_until("the command runs", || ready.exists() && test.instances().len() == 1);
+    let info = test.info();
     // The wrapped command is the child of `run`.
     let sleep = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     let command =
         sleep.split_whitespace().map(|pid| pid.parse::<i32>().unwrap()).find(|pid| *pid != info.pid);
     for pid in [info.pid, info.terraced, child.id() as i32, command.unwrap()] {
-        kill(pid, Signal::KILL);
+        kill(pid, libc::SIGKILL);
     }
     child.wait().unwrap();
-    wait_until("they are dead", || !runs(info.pid) && !runs(info.terraced));
+    wait_until("they are dead", || !alive(info.pid) && !alive(info.terraced));
     // The directory may be swept already: every command sweeps.
-    assert!(stage.run("true").status().unwrap().success());
-    stage.nothing_is_left();
+    assert!(test.run("true").status().unwrap().success());
+    test.nothing_is_left();
 }

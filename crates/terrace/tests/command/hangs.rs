@@ -10,12 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use terrace_api::instance::Info;
 use terrace_system::proc;
 use terrace_testkit::wait::holds_within;
 
-use crate::stage::{Outcome, TestMount, crash, kill, possible, runs, terrace, text, told, wait_until};
+use crate::test_mount::{TestMount, alive, crash, kill, text, told, wait_until, with_a_limit};
 
 /// Attempts to make a thread hang; one fails if the daemon's threads run in another order.
 const ATTEMPTS: usize = 40;
@@ -75,37 +74,38 @@ impl Drop for Program {
 
 /// A mount with one answering thread, which can be blocked.
 struct Held {
-    stage: TestMount,
+    test: TestMount,
     leased: PathBuf,
     panic_at: PathBuf,
 }
 
 impl Held {
-    fn mounted(environment: &[(&str, &str)]) -> Held {
-        let stage = TestMount::new();
-        let config = stage.file("terrace.toml");
+    fn mounted(environment: &[(&str, &str)]) -> Option<Held> {
+        let test = TestMount::new()?;
+        if !can_see_stacks() {
+            return None;
+        }
+        let config = test.file("terrace.toml");
         fs::write(&config, "[fuse]\nthreads = 1\n[limits]\ninodes_max = 1024\n").unwrap();
-        fs::create_dir(stage.src.join("dir")).unwrap();
-        (0..FILES).for_each(|n| fs::write(stage.src.join(format!("dir/f{n}")), [1; 4096]).unwrap());
-        fs::write(stage.src.join("leased"), "leased").unwrap();
-        let (leased, panic_at) = (stage.src.join("leased"), stage.file("panic"));
-        let mut command = terrace(["mount", "--memory", "32MiB", "--config", text(&config)]);
-        command.args([&stage.src, &stage.mnt]).env("TERRACE_TEST_PANIC_AT", &panic_at);
-        command.envs(environment.iter().copied());
-        told(command).fine();
-        Held { stage, leased, panic_at }
+        fs::create_dir(test.src.join("dir")).unwrap();
+        (0..FILES).for_each(|n| fs::write(test.src.join(format!("dir/f{n}")), [1; 4096]).unwrap());
+        fs::write(test.src.join("leased"), "leased").unwrap();
+        let (leased, panic_at) = (test.src.join("leased"), test.file("panic"));
+        let mut command = test.mount_command(&["--config", text(&config)]);
+        told(command.env("TERRACE_TEST_PANIC_AT", &panic_at).envs(environment.iter().copied())).fine();
+        Some(Held { test, leased, panic_at })
     }
 
     /// Opens the leased file.
     fn opener(&self) -> Program {
         let open = "try: open(paths[0], 'r+')\nexcept OSError as err: print(err)";
         // The name is looked up before, so that the open is the first request.
-        Program::new("os.stat(paths[0])", open, &[&self.stage.mnt.join("leased")])
+        Program::new("os.stat(paths[0])", open, &[&self.test.mnt.join("leased")])
     }
 
     /// The record in info.json: a request to terraced would need an answer.
     fn info(&self) -> Info {
-        self.stage.info()
+        self.test.info()
     }
 
     fn terraced(&self) -> i32 {
@@ -148,7 +148,7 @@ impl Hang {
 
 /// The thread that makes the kernel forget names waits for a directory in which a program creates a file.
 fn hang_in_a_directory(held: &Held) -> Hang {
-    let dir = held.stage.mnt.join("dir");
+    let dir = held.test.mnt.join("dir");
     for attempt in 0..ATTEMPTS {
         let lease = Program::with_lease(&held.leased);
         let mut opener = held.opener();
@@ -169,12 +169,9 @@ fn hang_in_a_directory(held: &Held) -> Hang {
 
 #[test]
 fn death_with_a_waiting_thread_restarts_terraced() {
-    if !(possible() && can_see_stacks()) {
-        return;
-    }
-    let held = Held::mounted(&[]);
+    let Some(held) = Held::mounted(&[]) else { return };
     // Five crashes in ten seconds would be too many.
-    let deaths = [Some(Signal::ABORT), Some(Signal::SEGV), Some(Signal::BUS), Some(Signal::KILL), None];
+    let deaths = [Some(libc::SIGABRT), Some(libc::SIGSEGV), Some(libc::SIGBUS), Some(libc::SIGKILL), None];
     for (number, death) in deaths.into_iter().enumerate() {
         let mut hang = hang_in_a_directory(&held);
         println!("{death:?}");
@@ -186,11 +183,11 @@ fn death_with_a_waiting_thread_restarts_terraced() {
         wait_until("another terraced", || held.info().restarts == number as u32 + 1);
         hang.end("programs go on");
     }
-    let log = fs::read_to_string(held.stage.instances()[0].join("terraced.log")).unwrap();
+    let log = fs::read_to_string(held.test.instances()[0].join("terraced.log")).unwrap();
     assert!(log.contains("was killed by signal 6, and hangs"), "{log}");
-    held.stage.ask("check", &[]).fine();
-    held.stage.ask("umount", &[]).fine();
-    held.stage.nothing_is_left();
+    held.test.ask("check", &[]).fine();
+    held.test.ask("umount", &[]).fine();
+    held.test.nothing_is_left();
 }
 
 // Each program is prepared so that its action is a single request.
@@ -211,22 +208,22 @@ except OSError as err: print(err)";
 /// For a while after a crash, every write is answered late (`terrace-fs/src/fuse/late.rs`) and its pages are
 /// dropped. The drop waits for a read that holds a page's lock.
 fn hang_in_a_page(held: &Held) -> Hang {
-    let stage = &held.stage;
+    let test = &held.test;
     for attempt in 0..ATTEMPTS {
         let restarts = held.info().restarts;
-        let file = stage.mnt.join(format!("dir/f{attempt}"));
+        let file = test.mnt.join(format!("dir/f{attempt}"));
         let lease = Program::with_lease(&held.leased);
         let mut writer = Program::new(PREPARE_WRITE, WRITE, &[&file]);
         let mut reader = Program::new(PREPARE_READ, READ, &[&file]);
         let mut opener = held.opener();
         // The time is a few seconds: no program is started in it.
-        kill(held.terraced(), Signal::KILL);
+        kill(held.terraced(), libc::SIGKILL);
         wait_until("restarted", || held.info().restarts > restarts);
-        kill(held.terraced(), Signal::STOP);
+        kill(held.terraced(), libc::SIGSTOP);
         writer.go_and_wait_in("request_wait_answer");
         opener.go_and_wait_in("request_wait_answer");
         reader.go_and_wait_in("folio");
-        kill(held.terraced(), Signal::CONT);
+        kill(held.terraced(), libc::SIGCONT);
         let mut hang = Hang { lease, programs: vec![writer, reader, opener] };
         if held.hangs_in("folio_lock") {
             return hang;
@@ -247,71 +244,57 @@ fn aborter_of(mnt: &Path) -> Option<i32> {
 
 fn kill_supervisor_and_terraced(held: &Held) {
     let (supervisor, terraced) = (held.info().pid, held.terraced());
-    kill(supervisor, Signal::KILL);
-    kill(terraced, Signal::KILL);
-    wait_until("the supervisor is dead", || !runs(supervisor));
+    kill(supervisor, libc::SIGKILL);
+    kill(terraced, libc::SIGKILL);
+    wait_until("the supervisor is dead", || !alive(supervisor));
 }
 
 fn death_of_all(environment: &[(&str, &str)]) {
-    let held = Held::mounted(environment);
+    let Some(held) = Held::mounted(environment) else { return };
     let mut hang = hang_in_a_page(&held);
     kill_supervisor_and_terraced(&held);
     hang.end("no program hangs");
     wait_until("the connection is over", || {
-        fs::metadata(&held.stage.mnt).is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN))
+        fs::metadata(&held.test.mnt).is_err_and(|err| err.raw_os_error() == Some(libc::ENOTCONN))
     });
-    wait_until("so is the aborter", || aborter_of(&held.stage.mnt).is_none());
-    let told = held.stage.ask("umount", &[]);
+    wait_until("so is the aborter", || aborter_of(&held.test.mnt).is_none());
+    let told = held.test.ask("umount", &[]);
     assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
-    held.stage.nothing_is_left();
+    held.test.nothing_is_left();
 }
 
 #[test]
 fn death_of_all_with_a_waiting_thread_fails_requests() {
-    if possible() && can_see_stacks() {
-        death_of_all(&[]);
-    }
+    death_of_all(&[]);
 }
 
 /// As for an ordinary user if the kernel's directory of connections is not mounted.
 #[test]
 fn death_of_all_without_abort_fails_requests() {
-    if possible() && can_see_stacks() {
-        death_of_all(&[("TERRACE_TEST_NO_ABORT", "1")]);
-    }
+    death_of_all(&[("TERRACE_TEST_NO_ABORT", "1")]);
 }
 
 /// The aborter must not keep the connection of a failed start: no process answers on it.
 #[test]
 fn start_that_fails_leaves_no_mount_without_abort() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let panic_at = stage.file("panic");
+    let Some(test) = TestMount::new() else { return };
+    let panic_at = test.file("panic");
     fs::write(&panic_at, "").unwrap();
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "mount", "--memory", "32MiB"]);
-    command.args([&stage.src, &stage.mnt]);
+    let mut command = with_a_limit(&["mount", "--memory", "32MiB", text(&test.src), text(&test.mnt)]);
     command.env("TERRACE_TEST_PANIC_AT", &panic_at).env("TERRACE_TEST_NO_ABORT", "1");
     told(command).refused(&["before it served"]);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// With the aborter dead too, the next command ends the hanging processes.
 #[test]
 fn umount_ends_what_hangs_of_a_dead_instance() {
-    if !(possible() && can_see_stacks()) {
-        return;
-    }
-    let held = Held::mounted(&[]);
+    let Some(held) = Held::mounted(&[]) else { return };
     let mut hang = hang_in_a_page(&held);
-    kill(aborter_of(&held.stage.mnt).expect("there is one"), Signal::KILL);
+    kill(aborter_of(&held.test.mnt).expect("there is one"), libc::SIGKILL);
     kill_supervisor_and_terraced(&held);
-    let mut command = Command::new("timeout");
-    command.args(["-s", "KILL", "300", env!("CARGO_BIN_EXE_terrace"), "umount"]).arg(&held.stage.mnt);
-    let told: Outcome = told(command);
+    let told = told(with_a_limit(&["umount", text(&held.test.mnt)]));
     assert!(told.code == Some(0) && told.err.contains("died"), "{}", told.err);
     hang.end("no program hangs");
-    held.stage.nothing_is_left();
+    held.test.nothing_is_left();
 }

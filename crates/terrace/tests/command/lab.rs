@@ -5,24 +5,18 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::Signal;
-use serde::de::DeserializeOwned;
 use terrace_api::capture::{AccessPath, Lost, Options, Reader, Summary, SummaryReport};
 use terrace_api::lru::{Evicted, LruReport};
 use terrace_api::numa::NumaReport;
-use terrace_testkit::process::processor_time;
+use terrace_testkit::process::processor_share;
 
-use crate::stage::{Outcome, TestMount, kill, possible, terrace, text, told, wait_until};
-
-fn json<T: DeserializeOwned>(told: Outcome) -> T {
-    serde_json::from_str(&told.fine().out).unwrap()
-}
+use crate::test_mount::{Outcome, TestMount, json, kill, terrace, text, told, wait_until};
 
 /// Starts `terrace trace MNT -o FILE --json MORE...`.
-fn recording(stage: &TestMount, file: &Path, more: &[&str]) -> Child {
+fn recording(test: &TestMount, file: &Path, more: &[&str]) -> Child {
     let _ = fs::remove_file(file);
     let mut command = terrace(["trace"]);
-    command.arg(&stage.mnt).args(["-o", text(file), "--json"]).args(more);
+    command.arg(&test.mnt).args(["-o", text(file), "--json"]).args(more);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // The head of the file is written with the first frame.
     wait_until("the recording began", || fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
@@ -35,22 +29,19 @@ fn ended(child: Child) -> Outcome {
 
 #[test]
 fn a_trace_holds_what_reaches_the_mount() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("data"), vec![7; 1 << 20]).unwrap();
-    stage.mount(&[]).fine();
-    let file = stage.file("one.trace");
-    let child = recording(&stage, &file, &[]);
-    let busy = stage.file("two.trace");
-    stage.ask("trace", &["-o", text(&busy)]).refused_with(1, &["a trace is being recorded already"]);
-    let data = fs::File::options().read(true).write(true).open(stage.mnt.join("data")).unwrap();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("data"), vec![7; 1 << 20]).unwrap();
+    test.mount(&[]).fine();
+    let file = test.file("one.trace");
+    let child = recording(&test, &file, &[]);
+    let busy = test.file("two.trace");
+    test.ask("trace", &["-o", text(&busy)]).refused_with(1, &["a trace is being recorded already"]);
+    let data = fs::File::options().read(true).write(true).open(test.mnt.join("data")).unwrap();
     data.read_at(&mut [0; 4096], 40 * 4096).unwrap();
     data.write_at(&[1; 8192], 100 * 4096).unwrap();
     data.sync_all().unwrap();
     drop(data);
-    kill(child.id() as i32, Signal::INT);
+    kill(child.id() as i32, libc::SIGINT);
     let told: SummaryReport = json(ended(child));
     assert_eq!(told.file, file);
     let told = told.summary;
@@ -61,27 +52,23 @@ fn a_trace_holds_what_reaches_the_mount() {
     assert_eq!(accesses.iter().filter(|a| a.write).count(), 2);
     assert!(told.fuse.misses >= 1 && told.fuse.writes == 2, "{told:?}");
     assert_eq!(told.lost, Lost::default());
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 #[test]
 fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("data"), vec![7; 8 << 20]).unwrap();
-    stage.mount(&[]).fine();
-    let file = stage.file("a.trace");
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("data"), vec![7; 8 << 20]).unwrap();
+    test.mount(&[]).fine();
+    let file = test.file("a.trace");
     let traced = |told: Outcome| json::<SummaryReport>(told).summary;
-    let told: Summary = traced(stage.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
+    let told: Summary = traced(test.ask("trace", &["-o", text(&file), "--seconds", "0.3", "--json"]));
     assert!(told.seconds < 5.0 && told.accesses == 0, "{told:?}");
-    let told = stage.ask("trace", &["-o", text(&file), "--seconds", "0.1"]).fine();
+    let told = test.ask("trace", &["-o", text(&file), "--seconds", "0.1"]).fine();
     assert!(told.out.starts_with("0 page accesses in 0."), "{}", told.out);
 
-    let child = recording(&stage, &file, &["--max", "4KiB"]);
-    let data = fs::File::options().read(true).write(true).open(stage.mnt.join("data")).unwrap();
+    let child = recording(&test, &file, &["--max", "4KiB"]);
+    let data = fs::File::options().read(true).write(true).open(test.mnt.join("data")).unwrap();
     wait_until("the file is full", || {
         for page in (0..2048).rev() {
             data.write_at(&[1], page * 4096).unwrap();
@@ -90,33 +77,28 @@ fn a_trace_ends_by_time_by_size_and_with_the_daemon() {
     });
     assert!(traced(ended(child)).bytes >= 4096);
 
-    let child = recording(&stage, &file, &[]);
-    kill(stage.processes().1, Signal::KILL);
+    let child = recording(&test, &file, &[]);
+    kill(test.processes().1, libc::SIGKILL);
     ended(child).refused(&["a.trace: the recording broke off", "can be read"]);
     assert_eq!(Reader::open(&file, &Options::default()).unwrap().filter(|a| a.is_err()).count(), 0);
-    traced(stage.ask("trace", &["-o", text(&file), "--seconds", "0.1", "--json"]));
-    let child = recording(&stage, &file, &[]);
+    traced(test.ask("trace", &["-o", text(&file), "--seconds", "0.1", "--json"]));
+    let child = recording(&test, &file, &[]);
     drop(data);
-    stage.ask("umount", &[]).fine();
+    test.ask("umount", &[]).fine();
     // An orderly end, with its summary.
     traced(ended(child));
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 #[test]
 fn a_trace_is_not_written_where_it_would_record_itself() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    let inside = stage.mnt.join("t");
-    stage.ask("trace", &["-o", text(&inside)]).refused(&["it lies on the mount", "name a file elsewhere"]);
+    let Some(test) = TestMount::mounted() else { return };
+    let inside = test.mnt.join("t");
+    test.ask("trace", &["-o", text(&inside)]).refused(&["it lies on the mount", "name a file elsewhere"]);
     assert!(!inside.exists());
-    stage.ask("trace", &["-o", "/nonexistent/t"]).refused(&["/nonexistent/t: No such file"]);
-    stage.ask("trace", &["-o", text(&stage.src)]).refused(&["Is a directory"]);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.ask("trace", &["-o", "/nonexistent/t"]).refused(&["/nonexistent/t: No such file"]);
+    test.ask("trace", &["-o", text(&test.src)]).refused(&["Is a directory"]);
+    test.finish();
 }
 
 fn pages(report: &LruReport) -> u64 {
@@ -125,55 +107,44 @@ fn pages(report: &LruReport) -> u64 {
 
 #[test]
 fn generations_are_shown_aged_and_evicted() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
-    stage.mount(&[]).fine();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("data"), vec![7; 16 << 20]).unwrap();
+    test.mount(&[]).fine();
     // Two reads past the kernel's page cache: the second admits the pages.
     let mut reader = Command::new("dd");
-    reader.args(["if=data", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"]).current_dir(&stage.mnt);
+    reader.args(["if=data", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"]).current_dir(&test.mnt);
     for _ in 0..2 {
         assert!(reader.status().unwrap().success());
     }
-    let lists = |more: &[&str]| json::<LruReport>(stage.ask("lru", &[more, &["--json"]].concat()));
+    let lists = |more: &[&str]| json::<LruReport>(test.ask("lru", &[more, &["--json"]].concat()));
     let before = lists(&[]);
     assert_eq!(before.lru.policy, "strata");
     assert!(pages(&before) > 2000, "{before:?}");
     let first = lists(&["--age"]).opened.unwrap();
-    let told = stage.ask("lru", &["--age"]).fine();
+    let told = test.ask("lru", &["--age"]).fine();
     assert!(told.out.starts_with(&format!("generation {} opened\n", first + 1)), "{}", told.out);
-    stage
-        .ask("lru", &["--evict", &(first + 1).to_string()])
+    test.ask("lru", &["--evict", &(first + 1).to_string()])
         .refused(&["one of the two youngest", "name an older one"]);
-    stage.ask("lru", &["--evict", "4000000"]).refused(&["there is no generation 4000000"]);
+    test.ask("lru", &["--evict", "4000000"]).refused(&["there is no generation 4000000"]);
     let last = (lists(&["--age"]).opened.unwrap() - 2).to_string();
     let some = lists(&["--evict", &last, "--pages", "100"]);
     assert_eq!(some.evicted, Some(Evicted { evicted: 100, kept: 0 }));
     let all = lists(&["--evict", &last]);
     assert!(all.evicted.unwrap().evicted > 1000 && pages(&all) < pages(&before), "{all:?}");
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.ask("check", &[]).fine();
+    test.finish();
 }
 
 #[test]
 fn a_policy_without_generations_says_so() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&["--policy", "clock"]).fine();
-    assert!(stage.ask("lru", &[]).fine().out.contains("clock, which has no generations"));
+    let Some(test) = TestMount::new() else { return };
+    test.mount(&["--policy", "clock"]).fine();
+    assert!(test.ask("lru", &[]).fine().out.contains("clock, which has no generations"));
     for more in [&["--age"][..], &["--evict", "1"]] {
-        stage.ask("lru", more).refused(&["the policy clock has no generations", "mount with a policy"]);
+        test.ask("lru", more).refused(&["the policy clock has no generations", "mount with a policy"]);
     }
-    let mut command = terrace(["lru", "/nonexistent"]);
-    command.arg("--age");
-    told(command).refused(&["/nonexistent"]);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    told(terrace(["lru", "/nonexistent"]).arg("--age")).refused(&["/nonexistent"]);
+    test.finish();
 }
 
 const ONLINE: &str = "devices/system/node/online";
@@ -189,30 +160,24 @@ fn feigned_nodes(cpus: [&str; 2]) -> tempfile::TempDir {
 /// from.
 #[test]
 fn threads_are_shown_by_memory_node() {
-    if !possible() {
-        return;
-    }
+    let Some(test) = TestMount::new() else { return };
     let sys = feigned_nodes(["0-1023", ""]);
-    let stage = TestMount::new();
-    fs::write(stage.src.join("data"), vec![7; 4 << 20]).unwrap();
+    fs::write(test.src.join("data"), vec![7; 4 << 20]).unwrap();
     let reads =
         "for n in 1 2 3 4 5 6; do dd if=data of=/dev/null bs=64k iflag=direct status=none; sleep 0.1; done";
     for (online, mode) in [("0", "auto"), ("0-1", "off"), ("0-1", "auto")] {
         fs::write(sys.path().join(ONLINE), online).unwrap();
-        let mut mount = terrace(["mount"]);
-        mount.args([&stage.src, &stage.mnt]).args(["--memory", "32MiB", "--numa", mode]);
-        mount.env("TERRACE_TEST_SYS", sys.path());
-        told(mount).fine();
-        let mut reader = Command::new("sh").args(["-c", reads]).current_dir(&stage.mnt).spawn().unwrap();
-        let report = json::<NumaReport>(stage.ask("numa", &["--json"])).numa;
+        told(test.mount_command(&["--numa", mode]).env("TERRACE_TEST_SYS", sys.path())).fine();
+        let mut reader = Command::new("sh").args(["-c", reads]).current_dir(&test.mnt).spawn().unwrap();
+        let report = json::<NumaReport>(test.ask("numa", &["--json"])).numa;
         assert_eq!((report.nodes.len(), report.moved), (online.len().div_ceil(2), 0), "{report:?}");
-        let shown = stage.ask("numa", &[]).fine().out;
+        let shown = test.ask("numa", &[]).fine().out;
         assert_eq!(shown == "one memory node: there is nothing to place\n", online == "0", "{shown}");
         assert!(reader.wait().unwrap().success());
-        stage.ask("check", &[]).fine();
-        stage.ask("umount", &[]).fine();
+        test.ask("check", &[]).fine();
+        test.ask("umount", &[]).fine();
     }
-    stage.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
+    test.mount(&["--numa", "fish"]).refused(&["--numa", "fish is no mode", "off, show or auto"]);
 }
 
 /// 64 threads read without a pause; the cost is printed (`--nocapture`).
@@ -220,18 +185,13 @@ fn threads_are_shown_by_memory_node() {
 fn observer_of_64_threads_costs_little() {
     const THREADS: u64 = 64;
     const SECONDS: u64 = 5;
-    if !possible() {
-        return;
-    }
+    let Some(test) = TestMount::new() else { return };
     let sys = feigned_nodes(["0", "1-1023"]);
-    let stage = TestMount::new();
-    fs::write(stage.src.join("data"), vec![7; 16 << 20]).unwrap();
-    let mut mount = terrace(["mount"]);
-    mount.args([&stage.src, &stage.mnt]).args(["--memory", "64MiB", "--numa", "show"]);
-    mount.env("TERRACE_TEST_SYS", sys.path());
-    told(mount).fine();
+    fs::write(test.src.join("data"), vec![7; 16 << 20]).unwrap();
+    let mut mount = terrace(["mount", "--memory", "64MiB", "--numa", "show"]);
+    told(mount.args([&test.src, &test.mnt]).env("TERRACE_TEST_SYS", sys.path())).fine();
     let end = std::time::Instant::now() + std::time::Duration::from_secs(SECONDS + 1);
-    let path = stage.mnt.join("data");
+    let path = test.mnt.join("data");
     let path = &path;
     let reads = move |first: u64| {
         let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
@@ -247,18 +207,16 @@ fn observer_of_64_threads_costs_little() {
             scope.spawn(move || reads(n));
         });
         std::thread::sleep(std::time::Duration::from_millis(500));
-        let (pid, begun) = (stage.processes().1, std::time::Instant::now());
-        let before = processor_time(pid, "numa");
-        std::thread::sleep(std::time::Duration::from_secs(SECONDS));
-        let share = (processor_time(pid, "numa") - before).as_secs_f64() / begun.elapsed().as_secs_f64();
-        let seen = json::<NumaReport>(stage.ask("numa", &["--json"])).numa.threads.len();
+        let sleep = || std::thread::sleep(std::time::Duration::from_secs(SECONDS));
+        let share = processor_share(test.processes().1, "numa", sleep);
+        let seen = json::<NumaReport>(test.ask("numa", &["--json"])).numa.threads.len();
         assert!(seen as u64 >= THREADS / 2, "{seen} threads seen");
         share
     });
     println!("the observer takes {:.2} % of a processor", share * 100.0);
     // Without optimisation, the cost is several times as high.
     assert!(share < if cfg!(debug_assertions) { 0.05 } else { 0.005 }, "{share}");
-    stage.ask("umount", &[]).fine();
+    test.ask("umount", &[]).fine();
 }
 
 #[repr(align(4096))]

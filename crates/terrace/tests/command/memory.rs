@@ -6,13 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::Signal;
-
 use terrace_api::stats::{Bound, Mode};
 use terrace_system::cgroup::{self, Version};
 use terrace_testkit::wait::holds_within;
 
-use crate::stage::{Outcome, TestMount, kill, possible, runs, terrace, text, told, wait_until, write_apart};
+use crate::test_mount::{Outcome, TestMount, alive, kill, terrace, text, told, wait_until, write_apart};
 
 const MIB: u64 = 1 << 20;
 
@@ -44,16 +42,16 @@ impl Group {
         command.spawn().unwrap()
     }
 
-    fn mount(&self, stage: &TestMount, memory: &str) -> Outcome {
-        self.mount_with(stage, &["--memory", memory])
+    fn mount(&self, test: &TestMount, memory: &str) -> Outcome {
+        self.mount_with(test, &["--memory", memory])
     }
 
-    fn mount_with(&self, stage: &TestMount, more: &[&str]) -> Outcome {
+    fn mount_with(&self, test: &TestMount, more: &[&str]) -> Outcome {
         let mut command = terrace(["mount"]);
         command.args(more);
-        let log = fs::File::create(stage.file("err")).unwrap();
-        let status = self.run(command.args([&stage.src, &stage.mnt]).stderr(log)).wait().unwrap();
-        let err = fs::read_to_string(stage.file("err")).unwrap();
+        let log = fs::File::create(test.file("err")).unwrap();
+        let status = self.run(command.args([&test.src, &test.mnt]).stderr(log)).wait().unwrap();
+        let err = fs::read_to_string(test.file("err")).unwrap();
         Outcome { code: status.code(), out: String::new(), whole_err: err.clone(), err }
     }
 
@@ -87,87 +85,76 @@ fn read_twice(path: &Path) {
 
 #[test]
 fn mount_in_a_small_group_tells_and_keeps_within() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let Some(group) = Group::with_limit("small", 72) else { return };
     let old: Vec<u8> = (0..96 * MIB).map(|at| (at / 4096) as u8).collect();
-    fs::write(stage.src.join("old"), &old).unwrap();
-    let mounted = group.mount(&stage, "64MiB");
+    fs::write(test.src.join("old"), &old).unwrap();
+    let mounted = group.mount(&test, "64MiB");
     assert_eq!((mounted.code, mounted.err.lines().count()), (Some(0), 1), "{}", mounted.err);
     for part in
         [text(&group.0.dir), "72.0 MiB cannot hold --memory 64MiB", "24.0 MiB", "lower --memory to 48MiB"]
     {
         assert!(mounted.err.contains(part), "`{part}` is not in: {}", mounted.err);
     }
-    read_twice(&stage.mnt.join("old"));
-    assert!(write_apart(&stage.mnt.join("new"), &old[..(32 * MIB) as usize]));
-    let stat = stage.stat();
+    read_twice(&test.mnt.join("old"));
+    assert!(write_apart(&test.mnt.join("new"), &old[..(32 * MIB) as usize]));
+    let stat = test.stat();
     assert_eq!(stat.cache.memory.limit_bytes, 64 * MIB);
     assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes <= 48 * MIB), "{stat:?}");
-    assert!(stage.ask("stat", &[]).fine().out.contains("there is no more memory"));
-    let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
+    assert!(test.ask("stat", &[]).fine().out.contains("there is no more memory"));
+    let log = fs::read_to_string(test.instances()[0].join("terraced.log")).unwrap();
     assert!(log.contains("cannot hold --memory 64MiB"), "{log}");
     assert_eq!((group.kills(), stat.instance.restarts), (0, 0));
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
-    assert!(fs::read(stage.src.join("new")).unwrap() == old[..(32 * MIB) as usize]);
+    test.ask("check", &[]).fine();
+    test.finish();
+    assert!(fs::read(test.src.join("new")).unwrap() == old[..(32 * MIB) as usize]);
 }
 
 #[test]
 fn memory_is_chosen_without_a_limit_and_told() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let Some(group) = Group::with_limit("auto", 128) else { return };
-    fs::write(stage.src.join("old"), vec![3; (160 * MIB) as usize]).unwrap();
-    group.mount_with(&stage, &[]).fine();
-    read_twice(&stage.mnt.join("old"));
-    let memory = stage.stat().cache.memory;
+    fs::write(test.src.join("old"), vec![3; (160 * MIB) as usize]).unwrap();
+    group.mount_with(&test, &[]).fine();
+    read_twice(&test.mnt.join("old"));
+    let memory = test.stat().cache.memory;
     let sizing = memory.sizing.clone().unwrap();
     assert_eq!(sizing.mode, Mode::Auto);
     assert!(sizing.bound != Bound::Limit && sizing.bound_by.is_some(), "{sizing:?}");
     assert!(memory.used_bytes > 48 * MIB && memory.used_bytes < 120 * MIB, "{memory:?}");
     assert_eq!(memory.ceiling_bytes, Some(sizing.target_bytes));
-    let page = stage.ask("stat", &[]).fine().out;
+    let page = test.ask("stat", &[]).fine().out;
     assert!(page.contains("auto: ") && page.contains(text(&group.0.dir)), "{page}");
     // Resized by command, and back.
-    stage.ask("resize", &["32MiB"]).fine();
+    test.ask("resize", &["32MiB"]).fine();
     // Metadata of files being read may grow before the pool shrinks for them.
     wait_until("the new limit holds", || {
-        let memory = stage.stat().cache.memory;
+        let memory = test.stat().cache.memory;
         assert_eq!(memory.limit_bytes, 32 * MIB);
         memory.used_bytes <= 32 * MIB
     });
-    wait_until("fixed", || stage.stat().cache.memory.sizing.unwrap().mode == Mode::Fixed);
-    stage.ask("resize", &["auto"]).fine();
-    wait_until("auto again", || stage.stat().cache.memory.sizing.unwrap().mode == Mode::Auto);
+    wait_until("fixed", || test.stat().cache.memory.sizing.unwrap().mode == Mode::Fixed);
+    test.ask("resize", &["auto"]).fine();
+    wait_until("auto again", || test.stat().cache.memory.sizing.unwrap().mode == Mode::Auto);
     wait_until("grown", || {
-        read_twice(&stage.mnt.join("old"));
-        stage.stat().cache.memory.used_bytes > 48 * MIB
+        read_twice(&test.mnt.join("old"));
+        test.stat().cache.memory.used_bytes > 48 * MIB
     });
-    assert_eq!((group.kills(), stage.stat().instance.restarts), (0, 0));
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert_eq!((group.kills(), test.stat().instance.restarts), (0, 0));
+    test.ask("check", &[]).fine();
+    test.finish();
 }
 
 /// The cache fills the group; then a program in it allocates half of it within half a second.
 #[test]
 fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let Some(group) = Group::with_limit("taken", 192) else { return };
-    fs::write(stage.src.join("old"), vec![3; (192 * MIB) as usize]).unwrap();
-    group.mount_with(&stage, &[]).fine();
-    let used = || stage.stat().cache.memory.used_bytes;
+    fs::write(test.src.join("old"), vec![3; (192 * MIB) as usize]).unwrap();
+    group.mount_with(&test, &[]).fine();
+    let used = || test.stat().cache.memory.used_bytes;
     wait_until("full", || {
-        read_twice(&stage.mnt.join("old"));
+        read_twice(&test.mnt.join("old"));
         used() > 128 * MIB
     });
     let mut hog = Command::new("python3");
@@ -181,64 +168,59 @@ fn program_that_takes_memory_gets_it_and_nothing_is_killed() {
     BufReader::new(hog.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     assert_eq!((line.as_str(), group.kills()), ("has it\n", 0));
     wait_until("less", || used() < 72 * MIB);
-    wait_until("told", || stage.stat().cache.memory.sizing.unwrap().yielded_bytes > 16 * MIB);
+    wait_until("told", || test.stat().cache.memory.sizing.unwrap().yielded_bytes > 16 * MIB);
     drop(hog.stdin.take());
     hog.wait().unwrap();
     let least = used();
     wait_until("grown again", || {
-        read_twice(&stage.mnt.join("old"));
+        read_twice(&test.mnt.join("old"));
         used() > least + 8 * MIB
     });
-    assert_eq!((group.kills(), stage.stat().instance.restarts), (0, 0));
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert_eq!((group.kills(), test.stat().instance.restarts), (0, 0));
+    test.ask("check", &[]).fine();
+    test.finish();
 }
 
 /// A program of the group allocates so fast that the kernel kills: first terraced, as the largest, then
 /// perhaps that program.
 #[test]
 fn terraced_killed_for_want_of_memory_names_it_and_serves() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let Some(group) = Group::with_limit("hog", 120) else { return };
-    fs::write(stage.src.join("old"), vec![3; (96 * MIB) as usize]).unwrap();
-    group.mount(&stage, "64MiB").fine();
-    read_twice(&stage.mnt.join("old"));
+    fs::write(test.src.join("old"), vec![3; (96 * MIB) as usize]).unwrap();
+    group.mount(&test, "64MiB").fine();
+    read_twice(&test.mnt.join("old"));
     let mut writer = Command::new("sh");
-    writer.args(["-c", &format!("exec > '{}'; printf %0100000d 7; read end", text(&stage.mnt.join("new")))]);
+    writer.args(["-c", &format!("exec > '{}'; printf %0100000d 7; read end", text(&test.mnt.join("new")))]);
     let mut writer = writer.stdin(std::process::Stdio::piped()).spawn().unwrap();
-    wait_until("written", || fs::metadata(stage.mnt.join("new")).is_ok_and(|meta| meta.len() == 100_000));
-    let (supervisor, terraced) = stage.processes();
+    wait_until("written", || fs::metadata(test.mnt.join("new")).is_ok_and(|meta| meta.len() == 100_000));
+    let (supervisor, terraced) = test.processes();
     // Stopped, so that it cannot free memory in time.
-    kill(terraced, Signal::STOP);
+    kill(terraced, libc::SIGSTOP);
     let mut hog = Command::new("python3");
     hog.args(["-c", "b = b'x' * (56 << 20); input()"]);
     let mut hog = group.run(hog.stdin(std::process::Stdio::piped()));
-    wait_until("killed", || !runs(terraced));
+    wait_until("killed", || !alive(terraced));
     assert!(group.kills() > 0);
-    assert!(runs(supervisor), "the supervisor has little, and counts less");
+    assert!(alive(supervisor), "the supervisor has little, and counts less");
 
-    wait_until("told of", || stage.stat().instance.restarts > 0);
-    let stat = stage.stat();
+    wait_until("told of", || test.stat().instance.restarts > 0);
+    let stat = test.stat();
     let death = stat.instance.last_death.as_deref().unwrap();
     assert!(
         death.contains("for lack of memory in its control group") && death.contains(text(&group.0.dir)),
         "{death}"
     );
     assert!(stat.cache.memory.ceiling_bytes.is_some_and(|bytes| bytes < 64 * MIB), "{stat:?}");
-    assert!(stage.ask("stat", &[]).fine().out.contains("last death"));
-    let log = fs::read_to_string(stage.instances()[0].join("terraced.log")).unwrap();
+    assert!(test.ask("stat", &[]).fine().out.contains("last death"));
+    let log = fs::read_to_string(test.instances()[0].join("terraced.log")).unwrap();
     assert!(log.contains("for lack of memory") && log.contains("given back"), "{log}");
-    read_twice(&stage.mnt.join("old"));
+    read_twice(&test.mnt.join("old"));
     drop(writer.stdin.take());
     writer.wait().unwrap();
-    stage.ask("check", &[]).fine();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
-    let new = fs::read(stage.src.join("new")).unwrap();
+    test.ask("check", &[]).fine();
+    test.finish();
+    let new = fs::read(test.src.join("new")).unwrap();
     assert!(new.len() == 100_000 && new.ends_with(b"00007"));
     let _ = hog.kill();
     hog.wait().unwrap();

@@ -7,77 +7,66 @@ use std::process::Stdio;
 
 use terrace_api::doctor::{DoctorReport, State};
 use terrace_api::stats::StatReport;
+use terrace_testkit::can_mount;
 use terrace_testkit::exposition::{self, Families};
 use terrace_testkit::scrape::{check, get, scrape};
 
-use crate::stage::{TestMount, crash, possible, terrace, text, told, wait_until};
+use crate::test_mount::{TestMount, crash, terrace, text, told, wait_until};
 
 #[test]
 fn metrics_are_scraped_also_after_a_crash_of_the_daemon() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("a"), vec![1; 1 << 20]).unwrap();
-    stage.mount(&["--metrics", "0"]).fine();
-    let stat = stage.stat();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("a"), vec![1; 1 << 20]).unwrap();
+    test.mount(&["--metrics", "0"]).fine();
+    let stat = test.stat();
     let address = stat.instance.metrics.expect("it is told where they are");
     assert!(address.starts_with("127.0.0.1:") && !address.ends_with(":0"), "{address}");
-    assert!(stage.ask("stat", &[]).fine().out.contains(&format!("http://{address}/metrics")));
-    fs::read(stage.mnt.join("a")).unwrap();
+    assert!(test.ask("stat", &[]).fine().out.contains(&format!("http://{address}/metrics")));
+    fs::read(test.mnt.join("a")).unwrap();
     let before = scrape(&address);
     let sum = |families: &Families, name: &str| families[name].samples.iter().map(|s| s.value).sum::<f64>();
     assert!(sum(&before, "terrace_page_misses_total") + sum(&before, "terrace_page_hits_total") >= 256.0);
-    assert_eq!(before["terrace_info"].samples[0].labels["mount"], text(&stage.mnt));
+    assert_eq!(before["terrace_info"].samples[0].labels["mount"], text(&test.mnt));
     assert_eq!(sum(&before, "terrace_daemon_restarts_total"), 0.0);
     assert!(get(&address, "/").0.starts_with("HTTP/1.1 404 "));
-    crash(stage.processes().1, rustix::process::Signal::KILL);
+    crash(test.processes().1, libc::SIGKILL);
     wait_until("it is told that it was restarted", || {
         let (head, body) = get(&address, "/metrics");
         let restarts = |families: Families| sum(&families, "terrace_daemon_restarts_total");
         head.starts_with("HTTP/1.1 200 ") && exposition::parse(&body).is_ok_and(|page| restarts(page) == 1.0)
     });
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
     assert!(TcpStream::connect(&address).is_err(), "nobody listens after the end");
 }
 
 #[test]
 fn metrics_of_all_mounts_are_printed_and_addresses_checked() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     let refused = |address: &str, parts: &[&str]| {
-        stage.mount(&["--metrics", address]).refused(parts);
-        assert!(!stage.is_mounted());
+        test.mount(&["--metrics", address]).refused(parts);
+        assert!(!test.is_mounted());
     };
     refused("0.0.0.0:9464", &["--metrics", "other machines", "--metrics-public"]);
     refused("nowhere", &["--metrics", "`nowhere`", "127.0.0.1:9464"]);
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     refused(&other.local_addr().unwrap().to_string(), &["in use", "another port"]);
-    stage.mount(&[]).fine();
-    let page = stage.ask("stat", &["--prometheus"]).fine().out;
+    test.mount(&[]).fine();
+    let page = test.ask("stat", &["--prometheus"]).fine().out;
     let families = check(&page);
     assert_eq!(families["terrace_memory_limit_bytes"].samples[0].value, f64::from(32 << 20));
     assert!(!families.contains_key("terrace_estimated_hit_ratio"));
-    fs::write(stage.mnt.join("a"), vec![1; 1 << 20]).unwrap();
+    fs::write(test.mnt.join("a"), vec![1; 1 << 20]).unwrap();
     let all = told(terrace(["stat", "--prometheus", "--mrc"])).fine().out;
     check(&all);
-    assert!(all.contains(&format!("mount=\"{}\"", text(&stage.mnt))), "{all}");
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert!(all.contains(&format!("mount=\"{}\"", text(&test.mnt))), "{all}");
+    test.finish();
 }
 
 #[test]
 fn live_page_is_served_until_the_mount_goes() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
+    let Some(test) = TestMount::mounted() else { return };
     let mut command = terrace(["top", "--http", "0", "--interval", "0.5"]);
-    let mut top = command.arg(&stage.mnt).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut top = command.arg(&test.mnt).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(top.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address =
@@ -87,12 +76,12 @@ fn live_page_is_served_until_the_mount_goes() {
     assert!(head.contains("Content-Security-Policy: default-src 'none'"), "{head}");
     assert!(page.starts_with("<!DOCTYPE html>") && page.contains("INTERVAL_MS = 500,"), "{page}");
     let stat: StatReport = serde_json::from_str(&get(&address, "/stat.json").1).unwrap();
-    assert_eq!((stat.instance.mnt, stat.mrc), (stage.mnt.clone(), None));
+    assert_eq!((stat.instance.mnt, stat.mrc), (test.mnt.clone(), None));
     let stat: StatReport = serde_json::from_str(&get(&address, "/mrc.json").1).unwrap();
     assert!(stat.mrc.is_some());
     assert!(scrape(&address).contains_key("terrace_info"));
     assert!(get(&address, "/etc/passwd").0.starts_with("HTTP/1.1 404 "));
-    stage.ask("umount", &[]).fine();
+    test.ask("umount", &[]).fine();
     let mut ended = None;
     wait_until("it ends with the mount", || {
         ended = top.try_wait().unwrap();
@@ -102,20 +91,20 @@ fn live_page_is_served_until_the_mount_goes() {
     top.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert_eq!(ended.unwrap().code(), Some(2), "{said}");
     assert!(said.contains("serves nothing here"), "{said}");
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 #[test]
 fn doctor_tells_whether_terrace_can_serve() {
-    let stage = TestMount::new();
+    let test = TestMount::dirs();
     let report = |dir: &str| {
         let told = told(terrace(["doctor", "--json", dir]));
         let report: DoctorReport = serde_json::from_str(&told.out).unwrap();
         assert_eq!(told.code, Some(i32::from(!report.can_serve)), "{}", told.err);
         report
     };
-    let found = report(text(&stage.src));
-    if possible() {
+    let found = report(text(&test.src));
+    if can_mount() {
         assert!(found.can_serve, "{found:?}");
     }
     let absent = report("/nonexistent");

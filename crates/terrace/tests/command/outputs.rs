@@ -2,14 +2,15 @@
 
 use std::process::Command;
 
+use terrace_testkit::can_mount;
 use terrace_testkit::command::check_outputs;
 
-use crate::stage::{TestMount, possible, terrace, text};
+use crate::test_mount::{TestMount, terrace, text};
 
 #[test]
 fn outputs_that_fail_are_one_line_and_no_panic() {
-    let stage = TestMount::new();
-    let src = text(&stage.src);
+    let test = TestMount::dirs();
+    let src = text(&test.src);
     for args in [
         &["--help"][..],
         &["--version"],
@@ -19,12 +20,12 @@ fn outputs_that_fail_are_one_line_and_no_panic() {
     ] {
         check_outputs(|| terrace(args));
     }
-    if !possible() {
+    if !can_mount() {
         return;
     }
-    let tier = stage.file("tier");
-    stage.mount(&["--tier", &format!("{}:16MiB", text(&tier))]).fine();
-    let mnt = text(&stage.mnt);
+    let tier = test.file("tier");
+    test.mount(&["--tier", &format!("{}:16MiB", text(&tier))]).fine();
+    let mnt = text(&test.mnt);
     for args in [
         &["check", mnt][..],
         &["drop-caches", mnt],
@@ -40,7 +41,7 @@ fn outputs_that_fail_are_one_line_and_no_panic() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert!(terrace(["stat", mnt, "--watch", "0.01"]).stdout(writer).status().unwrap().success());
-    stage.ask("umount", &[]).fine();
+    test.ask("umount", &[]).fine();
     let on_tier = |args: &[&str]| -> Command {
         let mut command = terrace(args);
         command.arg(&tier).stdin(std::process::Stdio::null());
@@ -49,5 +50,5 @@ fn outputs_that_fail_are_one_line_and_no_panic() {
     for args in [&["recover"][..], &["tier", "show"], &["tier", "drop"]] {
         check_outputs(|| on_tier(args));
     }
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }

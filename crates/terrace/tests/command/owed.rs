@@ -7,11 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use rustix::process::Signal;
 use terrace_api::tiers::SERVING;
 
 use crate::crashes::kill_all;
-use crate::stage::{Outcome, TestMount, crash, possible, terrace, text, told, wait_until};
+use crate::test_mount::{Outcome, TestMount, crash, terrace, text, told, wait_until};
 
 const PAGE: usize = 4096;
 
@@ -72,8 +71,8 @@ struct Writer(Child);
 impl Writer {
     /// A separate process: each child forked by another test closes copies of this process's descriptors,
     /// which writes back.
-    fn start(stage: &TestMount) -> Writer {
-        let mut writer = Writer::of(WRITER, &stage.mnt.join("f"));
+    fn start(test: &TestMount) -> Writer {
+        let mut writer = Writer::of(WRITER, &test.mnt.join("f"));
         writer.says("synced");
         writer
     }
@@ -96,119 +95,115 @@ impl Drop for Writer {
     }
 }
 
-fn content(stage: &TestMount) -> String {
-    let file = fs::read(stage.src.join("f")).unwrap();
+fn content(test: &TestMount) -> String {
+    let file = fs::read(test.src.join("f")).unwrap();
     file.chunks(PAGE).map(|page| char::from(page[PAGE - 1])).collect()
 }
 
-fn mount(stage: &TestMount) -> Outcome {
-    mount_with(stage, &["--tier", &format!("{}:16MiB", text(&stage.file("t.tier")))])
+fn mount(test: &TestMount) -> Outcome {
+    mount_with(test, &["--tier", &format!("{}:16MiB", text(&test.file("t.tier")))])
 }
 
-fn mount_with(stage: &TestMount, more: &[&str]) -> Outcome {
-    let config = stage.file("owed.toml");
+fn mount_with(test: &TestMount, more: &[&str]) -> Outcome {
+    let config = test.file("owed.toml");
     // Only the test's own steps write owed pages to the source, even on a slow machine.
     fs::write(&config, "[dirty]\ndurable = \"tier\"\nexpire = \"24h\"\n").unwrap();
-    stage.mount(&[more, &["--config", text(&config)]].concat())
+    test.mount(&[more, &["--config", text(&config)]].concat())
+}
+
+/// Mounts, and waits until the tier serves.
+fn mount_scanned(test: &TestMount) {
+    mount(test).fine();
+    wait_until("the scan", || test.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
+}
+
+/// Kills all processes; programs see that the mount is dead.
+fn kill_all_of(test: &TestMount, writer: Writer) {
+    kill_all(test);
+    drop(writer);
+    wait_until("the kernel has noticed", || fs::read_dir(&test.mnt).is_err());
 }
 
 /// Kills all processes while a page is only on the tier.
-fn die_owing(stage: &TestMount) {
-    fs::write(stage.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
-    mount(stage).fine();
-    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
-    let writer = Writer::start(stage);
-    assert_eq!((content(stage), stage.stat().cache.writeback.owed_bytes), ("baaa".to_owned(), 4096));
-    kill_all(stage);
-    drop(writer);
-    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
+fn die_owing(test: &TestMount) {
+    fs::write(test.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
+    mount_scanned(test);
+    let writer = Writer::start(test);
+    assert_eq!((content(test), test.stat().cache.writeback.owed_bytes), ("baaa".to_owned(), 4096));
+    kill_all_of(test, writer);
 }
 
-fn recover(stage: &TestMount, more: &[&str]) -> Outcome {
-    let mut command = terrace(["recover"]);
-    command.arg(stage.file("t.tier")).args(more);
-    told(command)
+fn recover(test: &TestMount, more: &[&str]) -> Outcome {
+    told(terrace(["recover"]).arg(test.file("t.tier")).args(more))
 }
 
 #[test]
 fn what_a_tier_has_acknowledged_outlives_the_death_of_all() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    die_owing(&stage);
-    assert_eq!(content(&stage), "baaa");
-    let drop = told(terrace(["tier", "drop", "--yes", text(&stage.file("t.tier"))]));
+    let Some(test) = TestMount::new() else { return };
+    die_owing(&test);
+    assert_eq!(content(&test), "baaa");
+    let drop = told(terrace(["tier", "drop", "--yes", text(&test.file("t.tier"))]));
     drop.refused(&["data that programs have synced", "terrace recover"]);
-    let told = mount(&stage);
+    let told = mount(&test);
     assert_eq!(told.code, Some(0), "{}", told.err);
-    assert_eq!(content(&stage), "bdaa");
-    assert_eq!(fs::read(stage.mnt.join("f")).unwrap()[PAGE], b'd');
-    stage.ask("umount", &[]).fine();
-    assert_eq!(recover(&stage, &[]).fine().out.matches("has everything").count(), 1);
-    stage.nothing_is_left();
+    assert_eq!(content(&test), "bdaa");
+    assert_eq!(fs::read(test.mnt.join("f")).unwrap()[PAGE], b'd');
+    test.ask("umount", &[]).fine();
+    assert_eq!(recover(&test, &[]).fine().out.matches("has everything").count(), 1);
+    test.nothing_is_left();
 }
 
 #[test]
 fn recover_decides_over_files_that_were_changed_since() {
-    if !possible() {
-        return;
-    }
     for (decision, becomes) in [("--write", "xdaa"), ("--discard", "xxaa")] {
-        let stage = TestMount::new();
-        die_owing(&stage);
-        let source = File::options().write(true).open(stage.src.join("f")).unwrap();
+        let Some(test) = TestMount::new() else { return };
+        die_owing(&test);
+        let source = File::options().write(true).open(test.src.join("f")).unwrap();
         source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
-        assert_eq!(mount(&stage).code, Some(0));
-        assert_eq!((content(&stage), stage.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 4096));
-        assert!(stage.ask("stat", &[]).fine().out.contains("terrace recover"));
-        recover(&stage, &[decision]).refused(&["in use"]);
-        stage.ask("umount", &[]).fine();
-        let shown = recover(&stage, &["--show"]);
+        assert_eq!(mount(&test).code, Some(0));
+        assert_eq!((content(&test), test.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 4096));
+        assert!(test.ask("stat", &[]).fine().out.contains("terrace recover"));
+        recover(&test, &[decision]).refused(&["in use"]);
+        test.ask("umount", &[]).fine();
+        let shown = recover(&test, &["--show"]);
         assert_eq!((shown.code, shown.out.trim()), (Some(1), "4KiB  f"), "{}", shown.err);
-        let done = recover(&stage, &[decision]);
+        let done = recover(&test, &[decision]);
         assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
-        assert_eq!(content(&stage), becomes, "{decision}: {}", done.out);
-        assert!(recover(&stage, &[]).fine().out.contains("has everything"));
-        stage.nothing_is_left();
+        assert_eq!(content(&test), becomes, "{decision}: {}", done.out);
+        assert!(recover(&test, &[]).fine().out.contains("has everything"));
+        test.nothing_is_left();
     }
 }
 
 /// Kills all processes; no other program could have changed the files before the next mount.
 #[track_caller]
-fn outlive_the_death_of_all(stage: &TestMount, writer: Writer) {
-    kill_all(stage);
-    drop(writer);
-    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
-    assert_eq!(mount(stage).code, Some(0));
-    assert_eq!(stage.stat().cache.writeback.conflict_bytes, 0);
+fn outlive_the_death_of_all(test: &TestMount, writer: Writer) {
+    kill_all_of(test, writer);
+    assert_eq!(mount(test).code, Some(0));
+    assert_eq!(test.stat().cache.writeback.conflict_bytes, 0);
 }
 
 /// A new file, and one that has grown: the source has only their sizes.
 #[test]
 fn files_that_grow_outlive_the_death_of_all() {
-    if possible() {
-        grow(GROWER);
-        grow(&GROWER.replace("O_RDWR", "O_WRONLY"));
-    }
+    grow(GROWER);
+    grow(&GROWER.replace("O_RDWR", "O_WRONLY"));
 }
 
 fn grow(grower: &str) {
-    let stage = TestMount::new();
-    mount(&stage).fine();
-    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
-    let mut writer = Writer::of(grower, &stage.mnt);
+    let Some(test) = TestMount::new() else { return };
+    mount_scanned(&test);
+    let mut writer = Writer::of(grower, &test.mnt);
     writer.says("new");
-    assert!(fs::read(stage.src.join("part")).unwrap() == vec![0; 300_000]);
-    assert_eq!(stage.stat().cache.writeback.owed_bytes, 300_000u64.next_multiple_of(PAGE as u64));
+    assert!(fs::read(test.src.join("part")).unwrap() == vec![0; 300_000]);
+    assert_eq!(test.stat().cache.writeback.owed_bytes, 300_000u64.next_multiple_of(PAGE as u64));
     writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     writer.says("longer");
-    assert!(fs::read(stage.src.join("grown")).unwrap() == vec![0; 600_000]);
-    outlive_the_death_of_all(&stage, writer);
-    assert!(!stage.src.join("part").exists());
-    assert!(fs::read(stage.src.join("grown")).unwrap() == [[b'n'; 300_000], [b'm'; 300_000]].concat());
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert!(fs::read(test.src.join("grown")).unwrap() == vec![0; 600_000]);
+    outlive_the_death_of_all(&test, writer);
+    assert!(!test.src.join("part").exists());
+    assert!(fs::read(test.src.join("grown")).unwrap() == [[b'n'; 300_000], [b'm'; 300_000]].concat());
+    test.finish();
 }
 
 /// A new file is written through a write-only descriptor: none of it enters the mount's page cache. Later
@@ -216,20 +211,17 @@ fn grow(grower: &str) {
 /// Files that are open for reading and writing stay in the page cache.
 #[test]
 fn bursts_bypass_the_page_cache_of_the_mount() {
-    if !possible() {
-        return;
-    }
     const PAGES: usize = 300;
-    let stage = TestMount::new();
-    mount(&stage).fine();
-    let both = File::options().read(true).write(true).create_new(true).open(stage.mnt.join("both")).unwrap();
-    let second = File::options().write(true).open(stage.mnt.join("both")).unwrap();
+    let Some(test) = TestMount::new() else { return };
+    mount(&test).fine();
+    let both = File::options().read(true).write(true).create_new(true).open(test.mnt.join("both")).unwrap();
+    let second = File::options().write(true).open(test.mnt.join("both")).unwrap();
     for (page, file) in [(0, &both), (1, &second)] {
         file.write_all_at(&[b'x'; PAGE], page * PAGE as u64).unwrap();
     }
     assert_eq!(Mapped::new(&both, 2 * PAGE).cached_pages(), 2);
     drop((both, second));
-    let at = stage.mnt.join("f");
+    let at = test.mnt.join("f");
     let writer = File::create(&at).unwrap();
     writer.write_all_at(&[b'a'; PAGES * PAGE], 0).unwrap();
     let reader = File::open(&at).unwrap();
@@ -239,7 +231,7 @@ fn bursts_bypass_the_page_cache_of_the_mount() {
     assert_eq!(map.cached_pages(), PAGES);
     for round in 0..100 {
         if round == 50 {
-            crash(stage.processes().1, Signal::KILL);
+            crash(test.processes().1, libc::SIGKILL);
         }
         let (from, byte) = (round * 11_003, b'b' + (round % 20) as u8);
         writer.write_all_at(&[byte; 5000], from as u64).unwrap();
@@ -248,8 +240,7 @@ fn bursts_bypass_the_page_cache_of_the_mount() {
         assert!(read == [byte; 5000] && map.bytes()[from..from + 5000] == read, "round {round}");
     }
     drop((writer, reader, map));
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// A mapping of a file, for reading.
@@ -286,69 +277,55 @@ impl Drop for Mapped {
 /// nothing.
 #[test]
 fn killed_terraced_leaves_what_is_owed_to_the_next() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
-    mount(&stage).fine();
-    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
-    let writer = Writer::start(&stage);
-    crash(stage.processes().1, Signal::KILL);
-    assert_eq!(fs::read(stage.mnt.join("f")).unwrap()[PAGE], b'd');
-    stage.ask("sync", &[]).fine();
-    assert_eq!(content(&stage), "bdaa");
-    kill_all(&stage);
-    drop(writer);
-    wait_until("the kernel has noticed", || fs::read_dir(&stage.mnt).is_err());
-    let source = File::options().write(true).open(stage.src.join("f")).unwrap();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("f"), "a".repeat(4 * PAGE)).unwrap();
+    mount_scanned(&test);
+    let writer = Writer::start(&test);
+    crash(test.processes().1, libc::SIGKILL);
+    assert_eq!(fs::read(test.mnt.join("f")).unwrap()[PAGE], b'd');
+    test.ask("sync", &[]).fine();
+    assert_eq!(content(&test), "bdaa");
+    kill_all_of(&test, writer);
+    let source = File::options().write(true).open(test.src.join("f")).unwrap();
     source.write_all_at("x".repeat(2 * PAGE).as_bytes(), 0).unwrap();
-    assert_eq!(mount(&stage).code, Some(0));
-    assert_eq!((content(&stage), stage.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 0));
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert_eq!(mount(&test).code, Some(0));
+    assert_eq!((content(&test), test.stat().cache.writeback.conflict_bytes), ("xxaa".to_owned(), 0));
+    test.finish();
 }
 
 /// Files with owed pages are deleted, replaced and truncated: after the death of all, the last change holds.
 #[test]
 fn changes_of_names_and_sizes_outlive_what_was_owed() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
+    let Some(test) = TestMount::new() else { return };
     for name in ["u", "r", "t"] {
-        fs::write(stage.src.join(name), "a".repeat(4 * PAGE)).unwrap();
+        fs::write(test.src.join(name), "a".repeat(4 * PAGE)).unwrap();
     }
-    mount(&stage).fine();
-    wait_until("the scan", || stage.stat().cache.tiers.iter().any(|tier| tier.state == SERVING));
-    let mut writer = Writer::of(CHANGER, &stage.mnt);
+    mount_scanned(&test);
+    let mut writer = Writer::of(CHANGER, &test.mnt);
     writer.says("owing");
-    assert_eq!(stage.stat().cache.writeback.owed_bytes, 3 * PAGE as u64);
+    assert_eq!(test.stat().cache.writeback.owed_bytes, 3 * PAGE as u64);
     writer.0.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
     writer.says("changed");
-    outlive_the_death_of_all(&stage, writer);
-    assert!(!stage.src.join("u").exists());
-    assert!(fs::read(stage.src.join("r")).unwrap() == [b'n'; PAGE]);
+    outlive_the_death_of_all(&test, writer);
+    assert!(!test.src.join("u").exists());
+    assert!(fs::read(test.src.join("r")).unwrap() == [b'n'; PAGE]);
     assert!(
-        fs::read(stage.src.join("t")).unwrap() == [[b'b'; PAGE].as_slice(), &[b'd'; 6000 - PAGE]].concat()
+        fs::read(test.src.join("t")).unwrap() == [[b'b'; PAGE].as_slice(), &[b'd'; 6000 - PAGE]].concat()
     );
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// A tier that may have owed pages is more than a cache: the mount is refused without it.
 #[test]
 fn nothing_is_served_without_a_tier_that_may_owe() {
-    if !possible() {
-        return;
-    }
-    let (stage, other) = (TestMount::new(), TestMount::new());
+    let Some(test) = TestMount::new() else { return };
+    let other = TestMount::dirs();
     let cure = "set [dirty] durable = \"source\"";
-    mount_with(&stage, &[]).refused(&["no tier on a device of this machine", "--tier"]);
-    let path = stage.file("t.tier");
+    mount_with(&test, &[]).refused(&["no tier on a device of this machine", "--tier"]);
+    let path = test.file("t.tier");
     let tier = text(&path);
-    mount_with(&stage, &["--tier", tier]).refused(&["the tier does not exist", cure]);
-    die_owing(&stage);
+    mount_with(&test, &["--tier", tier]).refused(&["the tier does not exist", cure]);
+    die_owing(&test);
     // Both superblocks are damaged.
     let file = File::options().read(true).write(true).open(&path).unwrap();
     let mut superblocks = vec![0; 2 * PAGE];
@@ -356,7 +333,7 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     let damaged: Vec<u8> =
         superblocks.iter().enumerate().map(|(i, b)| b ^ u8::from(i % PAGE == 100)).collect();
     file.write_all_at(&damaged, 0).unwrap();
-    let told = mount(&stage);
+    let told = mount(&test);
     assert!(
         told.code == Some(2) && told.err.contains("both superblocks of the tier are damaged"),
         "{}",
@@ -364,15 +341,14 @@ fn nothing_is_served_without_a_tier_that_may_owe() {
     );
     assert!(told.err.contains(cure), "{}", told.err);
     file.write_all_at(&superblocks, 0).unwrap();
-    assert_eq!(mount(&stage).code, Some(0));
-    assert_eq!(content(&stage), "bdaa");
+    assert_eq!(mount(&test).code, Some(0));
+    assert_eq!(content(&test), "bdaa");
     // The tier is in use.
     mount_with(&other, &["--tier", tier]).refused(&["the tier is in use by the mount of", cure]);
     // A tier file created for a refused start is deleted.
     let made = other.file("made.tier");
     mount_with(&other, &["--tier", &format!("{}:16MiB", text(&made)), "--tier", tier]).refused(&[cure]);
     assert!(!made.exists());
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
     other.nothing_is_left();
 }

@@ -8,11 +8,11 @@ use std::process::Command;
 
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::stage::{TestMount, possible, terrace, told};
+use crate::test_mount::{TestMount, terrace, told};
 
 /// A source below the directory of a test mount, and all its mounts.
 struct Served {
-    stage: TestMount,
+    test: TestMount,
     below: PathBuf,
     mounted: Vec<PathBuf>,
 }
@@ -24,14 +24,11 @@ impl Served {
         args: impl Fn(&Path, &Path) -> Vec<String>,
         begin: impl Fn(&Path) -> Vec<PathBuf>,
     ) -> Option<Self> {
-        if !possible() {
-            return None;
-        }
-        let stage = TestMount::new();
-        let below = stage.file("below");
+        let test = TestMount::new()?;
+        let below = test.file("below");
         fs::create_dir(&below).unwrap();
-        let mut served = Self { mounted: begin(&below), below, stage };
-        match Command::new(program).args(args(&served.below, &served.stage.src)).output() {
+        let mut served = Self { mounted: begin(&below), below, test };
+        match Command::new(program).args(args(&served.below, &served.test.src)).output() {
             Err(err) => {
                 assert!(std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(), "{program}: {err}");
                 terrace_testkit::skipped!("no {program}");
@@ -39,7 +36,7 @@ impl Served {
             }
             Ok(done) => assert!(done.status.success(), "{program}: {done:?}"),
         }
-        served.mounted.push(served.stage.src.clone());
+        served.mounted.push(served.test.src.clone());
         Some(served)
     }
 
@@ -49,20 +46,20 @@ impl Served {
             |below, src| [below, src].map(|path| path.display().to_string()).into(),
             begin,
         )?;
-        served.stage.mount(&[]).fine();
+        served.test.mount(&[]).fine();
         Some(served)
     }
 
     fn end(mut self) {
-        self.stage.ask("umount", &[]).fine();
+        self.test.ask("umount", &[]).fine();
         self.mounted.drain(..).rev().for_each(|path| unmount(&path, UnmountFlags::empty()).unwrap());
-        self.stage.nothing_is_left();
+        self.test.nothing_is_left();
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = unmount(&self.stage.mnt, UnmountFlags::DETACH);
+        let _ = unmount(&self.test.mnt, UnmountFlags::DETACH);
         for path in self.mounted.iter().rev() {
             let _ = unmount(path, UnmountFlags::DETACH);
         }
@@ -84,7 +81,7 @@ fn files_with_one_number_are_two_files() {
             .into()
     };
     let Some(served) = Served::by_bindfs(disks) else { return };
-    let (mnt, below) = (&served.stage.mnt, &served.below);
+    let (mnt, below) = (&served.test.mnt, &served.below);
     for disk in ["a", "b"] {
         assert_eq!(fs::read(mnt.join(disk).join("file")).unwrap(), disk.repeat(20_000).as_bytes());
         let names: Vec<_> = fs::read_dir(mnt.join(disk)).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -100,7 +97,7 @@ fn files_with_one_number_are_two_files() {
 #[test]
 fn numbers_that_come_again_are_other_files() {
     let Some(served) = Served::by_bindfs(|_| Vec::new()) else { return };
-    let mnt = &served.stage.mnt;
+    let mnt = &served.test.mnt;
     for i in 0..20 {
         let [old, dir, new] = ["old", "dir", "new"].map(|name| mnt.join(format!("{name}{i}")));
         fs::write(&old, b"old").unwrap();
@@ -122,7 +119,7 @@ fn numbers_that_come_again_are_other_files() {
 #[test]
 fn deleted_files_of_a_fuse_source_live_and_go() {
     let Some(served) = Served::by_bindfs(|_| Vec::new()) else { return };
-    let mnt = &served.stage.mnt;
+    let mnt = &served.test.mnt;
     for i in 0..300 {
         fs::write(mnt.join("short"), [i as u8; 4096]).unwrap();
         fs::remove_file(mnt.join("short")).unwrap();
@@ -143,7 +140,7 @@ fn deleted_files_of_a_fuse_source_live_and_go() {
     written.read_exact_at(&mut content[..5], 0).unwrap();
     assert_eq!(&content[..5], b"\0\0\0mo");
     drop((read, written));
-    served.stage.ask("sync", &[]).fine();
+    served.test.ask("sync", &[]).fine();
     served.end();
 }
 
@@ -160,21 +157,21 @@ fn file_that_is_copied_up_is_read_by_its_copy() {
         vec!["-o".into(), dirs, src.display().to_string()]
     };
     let Some(served) = Served::by("fuse-overlayfs", args, begin) else { return };
-    served.stage.mount(&[]).fine();
-    let path = served.stage.mnt.join("file");
+    served.test.mount(&[]).fine();
+    let path = served.test.mnt.join("file");
     let (reader, mut found) = (fs::File::open(&path).unwrap(), [0; 100]);
     reader.read_exact_at(&mut found, 0).unwrap();
     let writer = fs::File::options().read(true).write(true).open(&path).unwrap();
     for (byte, at) in [(b'B', 5000), (b'C', 6000)] {
         writer.write_all_at(&[byte; 100], at).unwrap();
         writer.sync_all().unwrap();
-        told(terrace(["drop-caches".as_ref(), served.stage.mnt.as_os_str()])).fine();
+        told(terrace(["drop-caches".as_ref(), served.test.mnt.as_os_str()])).fine();
         for file in [&reader, &writer] {
             file.read_exact_at(&mut found, at).unwrap();
             assert_eq!(found, [byte; 100]);
         }
     }
-    let copy = fs::read(served.stage.src.join("file")).unwrap();
+    let copy = fs::read(served.test.src.join("file")).unwrap();
     assert_eq!((&copy[5000..5100], &copy[6000..6100]), (&[b'B'; 100][..], &[b'C'; 100][..]));
     drop((reader, writer));
     served.end();

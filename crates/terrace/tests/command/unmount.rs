@@ -5,87 +5,70 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use terrace_tests::product;
 
-use crate::stage::{TestMount, kill, library, possible, terrace, text, told, told_apart, wait_until};
+use crate::test_mount::{TERRACE, TestMount, apart, kill, terrace, text, told, told_apart, wait_until};
 
 /// generic/604 of xfstests: a mount waits for the end of an unmount that still writes.
 #[test]
 fn mount_waits_for_an_unmount_under_way() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    fs::write(stage.mnt.join("a"), "b").unwrap();
-    fs::write(stage.instances()[0].join("stopping"), "").unwrap();
+    let Some(test) = TestMount::mounted() else { return };
+    fs::write(test.mnt.join("a"), "b").unwrap();
+    fs::write(test.instances()[0].join("stopping"), "").unwrap();
     std::thread::scope(|scope| {
-        let next = scope.spawn(|| stage.mount(&[]));
+        let next = scope.spawn(|| test.mount(&[]));
         std::thread::sleep(Duration::from_millis(300));
         assert!(!next.is_finished(), "it does not wait");
-        stage.ask("umount", &[]).fine();
+        test.ask("umount", &[]).fine();
         next.join().unwrap().fine();
     });
-    assert!(!stage.instances()[0].join("stopping").exists(), "the next one starts anew");
-    assert_eq!(fs::read(stage.mnt.join("a")).unwrap(), b"b");
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    assert!(!test.instances()[0].join("stopping").exists(), "the next one starts anew");
+    assert_eq!(fs::read(test.mnt.join("a")).unwrap(), b"b");
+    test.finish();
 }
 
 /// A failed stop leaves no mark: the mount stays, and another mount is refused at once.
 #[test]
 fn a_refused_unmount_keeps_others_out() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    let open = fs::File::create(stage.mnt.join("a")).unwrap();
-    stage.ask("umount", &[]).refused(&["in use"]);
-    stage.mount(&[]).refused(&["already serves"]);
+    let Some(test) = TestMount::mounted() else { return };
+    let open = fs::File::create(test.mnt.join("a")).unwrap();
+    test.ask("umount", &[]).refused(&["in use"]);
+    test.mount(&[]).refused(&["already serves"]);
     drop(open);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// A lazily detached mount lives on for its open files. The next mount does not wait for its readers, and is
 /// refused while there are writers.
 #[test]
 fn a_mount_after_a_lazy_unmount_comes_beside_readers_alone() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("a"), "a").unwrap();
-    stage.mount(&[]).fine();
-    let writer = fs::File::options().append(true).open(stage.mnt.join("a")).unwrap();
-    kill(stage.processes().0, Signal::TERM);
-    wait_until("the mount is gone", || !stage.is_mounted());
-    stage.mount(&[]).refused(&["files open for writing"]);
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("a"), "a").unwrap();
+    test.mount(&[]).fine();
+    let writer = fs::File::options().append(true).open(test.mnt.join("a")).unwrap();
+    kill(test.processes().0, libc::SIGTERM);
+    wait_until("the mount is gone", || !test.is_mounted());
+    test.mount(&[]).refused(&["files open for writing"]);
     drop(writer);
-    let next = stage.mount(&[]);
+    let next = test.mount(&[]);
     assert_eq!(next.code, Some(0), "{}", next.err);
-    let reader = fs::File::open(stage.mnt.join("a")).unwrap();
-    kill(stage.processes().0, Signal::TERM);
-    wait_until("the mount is gone", || !stage.is_mounted());
-    let next = stage.mount(&[]);
+    let reader = fs::File::open(test.mnt.join("a")).unwrap();
+    kill(test.processes().0, libc::SIGTERM);
+    wait_until("the mount is gone", || !test.is_mounted());
+    let next = test.mount(&[]);
     assert_eq!(next.code, Some(0), "{}", next.err);
-    assert!(stage.is_mounted());
+    assert!(test.is_mounted());
     drop(reader);
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// A program with its working directory in a detached mount can still read, but cannot change files that the
 /// next mount serves.
 #[test]
 fn changes_through_a_mount_that_is_gone_are_refused() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("a"), "a").unwrap();
-    stage.mount(&[]).fine();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("a"), "a").unwrap();
+    test.mount(&[]).fine();
     let script = "import os, sys\n\
          def told(name, change):\n \
           try: change(); print(name, 'done')\n \
@@ -97,15 +80,15 @@ fn changes_through_a_mount_that_is_gone_are_refused() {
          for name in changes: told(name, changes[name])\n\
          print(open('a').read())\n";
     let mut inside = Command::new("python3");
-    inside.args(["-c", script]).current_dir(&stage.mnt).stdin(Stdio::piped()).stdout(Stdio::piped());
+    inside.args(["-c", script]).current_dir(&test.mnt).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut inside = inside.spawn().unwrap();
     let mut said = BufReader::new(inside.stdout.take().unwrap());
     let mut line = String::new();
     said.read_line(&mut line).unwrap();
     assert_eq!(line, "begun\n");
-    kill(stage.processes().0, Signal::TERM);
-    wait_until("the mount is gone", || !stage.is_mounted());
-    let next = stage.mount(&[]);
+    kill(test.processes().0, libc::SIGTERM);
+    wait_until("the mount is gone", || !test.is_mounted());
+    let next = test.mount(&[]);
     assert_eq!(next.code, Some(0), "{}", next.err);
     drop(inside.stdin.take());
     let lines: Vec<String> = said.lines().map(Result::unwrap).collect();
@@ -113,18 +96,14 @@ fn changes_through_a_mount_that_is_gone_are_refused() {
     let refused = names.map(|name| format!("{name} Read-only file system"));
     assert_eq!(lines, [&refused[..], &["a".to_owned()]].concat());
     inside.wait().unwrap();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// The claim on directories above the source does not keep mounts of these directories busy.
 #[test]
 fn mounts_of_directories_above_a_source_can_be_unmounted() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let [disk, bound, other] = ["disk", "bound", "other"].map(|name| stage.file(name));
+    let Some(test) = TestMount::new() else { return };
+    let [disk, bound, other] = ["disk", "bound", "other"].map(|name| test.file(name));
     [&disk, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = format!(
         "t() {{ XDG_CONFIG_HOME=/nonexistent {terrace} \"$@\"; }}
@@ -137,79 +116,66 @@ fn mounts_of_directories_above_a_source_can_be_unmounted() {
          mount -t tmpfs none {disk} && mkdir -p {disk}/a/b && mount --bind {disk}/a/b {bound} || exit 7
          t mount --memory 32MiB {bound} {mnt} || exit 6
          t mount --memory 32MiB {disk}/a {other} 2>/dev/null; echo $?; t umount {mnt}; echo $?",
-        terrace = env!("CARGO_BIN_EXE_terrace"),
+        terrace = TERRACE,
         disk = text(&disk),
         bound = text(&bound),
         other = text(&other),
-        src = text(&stage.src),
-        mnt = text(&stage.mnt),
+        src = text(&test.src),
+        mnt = text(&test.mnt),
     );
     let told = told_apart(&script);
     assert_eq!(told.out, "0\n2\n0\n0\n2\n0\n", "{}", told.whole_err);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// Each path of the tree is claimed: the directory itself, those below and above, a bind mount, another mount
 /// namespace.
 #[test]
 fn a_tree_has_one_mount_or_several_runs() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    let (inner, bound, other) = (stage.src.join("inner"), stage.file("bound"), stage.file("other"));
+    let Some(test) = TestMount::new() else { return };
+    let (inner, bound, other) = (test.src.join("inner"), test.file("bound"), test.file("other"));
     [&inner, &bound, &other].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
-    let mount = |src: &std::path::Path| {
-        let mut command = terrace(["mount", "--memory", "32MiB"]);
-        told({
-            command.args([src, &other]);
-            command
-        })
-    };
-    stage.mount(&[]).fine();
-    let by = format!("at {}", text(&stage.mnt));
+    let mount = |src: &std::path::Path| told(terrace(["mount", "--memory", "32MiB"]).args([src, &other]));
+    test.mount(&[]).fine();
+    let by = format!("at {}", text(&test.mnt));
     let by = ["terrace serves", &by, "terrace umount"];
-    mount(&stage.src).refused(&by);
+    mount(&test.src).refused(&by);
     mount(&inner).refused(&by);
-    told(stage.run("true")).refused(&by);
-    for dir in [&stage.src, &inner] {
+    told(test.run("true")).refused(&by);
+    for dir in [&test.src, &inner] {
         assert!(told(terrace(["doctor", text(dir)])).out.contains("a mount of terrace serves it"));
     }
     let script = format!(
         "mount --bind {0} {1}; umount -l {2}; exec {3} mount --memory 32MiB {1} {4}",
         text(&inner),
         text(&bound),
-        text(&stage.mnt),
-        env!("CARGO_BIN_EXE_terrace"),
+        text(&test.mnt),
+        TERRACE,
         text(&other)
     );
-    let mut apart = Command::new("unshare");
-    apart
-        .args(["-m", "--propagation", "private", "sh", "-c", &script])
-        .env("XDG_CONFIG_HOME", "/nonexistent");
-    let apart = told(apart);
-    assert!(apart.code == Some(2) && apart.err.contains("serves"), "{}", apart.err);
-    stage.ask("umount", &[]).fine();
+    let told_there = told_apart(&script);
+    assert!(told_there.code == Some(2) && told_there.err.contains("serves"), "{}", told_there.err);
+    test.ask("umount", &[]).fine();
 
     let by_leases = |dir: &std::path::Path| {
         let mut run = terrace(["run", "--memory", "32MiB", "--on", text(dir), "--"]);
-        run.env("TERRACE_PRELOAD", library());
+        run.env("TERRACE_PRELOAD", product("libterrace_preload.so"));
         run
     };
-    let mut run = by_leases(&stage.src);
-    let ready = stage.file("ready");
+    let mut run = by_leases(&test.src);
+    let ready = test.file("ready");
     let mut run = run.args(["sh", "-c", &format!("touch {}; exec sleep 60", text(&ready))]).spawn().unwrap();
     wait_until("the command runs", || ready.exists());
     mount(&inner).refused(&["`terrace run`", "serves"]);
-    if stage.info().device.is_none() {
+    if test.info().device.is_none() {
         assert!(
             by_leases(&inner).arg("true").status().unwrap().success(),
             "runs by leases beside each other"
         );
     }
-    kill(run.id() as i32, Signal::TERM);
+    kill(run.id() as i32, libc::SIGTERM);
     run.wait().unwrap();
-    stage.nothing_is_left();
+    test.nothing_is_left();
     mount(&inner).fine();
     told(terrace(["umount", text(&other)]));
 }
@@ -217,14 +183,11 @@ fn a_tree_has_one_mount_or_several_runs() {
 /// umount(8) itself finds the helper only through libmount's table. It returns when all is written, or fails.
 #[test]
 fn umount_of_the_system_waits_for_the_last_page() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::with_small_source();
-    let (links, run) = (stage.file("links"), stage.file("run"));
+    let Some(test) = TestMount::with_small_source() else { return };
+    let (links, run) = (test.file("links"), test.file("run"));
     [&links, &run].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     for name in ["mount.fuse.terrace", "umount.fuse.terrace"] {
-        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_terrace"), links.join(name)).unwrap();
+        std::os::unix::fs::symlink(TERRACE, links.join(name)).unwrap();
     }
     let script = format!(
         "sbin=$(readlink -f /sbin); src={src} mnt={mnt} t={terrace}; mkdir -p /run/mount
@@ -240,12 +203,12 @@ fn umount_of_the_system_waits_for_the_last_page() {
          \"$t\" mount $src $mnt --memory 32MiB; exec 7<$mnt/big; umount $mnt 2>/dev/null; unmounted busy
          umount -l $mnt; unmounted lazy; exec 7<&-
          \"$t\" mount $src $mnt --memory 32MiB; \"$t\" umount $mnt; unmounted own",
-        src = text(&stage.src),
-        mnt = text(&stage.mnt),
-        terrace = env!("CARGO_BIN_EXE_terrace"),
+        src = text(&test.src),
+        mnt = text(&test.mnt),
+        terrace = TERRACE,
         links = text(&links),
         run = text(&run),
-        disk = text(stage.src.parent().unwrap()),
+        disk = text(test.src.parent().unwrap()),
     );
     let told = told_apart(&script);
     if told.out.starts_with("no overlay") {
@@ -265,32 +228,27 @@ fn umount_of_the_system_waits_for_the_last_page() {
         "own: 0 0",
     ];
     assert_eq!(lines, expected, "{}", told.whole_err);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// Without its record, nothing shows that an instance has written all. Sockets reveal another
 /// XDG_RUNTIME_DIR, but not a deleted record.
 #[test]
 fn umount_without_a_record_is_refused() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    stage.mount(&[]).fine();
-    let dir = stage.instances()[0].clone();
-    let hidden = stage.file("hidden");
+    let Some(test) = TestMount::mounted() else { return };
+    let dir = test.instances()[0].clone();
+    let hidden = test.file("hidden");
     fs::rename(dir.join("info.json"), &hidden).unwrap();
-    stage.ask("umount", &[]).refused(&["no record of its instance", "terrace umount -l"]);
-    assert!(stage.is_mounted());
+    test.ask("umount", &[]).refused(&["no record of its instance", "terrace umount -l"]);
+    assert!(test.is_mounted());
     fs::rename(&hidden, dir.join("info.json")).unwrap();
-    stage.ask("umount", &[]).fine();
-    stage.nothing_is_left();
+    test.finish();
 }
 
 /// By a user with another XDG_RUNTIME_DIR than at the mount, and by root.
 #[test]
 fn umount_finds_the_instance_in_other_runtime_directories() {
-    let Some((stage, begin)) = TestMount::for_user() else { return };
+    let Some((test, begin)) = TestMount::for_user() else { return };
     let script = format!(
         "{begin} for by in user root; do
            user XDG_RUNTIME_DIR=$runtime $program mount --memory 32MiB {src} {mnt} || exit 8
@@ -298,52 +256,43 @@ fn umount_finds_the_instance_in_other_runtime_directories() {
            case $by in user) user $program umount {mnt};; *) $program umount {mnt};; esac
            echo $by $? $(grep -c ' {mnt} ' /proc/self/mountinfo) $(ls $runtime/terrace | wc -l) $(wc -l <{src}/$by)
          done",
-        src = text(&stage.src),
-        mnt = text(&stage.mnt),
+        src = text(&test.src),
+        mnt = text(&test.mnt),
     );
     let told = told_apart(&script);
     assert_eq!(told.out, "user 0 0 0 1\nroot 0 0 0 1\n", "{}", told.whole_err);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// The instance of the mount at the path, not the one with the highest process id.
 #[test]
 fn the_mount_at_a_path_has_its_own_instance() {
-    if !possible() {
-        return;
-    }
-    let (stage, first) = (TestMount::new(), TestMount::new());
+    let Some(test) = TestMount::new() else { return };
+    let first = TestMount::dirs();
     fs::write(first.src.join("a"), "a").unwrap();
-    let mut command = terrace(["mount", "--memory", "48MiB"]);
-    told({
-        command.args([&first.src, &stage.mnt]);
-        command
-    })
-    .fine();
-    let held = fs::File::open(stage.mnt.join("a")).unwrap();
-    told(terrace(["umount", "-l", text(&stage.mnt)])).fine();
-    stage.mount(&[]).fine();
+    told(terrace(["mount", "--memory", "48MiB"]).args([&first.src, &test.mnt])).fine();
+    let held = fs::File::open(test.mnt.join("a")).unwrap();
+    told(terrace(["umount", "-l", text(&test.mnt)])).fine();
+    test.mount(&[]).fine();
     // After a wrap-around of process ids, the older instance has the higher one.
     let [dir] = &first.instances()[..] else { panic!("it lives for its open file") };
     let record = fs::read_to_string(dir.join("info.json")).unwrap();
     let pid = format!("\"pid\":{},", first.info().pid);
     fs::write(dir.join("info.json"), record.replace(&pid, &format!("\"pid\":{},", i32::MAX))).unwrap();
-    assert_eq!(stage.stat().cache.memory.limit_bytes, 32 << 20);
-    stage.ask("umount", &[]).fine();
-    assert!(!stage.is_mounted());
+    assert_eq!(test.stat().cache.memory.limit_bytes, 32 << 20);
+    test.ask("umount", &[]).fine();
+    assert!(!test.is_mounted());
     drop(held);
     first.nothing_is_left();
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }
 
 /// Mounts inside their own sources, made before or after, alone and in pairs: every walk ends.
 #[test]
 fn circles_are_refused_or_not_entered() {
-    if !possible() {
-        return;
-    }
-    let (stage, other) = (TestMount::new(), TestMount::new());
-    let (inner, crossing) = (stage.src.join("m"), other.src.join("m"));
+    let Some(test) = TestMount::new() else { return };
+    let other = TestMount::dirs();
+    let (inner, crossing) = (test.src.join("m"), other.src.join("m"));
     [&inner, &crossing].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = format!(
         "t='{terrace}'; \"$t\" mount --memory 32MiB {src} {mnt} || exit 9
@@ -353,11 +302,11 @@ fn circles_are_refused_or_not_entered() {
          umount {inner}; timeout -s KILL 60 ls {mnt}/m; echo ls $?
          \"$t\" umount {mnt} && \"$t\" mount --memory 32MiB {src} {crossing} || exit 8
          \"$t\" mount --memory 32MiB {other} {inner}; echo pair $?; \"$t\" umount {crossing}",
-        terrace = env!("CARGO_BIN_EXE_terrace"),
-        src = text(&stage.src),
-        mnt = text(&stage.mnt),
+        terrace = TERRACE,
+        src = text(&test.src),
+        mnt = text(&test.mnt),
         inner = text(&inner),
-        said = text(&stage.file("said")),
+        said = text(&test.file("said")),
         other = text(&other.src),
         crossing = text(&crossing),
     );
@@ -365,7 +314,7 @@ fn circles_are_refused_or_not_entered() {
     let expected = "find 1\n1\n1\nmount 2\nls 0\npair 2\n";
     assert_eq!(told.out, expected, "{}", told.whole_err);
     assert!(told.err.contains("terrace is mounted inside the source"), "{}", told.err);
-    stage.nothing_is_left();
+    test.nothing_is_left();
     other.nothing_is_left();
 }
 
@@ -373,11 +322,8 @@ fn circles_are_refused_or_not_entered() {
 /// it.
 #[test]
 fn a_mount_comes_over_an_autofs() {
-    if !possible() {
-        return;
-    }
-    let stage = TestMount::new();
-    fs::write(stage.src.join("a"), "content").unwrap();
+    let Some(test) = TestMount::new() else { return };
+    fs::write(test.src.join("a"), "content").unwrap();
     // The pipe gets no answer: a process that triggers the automount hangs, unless it is in this process
     // group.
     let script = format!(
@@ -388,18 +334,15 @@ fn a_mount_comes_over_an_autofs() {
          mounted = subprocess.run([{terrace:?}, 'mount', '--memory', '32MiB', {src:?}, {mnt:?}], timeout=60, start_new_session=True)\n\
          print(mounted.returncode, open({mnt:?} + '/a').read())\n\
          print(subprocess.run([{terrace:?}, 'umount', {mnt:?}], timeout=100).returncode)\n",
-        terrace = env!("CARGO_BIN_EXE_terrace"),
-        src = text(&stage.src),
-        mnt = text(&stage.mnt),
+        terrace = TERRACE,
+        src = text(&test.src),
+        mnt = text(&test.mnt),
     );
-    let mut command = Command::new("unshare");
-    command.args(["-m", "--propagation", "private", "python3", "-c", &script]);
-    command.env("XDG_CONFIG_HOME", "/nonexistent");
-    let told = told(command);
+    let told = told(apart(&["python3", "-c", &script]));
     if told.out == "no autofs\n" {
         terrace_testkit::skipped!("this kernel has no autofs");
         return;
     }
     assert_eq!(told.out, "0 content\n0\n", "{}", told.whole_err);
-    stage.nothing_is_left();
+    test.nothing_is_left();
 }

@@ -6,7 +6,7 @@ use std::collections::hash_map::Entry;
 use std::net::TcpListener;
 
 use super::client::{Client, Reply};
-use super::stage::{Served, TestServer};
+use super::test_server::{Served, TestServer};
 
 /// A client of all servers, which follows redirections.
 struct Routing {
@@ -54,18 +54,17 @@ fn free_ports() -> Vec<u16> {
     listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
-fn start(stage: &TestServer, ports: &[u16], at: usize) -> Served {
-    let (dir, port, map) =
-        (stage.text(&format!("keys{at}")), ports[at].to_string(), stage.text("nodes.toml"));
+fn start(test: &TestServer, ports: &[u16], at: usize) -> Served {
+    let (dir, port, map) = (test.text(&format!("keys{at}")), ports[at].to_string(), test.text("nodes.toml"));
     let args = ["--dir", &dir, "--port", &port, "--cluster", &map, "--sync", "always", "--threads", "1"];
-    let mut served = Served::start(&args, stage.path(&format!("keys{at}")));
+    let mut served = Served::start(&args, test.path(&format!("keys{at}")));
     served.wait("the server serves", || Client::tcp(ports[at]).is_ok_and(|mut c| c.ask(&["PING"]).is_ok()));
     served
 }
 
 #[test]
 fn four_servers_share_the_keys() {
-    let (stage, ports) = (TestServer::new(), free_ports());
+    let (test, ports) = (TestServer::new(), free_ports());
     let node = |(at, port): (usize, &u16)| {
         format!(
             "[[node]]\nhost = \"127.0.0.1\"\nport = {port}\nslots = [\"{}-{}\"]\n",
@@ -73,8 +72,8 @@ fn four_servers_share_the_keys() {
             at * 4096 + 4095
         )
     };
-    std::fs::write(stage.path("nodes.toml"), ports.iter().enumerate().map(node).collect::<String>()).unwrap();
-    let mut served: Vec<Option<Served>> = (0..4).map(|at| Some(start(&stage, &ports, at))).collect();
+    std::fs::write(test.path("nodes.toml"), ports.iter().enumerate().map(node).collect::<String>()).unwrap();
+    let mut served: Vec<Option<Served>> = (0..4).map(|at| Some(start(&test, &ports, at))).collect();
     let mut client = Routing::new(ports[0]);
     for i in 0..400 {
         assert_eq!(client.ask(&["SET", &format!("key:{i}"), &i.to_string()]).unwrap().text(), "OK");
@@ -102,7 +101,7 @@ fn four_servers_share_the_keys() {
         }
     }
     assert_eq!((here, missing), (400 - sizes[2], sizes[2]));
-    served[2] = Some(start(&stage, &ports, 2));
+    served[2] = Some(start(&test, &ports, 2));
     for i in 0..400 {
         assert_eq!(client.ask(&["GET", &format!("key:{i}")]).unwrap().text(), i.to_string());
     }

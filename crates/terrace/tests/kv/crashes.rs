@@ -7,7 +7,7 @@ use terrace_testkit::rng::{Rng, seed};
 use terrace_testkit::wait::wait_until;
 
 use super::client::{Client, Reply};
-use super::stage::TestServer;
+use super::test_server::TestServer;
 
 /// Kills of each kind, in a quick run and in a soak.
 fn rounds() -> u64 {
@@ -31,8 +31,8 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 type Versions = Vec<(u64, u64)>;
 
 /// Writes until its connection ends or `over`.
-fn write(stage: &TestServer, writer: u64, mut versions: Versions, over: &AtomicBool) -> Versions {
-    let mut client = stage.client();
+fn write(test: &TestServer, writer: u64, mut versions: Versions, over: &AtomicBool) -> Versions {
+    let mut client = test.client();
     let from = versions.iter().map(|(_, sent)| *sent).max().unwrap_or(0);
     for step in 0.. {
         let (key, version) = (step % KEYS, from + 1 + step / KEYS);
@@ -85,23 +85,22 @@ fn check(client: &mut Client, writer: u64, versions: &Versions) -> Versions {
 }
 
 /// Rounds of writers, each ended by `kill`, which returns once clients can connect again.
-fn write_and_kill(stage: &TestServer, rounds: u64, seed: u64, mut kill: impl FnMut()) {
+fn write_and_kill(test: &TestServer, rounds: u64, seed: u64, mut kill: impl FnMut()) {
     let mut rng = Rng::new(seed);
     let mut known = [vec![(0, 0); KEYS as usize], vec![(0, 0); KEYS as usize]];
     for _ in 0..rounds {
         let over = AtomicBool::new(false);
         let written = std::thread::scope(|scope| {
             let (over, known) = (&over, &known);
-            let writers = [0, 1].map(|writer| {
-                scope.spawn(move || write(stage, writer, known[writer as usize].clone(), over))
-            });
+            let writers = [0, 1]
+                .map(|writer| scope.spawn(move || write(test, writer, known[writer as usize].clone(), over)));
             std::thread::sleep(Duration::from_millis(50 + rng.below(300)));
             kill();
             // For a writer that has already reached the next server.
             over.store(true, Ordering::Relaxed);
             writers.map(|writer| writer.join().unwrap())
         });
-        let mut client = stage.client();
+        let mut client = test.client();
         known = [0, 1].map(|writer: usize| check(&mut client, writer as u64, &written[writer]));
     }
     let acknowledged: u64 = known.iter().flatten().map(|(version, _)| version).sum();
@@ -112,31 +111,31 @@ fn write_and_kill(stage: &TestServer, rounds: u64, seed: u64, mut kill: impl FnM
 #[test]
 fn acknowledged_writes_survive_kill_of_the_server() {
     let seed = seed("acknowledged_writes_survive_kill_of_the_server");
-    let stage = TestServer::new();
-    let served = stage.serve(&["--sync", "no"]);
+    let test = TestServer::new();
+    let served = test.serve(&["--sync", "no"]);
     let rounds = rounds();
-    write_and_kill(&stage, rounds, seed, || served.kill_server());
+    write_and_kill(&test, rounds, seed, || served.kill_server());
     // The last server may answer before info.json names it.
     wait_until("every restart is on record", || u64::from(served.stat().instance.restarts) == rounds);
     assert!(served.stat().instance.last_death.unwrap().contains("killed by signal 9"));
     served.stop();
     // An orderly end, too.
-    let served = stage.serve(&[]);
-    assert!(stage.client().say("DBSIZE").parse::<u64>().unwrap() > 10);
+    let served = test.serve(&[]);
+    assert!(test.client().say("DBSIZE").parse::<u64>().unwrap() > 10);
     served.stop();
 }
 
 #[test]
 fn acknowledged_writes_survive_a_kill_at_the_end() {
-    let stage = TestServer::new();
-    let served = stage.serve(&["--sync", "no"]);
-    let mut client = stage.client();
+    let test = TestServer::new();
+    let served = test.serve(&["--sync", "no"]);
+    let mut client = test.client();
     for number in 0..500 {
         assert_eq!(client.say(&format!("SET k{number} value")), "OK");
     }
     served.kill_server_as_it_stops();
-    let served = stage.serve(&[]);
-    assert_eq!(stage.client().say("DBSIZE"), "500");
+    let served = test.serve(&[]);
+    assert_eq!(test.client().say("DBSIZE"), "500");
     served.stop();
 }
 
@@ -144,18 +143,18 @@ fn acknowledged_writes_survive_a_kill_at_the_end() {
 fn writes_survive_kill_of_everything() {
     let seed = seed("writes_survive_kill_of_everything");
     for sync in ["always", "1s", "no"] {
-        let stage = TestServer::new();
-        let mut served = Some(stage.serve(&["--sync", sync]));
-        write_and_kill(&stage, rounds(), seed, || {
+        let test = TestServer::new();
+        let mut served = Some(test.serve(&["--sync", sync]));
+        write_and_kill(&test, rounds(), seed, || {
             served.take().unwrap().kill_all();
             // A start that is killed at once, or ends in order, leaves all data to the next.
-            let first = stage.serve(&["--sync", sync]);
+            let first = test.serve(&["--sync", sync]);
             if seed.is_multiple_of(2) {
                 first.kill_all()
             } else {
                 first.stop()
             }
-            served = Some(stage.serve(&["--sync", sync]));
+            served = Some(test.serve(&["--sync", sync]));
         });
         served.unwrap().stop();
     }
@@ -163,9 +162,9 @@ fn writes_survive_kill_of_everything() {
 
 #[test]
 fn server_goes_on_when_its_keeper_is_killed() {
-    let stage = TestServer::new();
-    let served = stage.serve(&[]);
-    let mut client = stage.client();
+    let test = TestServer::new();
+    let served = test.serve(&[]);
+    let mut client = test.client();
     assert_eq!(client.say("SET a 1"), "OK");
     let keeper = rustix::process::Pid::from_raw(served.stat().instance.pid).unwrap();
     rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
@@ -173,9 +172,9 @@ fn server_goes_on_when_its_keeper_is_killed() {
     terrace_testkit::wait::wait_until("stat tells of it", || !served.stat().instance.supervisor_lives);
     // A server without a keeper cleans up itself.
     let _ = client.ask(&["SHUTDOWN"]);
-    terrace_testkit::wait::wait_until("the socket is gone", || !stage.path("s").exists());
+    terrace_testkit::wait::wait_until("the socket is gone", || !test.path("s").exists());
     drop(served);
-    let served = stage.serve(&[]);
-    assert_eq!(stage.client().say("GET a"), "1");
+    let served = test.serve(&[]);
+    assert_eq!(test.client().say("GET a"), "1");
     served.stop();
 }

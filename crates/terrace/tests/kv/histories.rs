@@ -10,7 +10,7 @@ use terrace_testkit::rng::{Rng, seed};
 use todc_utils::{Action, History, Specification, WGLChecker};
 
 use super::client::{Client, Reply};
-use super::stage::TestServer;
+use super::test_server::TestServer;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Command {
@@ -124,9 +124,9 @@ struct Round {
 
 impl Round {
     /// A client; after the end of its connection, it continues as a new client.
-    fn work(&self, stage: &TestServer, prefix: &str, rng: &mut Rng) {
+    fn work(&self, test: &TestServer, prefix: &str, rng: &mut Rng) {
         while !self.is_over.load(Ordering::Relaxed) {
-            let (id, mut client) = (self.clients.fetch_add(1, Ordering::Relaxed), stage.client());
+            let (id, mut client) = (self.clients.fetch_add(1, Ordering::Relaxed), test.client());
             while !self.is_over.load(Ordering::Relaxed) {
                 let (key, command) = (rng.index(KEYS), Command::random(rng, &self.numbers));
                 let note = |action| self.recorded[key].lock().unwrap().push((id, action));
@@ -145,16 +145,16 @@ impl Round {
 fn histories_of_three_clients_are_linearizable() {
     let mut rng = Rng::new(seed("histories_of_three_clients_are_linearizable"));
     let rounds = if std::env::var_os("TERRACE_SOAK").is_some() { 200 } else { 8 };
-    let stage = TestServer::new();
-    let served = stage.serve(&["--sync", "no", "--threads", "3"]);
+    let test = TestServer::new();
+    let served = test.serve(&["--sync", "no", "--threads", "3"]);
     let mut commands = 0;
     for number in 0..rounds {
         let (round, prefix) = (Round::default(), format!("{number}:"));
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 let mut rng = Rng::new(rng.next_u64());
-                let (round, stage, prefix) = (&round, &stage, &prefix);
-                scope.spawn(move || round.work(stage, prefix, &mut rng));
+                let (round, test, prefix) = (&round, &test, &prefix);
+                scope.spawn(move || round.work(test, prefix, &mut rng));
             }
             std::thread::sleep(Duration::from_millis(50 + rng.below(100)));
             if number % 2 == 0 {

@@ -8,15 +8,15 @@ use terrace_testkit::scrape::{get, scrape};
 use terrace_testkit::wait::wait_until;
 
 use super::client::{Client, Reply};
-use super::stage::{TestServer, refused, terrace};
+use super::test_server::{TestServer, refused, terrace};
 
 #[test]
 fn wrong_settings_are_one_line() {
-    let stage = TestServer::new();
-    std::fs::write(stage.path("file"), "").unwrap();
-    std::fs::write(stage.path("map"), "[[node]]\nhost = \"127.0.0.1\"\nport = 1\nslots = [\"0-1\"]\n")
+    let test = TestServer::new();
+    std::fs::write(test.path("file"), "").unwrap();
+    std::fs::write(test.path("map"), "[[node]]\nhost = \"127.0.0.1\"\nport = 1\nslots = [\"0-1\"]\n")
         .unwrap();
-    let (dir, file, map) = (stage.text("keys"), stage.text("file"), stage.text("map"));
+    let (dir, file, map) = (test.text("keys"), test.text("file"), test.text("map"));
     let kv = |more: &[&str], part: &str| refused(&[&["serve", "kv", "--dir", &dir], more].concat(), part);
     refused(&["serve", "kv", "--dir", "/nonexistent/keys"], "No such file");
     refused(&["serve", "kv", "--dir", &file], "directory");
@@ -24,14 +24,14 @@ fn wrong_settings_are_one_line() {
     kv(&["--password-file", "/nonexistent"], "No such file");
     kv(&["--unix", "/nonexistent/s"], "No such file");
     kv(&["--unix", &file], "no socket");
-    kv(&["--unix", &stage.text(&"s".repeat(107))], "107 bytes; choose a shorter one");
-    let password = stage.path("password");
+    kv(&["--unix", &test.text(&"s".repeat(107))], "107 bytes; choose a shorter one");
+    let password = test.path("password");
     std::fs::write(&password, "secret").unwrap();
     std::fs::set_permissions(&password, std::fs::Permissions::from_mode(0o600)).unwrap();
-    kv(&["--bind", "192.0.2.1", "--password-file", &stage.text("password")], "an address of this machine");
+    kv(&["--bind", "192.0.2.1", "--password-file", &test.text("password")], "an address of this machine");
     kv(&["--port", "1", "--memcached", "1"], "a port of its own");
     kv(&["--cluster", &map, "--port", "1"], "slot 2 is given to no node");
-    kv(&["--cluster", &map, "--unix", &stage.text("s")], "--port");
+    kv(&["--cluster", &map, "--unix", &test.text("s")], "--port");
     kv(&["--memory", "1KiB"], "--memory");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     kv(&["--port", &listener.local_addr().unwrap().port().to_string()], "--port");
@@ -39,9 +39,9 @@ fn wrong_settings_are_one_line() {
 
 #[test]
 fn longest_value_that_is_taken_is_given() {
-    let stage = TestServer::new();
-    let served = stage.serve(&[]);
-    let mut client = stage.client();
+    let test = TestServer::new();
+    let served = test.serve(&[]);
+    let mut client = test.client();
     let Reply::Array(longest) = client.ask(&["CONFIG", "GET", "proto-max-bulk-len"]).unwrap() else {
         panic!("no setting")
     };
@@ -55,26 +55,26 @@ fn longest_value_that_is_taken_is_given() {
 
 #[test]
 fn one_store_has_one_server() {
-    let stage = TestServer::new();
-    let served = stage.serve(&[]);
-    let socket = stage.text("other");
-    refused(&["serve", "kv", "--dir", &stage.text("keys"), "--unix", &socket], "end it first");
+    let test = TestServer::new();
+    let served = test.serve(&[]);
+    let socket = test.text("other");
+    refused(&["serve", "kv", "--dir", &test.text("keys"), "--unix", &socket], "end it first");
     refused(
-        &["serve", "kv", "--dir", &stage.text("elsewhere"), "--unix", &stage.text("s")],
+        &["serve", "kv", "--dir", &test.text("elsewhere"), "--unix", &test.text("s")],
         "a server listens there",
     );
-    let mode = |name: &str| std::fs::metadata(stage.path(name)).unwrap().mode() & 0o777;
+    let mode = |name: &str| std::fs::metadata(test.path(name)).unwrap().mode() & 0o777;
     assert_eq!((mode("s"), mode("keys/.kv.heap"), mode("keys/.kv.names")), (0o600, 0o600, 0o600));
     served.stop();
-    assert!(!stage.path("s").exists());
+    assert!(!test.path("s").exists());
 }
 
 /// Runs `f` in a thread whose mount namespace, and that of its servers, has a file system of `bytes` at
 /// `keys`.
 fn on_a_disk(bytes: u64, f: impl FnOnce(&TestServer) + Send) {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-    let stage = TestServer::new();
-    let keys = stage.path("keys");
+    let test = TestServer::new();
+    let keys = test.path("keys");
     std::fs::create_dir(&keys).unwrap();
     let run = || {
         // SAFETY: affects this thread only; it does not unshare descriptors.
@@ -85,7 +85,7 @@ fn on_a_disk(bytes: u64, f: impl FnOnce(&TestServer) + Send) {
             .and_then(|()| mount_change("/", private))
             .and_then(|()| mount("tmpfs", &keys, "tmpfs", MountFlags::empty(), Some(options.as_c_str())));
         match mounted {
-            Ok(()) => f(&stage),
+            Ok(()) => f(&test),
             Err(err) => println!("not run: no file system can be mounted here: {err}"),
         }
     };
@@ -94,9 +94,9 @@ fn on_a_disk(bytes: u64, f: impl FnOnce(&TestServer) + Send) {
 
 #[test]
 fn full_disk_takes_deletes_and_has_room_again() {
-    on_a_disk(24 << 20, |stage| {
-        let served = stage.serve(&[]);
-        let mut client = stage.client();
+    on_a_disk(24 << 20, |test| {
+        let served = test.serve(&[]);
+        let mut client = test.client();
         for field in 0..100 {
             let field = format!("field{field}");
             let asked = client.ask(&[b"HSET".as_slice(), b"hash", field.as_bytes(), &[7; 6000]]);
@@ -123,9 +123,9 @@ fn full_disk_takes_deletes_and_has_room_again() {
 
 #[test]
 fn full_and_read_only_disks_are_one_line() {
-    on_a_disk(24 << 20, |stage| {
-        let served = stage.serve(&[]);
-        let mut client = stage.client();
+    on_a_disk(24 << 20, |test| {
+        let served = test.serve(&[]);
+        let mut client = test.client();
         let value = |i: u64| Rng::new(i).bytes(500_000);
         let mut set = |i: u64| {
             let reply = client.ask(&[b"SET", format!("k{i}").as_bytes(), &value(i)]).unwrap();
@@ -138,7 +138,7 @@ fn full_and_read_only_disks_are_one_line() {
         }
         assert!(taken > 20, "{taken} values were taken");
         assert!(said.starts_with("OOM") && said.contains("the store is full"), "{said}");
-        let mut client = stage.client();
+        let mut client = test.client();
         let check = |client: &mut Client, i: u64| {
             let found = client.ask(&["GET", &format!("k{i}")]).unwrap();
             assert_eq!(found, Reply::Bulk(Some(value(i))), "value {i}");
@@ -148,19 +148,19 @@ fn full_and_read_only_disks_are_one_line() {
         wait_until("removed values leave room", || set(taken) == "OK");
         (3..=taken).for_each(|i| check(&mut client, i));
         served.stop();
-        rustix::mount::mount_remount(stage.path("keys"), rustix::mount::MountFlags::RDONLY, "").unwrap();
-        refused(&["serve", "kv", "--dir", &stage.text("keys"), "--unix", &stage.text("s")], "writable");
+        rustix::mount::mount_remount(test.path("keys"), rustix::mount::MountFlags::RDONLY, "").unwrap();
+        refused(&["serve", "kv", "--dir", &test.text("keys"), "--unix", &test.text("s")], "writable");
     });
 }
 
 #[test]
 fn password_file_keeps_others_out() {
-    let stage = TestServer::new();
-    let file = stage.text("password");
+    let test = TestServer::new();
+    let file = test.text("password");
     std::fs::write(&file, "secret\nmore\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let served = stage.serve(&["--password-file", &file]);
-    let mut client = Client::unix(&stage.path("s")).unwrap();
+    let served = test.serve(&["--password-file", &file]);
+    let mut client = Client::unix(&test.path("s")).unwrap();
     assert_eq!(client.say("GET a"), "NOAUTH Authentication required.");
     assert!(client.say("AUTH wrong").starts_with("WRONGPASS"));
     assert_eq!([client.say("AUTH secret"), client.say("SET a 1")], ["OK", "OK"]);
@@ -169,9 +169,9 @@ fn password_file_keeps_others_out() {
 
 #[test]
 fn commands_of_terrace_reach_a_server() {
-    let stage = TestServer::new();
-    let served = stage.serve(&["--clients-max", "3"]);
-    let mut client = stage.client();
+    let test = TestServer::new();
+    let served = test.serve(&["--clients-max", "3"]);
+    let mut client = test.client();
     for i in 0..100 {
         client.say(&format!("SET k{i} {}", "v".repeat(5000)));
     }
@@ -180,7 +180,7 @@ fn commands_of_terrace_reach_a_server() {
     assert_eq!((kv.keys, stat.instance.kind.name()), (100, "kv"));
     assert!(kv.commands >= 100 && kv.clients >= 1 && kv.input_bytes > 500_000);
     assert!(stat.cache.memory.used_bytes <= stat.cache.memory.limit_bytes);
-    let dir = stage.text("keys");
+    let dir = test.text("keys");
     let told = |args: &[&str]| {
         let output = terrace(&[args, &[dir.as_str()]].concat()).output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -199,10 +199,10 @@ fn commands_of_terrace_reach_a_server() {
 
 #[test]
 fn metrics_of_a_server_are_scraped_also_after_it_was_killed() {
-    let stage = TestServer::new();
-    let served = stage.serve(&["--metrics", "0"]);
+    let test = TestServer::new();
+    let served = test.serve(&["--metrics", "0"]);
     let address = served.stat().instance.metrics.expect("it is told where they are");
-    let mut client = stage.client();
+    let mut client = test.client();
     for words in ["SET a 1", "GET a", "GET b", "NONSENSE"] {
         client.say(words);
     }

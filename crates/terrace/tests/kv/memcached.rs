@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use terrace_testkit::wait::wait_until;
 
-use super::stage::{TestServer, refused};
+use super::test_server::{TestServer, refused};
 
 /// A client that sends text and reads lines.
 struct Client(BufReader<TcpStream>);
@@ -66,9 +66,9 @@ fn free_port() -> u16 {
 
 #[test]
 fn items_with_flags_and_times_survive_deaths() {
-    let (stage, port) = (TestServer::new(), free_port());
+    let (test, port) = (TestServer::new(), free_port());
     let options = ["--sync", "always", "--memcached", &port.to_string()];
-    let served = stage.serve(&options);
+    let served = test.serve(&options);
     let mut client = Client::new(port);
     for flags in [0, 5, 65_535, 65_536, u32::MAX] {
         let length = format!("v{flags}").len();
@@ -78,7 +78,7 @@ fn items_with_flags_and_times_survive_deaths() {
     assert_eq!(client.say("set soon 9 1 1\r\nx\r\n"), "STORED");
     let (.., unique) = client.gets("k5").unwrap();
     let check = || {
-        let (mut client, mut resp) = (Client::new(port), stage.client());
+        let (mut client, mut resp) = (Client::new(port), test.client());
         for flags in [0, 5, 65_535, 65_536, u32::MAX] {
             let (found, value, _) = client.gets(&format!("k{flags}")).unwrap();
             assert_eq!((found, value), (flags, format!("v{flags}")));
@@ -91,11 +91,11 @@ fn items_with_flags_and_times_survive_deaths() {
     served.kill_server();
     check();
     served.kill_all();
-    let served = stage.serve(&options);
+    let served = test.serve(&options);
     check();
     wait_until("an item expires", || Client::new(port).gets("soon").is_none());
     served.stop();
-    let served = stage.serve(&options);
+    let served = test.serve(&options);
     check();
     served.stop();
 }
@@ -107,9 +107,9 @@ fn rounds() -> u64 {
 
 #[test]
 fn acknowledged_items_survive_kills_under_load() {
-    let (stage, port) = (TestServer::new(), free_port());
+    let (test, port) = (TestServer::new(), free_port());
     let options = ["--sync", "always", "--memcached", &port.to_string()];
-    let mut served = stage.serve(&options);
+    let mut served = test.serve(&options);
     let mut acknowledged = 0_u64;
     for round in 0..rounds() {
         let from = acknowledged;
@@ -137,7 +137,7 @@ fn acknowledged_items_survive_kills_under_load() {
             Some(served)
         };
         acknowledged = writer.join().unwrap();
-        served = still.unwrap_or_else(|| stage.serve(&options));
+        served = still.unwrap_or_else(|| test.serve(&options));
         let (flags, n, _) = Client::new(port).gets("n").unwrap();
         let n: u64 = n.parse().unwrap();
         // The write after it was sent, but not acknowledged.
@@ -150,15 +150,15 @@ fn acknowledged_items_survive_kills_under_load() {
 
 #[test]
 fn memcached_port_is_refused_beside_a_password() {
-    let stage = TestServer::new();
-    let (dir, unix) = (stage.text("keys"), stage.text("s"));
+    let test = TestServer::new();
+    let (dir, unix) = (test.text("keys"), test.text("s"));
     let kv = |more: &[&str], part: &str| {
         refused(&[&["serve", "kv", "--dir", &dir, "--unix", &unix, "--memcached"], more].concat(), part);
     };
     kv(&["1", "--bind", "0.0.0.0"], "no password");
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     kv(&[&listener.local_addr().unwrap().port().to_string()], "--memcached");
-    std::fs::write(stage.path("password"), "secret\n").unwrap();
-    kv(&["1", "--password-file", &stage.text("password")], "--memcached");
-    kv(&["1", "--cluster", &stage.text("map")], "--memcached");
+    std::fs::write(test.path("password"), "secret\n").unwrap();
+    kv(&["1", "--password-file", &test.text("password")], "--memcached");
+    kv(&["1", "--cluster", &test.text("map")], "--memcached");
 }

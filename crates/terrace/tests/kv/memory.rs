@@ -3,7 +3,7 @@
 use terrace_testkit::process::{memory_files, private_memory};
 
 use super::client::{Client, Reply};
-use super::stage::{Served, TestServer};
+use super::test_server::{Served, TestServer};
 
 const LIMIT: u64 = 32 << 20;
 /// Anonymous memory of a process that does not grow with keys: stacks, thread buffers, allocator overhead.
@@ -51,9 +51,9 @@ fn set_batch(client: &mut Client, from: u64) -> u64 {
 
 #[test]
 fn keys_fill_memory_up_to_the_limit_and_are_then_refused() {
-    let stage = TestServer::new();
-    let served = stage.serve(&["--sync", "no"]);
-    let mut client = stage.client();
+    let test = TestServer::new();
+    let served = test.serve(&["--sync", "no"]);
+    let mut client = test.client();
     let mut keys = 0;
     loop {
         let taken = set_batch(&mut client, keys);
@@ -79,7 +79,7 @@ fn keys_fill_memory_up_to_the_limit_and_are_then_refused() {
     within_limit(&served, "full and read");
     // The next server over the same keys.
     served.kill_server();
-    let mut client = stage.client();
+    let mut client = test.client();
     assert_eq!(client.say(&format!("GET {}", key(2))), "2");
     within_limit(&served, "after a kill");
     for i in 0..keys / 2 {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrace_testkit::rng::{Rng, seed};
 
 use super::client::{Client, Reply};
-use super::stage::TestServer;
+use super::test_server::TestServer;
 
 fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>>) {
     let key = format!("key:{}", rng.below(200));
@@ -37,13 +37,13 @@ fn step(client: &mut Client, rng: &mut Rng, model: &mut BTreeMap<String, Vec<u8>
 /// Random writes and reads, with each kind of end in turn. `more`: options of the server.
 fn check_over_restarts(seed: u64, rounds: u64, more: &[&str]) {
     let mut rng = Rng::new(seed);
-    let (stage, mut model) = (TestServer::new(), BTreeMap::new());
-    let tier = format!("{}:64MiB", stage.text("tier"));
+    let (test, mut model) = (TestServer::new(), BTreeMap::new());
+    let tier = format!("{}:64MiB", test.text("tier"));
     let with_tier: Vec<&str> = more.iter().map(|word| if *word == "TIER" { &*tier } else { *word }).collect();
-    let serve = || stage.serve(&[&["--sync", "always"], &*with_tier].concat());
+    let serve = || test.serve(&[&["--sync", "always"], &*with_tier].concat());
     let mut served = serve();
     for round in 0..rounds {
-        let mut client = stage.client();
+        let mut client = test.client();
         for _ in 0..150 {
             step(&mut client, &mut rng, &mut model);
         }
@@ -58,7 +58,7 @@ fn check_over_restarts(seed: u64, rounds: u64, more: &[&str]) {
                 served = serve();
             }
         }
-        let mut client = stage.client();
+        let mut client = test.client();
         assert_eq!(client.say("DBSIZE"), model.len().to_string());
         for (key, value) in &model {
             assert!(client.ask(&["GET", key]).unwrap() == Reply::Bulk(Some(value.clone())), "{key}");

@@ -1,7 +1,7 @@
 //! In the virtual machine: checks of `--numa auto`. Each returns its observation.
 
 use super::super::command::{output, wrong};
-use super::stage::{self, Fixture, Load, MOUNT, mask, numa, terrace};
+use super::fixture::{self, Fixture, Load, MOUNT, mask, numa, terrace};
 use super::words::REST;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -19,14 +19,14 @@ type Seen = io::Result<String>;
 const PERIODS_3: Duration = Duration::from_millis(4300);
 const PERIODS_10: Duration = Duration::from_millis(10_500);
 
-fn is_far(stage: &Fixture, tid: u32) -> bool {
-    proc::stat(tid).is_some_and(|stat| stage.far_cpus().contains(&stat.cpu))
+fn is_far(fixture: &Fixture, tid: u32) -> bool {
+    proc::stat(tid).is_some_and(|stat| fixture.far_cpus().contains(&stat.cpu))
 }
 
 /// Waits until a thread runs on the far node.
-fn follows(stage: &Fixture, tid: u32) -> io::Result<Duration> {
+fn follows(fixture: &Fixture, tid: u32) -> io::Result<Duration> {
     let begun = Instant::now();
-    match holds_within(PERIODS_3, || is_far(stage, tid)) {
+    match holds_within(PERIODS_3, || is_far(fixture, tid)) {
         true => Ok(begun.elapsed()),
         false => {
             let why = format!(
@@ -34,42 +34,43 @@ fn follows(stage: &Fixture, tid: u32) -> io::Result<Duration> {
                 mask(tid),
                 proc::stat(tid).map(|stat| stat.cpu)
             );
-            Err(wrong(format!("{why}\n{}", told(&stage.far_dir()))))
+            Err(wrong(format!("{why}\n{}", told(&fixture.far_dir()))))
         }
     }
 }
 
 /// A thread that reads the far node's file moves there, and stays.
-pub(super) fn thread_follows_its_data(stage: &Fixture) -> Seen {
-    let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), None)?;
-    let after = follows(stage, load.tids[0])?;
-    let before = numa(&stage.far_dir())?.moved;
+pub(super) fn thread_follows_its_data(fixture: &Fixture) -> Seen {
+    let load = fixture.run(&fixture.load("run", 1, &[&format!("{}/large", fixture.far_dir())]), None)?;
+    let after = follows(fixture, load.tids[0])?;
+    let before = numa(&fixture.far_dir())?.moved;
     let looks = 20;
     let mut there = 0;
     for _ in 0..looks {
         std::thread::sleep(PERIODS_10 / looks);
-        there += u32::from(is_far(stage, load.tids[0]));
+        there += u32::from(is_far(fixture, load.tids[0]));
     }
-    let more = numa(&stage.far_dir())?.moved - before;
+    let more = numa(&fixture.far_dir())?.moved - before;
     let seen = format!(
         "there after {:.1} s; in the ten periods after {more} moves, and there {there} times of {looks}",
         after.as_secs_f64()
     );
     // A thread moved there by the kernel is not bound: the kernel may move it away once, for at most three
     // periods.
-    expect(more <= 1 && there >= looks - 6, || format!("{seen}\n{}", told(&stage.far_dir())))?;
+    expect(more <= 1 && there >= looks - 6, || format!("{seen}\n{}", told(&fixture.far_dir())))?;
     load.end()?;
     Ok(seen)
 }
 
 /// Writers with all data on one node are spread.
-pub(super) fn contention_spreads_threads(stage: &Fixture) -> Seen {
-    let dir = stage.far_dir();
-    let load = stage.run(&stage.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
+pub(super) fn contention_spreads_threads(fixture: &Fixture) -> Seen {
+    let dir = fixture.far_dir();
+    let load =
+        fixture.run(&fixture.load("mix", 4, &[&format!("{dir}/own."), &format!("{dir}/out.")]), None)?;
     std::thread::sleep(PERIODS_10);
-    let places = places(stage, &load);
+    let places = places(fixture, &load);
     let report = numa(&dir)?;
-    let on_far = places.iter().filter(|&&node| node == Some(stage.far())).count();
+    let on_far = places.iter().filter(|&&node| node == Some(fixture.far())).count();
     let seen = format!("threads on nodes {places:?}, {} moves", report.moved);
     // Threads that never moved are not spread.
     let is_spread = on_far < 4 && report.moved > 0 && places.iter().all(Option::is_some);
@@ -79,16 +80,16 @@ pub(super) fn contention_spreads_threads(stage: &Fixture) -> Seen {
 }
 
 /// Three threads that read one file, and together use less than one processor, run on one node.
-pub(super) fn threads_that_share_stay_together(stage: &Fixture) -> Seen {
-    let dir = stage.far_dir();
-    let load = stage.run(&stage.load("nip", 3, &[&format!("{dir}/large")]), None)?;
+pub(super) fn threads_that_share_stay_together(fixture: &Fixture) -> Seen {
+    let dir = fixture.far_dir();
+    let load = fixture.run(&fixture.load("nip", 3, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_10);
     // A thread on the right node from the start is not bound: the kernel may move it away until the next
     // period.
     let mut together = 0;
     for _ in 0..10 {
         std::thread::sleep(Duration::from_secs(1));
-        let places = places(stage, &load);
+        let places = places(fixture, &load);
         together += u32::from(places.iter().all(|&place| place == places[0]));
     }
     let seen = format!("together in {together} of 10 samples, {} moves", numa(&dir)?.moved);
@@ -98,8 +99,8 @@ pub(super) fn threads_that_share_stay_together(stage: &Fixture) -> Seen {
 }
 
 /// The nodes where the threads run.
-fn places(stage: &Fixture, load: &Load) -> Vec<Option<usize>> {
-    let node_of = |cpu: usize| stage.nodes.iter().position(|cpus| cpus.contains(&cpu));
+fn places(fixture: &Fixture, load: &Load) -> Vec<Option<usize>> {
+    let node_of = |cpu: usize| fixture.nodes.iter().position(|cpus| cpus.contains(&cpu));
     load.tids.iter().map(|tid| proc::stat(tid).and_then(|stat| node_of(stat.cpu))).collect()
 }
 
@@ -109,12 +110,12 @@ fn told(mnt: &str) -> String {
 
 /// A load on a mount, bound to the far node by terrace. If the kernel moved it there itself, terrace has no
 /// reason to: then another load is started.
-fn moved(stage: &Fixture) -> io::Result<Load> {
-    stage.mount()?;
+fn moved(fixture: &Fixture) -> io::Result<Load> {
+    fixture.mount()?;
     for _ in 0..5 {
-        let words = stage.load("run", 1, &[&format!("{MOUNT}/large")]);
+        let words = fixture.load("run", 1, &[&format!("{MOUNT}/large")]);
         let load = Load::begin(Command::new(&words[0]).args(&words[1..]))?;
-        if holds_within(PERIODS_3, || mask(load.tids[0]) == stage.far_cpus()) {
+        if holds_within(PERIODS_3, || mask(load.tids[0]) == fixture.far_cpus()) {
             return Ok(load);
         }
         load.end()?;
@@ -123,26 +124,26 @@ fn moved(stage: &Fixture) -> io::Result<Load> {
 }
 
 /// Checks that `end` restores the affinity of a bound thread.
-fn is_restored_by(stage: &Fixture, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
-    let load = moved(stage)?;
+fn is_restored_by(fixture: &Fixture, end: impl FnOnce(u32) -> io::Result<()>) -> io::Result<()> {
+    let load = moved(fixture)?;
     let tid = load.tids[0];
     // This kernel cannot resend requests that terraced had at its death, so none may be under way.
     rest()?;
     end(tid)?;
-    let restored = holds_within(Duration::from_secs(5), || mask(tid) == stage.all_cpus());
+    let restored = holds_within(Duration::from_secs(5), || mask(tid) == fixture.all_cpus());
     expect(restored, || format!("it may use {:?}", mask(tid)))?;
     load.end()
 }
 
 /// The end of a mount restores a thread's affinity.
-pub(super) fn affinity_is_restored_at_the_end(stage: &Fixture) -> Seen {
-    is_restored_by(stage, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
+pub(super) fn affinity_is_restored_at_the_end(fixture: &Fixture) -> Seen {
+    is_restored_by(fixture, |_| output(&mut terrace(&["umount", MOUNT])).map(drop))?;
     Ok("after umount".into())
 }
 
 /// terraced is killed, is restarted, and ends.
-pub(super) fn affinity_is_restored_after_a_crash(stage: &Fixture) -> Seen {
-    is_restored_by(stage, |tid| {
+pub(super) fn affinity_is_restored_after_a_crash(fixture: &Fixture) -> Seen {
+    is_restored_by(fixture, |tid| {
         let daemon = pid_of_daemon()?;
         kill(daemon)?;
         let answers = holds_within(Duration::from_secs(20), || {
@@ -150,17 +151,17 @@ pub(super) fn affinity_is_restored_after_a_crash(stage: &Fixture) -> Seen {
         });
         expect(answers, || "terraced was not restarted".into())?;
         std::thread::sleep(Duration::from_secs(2));
-        expect(mask(tid) == stage.far_cpus(), || "the thread lost its affinity".into())?;
+        expect(mask(tid) == fixture.far_cpus(), || "the thread lost its affinity".into())?;
         output(&mut terrace(&["umount", MOUNT])).map(drop)
     })?;
     Ok("after kill -9 of terraced and umount".into())
 }
 
 /// The whole instance is killed at once; the next command restores the affinity.
-pub(super) fn affinity_is_restored_after_a_kill(stage: &Fixture) -> Seen {
-    is_restored_by(stage, |_| {
-        stage::processes().into_iter().try_for_each(kill)?;
-        expect(holds_within(Duration::from_secs(10), || stage::processes().is_empty()), || {
+pub(super) fn affinity_is_restored_after_a_kill(fixture: &Fixture) -> Seen {
+    is_restored_by(fixture, |_| {
+        fixture::processes().into_iter().try_for_each(kill)?;
+        expect(holds_within(Duration::from_secs(10), || fixture::processes().is_empty()), || {
             "processes are left".into()
         })?;
         let _ = output(&mut terrace(&["stat"]));
@@ -171,41 +172,42 @@ pub(super) fn affinity_is_restored_after_a_kill(stage: &Fixture) -> Seen {
 }
 
 /// In a control group of one node's processors no thread moves.
-pub(super) fn cpuset_of_one_node_is_kept(stage: &Fixture) -> Seen {
+pub(super) fn cpuset_of_one_node_is_kept(fixture: &Fixture) -> Seen {
     let group = "/sys/fs/cgroup/one";
     fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpuset")?;
     fs::create_dir_all(group)?;
-    let cpus: Vec<String> = stage.nodes[0].iter().map(usize::to_string).collect();
+    let cpus: Vec<String> = fixture.nodes[0].iter().map(usize::to_string).collect();
     fs::write(format!("{group}/cpuset.cpus"), cpus.join(","))?;
-    let load = stage.run(&stage.load("run", 1, &[&format!("{}/large", stage.far_dir())]), Some(group))?;
+    let load =
+        fixture.run(&fixture.load("run", 1, &[&format!("{}/large", fixture.far_dir())]), Some(group))?;
     std::thread::sleep(PERIODS_3);
-    let report = numa(&stage.far_dir())?;
-    expect(report.moved == 0 && mask(load.tids[0]) == stage.nodes[0], || format!("{report:?}"))?;
+    let report = numa(&fixture.far_dir())?;
+    expect(report.moved == 0 && mask(load.tids[0]) == fixture.nodes[0], || format!("{report:?}"))?;
     load.end()?;
     Ok(format!("no move, {} refused in the last period", report.moves.len()))
 }
 
 /// The far node's processors go offline while threads are bound to them, then its memory with its frames.
-pub(super) fn node_that_goes_offline_does_no_harm(stage: &Fixture) -> Seen {
-    let dir = stage.far_dir();
-    let load = stage.run(&stage.load("run", 4, &[&format!("{dir}/large")]), None)?;
+pub(super) fn node_that_goes_offline_does_no_harm(fixture: &Fixture) -> Seen {
+    let dir = fixture.far_dir();
+    let load = fixture.run(&fixture.load("run", 4, &[&format!("{dir}/large")]), None)?;
     std::thread::sleep(PERIODS_3);
-    let bound = load.tids.iter().filter(|&&tid| mask(tid) == stage.far_cpus()).count();
+    let bound = load.tids.iter().filter(|&&tid| mask(tid) == fixture.far_cpus()).count();
     expect(bound > 0, || format!("no thread was moved\n{}", told(&dir)))?;
-    let frames = |report: &Numa| report.nodes[stage.far()].frame_bytes >> 20;
+    let frames = |report: &Numa| report.nodes[fixture.far()].frame_bytes >> 20;
     let before = numa(&dir)?;
     expect(frames(&before) > 0, || format!("no frames on the node\n{}", told(&dir)))?;
     let switch = |on: &str| {
         let write = |cpu: &usize| fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), on);
-        stage.far_cpus().iter().try_for_each(write)
+        fixture.far_cpus().iter().try_for_each(write)
     };
     switch("0")?;
-    let (off, kept) = stage.take_far_memory()?;
+    let (off, kept) = fixture.take_far_memory()?;
     std::thread::sleep(PERIODS_10);
     let after = numa(&dir)?;
-    stage.give_far_memory(&off)?;
+    fixture.give_far_memory(&off)?;
     switch("1")?;
-    let (more, block) = (after.moved - before.moved, stage.block_mib()?);
+    let (more, block) = (after.moved - before.moved, fixture.block_mib()?);
     let seen = format!(
         "{bound} threads were bound to its processors, and {} MiB of frames on it; {} MiB of its memory went, {} MiB that the \
          kernel itself uses did not; {more} moves in ten periods without them, {} MiB of frames left there",
@@ -220,12 +222,12 @@ pub(super) fn node_that_goes_offline_does_no_harm(stage: &Fixture) -> Seen {
 }
 
 /// Frames are allocated on the reading thread's node, and move when a thread elsewhere reads them.
-pub(super) fn frames_lie_on_the_readers_node(stage: &Fixture) -> Seen {
-    stage.mount()?;
+pub(super) fn frames_lie_on_the_readers_node(fixture: &Fixture) -> Seen {
+    fixture.mount()?;
     let mut seen = Vec::new();
-    for node in [stage.far(), 0] {
-        let words = stage.load("run", 1, &[&format!("{MOUNT}/small")]);
-        let cpus: Vec<String> = stage.nodes[node].iter().map(usize::to_string).collect();
+    for node in [fixture.far(), 0] {
+        let words = fixture.load("run", 1, &[&format!("{MOUNT}/small")]);
+        let cpus: Vec<String> = fixture.nodes[node].iter().map(usize::to_string).collect();
         // Bound by taskset: the thread stays, and only frames can move.
         let load = Load::begin(Command::new("taskset").args(["-c", &cpus.join(",")]).args(&words))?;
         let begun = Instant::now();
@@ -256,12 +258,12 @@ fn share_read_from(node: usize, tid: u32) -> f64 {
 }
 
 /// Of many threads with few reads each, every one moves at most once.
-pub(super) fn thousand_threads_make_no_storm(stage: &Fixture) -> Seen {
-    let load = stage.run(&stage.load("sip", 1000, &[&format!("{}/large", stage.far_dir())]), None)?;
+pub(super) fn thousand_threads_make_no_storm(fixture: &Fixture) -> Seen {
+    let load = fixture.run(&fixture.load("sip", 1000, &[&format!("{}/large", fixture.far_dir())]), None)?;
     std::thread::sleep(PERIODS_10);
-    let before = numa(&stage.far_dir())?.moved;
+    let before = numa(&fixture.far_dir())?.moved;
     std::thread::sleep(PERIODS_10);
-    let more = numa(&stage.far_dir())?.moved - before;
+    let more = numa(&fixture.far_dir())?.moved - before;
     expect(before + more <= 1000, || format!("{before} moves, then {more}"))?;
     load.end()?;
     Ok(format!("{before} moves in ten periods, {more} in the ten after"))
@@ -271,7 +273,7 @@ pub(super) fn thousand_threads_make_no_storm(stage: &Fixture) -> Seen {
 pub(super) fn one_node_is_told() -> Seen {
     fs::create_dir_all("/tmp/source")?;
     fs::write("/tmp/source/file", "content")?;
-    output(&mut terrace(&["mount", "/tmp/source", MOUNT, "--numa", "auto", "--memory", stage::MEMORY]))?;
+    output(&mut terrace(&["mount", "/tmp/source", MOUNT, "--numa", "auto", "--memory", fixture::MEMORY]))?;
     let said = told(MOUNT);
     expect(said == "one memory node: there is nothing to place\n", || said.clone())?;
     expect(fs::read(format!("{MOUNT}/file"))? == b"content", || "wrong content".into())?;
@@ -287,7 +289,7 @@ fn rest() -> io::Result<()> {
 
 fn pid_of_daemon() -> io::Result<i32> {
     let named = |pid: &i32| proc::text(pid, "comm").is_ok_and(|comm| comm == "terraced\n");
-    stage::processes().into_iter().find(named).ok_or_else(|| wrong("no process is called terraced"))
+    fixture::processes().into_iter().find(named).ok_or_else(|| wrong("no process is called terraced"))
 }
 
 fn kill(pid: i32) -> io::Result<()> {

@@ -2,7 +2,7 @@
 
 use super::super::command::{output, wrong};
 use super::checks as c;
-use super::stage::{self, Fixture, MOUNT, terrace};
+use super::fixture::{self, Fixture, MOUNT, terrace};
 use std::io;
 use std::process::Command;
 use std::time::Instant;
@@ -25,13 +25,13 @@ const CHECKS: &[(&str, Check)] = &[
 /// Runs on a machine with `nodes` nodes.
 pub(crate) fn run(nodes: usize) -> io::Result<()> {
     let mut failed = 0;
-    stage::prepare()?;
+    fixture::prepare()?;
     if nodes < 2 {
         failed += check("one node", c::one_node_is_told);
     } else {
-        let stage = Fixture::new(nodes)?;
+        let fixture = Fixture::new(nodes)?;
         for (name, of) in CHECKS {
-            failed += check(name, || of(&stage));
+            failed += check(name, || of(&fixture));
             clean_up();
         }
     }
@@ -51,7 +51,7 @@ fn check(name: &str, of: impl FnOnce() -> io::Result<String>) -> usize {
 
 /// Cleans up after a failed check.
 fn clean_up() {
-    if stage::processes().is_empty() {
+    if fixture::processes().is_empty() {
         return;
     }
     let _ = output(&mut terrace(&["umount", MOUNT]));

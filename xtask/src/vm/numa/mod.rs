@@ -1,9 +1,9 @@
 //! `vm numa`: `--numa auto` on machines of two and four memory nodes with persistent memory on each, and on a kernel without nodes.
 
 mod checks;
+mod fixture;
 pub(super) mod inside;
 pub(super) mod load;
-mod stage;
 mod words;
 
 use super::image::Image;

@@ -30,17 +30,9 @@ pub(crate) enum Cache {
     Engine,
 }
 
-/// Whether this machine can mount.
-pub(crate) fn possible() -> bool {
-    let possible = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
-    if !possible {
-        assert!(
-            std::env::var_os("TERRACE_REQUIRE_ROOT").is_none(),
-            "TERRACE_REQUIRE_ROOT is set, but this is not root with FUSE"
-        );
-        terrace_testkit::skipped!("needs root and /dev/fuse");
-    }
-    possible
+/// The page caches of a test over both; none, with a message, if this machine permits no mounts.
+pub(crate) fn caches() -> &'static [Cache] {
+    if terrace_testkit::can_mount() { &[Cache::Direct, Cache::Engine] } else { &[] }
 }
 
 /// A mounted temporary directory.

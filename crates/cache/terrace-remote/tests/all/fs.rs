@@ -1,6 +1,6 @@
 //! Targets in a directory.
 
-use crate::world::{Fixture, PAGES};
+use crate::fixture::{Fixture, PAGES};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 use terrace_testkit::rng::Rng;

@@ -1,6 +1,6 @@
 //! The engine with targets in a store.
 
+mod fixture;
 mod fs;
 mod s3;
 mod server;
-mod world;

@@ -1,7 +1,7 @@
 //! Targets in an S3 bucket.
 
+use crate::fixture::{Fixture, PAGES};
 use crate::server::{Mode, Server, server};
-use crate::world::{Fixture, PAGES};
 use std::time::Duration;
 use terrace_testkit::rng::Rng;
 use terrace_testkit::wait::wait_until;
@@ -9,14 +9,14 @@ use terrace_testkit::wait::wait_until;
 /// Maximum wait of a reader for a silent store: one try, then the source; with a margin for a busy machine.
 const LONGEST: Duration = Duration::from_secs(10);
 
-fn world(server: &Server) -> Fixture {
+fn fixture(server: &Server) -> Fixture {
     Fixture::new(Some(server.path("tier", "cache/one", "keys")))
 }
 
 #[test]
 fn restart_begins_warm_from_a_bucket() {
     let Some(server) = server() else { return };
-    let mut w = world(&server);
+    let mut w = fixture(&server);
     let life = w.start();
     w.read_all(&life);
     w.work(&life, &mut Rng::new(1), 2_000, 50);
@@ -30,7 +30,7 @@ fn restart_begins_warm_from_a_bucket() {
 #[test]
 fn server_killed_under_load_is_used_again_when_it_is_back() {
     let Some(mut server) = server() else { return };
-    let mut w = world(&server);
+    let mut w = fixture(&server);
     let mut rng = Rng::new(2);
     let life = w.start();
     w.read_all(&life);
@@ -63,7 +63,7 @@ fn server_killed_under_load_is_used_again_when_it_is_back() {
 #[test]
 fn silent_or_slow_server_holds_up_nobody_for_long() {
     let Some(server) = server() else { return };
-    let mut w = world(&server);
+    let mut w = fixture(&server);
     let mut rng = Rng::new(3);
     let life = w.start();
     w.read_all(&life);
@@ -106,7 +106,7 @@ fn wrong_keys_bucket_and_address_are_told_in_one_line() {
 #[test]
 fn second_instance_on_a_prefix_is_refused_and_its_neighbour_not() {
     let Some(server) = server() else { return };
-    let (w, neighbour) = (world(&server), Fixture::new(Some(server.path("tier", "cache/two", "keys"))));
+    let (w, neighbour) = (fixture(&server), Fixture::new(Some(server.path("tier", "cache/two", "keys"))));
     let first = w.open().unwrap();
     let line = w.open().unwrap_err().to_string();
     assert!(line.contains("the tier is in use by process "), "{line}");

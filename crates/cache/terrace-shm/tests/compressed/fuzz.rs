@@ -186,7 +186,7 @@ fn mangled_objects_are_no_pages() {
         w.put(0, Encoding::Zstd, &sound).unwrap();
         assert_eq!(w.read(0, &mut out.page()[..], &mut Library), Outcome::Done(PAGE_SIZE));
         assert!(*out.page() == wanted, "round {round}, TERRACE_SEED={seed}");
-        let at = object(&w.rig.seg);
+        let at = object(&w.fixture.seg);
         // SAFETY: a slot has room for its largest object; no other thread reads it.
         let (head, slot) = unsafe {
             let slot = std::slice::from_raw_parts_mut(at, HEAD_BYTES + sound.len());
@@ -253,9 +253,9 @@ fn objects_that_change_while_they_are_read_do_no_harm() {
     let (page, sound) = frame(&mut rng, &mut Compressor::new(CompressionMode::Dense, 75).unwrap());
     let mut w = Writer::new(2, 2);
     let handle = w.put(0, Encoding::Zstd, &sound).unwrap();
-    let place = w.rig.pool.place(handle).0;
-    let class = w.rig.seg.zclass(0).load(Ordering::Relaxed);
-    let (seg, touches, stop) = (w.rig.seg.clone(), w.rig.touches.clone(), AtomicBool::new(false));
+    let place = w.fixture.pool.place(handle).0;
+    let class = w.fixture.seg.zclass(0).load(Ordering::Relaxed);
+    let (seg, touches, stop) = (w.fixture.seg.clone(), w.fixture.touches.clone(), AtomicBool::new(false));
     let end = Instant::now() + Duration::from_secs(if is_soak() { 60 } else { 3 });
     let (mut whole, mut other, mut refused) = (0_u64, 0_u64, 0_u64);
     std::thread::scope(|s| {

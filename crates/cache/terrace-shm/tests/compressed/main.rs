@@ -1,8 +1,8 @@
 //! The compressed pool from outside: against a model, with concurrent readers, with hostile bytes.
 
 mod codec;
+mod fixture;
 #[cfg(feature = "compress")]
 mod fuzz;
 mod pool;
 mod reader;
-mod rig;

@@ -1,6 +1,6 @@
 //! The pool against a model: its content, the memory that it releases, the objects that it moves.
 
-use crate::rig::{Fixture, fetch, rig};
+use crate::fixture::{Fixture, fetch, fixture};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -64,18 +64,18 @@ impl Model {
         self.order.retain(|&p| p != place);
         self.pages.remove(&place).map(|page| page.handle)
     }
-    fn verify(&self, rig: &mut Fixture) {
-        rig.pool.check().unwrap();
+    fn verify(&self, fixture: &mut Fixture) {
+        fixture.pool.check().unwrap();
         let bytes: usize = self.pages.values().map(|p| p.len + HEAD_BYTES).sum();
-        assert_eq!(rig.pool.live_bytes(), bytes as u64);
-        assert_eq!(rig.pool.stored_pages(), self.pages.len() as u64);
+        assert_eq!(fixture.pool.live_bytes(), bytes as u64);
+        assert_eq!(fixture.pool.stored_pages(), self.pages.len() as u64);
         let mut ranges: Vec<(usize, usize)> = Vec::new();
         for (&place, page) in &self.pages {
-            assert_eq!(rig.pool.place(page.handle), Place(place));
-            let found = fetch(&rig.seg, page.handle, place).expect("a page that is there");
+            assert_eq!(fixture.pool.place(page.handle), Place(place));
+            let found = fetch(&fixture.seg, page.handle, place).expect("a page that is there");
             assert_eq!(found, bytes_of(place, page.life, page.len));
-            assert_eq!(fetch(&rig.seg, page.handle, place + 1), None, "another page's place");
-            let class = rig.seg.zclass(page.handle.zspage()).load(Ordering::Relaxed);
+            assert_eq!(fetch(&fixture.seg, page.handle, place + 1), None, "another page's place");
+            let class = fixture.seg.zclass(page.handle.zspage()).load(Ordering::Relaxed);
             let start =
                 page.handle.zspage() as usize * ZSPAGE_SIZE + page.handle.slot() as usize * slot_bytes(class);
             ranges.push((start, start + page.len + HEAD_BYTES));
@@ -83,52 +83,52 @@ impl Model {
         ranges.sort_unstable();
         assert!(ranges.windows(2).all(|w| w[0].1 <= w[1].0), "objects overlap");
     }
-    fn apply(&mut self, rig: &mut Fixture, step: &Step) {
+    fn apply(&mut self, fixture: &mut Fixture, step: &Step) {
         match *step {
-            Step::Store(place, len) => self.store(rig, place, len),
+            Step::Store(place, len) => self.store(fixture, place, len),
             Step::Remove(place) => {
                 if let Some(handle) = self.forget(place) {
-                    rig.pool.remove(handle);
-                    assert!(!rig.pool.is_live(handle));
+                    fixture.pool.remove(handle);
+                    assert!(!fixture.pool.is_live(handle));
                 }
             }
             Step::Touch(place) => {
                 if let Some(page) = self.pages.get(&place) {
-                    rig.touches.ztouch(page.handle);
+                    fixture.touches.ztouch(page.handle);
                 }
             }
-            Step::Evict(want) => self.evict(rig, want),
-            Step::Compact(budget) => self.compact(rig, budget),
+            Step::Evict(want) => self.evict(fixture, want),
+            Step::Compact(budget) => self.compact(fixture, budget),
             Step::Trim(keep) => {
-                let (held, idle) = (rig.pool.bytes(), rig.pool.idle_bytes());
-                let back = rig.pool.trim(keep).unwrap();
-                assert_eq!(rig.pool.bytes() + back, held);
-                assert!(back <= idle && rig.pool.idle_bytes() <= keep);
-                assert!(resident(rig) <= rig.pool.bytes(), "memory that is not counted");
+                let (held, idle) = (fixture.pool.bytes(), fixture.pool.idle_bytes());
+                let back = fixture.pool.trim(keep).unwrap();
+                assert_eq!(fixture.pool.bytes() + back, held);
+                assert!(back <= idle && fixture.pool.idle_bytes() <= keep);
+                assert!(resident(fixture) <= fixture.pool.bytes(), "memory that is not counted");
             }
-            Step::Limit(zspages) => rig.pool.set_limit(u64::from(zspages) * ZSPAGE_SIZE as u64),
+            Step::Limit(zspages) => fixture.pool.set_limit(u64::from(zspages) * ZSPAGE_SIZE as u64),
         }
     }
-    fn store(&mut self, rig: &mut Fixture, place: u32, len: usize) {
+    fn store(&mut self, fixture: &mut Fixture, place: u32, len: usize) {
         if let Some(handle) = self.forget(place) {
-            rig.pool.remove(handle);
+            fixture.pool.remove(handle);
         }
         self.life += 1;
-        let (held, life) = (rig.pool.bytes(), self.life);
+        let (held, life) = (fixture.pool.bytes(), self.life);
         let bytes = bytes_of(place, life, len);
-        let stored = rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place));
-        assert!(rig.pool.bytes() <= rig.pool.limit().max(held), "over the limit");
+        let stored = fixture.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place));
+        assert!(fixture.pool.bytes() <= fixture.pool.limit().max(held), "over the limit");
         match stored {
             Some(handle) => {
                 self.pages.insert(place, Page { handle, life, len });
                 self.order.push(place);
             }
-            None => assert!(held + ZSPAGE_SIZE as u64 > rig.pool.limit(), "refused with room to spare"),
+            None => assert!(held + ZSPAGE_SIZE as u64 > fixture.pool.limit(), "refused with room to spare"),
         }
     }
-    fn evict(&mut self, rig: &mut Fixture, want: usize) {
+    fn evict(&mut self, fixture: &mut Fixture, want: usize) {
         let mut victims = Vec::new();
-        let touched = |rig: &Fixture, handle| rig.touches.zcount(handle).load(Ordering::Relaxed) > 0;
+        let touched = |fixture: &Fixture, handle| fixture.touches.zcount(handle).load(Ordering::Relaxed) > 0;
         let (mut expected, mut young) = (Vec::new(), Vec::new());
         // Slots of small objects share counts: one object may use up another's second chance.
         let mut spent = std::collections::HashSet::new();
@@ -138,25 +138,25 @@ impl Model {
                 break;
             }
             let shared = (handle.zspage(), handle.slot() % 128);
-            match touched(rig, handle) && spent.insert(shared) {
+            match touched(fixture, handle) && spent.insert(shared) {
                 true => young.push(place),
                 false => expected.push((handle, Place(place))),
             }
         }
-        rig.pool.coldest(want, &mut victims);
+        fixture.pool.coldest(want, &mut victims);
         assert_eq!(victims, expected);
         self.order.retain(|place| !young.contains(place));
         self.order.extend(young);
         for (handle, place) in victims {
             assert_eq!(self.forget(place.0), Some(handle));
-            rig.pool.evict(handle);
+            fixture.pool.evict(handle);
         }
     }
-    fn compact(&mut self, rig: &mut Fixture, budget: usize) {
-        let (held, idle) = (rig.pool.bytes(), rig.pool.idle_bytes());
-        let freed = rig.pool.counts().compacted_zspages;
-        let seg = rig.seg.clone();
-        rig.pool.compact(budget, |place, old, new| {
+    fn compact(&mut self, fixture: &mut Fixture, budget: usize) {
+        let (held, idle) = (fixture.pool.bytes(), fixture.pool.idle_bytes());
+        let freed = fixture.pool.counts().compacted_zspages;
+        let seg = fixture.seg.clone();
+        fixture.pool.compact(budget, |place, old, new| {
             let page = self.pages.get_mut(&place.0).expect("only pages that are there move");
             assert_eq!(page.handle, old);
             let wanted = bytes_of(place.0, page.life, page.len);
@@ -164,15 +164,15 @@ impl Model {
             assert_eq!(fetch(&seg, new, place.0).as_ref(), Some(&wanted), "readers of the new copy");
             page.handle = new;
         });
-        let freed = rig.pool.counts().compacted_zspages - freed;
-        assert_eq!(rig.pool.bytes(), held, "compaction takes no memory");
-        assert_eq!(rig.pool.idle_bytes(), idle + freed * ZSPAGE_SIZE as u64);
+        let freed = fixture.pool.counts().compacted_zspages - freed;
+        assert_eq!(fixture.pool.bytes(), held, "compaction takes no memory");
+        assert_eq!(fixture.pool.idle_bytes(), idle + freed * ZSPAGE_SIZE as u64);
     }
 }
 
 /// Memory of the segment as counted by the kernel, bytes, without its header page.
-fn resident(rig: &Fixture) -> u64 {
-    let blocks = rustix::fs::fstat(&rig.fd).unwrap().st_blocks as u64 * 512;
+fn resident(fixture: &Fixture) -> u64 {
+    let blocks = rustix::fs::fstat(&fixture.fd).unwrap().st_blocks as u64 * 512;
     let table = 2 * PAGE_SIZE as u64;
     blocks.saturating_sub(table)
 }
@@ -181,82 +181,82 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
     #[test]
     fn the_pool_does_what_a_model_does(steps in steps()) {
-        let mut rig = rig(12, 12);
+        let mut fixture = fixture(12, 12);
         let mut model = Model { pages: BTreeMap::new(), order: Vec::new(), life: 0 };
         for (i, step) in steps.iter().enumerate() {
-            model.apply(&mut rig, step);
+            model.apply(&mut fixture, step);
             if i % 16 == 0 || !matches!(step, Step::Store(..) | Step::Remove(_) | Step::Touch(_)) {
-                model.verify(&mut rig);
+                model.verify(&mut fixture);
             }
         }
-        model.verify(&mut rig);
+        model.verify(&mut fixture);
     }
 }
 
 #[test]
 fn memory_goes_back_and_a_new_pool_is_empty() {
-    let mut rig = rig(32, 32);
+    let mut fixture = fixture(32, 32);
     let bytes = bytes_of(1, 1, 2000);
     let mut handles = Vec::new();
-    while let Some(handle) = rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(1)) {
+    while let Some(handle) = fixture.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(1)) {
         handles.push(handle);
     }
-    assert_eq!((rig.pool.bytes(), rig.pool.limit()), (32 << 16, 32 << 16));
-    assert!(resident(&rig) >= 31 << 16);
-    assert_eq!(rig.pool.metadata_bytes(), 32 * 32 + 32 * 32 * 8);
+    assert_eq!((fixture.pool.bytes(), fixture.pool.limit()), (32 << 16, 32 << 16));
+    assert!(resident(&fixture) >= 31 << 16);
+    assert_eq!(fixture.pool.metadata_bytes(), 32 * 32 + 32 * 32 * 8);
     // Three of four are removed; the rest fits a quarter of the zspages.
     for (i, &handle) in handles.iter().enumerate() {
         if i % 4 != 0 {
-            rig.pool.remove(handle);
+            fixture.pool.remove(handle);
         }
     }
-    assert_eq!(rig.pool.idle_bytes(), 0);
-    let moved = rig.pool.compact(usize::MAX, |_, _, _| ());
-    assert_eq!((moved as u64, rig.pool.idle_bytes()), (24 * 8 * 2008, 24 << 16));
-    assert_eq!(rig.pool.trim(1 << 16).unwrap(), 23 << 16);
-    assert_eq!(rig.pool.bytes(), 9 << 16);
-    assert!(resident(&rig) <= 9 << 16, "{} bytes", resident(&rig));
-    rig.pool.check().unwrap();
+    assert_eq!(fixture.pool.idle_bytes(), 0);
+    let moved = fixture.pool.compact(usize::MAX, |_, _, _| ());
+    assert_eq!((moved as u64, fixture.pool.idle_bytes()), (24 * 8 * 2008, 24 << 16));
+    assert_eq!(fixture.pool.trim(1 << 16).unwrap(), 23 << 16);
+    assert_eq!(fixture.pool.bytes(), 9 << 16);
+    assert!(resident(&fixture) <= 9 << 16, "{} bytes", resident(&fixture));
+    fixture.pool.check().unwrap();
     // A restarted daemon.
-    let (seg, touches) = (rig.seg.clone(), rig.touches.clone());
-    rig.pool = ZPool::new(seg, touches).unwrap();
-    assert_eq!((rig.pool.bytes(), rig.pool.stored_pages(), resident(&rig)), (0, 0, 0));
-    assert!(handles.iter().all(|&handle| fetch(&rig.seg, handle, 1).is_none()));
+    let (seg, touches) = (fixture.seg.clone(), fixture.touches.clone());
+    fixture.pool = ZPool::new(seg, touches).unwrap();
+    assert_eq!((fixture.pool.bytes(), fixture.pool.stored_pages(), resident(&fixture)), (0, 0, 0));
+    assert!(handles.iter().all(|&handle| fetch(&fixture.seg, handle, 1).is_none()));
 }
 
 #[test]
 fn damage_is_noticed_and_harmless() {
-    let mut rig = rig(2, 2);
+    let mut fixture = fixture(2, 2);
     let bytes = [0, 0, 0, 0, 0, 0, 0, 0];
     let same = Coded { codec: Encoding::Same, bytes: &bytes };
-    let handle = rig.pool.store(same, Place(5)).unwrap();
+    let handle = fixture.pool.store(same, Place(5)).unwrap();
     let mut out = [1; PAGE_SIZE];
-    assert_eq!(rig.pool.load(handle, &mut Plain, &mut out), Ok(()));
+    assert_eq!(fixture.pool.load(handle, &mut Plain, &mut out), Ok(()));
     assert_eq!(out, [0; PAGE_SIZE]);
     for byte in 0..16 {
         // SAFETY: the object's own bytes; the segment has no other user.
-        unsafe { *rig.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
-        assert!(rig.pool.load(handle, &mut Plain, &mut out).is_err(), "byte {byte}");
-        assert!(rig.pool.check().is_err());
-        assert_eq!(fetch(&rig.seg, handle, 5), None);
+        unsafe { *fixture.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
+        assert!(fixture.pool.load(handle, &mut Plain, &mut out).is_err(), "byte {byte}");
+        assert!(fixture.pool.check().is_err());
+        assert_eq!(fetch(&fixture.seg, handle, 5), None);
         // SAFETY: as above.
-        unsafe { *rig.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
+        unsafe { *fixture.seg.zspage(handle.zspage()).add(handle.slot() as usize * 64 + byte) ^= 0x10 };
     }
-    rig.pool.check().unwrap();
+    fixture.pool.check().unwrap();
 }
 
 #[test]
 fn coldest_looks_at_a_bounded_number() {
-    let mut rig = rig(64, 64);
+    let mut fixture = fixture(64, 64);
     let handles: Vec<Handle> = (0..2000)
-        .map(|i| rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &[7; 900] }, Place(i)).unwrap())
+        .map(|i| fixture.pool.store(Coded { codec: Encoding::Lz4, bytes: &[7; 900] }, Place(i)).unwrap())
         .collect();
     handles.iter().for_each(|&h| {
-        rig.touches.ztouch(h);
+        fixture.touches.ztouch(h);
     });
     let (mut victims, mut rounds) = (Vec::new(), 0);
     while victims.is_empty() {
-        rig.pool.coldest(1, &mut victims);
+        fixture.pool.coldest(1, &mut victims);
         rounds += 1;
     }
     assert!((2000 / 72..=2000 / 72 + 1).contains(&rounds), "{rounds} rounds");
@@ -265,36 +265,36 @@ fn coldest_looks_at_a_bounded_number() {
 
 #[test]
 fn touches_age_a_round_at_a_time_and_none_is_forgotten() {
-    let mut rig = rig(64, 64);
+    let mut fixture = fixture(64, 64);
     let page = Coded { codec: Encoding::Lz4, bytes: &[7; 900] };
-    let handles: Vec<Handle> = (0..2000).map(|i| rig.pool.store(page, Place(i)).unwrap()).collect();
+    let handles: Vec<Handle> = (0..2000).map(|i| fixture.pool.store(page, Place(i)).unwrap()).collect();
     for (i, &h) in handles.iter().enumerate() {
-        (0..i % 101).for_each(|_| assert!(rig.touches.ztouch(h) <= ZTOUCH_MAX));
+        (0..i % 101).for_each(|_| assert!(fixture.touches.ztouch(h) <= ZTOUCH_MAX));
     }
-    let counts = |rig: &Fixture| -> Vec<u8> {
-        handles.iter().map(|&h| rig.touches.zcount(h).load(Ordering::Relaxed)).collect()
+    let counts = |fixture: &Fixture| -> Vec<u8> {
+        handles.iter().map(|&h| fixture.touches.zcount(h).load(Ordering::Relaxed)).collect()
     };
-    let before = counts(&rig);
+    let before = counts(&fixture);
     assert!((0..2000).all(|i| before[i] as usize == (i % 101).min(ZTOUCH_MAX.into())));
     let halved = |n: u8| if n > 1 { n / 2 } else { n };
-    rig.pool.age(700);
-    let after = counts(&rig);
+    fixture.pool.age(700);
+    let after = counts(&fixture);
     let aged = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == halved(b)).count();
     let kept = before.iter().zip(&after).filter(|&(&b, &a)| b > 1 && a == b).count();
     assert!((650..=850).contains(&(aged * 101 / 99)) && kept > 1000, "{aged} aged, {kept} kept");
     // The rest of the round, and at most one round however many pages are requested.
-    (0..3).for_each(|_| rig.pool.age(430));
-    assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a <= halved(b) && (b == 0) == (a == 0)));
-    let before = counts(&rig);
-    rig.pool.age(usize::MAX);
-    assert!(counts(&rig).iter().zip(&before).all(|(&a, &b)| a == halved(b)));
+    (0..3).for_each(|_| fixture.pool.age(430));
+    assert!(counts(&fixture).iter().zip(&before).all(|(&a, &b)| a <= halved(b) && (b == 0) == (a == 0)));
+    let before = counts(&fixture);
+    fixture.pool.age(usize::MAX);
+    assert!(counts(&fixture).iter().zip(&before).all(|(&a, &b)| a == halved(b)));
 }
 
 /// Sizes as of real files (LZ4 on programs, libraries and texts: few small, most between a quarter and three
 /// quarters of a page), in a pool that is filled, then thinned out and compacted.
 #[test]
 fn little_is_lost_between_objects() {
-    let mut rig = rig(1200, 1200);
+    let mut fixture = fixture(1200, 1200);
     let (mut rng, mut stored) = (Rng::new(1), 0_usize);
     let mut sizes =
         std::iter::repeat_with(|| if rng.below(16) == 0 { rng.index(1024) } else { 1024 + rng.index(2040) });
@@ -302,21 +302,22 @@ fn little_is_lost_between_objects() {
     for place in 0..30_000 {
         let bytes = vec![1; sizes.next().unwrap()];
         stored += bytes.len();
-        handles.push(rig.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place)).unwrap());
+        handles
+            .push(fixture.pool.store(Coded { codec: Encoding::Lz4, bytes: &bytes }, Place(place)).unwrap());
     }
     let density = |pool: &ZPool, stored: usize| stored as f64 / pool.bytes() as f64;
-    let filled = density(&rig.pool, stored);
+    let filled = density(&fixture.pool, stored);
     assert!(filled > 0.935, "{filled} of ideal");
-    let books = rig.pool.metadata_bytes() as f64 / rig.pool.stored_pages() as f64;
+    let books = fixture.pool.metadata_bytes() as f64 / fixture.pool.stored_pages() as f64;
     assert!(books < 10.0, "{books} bytes of books a page");
     for (place, &handle) in handles.iter().enumerate() {
         if place % 2 == 1 {
-            rig.pool.remove(handle);
+            fixture.pool.remove(handle);
         }
     }
-    rig.pool.compact(usize::MAX, |_, _, _| ());
-    rig.pool.trim(0).unwrap();
-    let left = rig.pool.live_bytes() as usize - handles.len() / 2 * HEAD_BYTES;
-    let thinned = density(&rig.pool, left);
+    fixture.pool.compact(usize::MAX, |_, _, _| ());
+    fixture.pool.trim(0).unwrap();
+    let left = fixture.pool.live_bytes() as usize - handles.len() / 2 * HEAD_BYTES;
+    let thinned = density(&fixture.pool, left);
     assert!(thinned > 0.9, "{thinned} of ideal");
 }

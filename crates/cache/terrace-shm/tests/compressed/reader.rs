@@ -1,7 +1,7 @@
 //! Readers of compressed pages, without the writer's lock.
 
 use crate::codec::pages;
-use crate::rig::{Fixture, rig};
+use crate::fixture::{Fixture, fixture};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,28 +37,28 @@ fn encode(page: &Page) -> Option<(Encoding, Vec<u8>)> {
 
 /// The writer: an object of some pages.
 pub(crate) struct Writer {
-    pub rig: Fixture,
+    pub fixture: Fixture,
     index: Index,
 }
 
 impl Writer {
     pub(crate) fn new(pages: u64, zspages: u32) -> Writer {
-        let rig = rig(zspages, zspages);
-        let mut index = Index::new(rig.seg.clone());
+        let fixture = fixture(zspages, zspages);
+        let mut index = Index::new(fixture.seg.clone());
         (0..pages).for_each(|page| {
             index.ensure(OBJECT, page).unwrap();
         });
-        let slot = rig.seg.object(OBJECT);
+        let slot = fixture.seg.object(OBJECT);
         slot.id.store(99, Ordering::Release);
         slot.size.store(pages * PAGE_SIZE as u64, Ordering::Release);
-        Writer { rig, index }
+        Writer { fixture, index }
     }
     fn place(&self, page: u64) -> Place {
         self.index.find(OBJECT, page).unwrap()
     }
     pub(crate) fn put(&mut self, page: u64, codec: Encoding, bytes: &[u8]) -> Option<Handle> {
         let place = self.place(page);
-        let handle = self.rig.pool.store(Coded { codec, bytes }, place)?;
+        let handle = self.fixture.pool.store(Coded { codec, bytes }, place)?;
         let clock = self.index.tick();
         publish(self.index.entry(place), Entry::compressed(handle, clock));
         Some(handle)
@@ -68,18 +68,18 @@ impl Writer {
         let handle = self.index.get(place).handle()?;
         let clock = self.index.tick();
         withdraw(self.index.entry(place), Entry::absent(0, clock));
-        self.rig.pool.remove(handle);
+        self.fixture.pool.remove(handle);
         Some(handle)
     }
     fn compact(&mut self, budget: usize) {
         let index = &self.index;
-        self.rig.pool.compact(budget, |place, old, new| {
+        self.fixture.pool.compact(budget, |place, old, new| {
             assert_eq!(index.get(place).handle(), Some(old));
             replace(index.entry(place), Entry::compressed(new, index.tick()));
         });
     }
     pub(crate) fn read(&self, offset: u64, out: &mut [u8], unpack: &mut dyn Unpack) -> Outcome {
-        let (seg, touches) = (&self.rig.seg, &self.rig.touches);
+        let (seg, touches) = (&self.fixture.seg, &self.fixture.touches);
         // SAFETY: `out` is valid for its length; the object stays.
         unsafe {
             Reader { seg, touches }.read(seg.object(OBJECT), offset, out.as_mut_ptr(), out.len(), unpack)
@@ -96,7 +96,7 @@ fn whole_pages_parts_and_neighbours_in_frames() {
         if page % 5 == 4 {
             let frame = page as u32 / 5;
             // SAFETY: an unused frame of this segment.
-            unsafe { w.rig.seg.frame(frame).copy_from(bytes.as_ptr(), PAGE_SIZE) };
+            unsafe { w.fixture.seg.frame(frame).copy_from(bytes.as_ptr(), PAGE_SIZE) };
             publish(w.index.entry(w.place(page)), Entry::present(frame, w.index.tick()));
         } else {
             let (codec, coded) = encode(bytes).unwrap();
@@ -115,7 +115,7 @@ fn whole_pages_parts_and_neighbours_in_frames() {
     assert_eq!(of_page_0, [0, 1, 2, 3, 4], "a touch a read");
     assert!(told.0.iter().all(|(page, _)| page % 5 != 4));
     // The end of the file in the middle of a page.
-    w.rig.seg.object(OBJECT).size.store(2 * 4096 + 10, Ordering::Release);
+    w.fixture.seg.object(OBJECT).size.store(2 * 4096 + 10, Ordering::Release);
     let mut got = vec![0; 4096];
     assert_eq!(w.read(2 * 4096, &mut got, &mut Plain), Outcome::Done(10));
     assert_eq!(got[..10], content[8192..8202]);
@@ -148,7 +148,7 @@ fn unreadable_pages_go_to_the_mount_path() {
         assert_eq!(w.read(4096, &mut out, &mut Daemon), Outcome::Miss { done: 0 }, "{slot:?}");
     }
     for class in 0..=u8::MAX {
-        w.rig.seg.zclass(0).store(class, Ordering::Relaxed);
+        w.fixture.seg.zclass(0).store(class, Ordering::Relaxed);
         for slot in [0, 1, 20, 500, 1023] {
             publish(w.index.entry(w.place(1)), Entry::compressed(Handle(slot), w.index.tick()));
             assert_eq!(w.read(4096, &mut out, &mut Plain), Outcome::MountPath { done: 0 });
@@ -207,7 +207,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
     const PAGES: u64 = 800;
     let mut w = Writer::new(PAGES, 9);
     let (stop, seen) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (seg, touches) = (w.rig.seg.clone(), w.rig.touches.clone());
+    let (seg, touches) = (w.fixture.seg.clone(), w.fixture.touches.clone());
     std::thread::scope(|s| {
         for reader in 0..3_u64 {
             let (seg, touches, stop, seen) = (&*seg, &*touches, &stop, &seen);
@@ -248,7 +248,7 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
             });
         }
         let enough = |w: &Writer| {
-            let c = w.rig.pool.counts();
+            let c = w.fixture.pool.counts();
             seen.load(Ordering::Relaxed) > 1000 && c.moved_pages > 100 && c.evicted > 100
         };
         // On a slow machine: until all kinds of events have occurred.
@@ -257,10 +257,10 @@ fn readers_never_see_anything_but_a_page_as_it_was() {
         while !enough(&w) && Instant::now() < end {
             write_for(&mut w, PAGES, seconds());
         }
-        assert!(enough(&w), "{:?}", w.rig.pool.counts());
+        assert!(enough(&w), "{:?}", w.fixture.pool.counts());
         stop.store(true, Ordering::Relaxed);
     });
-    w.rig.pool.check().unwrap();
+    w.fixture.pool.check().unwrap();
 }
 
 fn write_for(w: &mut Writer, pages: u64, time: Duration) {
@@ -277,7 +277,7 @@ fn write_for(w: &mut Writer, pages: u64, time: Duration) {
             }),
             2..20 => w.compact(rng.index(100_000)),
             20..30 => {
-                w.rig.pool.trim(rng.below(0x2_0000)).unwrap();
+                w.fixture.pool.trim(rng.below(0x2_0000)).unwrap();
             }
             _ => {
                 version += 1;
@@ -286,11 +286,11 @@ fn write_for(w: &mut Writer, pages: u64, time: Duration) {
                 let Some((codec, bytes)) = encode(&page_now) else { continue };
                 while w.put(page, codec, &bytes).is_none() {
                     victims.clear();
-                    w.rig.pool.coldest(8, &mut victims);
+                    w.fixture.pool.coldest(8, &mut victims);
                     for &(handle, place) in &victims {
                         let clock = w.index.tick();
                         withdraw(w.index.entry(place), Entry::absent(0, clock));
-                        w.rig.pool.evict(handle);
+                        w.fixture.pool.evict(handle);
                     }
                     w.compact(1 << 20);
                 }

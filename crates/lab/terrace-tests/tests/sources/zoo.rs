@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use terrace_tests::TestDir;
 use terrace_tests::leftovers;
 use terrace_tests::process;
-use terrace_tests::rig::TestDir;
 
 #[derive(Debug)]
 pub(super) struct Kind {

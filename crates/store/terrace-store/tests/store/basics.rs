@@ -1,6 +1,6 @@
 //! Each operation once, with edge cases.
 
-use crate::stage::{content, dir, get, is_one_line, open, small};
+use crate::helpers::{content, dir, get, is_one_line, open, small};
 use std::sync::atomic::Ordering;
 use terrace_store::{Error, Expect, Segment, Store, StoreOptions};
 use terrace_testkit::rng::{Rng, seed};
@@ -473,7 +473,7 @@ fn puts_beside_a_close_are_kept_or_refused() {
 fn tags_go_with_their_blobs() {
     let dir = dir();
     let segment = terrace_store::Segment::create(&small()).unwrap();
-    let store = crate::stage::open_over(dir.path(), &segment);
+    let store = crate::helpers::open_over(dir.path(), &segment);
     let (a, b) = (store.bucket("a").unwrap(), store.bucket("b").unwrap());
     for key in [&b"1"[..], b"2", b"3", b""] {
         a.put(key, key).unwrap();
@@ -504,7 +504,7 @@ fn tags_go_with_their_blobs() {
     check(&store);
     drop((a, b));
     store.crash();
-    let store = crate::stage::open_over(dir.path(), &segment);
+    let store = crate::helpers::open_over(dir.path(), &segment);
     check(&store);
     store.checkpoint().unwrap();
     check(&store);

@@ -1,7 +1,7 @@
 //! Stores that end without a close. The segment is kept or lost.
 
+use crate::helpers::{content, dir, get, open, open_over, small};
 use crate::power_io::PowerIo;
-use crate::stage::{content, dir, get, open, open_over, small};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -258,7 +258,7 @@ fn starts_agree(sync: SyncPolicy, name: &str) {
     let mut dir = dir();
     for round in 0..rounds {
         if rng.chance(20) {
-            dir = crate::stage::dir();
+            dir = crate::helpers::dir();
         }
         let first = round * 1_000_000;
         let store = open_until_the_kill(dir.path(), &options, 1 + rng.below(300));

@@ -1,7 +1,7 @@
 //! Damaged store files: the open fails with a one-line error, or the store works. Nothing panics or hangs.
 
+use crate::helpers::{dir, is_one_line, open, small};
 use crate::model::Op;
-use crate::stage::{dir, is_one_line, open, small};
 use std::path::Path;
 use terrace_store::{Error, Store};
 use terrace_testkit::rng::{Rng, seed};

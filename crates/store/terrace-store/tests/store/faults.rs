@@ -16,7 +16,7 @@
 //! | benchmarks counted bytes that were dropped | `a_wrong_page_fails_the_load`, and the sums that `terrace-bench metadata` checks |
 //! | no results for metadata and prefetching | `five_tables_are_measured_and_nothing_is_left`; bench/README.md |
 
-use crate::stage::{content, dir, get, is_one_line, open_over, small};
+use crate::helpers::{content, dir, get, is_one_line, open_over, small};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -177,7 +177,7 @@ fn a_failing_device_refuses_and_loses_nothing_acknowledged() {
     io.set(Faults::default());
     drop(bucket);
     store.crash();
-    let bucket = crate::stage::open(dir.path()).bucket("b").unwrap();
+    let bucket = crate::helpers::open(dir.path()).bucket("b").unwrap();
     assert_eq!(get(&bucket, "k").unwrap(), content(2, 50_000));
 }
 
@@ -383,7 +383,7 @@ fn a_log_that_may_not_be_durable_takes_no_change() {
     assert!(is_one_line(&error) && store.sync().is_err(), "{error}");
     drop(bucket);
     store.crash();
-    let bucket = crate::stage::open(dir.path()).bucket("b").unwrap();
+    let bucket = crate::helpers::open(dir.path()).bucket("b").unwrap();
     bucket.put(b"k", b"other").unwrap();
 }
 
@@ -391,7 +391,7 @@ fn a_log_that_may_not_be_durable_takes_no_change() {
 fn files_of_a_store_are_for_its_user_alone() {
     use std::os::unix::fs::PermissionsExt;
     let dir = dir();
-    let store = crate::stage::open(dir.path());
+    let store = crate::helpers::open(dir.path());
     let check = || {
         for file in std::fs::read_dir(dir.path()).unwrap() {
             let file = file.unwrap();

@@ -1,6 +1,6 @@
 //! The index counts against the memory limit, and cannot grow beyond it.
 
-use crate::stage::{dir, is_one_line, small};
+use crate::helpers::{dir, is_one_line, small};
 use terrace_store::{Bucket, Error, Store, StoreOptions};
 
 fn with_memory(mib: u64) -> StoreOptions {

@@ -1,7 +1,7 @@
 //! The store against a plain map: random operations with restarts, crashes over the segment, and log
 //! compactions.
 
-use crate::stage::{content, dir, open_over, small};
+use crate::helpers::{content, dir, open_over, small};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrace_store::{Error, Expect, Segment, Store};
@@ -333,7 +333,7 @@ fn agrees_with_a_map_across_restarts_and_crashes() {
 #[test]
 fn threads_see_whole_values_only() {
     let dir = dir();
-    let store = crate::stage::open(dir.path());
+    let store = crate::helpers::open(dir.path());
     let bucket = store.bucket("b").unwrap();
     let value = |i: u64| (i.to_le_bytes().repeat(1 + (i % 900) as usize)).clone();
     let stop = std::sync::atomic::AtomicBool::new(false);

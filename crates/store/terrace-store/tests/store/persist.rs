@@ -1,6 +1,6 @@
 //! Buckets with the trait `persist`.
 
-use crate::stage::{content, dir, get, is_one_line, open, open_over, small};
+use crate::helpers::{content, dir, get, is_one_line, open, open_over, small};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

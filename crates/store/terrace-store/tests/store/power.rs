@@ -1,8 +1,8 @@
 //! Power cuts: afterwards the store holds a prefix of all changes, at least up to the last sync.
 
+use crate::helpers::{dir, small};
 use crate::model::{Model, Op, difference, dump};
 use crate::power_io::PowerIo;
-use crate::stage::{dir, small};
 use std::path::Path;
 use std::sync::Arc;
 use terrace_store::{Segment, Store, StoreOptions, SyncPolicy};

@@ -1,7 +1,7 @@
 //! Starts of a store after kills and power cuts at chosen I/O calls. Some starts are killed, too.
 
+use crate::helpers::{content, dir, get, open, small};
 use crate::power_io::PowerIo;
-use crate::stage::{content, dir, get, open, small};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,7 +140,7 @@ fn with_late_blob(dir: &Path, before: impl FnOnce(&Bucket), after: impl FnOnce(&
 /// next start.
 fn kill_each_start(dir: &Path, check: impl Fn(&Bucket, u64)) {
     for calls in 1.. {
-        let again = crate::stage::dir();
+        let again = crate::helpers::dir();
         copy_files(dir, again.path());
         let io = Arc::new(PowerIo::over(again.path()));
         io.cut_after(calls);

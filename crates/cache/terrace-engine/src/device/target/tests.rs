@@ -6,6 +6,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Command;
 use terrace_sync::{Mutex, MutexGuard};
+use terrace_testkit::is_root;
 
 const MIB: u64 = 1 << 20;
 
@@ -57,14 +58,6 @@ fn refused(target: Result<Target, TargetError>, parts: &[&str]) {
     for part in parts {
         assert!(line.contains(part), "`{part}` is not in: {line}");
     }
-}
-
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        terrace_testkit::skipped!("needs root");
-    }
-    root
 }
 
 #[test]

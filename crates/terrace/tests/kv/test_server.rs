@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use terrace_api::stats::StatReport;
+use terrace_testkit::command::{told, without_settings};
 use terrace_testkit::wait::{holds_within, wait_until};
 
 use super::client::Client;
@@ -12,20 +13,14 @@ use super::client::Client;
 /// The command, with the environment of a user without any settings.
 pub(crate) fn terrace(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_terrace"));
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TERRACE_")) {
-        command.env_remove(name);
-    }
-    command.args(args).env("XDG_CONFIG_HOME", "/nonexistent").current_dir("/");
-    command
+    command.args(args);
+    without_settings(command)
 }
 
 /// Asserts exit code 2, and one line with `part`.
 #[track_caller]
 pub(crate) fn refused(args: &[&str], part: &str) {
-    let output = terrace(args).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!((output.status.code(), said.lines().count()), (Some(2), 1), "{said}");
-    assert!(said.starts_with("terrace: ") && said.contains("; ") && said.contains(part), "{said}");
+    told(terrace(args)).refused(&[part]);
 }
 
 pub(crate) struct TestServer {

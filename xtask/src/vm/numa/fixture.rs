@@ -43,9 +43,9 @@ impl Fixture {
         let cpus = |node: usize| fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist"));
         let nodes: Vec<Vec<usize>> =
             (0..nodes).map(|node| cpus(node).map(|text| list(&text))).collect::<io::Result<_>>()?;
-        let stage = Fixture { nodes };
-        stage.make_file_systems()?;
-        Ok(stage)
+        let fixture = Fixture { nodes };
+        fixture.make_file_systems()?;
+        Ok(fixture)
     }
 
     fn make_file_systems(&self) -> io::Result<()> {

@@ -1,12 +1,13 @@
 //! A test mount: a fresh test directory, on two of the three sides with a terrace mount of it.
 
 use crate::busy::{self, Pressure, Work};
-use crate::process::{self, DeadlySignals, Outcome};
+use crate::process::{self, Outcome};
+use crate::test_dir::{TestDir, product, terrace};
 use crate::{leftovers, rng};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
 use terrace_api::instance::Info;
 use terrace_api::stats::StatReport;
 
@@ -38,166 +39,6 @@ impl Side {
     fn runs(self) -> bool {
         matches!(self, Side::Run | Side::Leased)
     }
-}
-
-/// The top of the source tree.
-pub fn workspace() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(3).expect("crates/lab/terrace-tests").to_owned()
-}
-
-/// Path of a file of the product; panics with the cure if it is missing.
-#[track_caller]
-pub fn product(name: &str) -> PathBuf {
-    let dir =
-        std::env::var_os("TERRACE_BIN_DIR").map_or_else(|| workspace().join("target/release"), PathBuf::from);
-    let path = dir.join(name);
-    assert!(path.exists(), "{} is missing: run `make build` first, or set TERRACE_BIN_DIR", path.display());
-    if is_for_all(&dir) { path } else { copies(&dir).join(name) }
-}
-
-/// Copies of the product in a place that every user can execute and LD_PRELOAD can name, made once for each
-/// build.
-fn copies(from: &Path) -> &'static Path {
-    static COPIES: OnceLock<PathBuf> = OnceLock::new();
-    COPIES.get_or_init(|| {
-        let to = base_dir().join(format!("product-{:x}", rng::hash(from.as_os_str().as_encoded_bytes())));
-        std::fs::create_dir_all(&to).expect("a directory for copies of the product");
-        for name in ["terrace", "libterrace_preload.so", "terrace-bench", "terrace-sim"] {
-            let (source, copy) = (from.join(name), to.join(name));
-            let age = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
-            if !source.exists() || age(&source) == age(&copy) {
-                continue;
-            }
-            // Another test may be executing the old copy, so it is replaced by a rename.
-            let new = to.join(format!("{name}.{}", std::process::id()));
-            let copied = std::fs::copy(&source, &new)
-                .and_then(|_| std::fs::File::open(&new)?.set_modified(age(&source).expect("it is there")))
-                .and_then(|()| std::fs::rename(&new, &copy));
-            copied.unwrap_or_else(|why| panic!("{}: {why}", copy.display()));
-        }
-        to
-    })
-}
-
-/// Whether a place is reachable by every user and contains no characters special to shells, LD_PRELOAD and
-/// /proc/mounts; on a disk, and not where tests mount file systems. A clone may be anywhere: otherwise
-/// `/var/tmp` is used.
-fn is_for_all(dir: &Path) -> bool {
-    let reached =
-        |p: &Path| std::fs::metadata(p).is_ok_and(|m| std::os::unix::fs::MetadataExt::mode(&m) & 0o001 != 0);
-    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/._+-".contains(b);
-    dir.as_os_str().as_encoded_bytes().iter().all(plain)
-        && !["/tmp", "/run", "/dev"].iter().any(|covered| dir.starts_with(covered))
-        && dir.ancestors().filter(|p| !p.as_os_str().is_empty()).all(reached)
-        && !is_memory(dir)
-}
-
-/// Whether the directory is on a tmpfs, which cannot bypass the page cache.
-fn is_memory(dir: &Path) -> bool {
-    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes()).expect("no NUL in a path");
-    // SAFETY: statfs is plain data, and all zeros is one; the path is NUL-terminated.
-    unsafe {
-        let mut told: libc::statfs = std::mem::zeroed();
-        libc::statfs(path.as_ptr(), &raw mut told) == 0 && told.f_type == libc::TMPFS_MAGIC
-    }
-}
-
-/// A fresh directory, removed at the end of a successful test.
-#[derive(Debug)]
-pub struct TestDir(PathBuf);
-
-impl TestDir {
-    /// Makes it; `test` becomes part of its name.
-    pub fn new(test: &str) -> TestDir {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let n = COUNT.fetch_add(1, Ordering::Relaxed);
-        // An absolute name selects the place: some programs accept only short paths.
-        let path = base_dir().join(format!("{test}-{}-{n}", std::process::id()));
-        std::fs::create_dir_all(&path).expect("a directory for the test");
-        TestDir(path)
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Makes a subdirectory.
-    pub fn sub(&self, name: &str) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(&path).expect("a directory for the test");
-        path
-    }
-}
-
-impl Drop for TestDir {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            leftovers::clear(&self.0);
-        }
-        if std::thread::panicking() || std::env::var_os("TERRACE_KEEP").is_some() {
-            eprintln!("kept for inspection: {}", self.0.display());
-            return;
-        }
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A small ext4 on a loop device, mounted in its own directory: it can be filled without using other space.
-#[derive(Debug)]
-pub struct SmallDisk {
-    at: PathBuf,
-    // Last field: removed after the disk is unmounted.
-    _dir: TestDir,
-}
-
-impl SmallDisk {
-    /// Makes one of `mib` MiB. None, with a message, without root or without loop devices.
-    #[track_caller]
-    pub fn new(test: &str, mib: u64) -> Option<SmallDisk> {
-        if !crate::is_root() {
-            return None;
-        }
-        let dir = TestDir::new(&format!("{test}-disk"));
-        let (image, at) = (dir.path().join("image"), dir.sub("disk"));
-        std::fs::File::create(&image).and_then(|f| f.set_len(mib << 20)).expect("an image");
-        process::run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image), 120).expect_success();
-        let mounted = process::run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at), 120);
-        if !mounted.status.success() {
-            terrace_testkit::skipped!("no loop device here: {}", mounted.stderr.trim());
-            return None;
-        }
-        Some(SmallDisk { at, _dir: dir })
-    }
-
-    /// Where it is mounted.
-    pub fn path(&self) -> &Path {
-        &self.at
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let unmounted = Command::new("umount").arg(&self.at).status().is_ok_and(|status| status.success());
-        if !unmounted {
-            leftovers::clear(&self.at);
-        }
-    }
-}
-
-/// Test data are beside the build, if that place is suitable.
-fn base_dir() -> PathBuf {
-    if let Some(dir) = std::env::var_os("TERRACE_TEST_DIR") {
-        return dir.into();
-    }
-    let near = workspace().join("target/test-data");
-    std::fs::create_dir_all(&near).expect("target can be written");
-    if is_for_all(&near) {
-        return near;
-    }
-    // SAFETY: no arguments.
-    let user = unsafe { libc::geteuid() };
-    format!("/var/tmp/terrace-tests-{user}").into()
 }
 
 /// A test's directory, with a mount on the sides that have one.
@@ -243,12 +84,12 @@ impl TestMount {
         if busy::wanted() {
             busy::prepare(&src);
         }
-        let rig =
+        let mount =
             TestMount { side, src, at, options, nofile, finished: false, pressure: Mutex::new(None), dir };
         if side.has_mount() {
-            rig.mount();
+            mount.mount();
         }
-        rig
+        mount
     }
 
     /// The access path of this mount.
@@ -279,12 +120,12 @@ impl TestMount {
     /// Mounts (again).
     #[track_caller]
     pub fn mount(&self) {
-        let mut command = Command::new(product("terrace"));
+        let mut command = terrace(&["mount"]);
         if self.nofile > 0 {
             command = Command::new("prlimit");
-            command.arg(format!("--nofile={}", self.nofile)).arg(product("terrace"));
+            command.arg(format!("--nofile={}", self.nofile)).arg(product("terrace")).arg("mount");
         }
-        command.arg("mount").arg(&self.src).arg(&self.at).args(&self.options);
+        command.arg(&self.src).arg(&self.at).args(&self.options);
         // Source and tier are on one disk here.
         command.env("TERRACE_TEST_TIER_ALWAYS_FASTER", "1");
         process::run(&mut command, 60).expect_success();
@@ -308,18 +149,17 @@ impl TestMount {
     /// Runs `terrace CMD MNT ARGS...`.
     #[track_caller]
     pub fn terrace(&self, cmd: &str, args: &[&str]) -> Outcome {
-        process::run(Command::new(product("terrace")).arg(cmd).arg(&self.at).args(args), 120)
+        process::run(terrace(&[cmd]).arg(&self.at).args(args), 120)
     }
 
     /// A program in this mount's directory, on this mount's access path.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = match self.side {
             Side::Run | Side::Leased => {
-                let mut run = Command::new(product("terrace"));
+                let mut run = terrace(&["run", "--on"]);
                 static COUNT: AtomicU32 = AtomicU32::new(0);
                 let stats = self.dir.sub(STATS).join(COUNT.fetch_add(1, Ordering::Relaxed).to_string());
-                run.args(["run", "--on"])
-                    .arg(&self.src)
+                run.arg(&self.src)
                     .args(&self.options)
                     .args((self.side == Side::Run).then_some("--mount"))
                     .arg("--stats")
@@ -400,7 +240,7 @@ impl TestMount {
     #[track_caller]
     pub fn next_terraced(&self, last: i32) -> i32 {
         let supervisor = self.supervisor();
-        next_child(supervisor, last)
+        process::next_child(supervisor, last)
             .unwrap_or_else(|| panic!("no new terraced after 20 s (the last was {last})"))
     }
 
@@ -413,7 +253,7 @@ impl TestMount {
         order.iter().for_each(|pid| {
             process::kill(*pid, libc::SIGKILL);
         });
-        let gone = process::wait_until(20, || {
+        let gone = process::holds_within(20, || {
             let living = leftovers::daemons(self.dir.path());
             living.iter().for_each(|pid| {
                 process::kill(*pid, libc::SIGKILL);
@@ -435,8 +275,7 @@ impl TestMount {
     /// The output of `terrace stat --json`.
     #[track_caller]
     pub fn stat(&self) -> StatReport {
-        let text = self.terrace("stat", &["--json"]).expect_success();
-        serde_json::from_str(&text).unwrap_or_else(|why| panic!("terrace stat --json: {why}: {text}"))
+        self.terrace("stat", &["--json"]).json()
     }
 
     /// Drops clean pages, so that later reads come from the source.
@@ -524,114 +363,4 @@ impl TestMount {
             }
         }
     }
-}
-
-/// Disturbs a live mount from another thread until dropped: drops, flushes, resizes, and kills if selected.
-#[derive(Debug)]
-pub struct Chaos {
-    stop: std::sync::mpsc::Sender<()>,
-    thread: Option<std::thread::JoinHandle<u32>>,
-    /// A plain directory has nothing to disturb.
-    idle: bool,
-}
-
-/// The action of [`Chaos`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// `terrace drop-caches`, `sync` and `resize`.
-    Commands,
-    /// kill -9 of terraced, and sometimes of its successor during recovery.
-    Kill,
-    /// The same with all fatal signals.
-    Signals,
-}
-
-impl Chaos {
-    /// Starts it: one disturbance about every `pause_ms`.
-    pub fn start(rig: &TestMount, trouble: Fault, seed: u64, pause_ms: u64) -> Chaos {
-        let (stop, stopped) = std::sync::mpsc::channel();
-        let at = rig.at().to_owned();
-        let idle = rig.side() == Side::Plain;
-        let mut rng = rng::Rng::new(seed);
-        let thread = std::thread::spawn(move || {
-            let (mut done, mut signals) = (0, DeadlySignals::default());
-            loop {
-                let pause = std::time::Duration::from_millis(pause_ms / 2 + rng.below(pause_ms));
-                if stopped.recv_timeout(pause) != Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
-                    return done;
-                }
-                done += u32::from(!idle && disturb(&at, trouble, &mut signals, &mut rng));
-            }
-        });
-        Chaos { stop, thread: Some(thread), idle }
-    }
-
-    /// Ends it and returns the number of disturbances. None would make the test meaningless.
-    #[track_caller]
-    pub fn stop(mut self) -> u32 {
-        let _ = self.stop.send(());
-        let done = self.thread.take().expect("stopped once").join().expect("the troublemaker itself is well");
-        assert!(self.idle || done > 0, "nothing was disturbed: the test was too short");
-        done
-    }
-}
-
-impl Drop for Chaos {
-    fn drop(&mut self) {
-        let _ = self.stop.send(());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-fn disturb(at: &Path, trouble: Fault, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
-    if trouble != Fault::Commands {
-        return kill_terraced(at, trouble, signals, rng);
-    }
-    let mut command = Command::new(product("terrace"));
-    match rng.below(5) {
-        0..=1 => command.arg("drop-caches").arg(at),
-        2 => command.arg("sync").arg(at),
-        3 => command.arg("resize").arg(at).arg("16MiB"),
-        _ => command.arg("resize").arg(at).arg("24MiB"),
-    };
-    process::run(&mut command, 60).expect_success();
-    true
-}
-
-/// The supervisor and the serving terraced, by info.json.
-fn processes(at: &Path) -> Option<(i32, i32)> {
-    let mine = leftovers::instances().into_iter().find(|(_, info)| info.mnt == at);
-    mine.map(|(_, info)| (info.pid, info.terraced))
-}
-
-/// Kills the serving terraced; sometimes also its successor, a moment after its start. Not always: there must
-/// be progress.
-fn kill_terraced(at: &Path, trouble: Fault, signals: &mut DeadlySignals, rng: &mut rng::Rng) -> bool {
-    let mut signal = |rng: &mut rng::Rng| match trouble {
-        Fault::Signals => signals.pick(rng),
-        _ => libc::SIGKILL,
-    };
-    let Some((supervisor, first)) = processes(at) else { return false };
-    let killed = process::kill(first, signal(rng));
-    if killed
-        && rng.chance(20)
-        && let Some(second) = next_child(supervisor, first)
-    {
-        std::thread::sleep(std::time::Duration::from_micros(rng.below(6000)));
-        process::kill(second, signal(rng));
-    }
-    killed
-}
-
-/// The running child of a supervisor that is not `last`; waits up to 20 s for it. (The supervisor reaps the
-/// last one before it starts a new one.)
-fn next_child(supervisor: i32, last: i32) -> Option<i32> {
-    let mut found = None;
-    process::wait_closely(20, || {
-        found = process::children(supervisor).into_iter().find(|pid| *pid != last);
-        found.is_some()
-    });
-    found
 }

@@ -20,7 +20,7 @@ pub(crate) struct Fixture {
 }
 
 /// Room for `zspages_max` zspages, of which `limit` may be used.
-pub(crate) fn rig(zspages_max: u32, limit: u32) -> Fixture {
+pub(crate) fn fixture(zspages_max: u32, limit: u32) -> Fixture {
     let geometry = Geometry { objects_max: 64, inners_max: 64, leaves_max: 64, frames_max: 8, zspages_max };
     let fd = memfd("pool-test", geometry.segment_bytes()).unwrap();
     let touch = memfd("pool-touch", geometry.touch_bytes()).unwrap();
