@@ -61,7 +61,7 @@ impl<T> Part<T> {
     /// Item `i`. None: it does not exist, or cannot be mapped here.
     #[inline]
     pub(crate) fn get(&self, i: u32) -> Option<NonNull<T>> {
-        if i >= self.mapped.load(Ordering::Relaxed) && !self.reach(i) {
+        if i >= self.mapped.load(Ordering::Relaxed) && !self.map_to(i) {
             return None;
         }
         // SAFETY: within the mapped items.
@@ -83,7 +83,7 @@ impl<T> Part<T> {
     /// Maps the part up to item `i`. No thread waits: concurrent threads grow the part as well.
     #[cold]
     #[inline(never)]
-    fn reach(&self, i: u32) -> bool {
+    fn map_to(&self, i: u32) -> bool {
         let size = size_of::<T>();
         let (needed, all) = ((i as usize + 1) * size, rounded(self.max as usize * size));
         if i >= self.max {
@@ -259,9 +259,11 @@ mod tests {
         assert_eq!(unsafe { client.try_frame(far).unwrap().read() }, 7);
         assert_eq!(client.try_leaf(geometry.leaves_max / 8).unwrap().0[3].load(Ordering::Relaxed), 9);
         assert_eq!(client.object(geometry.objects_max / 8).size.load(Ordering::Relaxed), 11);
-        let asked_for =
+        let requested_bytes =
             far as usize * PAGE_SIZE + geometry.objects_at() + (geometry.objects_max as usize / 8) * 64;
-        assert!(client.mapped_bytes() > asked_for && client.mapped_bytes() < geometry.segment_bytes() / 4);
+        assert!(
+            client.mapped_bytes() > requested_bytes && client.mapped_bytes() < geometry.segment_bytes() / 4
+        );
         assert!(client.try_frame(geometry.frames_max).is_none() && client.try_leaf(u32::MAX).is_none());
         // The last item of each can be mapped, too.
         for i in [geometry.frames_max - 1, 0] {

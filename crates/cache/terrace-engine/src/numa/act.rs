@@ -1,9 +1,9 @@
 //! Moves threads of programs to nodes, and restores their affinity masks.
 //!
 //! A thread is moved by its affinity: it gets the processors of the node that its own mask allows. The old
-//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread whose mask is
-//! not that of all processors was bound by its program, and stays there. So does a thread whose mask has
-//! changed since it was moved.
+//! mask is saved before, and restored at the end. **A program's own affinity wins**: a thread with a mask of
+//! fewer than all processors was bound by its program, and stays there. So does a thread that got another
+//! mask since it was moved.
 //!
 //! The system calls are behind a trait, [`Affinity`]: tests use a double.
 
@@ -107,7 +107,7 @@ pub enum NotMoved {
 }
 
 /// Threads checked in one search for ended ones.
-const ASKED_MAX: usize = 32;
+const CHECKED_MAX: usize = 32;
 
 impl Actor {
     /// `all`: processors of threads that no program has bound; `moved`: threads moved by a dead predecessor.
@@ -125,7 +125,7 @@ impl Actor {
 
     /// A thread's mask, and its record if it was moved.
     fn known(&self, tid: u32, began: u64) -> Result<(CpuSet, Option<&Moved>), NotMoved> {
-        let mask = self.affinity.get(tid).map_err(kept)?;
+        let mask = self.affinity.get(tid).map_err(not_moved)?;
         let moved = self.moved.get(&tid).filter(|moved| moved.began == began);
         let is_free = || mask == self.all || self.all_list.iter().all(|&cpu| mask.is_set(cpu));
         if moved.is_some_and(|moved| moved.is_ours(&mask)) || is_free() {
@@ -166,7 +166,7 @@ impl Actor {
                 (moved.given, moved.before) = (given, given);
                 return Ok(());
             }
-            Err(err) => kept(err),
+            Err(err) => not_moved(err),
         };
         moved.given = moved.before;
         if failed == NotMoved::Gone || moved.before == moved.own {
@@ -186,11 +186,11 @@ impl Actor {
     }
 
     /// Forgets ended threads; checks a limited number at each call.
-    pub fn forget_gone(&mut self) {
-        let asked: Vec<(u32, u64)> =
-            self.moved.range(self.next..).take(ASKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
-        self.next = asked.last().filter(|_| asked.len() == ASKED_MAX).map_or(0, |&(tid, _)| tid + 1);
-        for (tid, began) in asked {
+    pub fn forget_ended(&mut self) {
+        let checked: Vec<(u32, u64)> =
+            self.moved.range(self.next..).take(CHECKED_MAX).map(|(&tid, moved)| (tid, moved.began)).collect();
+        self.next = checked.last().filter(|_| checked.len() == CHECKED_MAX).map_or(0, |&(tid, _)| tid + 1);
+        for (tid, began) in checked {
             if self.affinity.began(tid) != Some(began) {
                 self.moved.remove(&tid);
                 self.changed = true;
@@ -216,7 +216,7 @@ impl Drop for Actor {
     }
 }
 
-fn kept(err: Errno) -> NotMoved {
+fn not_moved(err: Errno) -> NotMoved {
     if err == Errno::SRCH { NotMoved::Gone } else { NotMoved::Refused(err) }
 }
 
@@ -332,20 +332,20 @@ pub(super) mod tests {
         let (double, mut actor) = stage(&all);
         (20..120).for_each(|tid| moves(&mut actor, tid, &[2, 3]).unwrap());
         assert!(actor.has_changed() && !actor.has_changed());
-        actor.forget_gone();
+        actor.forget_ended();
         assert!(!actor.has_changed());
         double.0.lock().unwrap().retain(|tid, _| *tid == 60);
-        (0..4).for_each(|_| actor.forget_gone());
+        (0..4).for_each(|_| actor.forget_ended());
         assert!(actor.has_changed());
         assert_eq!(actor.moved().keys().copied().collect::<Vec<_>>(), [60]);
     }
 
     /// A waiting thread, its ID, and the channel that ends it.
     pub(in crate::numa) fn waiting() -> (std::thread::JoinHandle<()>, u32, std::sync::mpsc::Sender<()>) {
-        let (tell, tid) = std::sync::mpsc::channel();
+        let (sender, tid) = std::sync::mpsc::channel();
         let (end, ends) = std::sync::mpsc::channel();
         let waits = std::thread::spawn(move || {
-            tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).unwrap();
             let _ = ends.recv();
         });
         (waits, tid.recv().unwrap(), end)

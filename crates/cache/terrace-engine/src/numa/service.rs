@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Approximate number of sampled spans in a window; of more, every second, third, ... one is taken.
 const SAMPLES_MAX: u64 = 4096;
 /// Window of a single report on request.
-const WINDOW_ASKED: Duration = Duration::from_millis(500);
+const REPORT_WINDOW: Duration = Duration::from_millis(500);
 /// Traffic of each of two threads from which on they share a file, as a part of a node's bandwidth: 16 MB/s
 /// of 40 GB/s.
 const SHARE_MIN: f64 = 0.0004;
@@ -134,7 +134,7 @@ impl Service {
     /// The last period. Without periodic measurement, measures one now.
     pub(crate) fn report(&self) -> Numa {
         if !self.is_needed() && self.topology.nodes.len() > 1 {
-            self.look(WINDOW_ASKED, false);
+            self.look(REPORT_WINDOW, false);
         }
         self.inner.lock().report.clone()
     }
@@ -164,10 +164,10 @@ impl Service {
         let done = shown.iter().filter(|m| m.done).count() as u64;
         let moved = inner.report.moved + done;
         let frames_moved = inner.report.frame_bytes_moved + self.move_frames(&decision, moves);
-        inner.report = self.told(&period, &decision, shown, moved);
+        inner.report = self.report_of(&period, &decision, shown, moved);
         inner.report.frame_bytes_moved = frames_moved;
         if moves {
-            inner.actor.forget_gone();
+            inner.actor.forget_ended();
             self.save(&mut inner.actor);
         }
     }
@@ -213,7 +213,7 @@ impl Service {
         // Thread IDs in a ring are untrusted.
         let mut known = HashMap::new();
         samples.retain(|(span, _)| {
-            let is_claim = matches!(span.kind, Kind::FastHit | Kind::FastMiss);
+            let is_claim = matches!(span.kind, Kind::PreloadHit | Kind::PreloadMiss);
             !is_claim || *known.entry(span.tid).or_insert_with(|| self.clients.is_client(span.tid))
         });
         Some((samples, begun.elapsed().as_secs_f64()))
@@ -262,7 +262,7 @@ impl Service {
             to: number(m.to),
             why: why.into(),
             done: moved == Some(Ok(())),
-            refused: moved.and_then(Result::err).map(told_kept),
+            refused: moved.and_then(Result::err).map(refusal_text),
         }
     }
 
@@ -290,7 +290,7 @@ impl Service {
         }
     }
 
-    fn told(&self, period: &Period, decision: &Decision, moves: Vec<NumaMove>, moved: u64) -> Numa {
+    fn report_of(&self, period: &Period, decision: &Decision, moves: Vec<NumaMove>, moved: u64) -> Numa {
         let mut nodes = idle(&self.topology);
         for (n, node) in nodes.iter_mut().enumerate() {
             node.cpus_busy = period.view.nodes[n].busy;
@@ -326,7 +326,7 @@ fn idle(topology: &Topology) -> Vec<NumaNode> {
     topology.nodes.iter().map(node).collect()
 }
 
-fn told_kept(kept: NotMoved) -> String {
+fn refusal_text(kept: NotMoved) -> String {
     match kept {
         NotMoved::Bound => "its program has bound it to processors".into(),
         NotMoved::Gone => "it has ended".into(),

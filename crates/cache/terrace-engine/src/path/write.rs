@@ -288,7 +288,7 @@ fn write_through(cx: &Context, o: &Object, at: u64, data: &[u8]) -> io::Result<(
 pub(crate) fn truncate(cx: &Context, o: &ObjectRef, size: u64) -> io::Result<()> {
     let _content = o.content.write();
     let _writeback = o.writeback.lock();
-    (cx.burst.settle_locked)(cx, o)?;
+    (cx.burst.destage_locked)(cx, o)?;
     let _change = intent::change(cx, o);
     let writer = o.source().writer()?;
     o.note_change();
@@ -328,7 +328,7 @@ pub(crate) fn with_source<T>(
     let _writeback = o.writeback.lock();
     writeback::write_back_locked(cx, o, range.clone(), writeback::Route::Direct)?;
     sync::stabilize_locked(cx, o, true)?;
-    (cx.burst.settle_locked)(cx, o)?;
+    (cx.burst.destage_locked)(cx, o)?;
     let _change = intent::change(cx, o);
     let (first, last) =
         (range.start / PAGE, range.end.div_ceil(PAGE).saturating_sub(1).max(range.start / PAGE));

@@ -52,8 +52,8 @@ impl Waiting {
     /// Body of a queue thread: returns after `end`, when no job is left. `begin` gets the time of each job's
     /// request.
     pub(super) fn work(&self, begin: impl Fn(Instant)) {
-        while let Some((asked, job)) = self.next() {
-            begin(asked);
+        while let Some((requested_at, job)) = self.next() {
+            begin(requested_at);
             job();
         }
     }
@@ -93,7 +93,7 @@ impl<R, A, F> Movable<R, A, F> {
         F: FnOnce(&Namespace<C>, R, Result<T>),
     {
         let mut op = namespace.begin(self.caller);
-        let done = namespace.quietly(!stays, || (self.act)(namespace, &mut op, &mut self.reply));
+        let done = namespace.without_log(!stays, || (self.act)(namespace, &mut op, &mut self.reply));
         if let Err(error) = &done
             && error.is_shortage()
             && !stays
@@ -101,7 +101,7 @@ impl<R, A, F> Movable<R, A, F> {
             if !op.has_begun() {
                 return Some(self);
             }
-            namespace.tell_shortage(error);
+            namespace.log_shortage(error);
         }
         (self.answer)(namespace, self.reply, done);
         None

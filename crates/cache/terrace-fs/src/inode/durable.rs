@@ -156,7 +156,7 @@ pub(crate) struct JournalRecord {
     pub(crate) unique: AtomicU64,
     /// The inode the name had before (remove, rename); 0 where there was none.
     pub(crate) before: AtomicU64,
-    /// The inode whose lookup count this request raised; 0 for none yet. In a listing: the number of counted
+    /// The inode that got a reference by this request; 0 for none yet. In a listing: the number of counted
     /// entries.
     pub(crate) counted: AtomicU64,
 }

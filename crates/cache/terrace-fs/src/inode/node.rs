@@ -90,7 +90,7 @@ pub(crate) struct Inode<O> {
     /// Of a directory: the hash of its mark, or one of [`UNMARKED`] and [`UNMARKABLE`].
     pub(crate) marked: AtomicU64,
     /// Whether the watches report others' changes of its name and attributes.
-    pub(crate) heard: AtomicBool,
+    pub(crate) watched: AtomicBool,
     /// Time of the last open for writing, until a descriptor of it is closed.
     pub(crate) opened: Moment,
     pub(crate) life: Mutex<Life<O>>,
@@ -123,13 +123,13 @@ impl<O: CachedFile> Inode<O> {
     /// Closes the source's data descriptors, also of an open file: the next use opens them again. Returns their number.
     pub(crate) fn close_data(&self, life: &Life<O>) -> usize {
         let Some(object) = &life.object else { return 0 };
-        if life.handles > 0 && !self.is_held() {
+        if life.handles > 0 && !self.pins_file() {
             return 0; // They alone hold the file when its last name goes.
         }
-        let before = object.source().data_held();
+        let before = object.source().data_descriptors_open();
         object.source().close_reader();
         self.close_writer_of(object);
-        before.saturating_sub(object.source().data_held())
+        before.saturating_sub(object.source().data_descriptors_open())
     }
 
     fn close_writer_of(&self, object: &O) {
@@ -154,7 +154,7 @@ impl<O> Inode<O> {
             by_place,
             place: Mutex::new(None),
             marked: AtomicU64::new(UNMARKED),
-            heard: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             opened: Moment::default(),
             life: Mutex::new(Life {
                 object: None,
@@ -220,14 +220,14 @@ impl<O> Inode<O> {
 
     /// Whether the O_PATH descriptor pins the file: its number, and the file itself after its last name is
     /// removed.
-    pub(crate) fn is_held(&self) -> bool {
+    pub(crate) fn pins_file(&self) -> bool {
         self.handle.is_none() && !self.by_place
     }
 
     /// Whether the descriptor no longer reaches a file: it pins none, and the last name is removed.
     pub(crate) fn is_lost(&self) -> bool {
         let gone = |error: Error| error.is(Errno::NOENT) || error.is(Errno::STALE);
-        !self.is_held() && self.stat().is_err_and(gone)
+        !self.pins_file() && self.stat().is_err_and(gone)
     }
 
     /// Whether this inode is the file `name` of `dir`, with its status `stat`.
@@ -371,7 +371,7 @@ impl<O> Inode<O> {
     }
 
     /// The cache could not follow the source: the next look finds a change again.
-    pub(crate) fn doubt(&self) {
+    pub(crate) fn distrust(&self) {
         self.record.seen.store(LOOKING, Ordering::Release);
     }
 

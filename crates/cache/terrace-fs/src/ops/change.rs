@@ -82,7 +82,7 @@ impl<C: PageCache> Namespace<C> {
         if set.atime.is_some() || set.mtime.is_some() {
             set_times(&inode, set)?;
         }
-        self.tell_cache(&inode, set)?;
+        self.update_cache(&inode, set)?;
         self.attr_of(&inode)
     }
 
@@ -106,7 +106,7 @@ impl<C: PageCache> Namespace<C> {
     fn keep_writer(&self, inode: &Inode<C::Object>) {
         let life = inode.life.lock();
         if let Some(object) =
-            life.object.as_ref().filter(|object| self.bound_by_modes && object.is_unsettled())
+            life.object.as_ref().filter(|object| self.bound_by_modes && object.has_unsynced_pages())
         {
             // If it fails now, it would have failed before.
             let _ = object.source().writer();
@@ -123,12 +123,12 @@ impl<C: PageCache> Namespace<C> {
         self.with_room(|| self.cache.truncate(&object, size))?;
         let life = inode.life.lock();
         // If a program has it open, its close does this later.
-        let answer = if life.writers == 0 { object.hear_close() } else { Ok(()) };
+        let answer = if life.writers == 0 { object.take_close_error() } else { Ok(()) };
         inode.close_writer(&life);
         Ok(answer?)
     }
 
-    fn tell_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
+    fn update_cache(&self, inode: &Inode<C::Object>, set: &SetAttr) -> Result<()> {
         let object = inode.life.lock().object.clone();
         let Some(object) = object else { return Ok(()) };
         match set.mtime {

@@ -21,8 +21,8 @@ impl Freed {
     /// and none since the last look.
     pub(crate) fn is_much(&mut self, now: usize) -> bool {
         self.most = self.most.max(now);
-        let rests = now >= std::mem::replace(&mut self.last, now);
-        let much = rests && self.most - now >= Self::RETURN_MIN_ENTRIES;
+        let is_stable = now >= std::mem::replace(&mut self.last, now);
+        let much = is_stable && self.most - now >= Self::RETURN_MIN_ENTRIES;
         if much {
             self.most = now;
         }

@@ -27,7 +27,7 @@ impl<C: PageCache> Namespace<C> {
     /// A lookup failed. The kernel's negative dentry pins the directory, so pruning cannot free it. The
     /// kernel drops it when notified of the name. So once the tables are half full, each such name is listed
     /// for the thread that notifies.
-    pub fn note_vain(&self, parent: u64, name: &OsStr) {
+    pub fn note_negative_lookup(&self, parent: u64, name: &OsStr) {
         if !self.pressure.is_half_full(self.inodes.len()) {
             return;
         }
