@@ -11,7 +11,7 @@ use std::time::Duration;
 use terrace_sync::MutexGuard;
 
 use crate::attr::Kind;
-use crate::coherence::Paging;
+use crate::coherence::RecentReads;
 use crate::crossings::Crossings;
 use crate::error::{Error, Result};
 use crate::inode::durable::{Durable, DurableLayout, DurableRegion};
@@ -79,7 +79,7 @@ pub struct Namespace<C: PageCache> {
     pub(crate) durable: Arc<Durable>,
     pub(crate) kernel: OnceLock<Box<dyn Kernel>>,
     pub(crate) pressure: Pressure,
-    pub(crate) paging: Paging,
+    pub(crate) recent_reads: RecentReads,
     pub(crate) possibly_mapped: PossiblyMapped,
     pub(crate) crossings: Crossings,
     pub(crate) refused: Refused,
@@ -125,7 +125,7 @@ impl<C: PageCache> Namespace<C> {
                 namespace.pressure.note_object_made();
                 if namespace.passes_through() {
                     // A mapping may outlive its closed handle.
-                    life.outside.may_map |= object.is_slow();
+                    life.kernel_writes.may_map |= object.is_slow();
                     // The cache has not recovered its pages yet, so they cannot be dropped here.
                     if life.unseen_writers == 0 && object.is_slow() {
                         namespace.possibly_mapped.push(inode.nodeid);
@@ -193,7 +193,7 @@ impl<C: PageCache> Namespace<C> {
             inodes,
             handles,
             journal: Journal::new(durable.clone()),
-            paging: Paging::new(),
+            recent_reads: RecentReads::new(),
             possibly_mapped: PossiblyMapped::default(),
             crossings: Crossings::default(),
             refused: Refused::default(),
@@ -225,7 +225,7 @@ impl<C: PageCache> Namespace<C> {
     /// Records that the kernel was asked to resend requests that the earlier daemon left unanswered.
     pub fn note_resend_requested(&self) {
         self.journal.note_resend_requested();
-        self.paging.note_restart();
+        self.recent_reads.note_restart();
     }
 
     /// Records that the connection to the kernel is about to be initialised.

@@ -5,7 +5,7 @@ use crate::layout::{
     MAGIC, ObjectSlot, PAGE_SIZE, SMALL_NODE, SmallNode, ZSPAGE_SIZE,
 };
 use crate::mapping::Mapping;
-use crate::part::{Beginning, Part, Parts};
+use crate::part::{FirstItems, Part, Parts};
 use crate::sync::{AtomicU8, Ordering};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -98,7 +98,7 @@ impl Segment {
         let bytes = rustix::fs::fstat(fd)?.st_size as usize;
         let geometry = geometry_in(fd, bytes)?;
         // SAFETY: no whole mapping.
-        Beginning::find(fd, bytes, false, |base| unsafe { Segment::of(base, geometry) })
+        FirstItems::find(fd, bytes, false, |base| unsafe { Segment::of(base, geometry) })
     }
 
     /// # Safety

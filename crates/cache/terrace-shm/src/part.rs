@@ -152,23 +152,23 @@ fn map_new(fd: BorrowedFd<'_>, to: usize, at: usize, len: usize, writable: bool)
 }
 
 /// Maps the first items of all parts of a file at one address, far from other mappings.
-pub(crate) struct Beginning<'a> {
+pub(crate) struct FirstItems<'a> {
     fd: BorrowedFd<'a>,
     base: usize,
     writable: bool,
 }
 
-impl<'a> Beginning<'a> {
+impl<'a> FirstItems<'a> {
     /// Runs `parts` at candidate addresses until all parts can be mapped at one.
     pub(crate) fn find<P>(
         fd: BorrowedFd<'a>,
         len: usize,
         writable: bool,
-        parts: impl Fn(&Beginning<'a>) -> io::Result<P>,
+        parts: impl Fn(&FirstItems<'a>) -> io::Result<P>,
     ) -> io::Result<P> {
         let mut why = Errno::NOMEM.into();
         for place in places().take(PLACES_MAX) {
-            let base = Beginning { fd, base: place, writable };
+            let base = FirstItems { fd, base: place, writable };
             match is_free(place, len).and_then(|()| parts(&base)) {
                 Ok(parts) => return Ok(parts),
                 Err(err) if err.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => why = err,
@@ -179,7 +179,7 @@ impl<'a> Beginning<'a> {
     }
 }
 
-/// The origin of a file's parts: its whole mapping, or a client's [`Beginning`].
+/// The origin of a file's parts: its whole mapping, or a client's [`FirstItems`].
 pub(crate) trait Parts {
     /// The part of `max` items from byte `at` of the file on.
     ///
@@ -196,7 +196,7 @@ impl Parts for Mapping {
     }
 }
 
-impl Parts for Beginning<'_> {
+impl Parts for FirstItems<'_> {
     unsafe fn part<T>(&self, at: usize, max: u32) -> io::Result<Part<T>> {
         Part::begin(self.fd, self.base, at, max, self.writable)
     }

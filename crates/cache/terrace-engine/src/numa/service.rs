@@ -1,6 +1,6 @@
 //! The NUMA thread of the daemon: each second it measures a period, decides, and moves threads and frames.
 
-use super::act::{Actor, Affinity, Kernel, NotMoved};
+use super::act::{Affinity, Kernel, NotMoved, ThreadMover};
 use super::chunks::{self, Chunks};
 use super::observe::{self, Average, Clocks, Period, Spot};
 use super::saved;
@@ -60,7 +60,7 @@ pub(crate) struct Service {
 #[derive(Debug)]
 struct Inner {
     placer: Placer,
-    actor: Actor,
+    mover: ThreadMover,
     clocks: Clocks,
     watched: Threads,
     chunks: Chunks,
@@ -81,16 +81,16 @@ impl Service {
         let left = config.saved.as_deref().map(saved::read).unwrap_or_default();
         // Threads that no program has bound have the processors of this process.
         let own = Kernel.get(std::process::id()).unwrap_or_default();
-        let mut actor = Actor::new(Box::new(Kernel), own, left);
+        let mut mover = ThreadMover::new(Box::new(Kernel), own, left);
         if config.mode != NumaMode::Auto {
-            actor.restore();
+            mover.restore();
         }
         let report = Numa { mode: config.mode, nodes: idle(&topology), ..Numa::default() };
         let share_bytes_min = config.read_capacity * SHARE_MIN;
         let placer = Placer::new(Config { share_bytes_min, ..Config::new(Rules::ThreadsAndFrames) });
         let inner = Inner {
             placer,
-            actor,
+            mover,
             clocks: Clocks::default(),
             watched: Threads::default(),
             chunks: Chunks::default(),
@@ -127,8 +127,8 @@ impl Service {
     /// Restores the masks of all threads.
     pub(crate) fn end(&self) {
         let mut inner = self.inner.lock();
-        inner.actor.restore();
-        self.save(&mut inner.actor);
+        inner.mover.restore();
+        self.save(&mut inner.mover);
     }
 
     /// The last period. Without periodic measurement, measures one now.
@@ -153,7 +153,7 @@ impl Service {
             inner.average.begin_anew();
         }
         let threads = inner.average.with(threads);
-        let is_bound = |tid, began| inner.actor.may_move(tid, began).is_err();
+        let is_bound = |tid, began| inner.mover.may_move(tid, began).is_err();
         let looks = (&mut inner.clocks, &mut inner.watched);
         let (topology, config) = (&self.topology, &self.config);
         let mut period = observe::period(topology, config, threads, &inner.chunks, looks, passed, &is_bound);
@@ -167,8 +167,8 @@ impl Service {
         inner.report = self.report_of(&period, &decision, shown, moved);
         inner.report.frame_bytes_moved = frames_moved;
         if moves {
-            inner.actor.forget_ended();
-            self.save(&mut inner.actor);
+            inner.mover.forget_ended();
+            self.save(&mut inner.mover);
         }
     }
 
@@ -232,14 +232,14 @@ impl Service {
         let prepared = decision.threads.iter().map(|m| {
             let tid = m.id as u32;
             let began = began.get(&tid).copied().filter(|_| moves);
-            (m, began.map(|began| inner.actor.prepare(tid, began, &self.topology.nodes[m.to].cpus)))
+            (m, began.map(|began| inner.mover.prepare(tid, began, &self.topology.nodes[m.to].cpus)))
         });
         let prepared: Vec<_> = prepared.collect();
         if prepared.iter().any(|(_, noted)| noted.is_some_and(|noted| noted.is_ok())) {
-            self.save(&mut inner.actor);
+            self.save(&mut inner.mover);
         }
         let shown = prepared.into_iter().map(|(m, noted)| {
-            let moved = noted.map(|noted| noted.and_then(|()| inner.actor.finish(m.id as u32)));
+            let moved = noted.map(|noted| noted.and_then(|()| inner.mover.finish(m.id as u32)));
             if let Some(Err(_)) = moved {
                 inner.placer.forget(m.id);
             }
@@ -280,9 +280,9 @@ impl Service {
         moved.count() as u64 * HUGE as u64
     }
 
-    fn save(&self, actor: &mut Actor) {
-        let Some(path) = self.config.saved.as_ref().filter(|_| actor.has_changed()) else { return };
-        if let Err(err) = saved::write(path, actor.moved()) {
+    fn save(&self, mover: &mut ThreadMover) {
+        let Some(path) = self.config.saved.as_ref().filter(|_| mover.has_changed()) else { return };
+        if let Err(err) = saved::write(path, mover.moved()) {
             tracing::warn!(
                 "{}: cannot save affinity masks: {err}; after a crash, moved threads keep their new masks",
                 path.display()

@@ -28,7 +28,7 @@ struct Queue {
 #[derive(Default)]
 pub(super) struct Waiting {
     queue: Mutex<Queue>,
-    bell: Condvar,
+    queue_changed: Condvar,
 }
 
 impl std::fmt::Debug for Waiting {
@@ -46,7 +46,7 @@ impl Waiting {
             return job();
         }
         queue.jobs.push_back((Instant::now(), job));
-        self.bell.notify_one();
+        self.queue_changed.notify_one();
     }
 
     /// Body of a queue thread: returns after `end`, when no job is left. `begin` gets the time of each job's
@@ -64,7 +64,7 @@ impl Waiting {
             match queue.jobs.pop_front() {
                 Some(job) => return Some(job),
                 None if queue.ended => return None,
-                None => self.bell.wait(&mut queue),
+                None => self.queue_changed.wait(&mut queue),
             }
         }
     }
@@ -72,7 +72,7 @@ impl Waiting {
     /// Ends the threads. Later jobs run on their caller's thread.
     pub(super) fn end(&self) {
         self.queue.lock().ended = true;
-        self.bell.notify_all();
+        self.queue_changed.notify_all();
     }
 }
 

@@ -17,7 +17,7 @@ use super::path::ProcPath;
 use super::place::Place;
 use crate::CachedFile;
 use crate::attr::{Attr, Kind};
-use crate::coherence::{self, Emptied, Moment};
+use crate::coherence::{self, Emptied, LastEvent};
 use crate::error::{Error, Result};
 use terrace_engine::source::SourceFile;
 
@@ -59,14 +59,14 @@ pub(crate) struct Life<O> {
     /// Of these, handles that may have mappings of the file which the daemon does not see.
     pub(crate) unseen_writers: u32,
     /// Facts about writes that bypass this daemon (passthrough).
-    pub(crate) outside: Outside,
+    pub(crate) kernel_writes: KernelWrites,
     /// The inode has left the table. Another inode may have its number by now.
     pub(crate) retired: bool,
 }
 
 /// Writes by the kernel itself (passthrough), since a program opened the file.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Outside {
+pub(crate) struct KernelWrites {
     /// Digest of the source before, if any later change gives another one.
     pub(crate) before: Option<u64>,
     /// Whether one of them may have mapped the file: a mapping outlives its handle.
@@ -92,14 +92,14 @@ pub(crate) struct Inode<O> {
     /// Whether the watches report others' changes of its name and attributes.
     pub(crate) watched: AtomicBool,
     /// Time of the last open for writing, until a descriptor of it is closed.
-    pub(crate) opened: Moment,
+    pub(crate) opened: LastEvent,
     pub(crate) life: Mutex<Life<O>>,
     /// Writers outside `Life::unseen_writers`. Changed under `life`.
     pub(crate) announcing_writers: AtomicU32,
     /// Whether the kernel may have dropped its pages of the file.
     pub(crate) emptied: Emptied,
     /// Time of the last close of a descriptor through which the kernel itself wrote the file.
-    pub(crate) written_outside: Moment,
+    pub(crate) written_outside: LastEvent,
     /// The file has neither set-id bits nor file capabilities, so a write need not clear them.
     pub(crate) unprivileged: AtomicBool,
     /// Looked up or opened since the shrinker's last visit.
@@ -155,18 +155,18 @@ impl<O> Inode<O> {
             place: Mutex::new(None),
             marked: AtomicU64::new(UNMARKED),
             watched: AtomicBool::new(false),
-            opened: Moment::default(),
+            opened: LastEvent::default(),
             life: Mutex::new(Life {
                 object: None,
                 handles: 0,
                 writers: 0,
                 unseen_writers: 0,
-                outside: Outside::default(),
+                kernel_writes: KernelWrites::default(),
                 retired: false,
             }),
             announcing_writers: AtomicU32::new(0),
             emptied: Emptied::default(),
-            written_outside: Moment::default(),
+            written_outside: LastEvent::default(),
             unprivileged: AtomicBool::new(false),
             used: AtomicBool::new(true),
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Stat, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid};
 use rustix::io::Errno;
 
-use super::creds::Powers;
+use super::creds::SetIdPrivileges;
 use crate::attr::{Attr, Time};
 use crate::error::Result;
 use crate::inode::Inode;
@@ -169,9 +169,9 @@ impl<C: PageCache> Namespace<C> {
         let Stat { st_mode: mode, st_gid: gid, .. } = self.stat_of(inode)?;
         let mut left = mode;
         if mode & (S_ISUID | S_ISGID) != 0 && keep != Some(true) {
-            let powers = Powers::of(caller);
-            if keep == Some(false) || !powers.keep_set_id() {
-                left = without_set_id(mode, || powers.in_group(gid));
+            let privileges = SetIdPrivileges::of(caller);
+            if keep == Some(false) || !privileges.keep_set_id() {
+                left = without_set_id(mode, || privileges.in_group(gid));
             }
         }
         if left != mode {
@@ -221,10 +221,10 @@ fn change_owner<O>(caller: &Caller, inode: &Inode<O>, set: &SetAttr) -> Result<(
     rustix::fs::chownat(inode.fd(), "", uid, gid, AtFlags::EMPTY_PATH)?;
     let after = inode.stat()?;
     if inode.kind == Kind::File && after.st_mode & S_ISGID != 0 {
-        let powers = Powers::of(caller);
-        let member = powers.in_group(before.st_gid)
-            && (before.st_mode & S_ISUID == 0 || powers.in_group(after.st_gid));
-        if !powers.keep_set_id() && !member {
+        let privileges = SetIdPrivileges::of(caller);
+        let member = privileges.in_group(before.st_gid)
+            && (before.st_mode & S_ISUID == 0 || privileges.in_group(after.st_gid));
+        if !privileges.keep_set_id() && !member {
             set_mode(inode, after.st_mode & !S_ISGID)?;
         }
     }

@@ -206,7 +206,11 @@ impl<C: PageCache> Namespace<C> {
         if let Some(unique) = paged {
             note_paged::<C>(&handle.inode, &file.object);
             if handle.inode.emptied.of_late(coherence::now()) {
-                self.paging.note(handle.inode.nodeid, offset..offset + buf.len() as u64, unique & !RESENT);
+                self.recent_reads.note(
+                    handle.inode.nodeid,
+                    offset..offset + buf.len() as u64,
+                    unique & !RESENT,
+                );
             }
         }
         if let Some(bytes) = self.with_room(|| self.read_made_up(&handle.inode, file, offset, &mut *buf))? {
@@ -257,9 +261,9 @@ impl<C: PageCache> Namespace<C> {
         let past_it = (file.access == AccessPath::FuseDirect).then_some(file.since);
         // The kernel locks pages against readers while it writes them back from its page cache.
         let stale = !kind.from_cache
-            && (self.paging.is_blind(came)
+            && (self.recent_reads.is_blind(came)
                 || inode.emptied.of_late(came)
-                    && self.paging.overtook(
+                    && self.recent_reads.overtook(
                         inode.nodeid,
                         range,
                         kind.caller.unique & !RESENT,

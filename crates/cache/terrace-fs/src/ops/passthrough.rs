@@ -26,7 +26,7 @@ use terrace_engine::source::differs_from_now_on;
 
 use crate::error::Result;
 use crate::inode::handle::{OpenFile, writes, writes_only};
-use crate::inode::node::Outside;
+use crate::inode::node::KernelWrites;
 use crate::inode::{Inode, Life, SourceState};
 use crate::{CachedFile, Namespace, PageCache, coherence};
 
@@ -113,9 +113,9 @@ impl<C: PageCache> Namespace<C> {
         }
         if life.unseen_writers == 0 && !file.object.is_slow() {
             let before = differs_from_now_on(&look.stat).then_some(look.digest);
-            life.outside = Outside { before, may_map: false };
+            life.kernel_writes = KernelWrites { before, may_map: false };
         }
-        life.outside.may_map |= may_map(file.flags);
+        life.kernel_writes.may_map |= may_map(file.flags);
     }
 
     /// Whether the file may change without this daemon's knowledge. For an open file without passthrough,
@@ -162,17 +162,17 @@ impl<C: PageCache> Namespace<C> {
         if life.unseen_writers > 0 || !self.is_free_of_mappings(inode, &object, life) {
             return false;
         }
-        if let Err(err) = self.drop_unless(inode, &object, life.outside) {
+        if let Err(err) = self.drop_unless(inode, &object, life.kernel_writes) {
             tracing::debug!("inode {}: {err}", inode.nodeid);
             return false;
         }
-        if life.outside.may_map {
+        if life.kernel_writes.may_map {
             // Stores to a mapping changed the times. After writes the kernel dropped its attributes itself.
             self.invalidate_attributes(inode.nodeid);
         }
         object.set_slow(false);
         object.set_mapped(false);
-        life.outside = Outside::default();
+        life.kernel_writes = KernelWrites::default();
         true
     }
 
@@ -182,8 +182,8 @@ impl<C: PageCache> Namespace<C> {
         object: &C::Object,
         life: &mut Life<C::Object>,
     ) -> bool {
-        life.outside.may_map |= object.is_mapped();
-        if !life.outside.may_map {
+        life.kernel_writes.may_map |= object.is_mapped();
+        if !life.kernel_writes.may_map {
             return true;
         }
         if life.writers > 0 {
@@ -200,9 +200,9 @@ impl<C: PageCache> Namespace<C> {
     }
 
     /// Drops the frames of a file without writers, unless it is unchanged.
-    fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, outside: Outside) -> Result<()> {
+    fn drop_unless(&self, inode: &Inode<C::Object>, object: &C::Object, writes: KernelWrites) -> Result<()> {
         let look = inode.look(object)?;
-        if look.changed || outside.before != Some(look.digest) {
+        if look.changed || writes.before != Some(look.digest) {
             self.drop_changed(inode, object)?;
             inode.trust(look.digest);
         }

@@ -53,7 +53,7 @@ pub(crate) struct Pressure {
     /// inodes where the kernel cannot prune.
     names: Mutex<Vec<(u64, OsString)>>,
     /// Signals new names.
-    names_bell: Condvar,
+    names_added: Condvar,
     /// The shrinker is to close data descriptors.
     data_close_requested: AtomicBool,
     /// Whether the shrinker runs.
@@ -62,7 +62,7 @@ pub(crate) struct Pressure {
     logged_at: Mutex<Option<Instant>>,
     ended: AtomicBool,
     waiting: Mutex<()>,
-    bell: Condvar,
+    shrinker_wakeup: Condvar,
 }
 
 #[cfg(test)]
@@ -94,13 +94,13 @@ impl Pressure {
             waiters: AtomicUsize::new(0),
             waiters_max: AtomicUsize::new(0),
             names: Mutex::default(),
-            names_bell: Condvar::new(),
+            names_added: Condvar::new(),
             data_close_requested: AtomicBool::new(false),
             shrinks: AtomicBool::new(false),
             logged_at: Mutex::new(None),
             ended: AtomicBool::new(false),
             waiting: Mutex::new(()),
-            bell: Condvar::new(),
+            shrinker_wakeup: Condvar::new(),
         }
     }
 
@@ -109,7 +109,7 @@ impl Pressure {
     pub(crate) fn opened(&self, number: i32) -> bool {
         self.newest.store(number as u64, Ordering::Relaxed);
         if number as u64 >= self.descriptors_mark {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
         number as u64 >= self.reserve
     }
@@ -126,7 +126,7 @@ impl Pressure {
     /// Makes the shrinker close data descriptors.
     pub(crate) fn request_data_close(&self) {
         self.data_close_requested.store(true, Ordering::Release);
-        self.bell.notify_one();
+        self.shrinker_wakeup.notify_one();
     }
 
     /// The shrinker runs from now on.
@@ -151,7 +151,7 @@ impl Pressure {
         let may = waiters.is_none_or(|others| others < self.waiters_max.load(Ordering::Relaxed));
         // Later requests are queued from now on.
         self.newest.store(u64::MAX, Ordering::Relaxed);
-        self.bell.notify_one();
+        self.shrinker_wakeup.notify_one();
         if may {
             std::thread::sleep(WAIT);
         }
@@ -192,7 +192,7 @@ impl Pressure {
     pub(crate) fn is_filling(&self, inodes: usize) -> bool {
         let crowded = self.is_half_full(inodes);
         if crowded {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
         crowded
     }
@@ -210,7 +210,7 @@ impl Pressure {
     /// An inode got an object.
     pub(crate) fn note_object_made(&self) {
         if self.objects.fetch_add(1, Ordering::Relaxed) >= self.objects_mark {
-            self.bell.notify_one();
+            self.shrinker_wakeup.notify_one();
         }
     }
 

@@ -20,7 +20,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::heap::{Freed, give_heap_back};
+use super::heap::{FreedEntries, give_heap_back};
 use super::{DESCRIPTOR_WAIT_MAX, MAY_WAIT, NOT_LOGGED, limits};
 use crate::coherence;
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ impl<C: PageCache> Namespace<C> {
     /// Makes the kernel forget unused inodes when there are too many. Returns after `end_shrinking`.
     pub fn shrink_loop(&self) {
         let pressure = &self.pressure;
-        let (mut freed, mut looked) = (Freed::default(), Instant::now());
+        let (mut freed, mut looked) = (FreedEntries::default(), Instant::now());
         pressure.announce_shrinker();
         while !pressure.ended.load(Ordering::Acquire) {
             if looked.elapsed() >= ROUND {
@@ -153,7 +153,7 @@ impl<C: PageCache> Namespace<C> {
             if self.sweep(crowded) && crowded || high && self.shrink() {
                 continue;
             }
-            pressure.bell.wait_for(&mut pressure.waiting.lock(), ROUND);
+            pressure.shrinker_wakeup.wait_for(&mut pressure.waiting.lock(), ROUND);
         }
     }
 
@@ -162,8 +162,8 @@ impl<C: PageCache> Namespace<C> {
         let _names = self.pressure.names.lock();
         self.pressure.ended.store(true, Ordering::Release);
         self.pressure.shrinks.store(false, Ordering::Release);
-        self.pressure.bell.notify_all();
-        self.pressure.names_bell.notify_all();
+        self.pressure.shrinker_wakeup.notify_all();
+        self.pressure.names_added.notify_all();
     }
 
     /// Drops resting inodes without cached content, and those that lost their last name behind the mount.
@@ -173,7 +173,7 @@ impl<C: PageCache> Namespace<C> {
         #[cfg(test)]
         super::SWEPT_HERE.set(true);
         let (mut resting, mut written, mut visits) = (Vec::new(), Vec::new(), 0);
-        let closes = self.bound_by_modes && !self.paging.is_blind(coherence::now());
+        let closes = self.bound_by_modes && !self.recent_reads.is_blind(coherence::now());
         for _ in 0..self.inodes.shards() {
             let hand = self.pressure.swept.fetch_add(1, Ordering::Relaxed);
             self.inodes.visit(hand, |inode| {
